@@ -1,0 +1,1 @@
+"""A sandbox for attention kernels: check them, count their bytes, time them, rank them."""

@@ -1,0 +1,49 @@
+"""Every error that a user can meet, in one tree. Each message says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class SandboxError(Exception):
+    """The root: whatever the sandbox raises on purpose. The message is one complete, helpful sentence or two."""
+
+
+class UsageError(SandboxError):
+    """The call was wrong (a name, a size, a file). The command line ends with exit status 2."""
+
+
+class ProblemError(UsageError):
+    """The fields of a `Problem` do not describe an attention problem."""
+
+
+class PluginError(UsageError):
+    """A plugin does not import, registers nothing, or registers a name that is taken."""
+
+
+class PlanError(SandboxError):
+    """A variant's plan is inconsistent: an unknown buffer, a bad grid, an argument that does not fit its parameter."""
+
+
+class CompileError(SandboxError):
+    """A kernel did not compile. The message carries the compiler's own log."""
+
+
+class UnsupportedInstruction(SandboxError):
+    """The emulator does not know a PTX form. The message names the opcode and its line."""
+
+
+class KernelFault(SandboxError):
+    """A kernel did what a correct kernel must not do. `kind` is one of the names in `KernelFault.KINDS`."""
+
+    KINDS = (
+        "out of bounds",
+        "misaligned",
+        "barrier deadlock",
+        "divergent barrier",
+        "step limit",
+        "trap",
+        "interrupted",
+    )
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -1,0 +1,104 @@
+"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from harness.problem import Problem
+from harness.variant import Plan
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a plan ran."""
+
+    kind: str
+    """`gpu` or `emulator`."""
+    name: str
+    """What to show a person."""
+    arch: str
+    """The instruction set that kernels are compiled for, such as `sm_90`."""
+
+
+@dataclass(frozen=True)
+class SiteTraffic:
+    """What the memory instructions of one source line did to one buffer during one launch."""
+
+    buffer: str
+    """The buffer's name; `local` for the threads' local memory."""
+    kind: str
+    """`load`, `store` or `atomic`."""
+    file: str
+    """Source file of the kernel, as the compiler names it."""
+    line: int
+    """Source line, or 0 where the compiler gave none."""
+    requests: int
+    """Warp-wide memory instructions executed."""
+    requested_bytes: int
+    """Bytes that the active lanes asked for."""
+    sectors: int
+    """Distinct 32-byte sectors per request, added up."""
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """One launch of a plan, after the run."""
+
+    kernel: str
+    traffic: tuple[SiteTraffic, ...] | None
+    """None where nothing was counted (the GPU)."""
+    warp_instructions: int | None = None
+    """PTX instructions executed, a warp's counted once."""
+    lane_instructions: int | None = None
+    """The same, counted once per active lane."""
+    seconds: float | None = None
+    """Wall-clock seconds the emulator took."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a run left behind."""
+
+    outputs: Mapping[str, np.ndarray]
+    """`O` in the problem's dtype (bfloat16 as `ml_dtypes.bfloat16`) and `lse` where the variant stores it."""
+    launches: tuple[LaunchReport, ...]
+    allocated_bytes: int
+    """Scratch and outputs that the plan allocated beyond Q, K and V."""
+    time_ms: float | None = None
+    """Time on the GPU of all launches together, or None."""
+
+    def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
+        """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""
+        total = 0
+        for launch in self.launches:
+            if launch.traffic is None:
+                return None
+            total += sum(32 * s.sectors for s in launch.traffic if s.kind in kinds and s.buffer != "local")
+        return total
+
+    @property
+    def read_bytes(self) -> int | None:
+        """Bytes read at the `sectors` level. An atomic reads and writes."""
+        return self.sector_bytes(("load", "atomic"))
+
+    @property
+    def write_bytes(self) -> int | None:
+        """Bytes written at the `sectors` level."""
+        return self.sector_bytes(("store", "atomic"))
+
+
+class Executor(Protocol):
+    """Runs plans. One object may run many."""
+
+    device: Device
+
+    def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
+        """Run `plan` on inputs Q, K and V (C-contiguous, in the problem's dtype and shapes).
+
+        Raises `PlanError`, `CompileError`, `UnsupportedInstruction` or `KernelFault`; the executor stays usable.
+        """
+        ...
