@@ -1,0 +1,88 @@
+"""Arguments of a RawKernel -> the bytes of its parameters, as CuPy itself passes them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from harness.compilers.kernel import DevicePointer
+from harness.compilers.parameters import Parameter
+from harness.errors import PlanError
+
+_POINTER = struct.Struct("<Q")
+
+
+def pack(name: str, parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> tuple[bytes, ...]:
+    """The bytes of each parameter. An integer may be wider than its parameter where the value fits.
+
+    CuPy hands over whatever it is given, and a wrong type reaches the kernel as garbage; here it is a `PlanError`.
+    """
+    if len(args) != len(parameters):
+        raise PlanError(
+            f"kernel {name} takes {len(parameters)} arguments ({_describe(parameters)}), but it is given {len(args)}"
+        )
+    return tuple(_word(name, i, p, a) for i, (p, a) in enumerate(zip(parameters, args), start=1))
+
+
+def _word(name: str, position: int, parameter: Parameter, argument: Any) -> bytes:
+    def mismatch(what: str, hint: str = "") -> PlanError:
+        return PlanError(
+            f"kernel {name}: argument {position} is {what}, but the parameter is a {parameter.description} "
+            f"({parameter.size_bytes} bytes){hint}"
+        )
+
+    if isinstance(argument, DevicePointer):
+        if parameter.size_bytes != 8 or parameter.type.startswith("f"):
+            raise mismatch(f"a buffer of {argument.dtype}{argument.shape}")
+        return _POINTER.pack(argument.address)
+    if argument is None:  # CuPy's null pointer
+        value: Any = np.uint64(0)
+    elif isinstance(argument, bool):
+        value = np.bool_(argument)
+    elif isinstance(argument, int):
+        return _integer(argument, parameter, mismatch)
+    elif isinstance(argument, np.integer) and argument.itemsize > parameter.size_bytes:
+        return _integer(int(argument), parameter, mismatch)
+    elif isinstance(argument, float):
+        value = np.float64(argument)
+    elif isinstance(argument, complex):
+        value = np.complex128(argument)
+    elif isinstance(argument, (np.generic, np.ndarray)) and argument.size == 1 and not argument.dtype.hasobject:
+        value = argument
+    else:
+        raise mismatch(f"a {type(argument).__name__}", "; pass a buffer's name or a NumPy scalar such as np.int32(n)")
+    raw = bytes(np.asarray(value).tobytes())
+    what = f"{value.dtype} ({len(raw)} bytes)"
+    if len(raw) != parameter.size_bytes:
+        raise mismatch(what, f"; write {_hint(parameter)}")
+    is_float = value.dtype.kind == "f"
+    if not parameter.is_array and is_float != parameter.type.startswith("f"):
+        raise mismatch(what, f"; write {_hint(parameter)}")
+    if parameter.is_pointer and argument is not None and value.dtype != np.uint64:
+        raise mismatch(what, "; pass a buffer's name")
+    return raw
+
+
+def _integer(value: int, parameter: Parameter, mismatch: Any) -> bytes:
+    # CuPy passes an int64 (uint64 above its range), and the driver reads as many of its bytes as the parameter has.
+    if parameter.type.startswith("f") or parameter.is_array or parameter.is_pointer:
+        raise mismatch(f"the int {value}", f"; write {_hint(parameter)}")
+    bits = 8 * parameter.size_bytes
+    if not -(1 << (bits - 1)) <= value < (1 << bits):
+        raise mismatch(f"the int {value}", ", which is too narrow for it")
+    return (value % (1 << bits)).to_bytes(parameter.size_bytes, "little")
+
+
+def _hint(parameter: Parameter) -> str:
+    if parameter.is_pointer:
+        return "a buffer's name"
+    if parameter.is_array:
+        return f"a NumPy scalar of {parameter.size_bytes} bytes, such as np.float16(x) or a structured scalar"
+    kind = {"f": "float"}.get(parameter.type[0], "int")
+    return f"np.{kind}{8 * parameter.size_bytes}(x)" + (" or a buffer's name" if parameter.type == "u64" else "")
+
+
+def _describe(parameters: tuple[Parameter, ...]) -> str:
+    return ", ".join(p.description for p in parameters) or "none"

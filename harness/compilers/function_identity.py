@@ -1,0 +1,215 @@
+"""What a jitted function's machine code depends on, as text: its bytecode, constants, closure and globals.
+
+Two functions with the same text compile to the same PTX. A value that is not understood makes the whole function
+unidentifiable (None), which costs a compilation and never gives a stale one.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+import hashlib
+import os
+import sys
+import types
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+# Modules whose behaviour follows from their version. A user's own module does not: its attributes are looked at.
+_VERSIONED = ("numba", "numpy", "cuda", "llvmlite", "ml_dtypes", "cupy")
+
+
+class _Unidentifiable(Exception):
+    pass
+
+
+def function_identity(dispatcher: Any) -> str | None:
+    """The text that identifies a dispatcher's function, its options and its compiler; None where none can be trusted."""
+    walk = _Walk()
+    try:
+        parts = ["\n".join(compiler_versions()), *walk.value(dispatcher)]
+    except (_Unidentifiable, RecursionError):
+        return None
+    return "\n".join(parts)
+
+
+@functools.cache
+def compiler_versions() -> tuple[str, ...]:
+    """Everything outside of the function that changes what Numba emits."""
+    settings = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))
+    packages = [f"{name} {_version(name)}" for name in ("numba-cuda", "numba", "llvmlite", "numpy", "cuda-bindings")]
+    return (f"python {sys.version_info[:3]}", *packages, _nvvm_identity(), *settings)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _nvvm_identity() -> str:
+    from cuda import pathfinder
+
+    path = str(pathfinder.load_nvidia_dynamic_lib("nvvm").abs_path)
+    status = os.stat(path)
+    return f"libnvvm {status.st_size} {status.st_mtime_ns}"
+
+
+class _Walk:
+    """One walk over everything that a function refers to. Each function is described once."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    def value(self, value: Any) -> Iterator[str]:
+        """Lines that identify `value`. Raises `_Unidentifiable`."""
+        kind = type(value)
+        if value is None or value is Ellipsis or kind in (bool, int, float, complex, str, bytes):
+            yield f"{kind.__name__} {value!r}"
+        elif isinstance(value, np.dtype):
+            yield f"dtype {value.descr!r} {value.itemsize} {value.alignment}"
+        elif isinstance(value, np.generic) and not value.dtype.hasobject:
+            yield f"scalar {value.dtype.str} {value.tobytes().hex()}"
+        elif kind is np.ndarray and not value.dtype.hasobject:
+            digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+            yield f"array {value.dtype.descr!r} {value.shape} {value.strides} {value.flags.writeable} {digest}"
+        elif isinstance(value, (tuple, frozenset)):
+            yield from self._collection(value)
+        elif kind in (range, slice):
+            yield f"{kind.__name__} {value!r}"
+        elif isinstance(value, enum.Enum):
+            yield f"enum {kind.__module__}.{kind.__qualname__}.{value.name}"
+            yield from self.value(value.value)
+        elif isinstance(value, types.CodeType):
+            yield from self._code(value)
+        elif hasattr(value, "py_func") and hasattr(value, "targetoptions"):
+            yield from self._dispatcher(value)
+        else:
+            yield from self._named(value)
+
+    def module(self, module: types.ModuleType, names: set[str]) -> Iterator[str]:
+        """A module that a function reads: by version, or attribute by attribute where `names` may touch it."""
+        package = module.__name__.partition(".")[0]
+        if package in sys.stdlib_module_names:
+            yield f"module {module.__name__}"
+        elif package in _VERSIONED:
+            yield f"module {module.__name__} {getattr(sys.modules.get(package), '__version__', '')}"
+        else:
+            if id(module) in self.seen:
+                return
+            self.seen[id(module)] = len(self.seen)
+            yield f"module {module.__name__}"
+            for name in sorted(names):
+                if name in module.__dict__:
+                    yield f"attribute {name}"
+                    yield from self._referred(module.__dict__[name], names)
+            self.seen.pop(id(module))
+
+    def _referred(self, value: Any, names: set[str]) -> Iterator[str]:
+        if isinstance(value, types.ModuleType):
+            yield from self.module(value, names)
+        else:
+            yield from self.value(value)
+
+    def _collection(self, value: Any) -> Iterator[str]:
+        if type(value) is frozenset:
+            lines = sorted("\n".join(self.value(item)) for item in value)
+        elif type(value) is tuple or hasattr(value, "_fields"):
+            lines = [line for item in value for line in self.value(item)]
+        else:
+            raise _Unidentifiable
+        fields = getattr(value, "_fields", ())
+        yield f"{type(value).__module__}.{type(value).__qualname__} {fields} {len(value)}"
+        yield from lines
+
+    def _dispatcher(self, value: Any) -> Iterator[str]:
+        if id(value) in self.seen:
+            yield f"again {self.seen[id(value)]}"
+            return
+        self.seen[id(value)] = len(self.seen)
+        yield f"dispatcher {type(value).__module__}.{type(value).__qualname__}"
+        for option in sorted(value.targetoptions):
+            yield f"option {option}"
+            setting = value.targetoptions[option]
+            yield from self.value(tuple(setting) if isinstance(setting, list) else setting)
+        yield from self._function(value.py_func)
+
+    def _function(self, function: Any) -> Iterator[str]:
+        code = function.__code__
+        yield f"function {function.__module__}.{function.__qualname__}"
+        yield from self._code(code)
+        yield from self.value(function.__defaults__)
+        yield from self.value(tuple(sorted((function.__kwdefaults__ or {}).items())))
+        names = _all_names(code)
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            yield f"closure {name}"
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                yield "empty"
+                continue
+            yield from self._referred(content, names)
+        for name in sorted(_global_names(code)):
+            if name in function.__globals__:
+                yield f"global {name}"
+                yield from self._referred(function.__globals__[name], names)
+
+    def _code(self, code: types.CodeType) -> Iterator[str]:
+        # The line table: PTX carries the lines. Python 3.10 to 3.13 call it co_linetable.
+        yield f"code {code.co_filename}:{code.co_firstlineno} {code.co_code.hex()} {code.co_linetable.hex()}"
+        yield f"names {code.co_names} {code.co_varnames} {code.co_freevars} {code.co_cellvars} {code.co_argcount}"
+        yield f"flags {code.co_flags} {code.co_kwonlyargcount} {code.co_posonlyargcount}"
+        yield from self.value(code.co_consts)
+
+    def _named(self, value: Any) -> Iterator[str]:
+        """Things that their name identifies: classes, functions and objects of versioned packages."""
+        kind = type(value)
+        if isinstance(value, enum.EnumMeta):
+            yield f"enum {value.__module__}.{value.__qualname__}"
+            for name, member in value.__members__.items():
+                yield name
+                yield from self.value(member.value)
+        elif isinstance(value, (type, types.BuiltinFunctionType, np.ufunc, types.FunctionType)):
+            module = getattr(value, "__module__", None) or "builtins"
+            # A plain function means what an overload registered for it says, which cannot be seen from here.
+            if not _is_versioned(module) and not isinstance(value, np.ufunc):
+                raise _Unidentifiable
+            yield f"{kind.__name__} {module}.{getattr(value, '__qualname__', value.__name__)}"
+        elif _is_numba_type(value):
+            yield f"numba type {kind.__qualname__} {value!r}"
+        else:
+            raise _Unidentifiable
+
+
+def _is_versioned(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package in _VERSIONED or package in sys.stdlib_module_names and package != "__main__"
+
+
+def _is_numba_type(value: Any) -> bool:
+    return any(t.__name__ == "Type" and t.__module__.startswith("numba.") for t in type(value).__mro__)
+
+
+def _nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested_codes(constant)
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    return {
+        str(instruction.argval)
+        for nested in _nested_codes(code)
+        for instruction in dis.get_instructions(nested)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+
+
+def _all_names(code: types.CodeType) -> set[str]:
+    return {name for nested in _nested_codes(code) for name in nested.co_names}

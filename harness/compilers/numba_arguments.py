@@ -1,0 +1,101 @@
+"""Arguments of a Numba kernel -> the bytes of its parameters, flattened as numba-cuda's own launch does it.
+
+An array becomes meminfo and parent (both null), the number of items, bytes per item, the address, the extents and
+the strides in bytes; a complex its two parts; a tuple its items.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from harness.compilers.kernel import DevicePointer
+from harness.errors import PlanError
+from harness.variant import ELEMENT_BYTES
+
+_FORMATS = {
+    "int8": "<b",
+    "int16": "<h",
+    "int32": "<i",
+    "int64": "<q",
+    "uint8": "<B",
+    "uint16": "<H",
+    "uint32": "<I",
+    "uint64": "<Q",
+    "float16": "<e",
+    "float32": "<f",
+    "float64": "<d",
+    "bool": "<?",
+    "boolean": "<?",
+}
+_PART_FORMATS = {"complex64": "<f", "complex128": "<d"}
+
+
+def stand_in(argument: Any) -> Any:
+    """An object that Numba types as it would type the argument of a native launch."""
+    if isinstance(argument, DevicePointer):
+        dtype = "uint16" if argument.dtype == "bfloat16" else argument.dtype
+        return np.empty((1,) * len(argument.shape), dtype)
+    if isinstance(argument, tuple):
+        items = [stand_in(item) for item in argument]
+        return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
+    return argument
+
+
+def pack(name: str, signature: tuple[str, ...], args: tuple[Any, ...]) -> tuple[bytes, ...]:
+    """The bytes of every parameter. Raises `PlanError` where `args` are of other types than `signature`."""
+    types = signature_of(name, args)
+    if len(types) != len(signature):
+        raise PlanError(
+            f"kernel {name} takes {len(signature)} arguments ({', '.join(signature)}), but it is given {len(types)}"
+        )
+    for position, (wanted, given) in enumerate(zip(signature, types), start=1):
+        if str(given) != wanted:
+            raise PlanError(f"kernel {name} was compiled for {wanted} as argument {position}, but it is given {given}")
+    return tuple(word for numba_type, argument in zip(types, args) for word in _words(name, numba_type, argument))
+
+
+def signature_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The Numba type of each argument. Raises `PlanError` for what a kernel cannot be given."""
+    from numba.cuda.typing.typeof import typeof
+
+    types = []
+    for position, argument in enumerate(args, start=1):
+        try:
+            types.append(typeof(stand_in(argument)))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise PlanError(
+                f"kernel {name}: argument {position} is a {type(argument).__name__}, which Numba cannot pass; "
+                "give a buffer's name, a number or a tuple of numbers"
+            ) from error
+    return tuple(types)
+
+
+def _words(name: str, numba_type: Any, argument: Any) -> list[bytes]:
+    if isinstance(argument, DevicePointer):
+        return _array_words(argument)
+    if isinstance(argument, tuple):
+        return [word for t, item in zip(numba_type, argument) for word in _words(name, t, item)]
+    type_name = str(numba_type)
+    if type_name in _FORMATS:
+        return [struct.pack(_FORMATS[type_name], argument)]
+    if type_name in _PART_FORMATS:
+        return [struct.pack(_PART_FORMATS[type_name], part) for part in (argument.real, argument.imag)]
+    raise PlanError(
+        f"kernel {name}: an argument of Numba's type {type_name} cannot be passed; "
+        "give a buffer's name, a number or a tuple of numbers"
+    )
+
+
+def _array_words(pointer: DevicePointer) -> list[bytes]:
+    item_bytes = ELEMENT_BYTES[pointer.dtype]
+    strides = []
+    stride = item_bytes
+    for extent in reversed(pointer.shape):
+        strides.append(stride)
+        stride *= extent
+    items = stride // item_bytes
+    words = (0, 0, items, item_bytes, pointer.address, *pointer.shape, *reversed(strides))
+    return [struct.pack("<Q", word) for word in words]

@@ -1,0 +1,103 @@
+"""A function under `numba.cuda.jit` -> PTX, with the options of its dispatcher and the types of a native launch."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+from harness.cache import default_cache
+from harness.compilers.function_identity import function_identity
+from harness.compilers.kernel import CompiledKernel
+from harness.compilers.numba_arguments import signature_of
+from harness.compilers.parameters import entry_parameters
+from harness.errors import CompileError, PlanError, SandboxError
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")
+# The driver provides these on a GPU; what they mean is documented, and no file has to be linked.
+_SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
+
+
+def compile_dispatcher(dispatcher: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
+    """Compile for `arch` and the types of `args`.
+
+    Raises `CompileError` with Numba's own message, `PlanError` where the number of arguments is wrong.
+    """
+    options = dict(dispatcher.targetoptions)
+    name = str(dispatcher.py_func.__name__)
+    _check_options(name, options)
+    _check_count(dispatcher, name, args)
+    signature = signature_of(name, args)
+    ptx = _compile(dispatcher, name, signature, options, arch)
+    entries = entry_parameters(ptx)
+    if len(entries) != 1:
+        raise CompileError(f"kernel {name} compiled to {len(entries)} entry points ({', '.join(entries)}) instead of 1")
+    missing = set(_EXTERNAL.findall(ptx)) - _SYSTEM_CALLS
+    if missing:
+        raise CompileError(
+            f"kernel {name} calls {', '.join(sorted(missing))}, which would have to be linked from elsewhere; "
+            "only a GPU's Numba does that. Write the function under numba.cuda.jit(device=True)"
+        )
+    ((entry, parameters),) = entries.items()
+    return CompiledKernel(
+        ptx=ptx,
+        entry=entry,
+        name=name,
+        backend="numba",
+        arch=arch,
+        parameters=parameters,
+        signature=tuple(str(numba_type) for numba_type in signature),
+        max_registers=options.get("max_registers"),
+    )
+
+
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    if options.get("device"):
+        raise PlanError(f"{name} is a device function; only a kernel (cuda.jit without device=True) can be launched")
+    if options.get("link"):
+        files = ", ".join(str(getattr(file, "name", None) or file) for file in options["link"])
+        raise CompileError(f"kernel {name} links {files}; only a GPU's Numba does that. Write it as a device function")
+    if options.get("extensions"):
+        raise CompileError(f"kernel {name} has extensions= that translate its arguments; pass what they come to instead")
+
+
+def _check_count(dispatcher: Any, name: str, args: tuple[Any, ...]) -> None:
+    code = dispatcher.py_func.__code__
+    if code.co_flags & 0x04:  # *args
+        return
+    wanted = code.co_varnames[: code.co_argcount]
+    if len(args) != len(wanted):
+        raise PlanError(f"kernel {name} takes {len(wanted)} arguments ({', '.join(wanted)}), but it is given {len(args)}")
+
+
+def _compile(dispatcher: Any, name: str, signature: tuple[Any, ...], options: dict[str, Any], arch: str) -> str:
+    def build() -> bytes:
+        return _run_numba(dispatcher.py_func, name, signature, options, arch).encode()
+
+    identity = function_identity(dispatcher)
+    if identity is None:
+        return build().decode()
+    key = (identity, json.dumps([str(t) for t in signature]), arch, "lineinfo")
+    return default_cache().cached("numba", key, build).decode()
+
+
+def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dict[str, Any], arch: str) -> str:
+    from numba import cuda
+
+    debug = bool(options.get("debug"))
+    kept = {key: options[key] for key in ("fastmath", "opt", "launch_bounds") if options.get(key) is not None}
+    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
+    if match is None:
+        raise CompileError(f"arch is {arch!r}; it has to look like sm_90")
+    cc = (int(match[1]), int(match[2]), match[3]) if match[3] else (int(match[1]), int(match[2]))
+    try:
+        ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)
+    except SandboxError:
+        raise
+    except Exception as error:  # Numba, NVVM and the bindings each have trees of their own
+        file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno
+        message = _ANSI.sub("", str(error)).strip() or type(error).__name__
+        raise CompileError(f"kernel {name} ({file}:{line}) did not compile with Numba:\n{message}") from error
+    return str(ptx)

@@ -1,0 +1,78 @@
+"""CUDA C++ -> PTX through NVRTC. Needs no GPU and no driver."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from harness.errors import CompileError
+
+
+def compile_source(source: str, program: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> str:
+    """The PTX of `source`; `program` is its file name in messages where no `#line` says otherwise.
+
+    `expressions` are C++ names, such as `kernel<float>`, to instantiate. Raises `CompileError` with NVRTC's log.
+    """
+    nvrtc = _nvrtc()
+    handle = _check(nvrtc.nvrtcCreateProgram(source.encode(), program.encode(), 0, [], []), "create a program")
+    try:
+        for expression in expressions:
+            _check(nvrtc.nvrtcAddNameExpression(handle, expression.encode()), f"add the name {expression}")
+        (status,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle).strip()
+            raise CompileError(f"{program} did not compile with NVRTC {version_text()}:\n{log or status.name}")
+        return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle)
+    finally:
+        nvrtc.nvrtcDestroyProgram(handle)
+
+
+@functools.cache
+def version_text() -> str:
+    """NVRTC's version such as `12.9`."""
+    nvrtc = _nvrtc()
+    status, major, minor = nvrtc.nvrtcVersion()
+    _check((status, None), "tell its version")
+    return f"{major}.{minor}"
+
+
+@functools.cache
+def identity() -> str:
+    """What tells this very NVRTC from another one, patch release included."""
+    text = version_text()
+    try:
+        from cuda import pathfinder
+
+        path = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
+        status = os.stat(str(path))
+    except Exception:  # a library that pathfinder cannot name; its version still stands
+        return text
+    return f"{text} {status.st_size} {status.st_mtime_ns}"
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()  # the bindings load the library at the first call
+    except (ImportError, RuntimeError) as error:
+        raise CompileError(
+            f"NVRTC is not available ({error}); run: pip install cuda-bindings nvidia-cuda-nvrtc-cu12 "
+            "(or -r requirements.txt)"
+        ) from error
+    return nvrtc
+
+
+def _check(result: tuple[Any, ...], what: str) -> Any:
+    status = result[0]
+    if status != _nvrtc().nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"NVRTC could not {what}: {status.name}")
+    return result[1] if len(result) > 1 else None
+
+
+def _text(size_of: Any, read: Any, handle: Any) -> str:
+    buffer = b" " * _check(size_of(handle), "tell a size")
+    _check(read(handle, buffer), "hand out its result")
+    return buffer.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,73 @@
+"""The parameters of the kernels in a PTX text: `.entry name(.param ...)` -> name, types, sizes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]+\d+)\s*(?P<pointer>\.ptr\b[^,]*?)?"
+    r"\s+(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$"
+)
+_C_NAMES = {
+    "u8": "bool or 8-bit integer",
+    "s8": "8-bit integer",
+    "u16": "16-bit integer",
+    "s16": "16-bit integer",
+    "u32": "int32 or uint32",
+    "s32": "int32",
+    "f32": "float32",
+    "u64": "pointer or 64-bit integer",
+    "s64": "64-bit integer",
+    "f64": "float64",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One `.param` of a kernel."""
+
+    type: str
+    """PTX's type without the dot, such as `u64` or `f32`; an aggregate is `b8`."""
+    size_bytes: int
+    """What a launch has to provide."""
+    align_bytes: int
+    """Alignment in the parameter space."""
+    is_array: bool = False
+    """Declared with an extent: a struct, `__half` or the like, passed by value."""
+    is_pointer: bool = False
+    """The compiler says that it is a pointer. Not every version does."""
+
+    @property
+    def description(self) -> str:
+        """What to pass, in words."""
+        if self.is_pointer:
+            return "pointer"
+        if self.is_array:
+            return f"{self.size_bytes}-byte value"
+        return _C_NAMES.get(self.type, f"{self.size_bytes}-byte value")
+
+
+def entry_parameters(ptx: str) -> dict[str, tuple[Parameter, ...]]:
+    """Every kernel of the module by its mangled name, with its parameters in order."""
+    return {match[1]: _parameters(match[2] or "") for match in _ENTRY.finditer(ptx)}
+
+
+def _parameters(text: str) -> tuple[Parameter, ...]:
+    found = []
+    for declaration in filter(None, (part.strip() for part in text.split(","))):
+        match = _PARAMETER.match(declaration)
+        assert match is not None, f"unexpected parameter in the compiler's PTX: {declaration}"
+        element_bytes = int(re.sub(r"\D", "", match["type"])) // 8
+        size_bytes = element_bytes * int(match["count"] or 1)
+        found.append(
+            Parameter(
+                type=match["type"],
+                size_bytes=size_bytes,
+                align_bytes=int(match["align"] or element_bytes),
+                is_array=match["count"] is not None,
+                is_pointer=match["pointer"] is not None,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,98 @@
+"""`cupy.RawKernel` -> PTX, with the options that CuPy itself would pass to NVRTC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.cache import default_cache
+from harness.compilers import nvrtc
+from harness.compilers.headers import include_directories
+from harness.compilers.included_files import included_files
+from harness.compilers.kernel import CompiledKernel
+from harness.compilers.parameters import entry_parameters
+from harness.errors import CompileError
+
+_ARCH_OPTIONS = ("-arch", "--gpu-architecture")
+_REGISTER_OPTIONS = ("-maxrregcount", "--maxrregcount")
+
+
+def compile_rawkernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
+    """Compile for `arch`; `args` are only checked later, by `CompiledKernel.pack`. Raises `CompileError`."""
+    state = kernel.__getstate__()  # CuPy's own record of how the kernel was made, attributes that it hides included
+    name = str(kernel.name)
+    for field, instead in (
+        ("file_path", "give the CUDA source as code="),
+        ("translate_cucomplex", "include <cupy/complex.cuh> and use complex<T>"),
+        ("jitify", "leave jitify out"),
+    ):
+        if state.get(field):
+            raise CompileError(f"kernel {name} uses RawKernel's {field}, which only a GPU's CuPy can do; {instead}")
+    source = str(kernel.code)
+    options, max_registers = _split_options(tuple(kernel.options))
+    expressions = tuple(state.get("name_expressions") or ())
+    ptx = _compile(name, source, options, expressions, arch)
+    entries = entry_parameters(ptx)
+    if name not in entries:
+        raise CompileError(
+            f"there is no kernel {name} in its source, which has {', '.join(entries) or 'none'}; "
+            'declare it extern "C" __global__, so that its name is not mangled'
+        )
+    return CompiledKernel(
+        ptx=ptx,
+        entry=name,
+        name=name,
+        backend="cupy",
+        arch=arch,
+        parameters=entries[name],
+        max_registers=max_registers,
+    )
+
+
+def _compile(name: str, source: str, options: tuple[str, ...], expressions: tuple[str, ...], arch: str) -> str:
+    # CuPy's order of options: its own before and after the user's, where the last one wins.
+    complete = (
+        *_with_cupys_paths(options),
+        *(f"-I{directory}" for directory in include_directories()),
+        "-ftz=true",
+        "--device-as-default-execution-space",
+        "-lineinfo",
+        f"-arch={arch.replace('sm_', 'compute_')}",
+    )
+
+    def build() -> bytes:
+        return nvrtc.compile_source(source, f"{name}.cu", complete, expressions).encode()
+
+    files = included_files(source, options)
+    if files is None:
+        return build().decode()
+    key = (nvrtc.identity(), name, source, "\0".join(complete), "\0".join(expressions), *files)
+    return default_cache().cached("nvrtc", key, build).decode()
+
+
+def _with_cupys_paths(options: tuple[str, ...]) -> tuple[str, ...]:
+    # Default language standard, CuPy's headers and its bundled CCCL.
+    from cupy._core import core
+
+    try:
+        return tuple(core.assemble_cupy_compiler_options(options))
+    except RuntimeError as error:  # CUDA's headers not found where CuPy looks; ours are searched next
+        del error
+        return (*options, "--std=c++17") if not any("-std=" in o for o in options) else options
+
+
+def _split_options(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
+    """Take out what we set ourselves (architecture, lineinfo); the register limit is for ptxas as well."""
+    kept: list[str] = []
+    max_registers = None
+    rest = iter(options)
+    for option in rest:
+        head, separator, value = option.partition("=")
+        if head in _ARCH_OPTIONS:
+            if not separator:
+                next(rest, None)
+        elif head in _REGISTER_OPTIONS:
+            value = value if separator else next(rest, "")
+            max_registers = int(value) if value.isdigit() else None
+        elif option not in ("-lineinfo", "--generate-line-info"):
+            kept.append(option)
+    return tuple(kept), max_registers
