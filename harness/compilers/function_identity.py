@@ -163,7 +163,8 @@ class _Walk:
         # The line table: PTX carries the lines. Python 3.10 to 3.13 call it co_linetable.
         yield f"code {code.co_filename}:{code.co_firstlineno} {code.co_code.hex()} {code.co_linetable.hex()}"
         yield f"names {code.co_names} {code.co_varnames} {code.co_freevars} {code.co_cellvars} {code.co_argcount}"
-        yield f"flags {code.co_flags} {code.co_kwonlyargcount} {code.co_posonlyargcount}"
+        exceptions = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
+        yield f"flags {code.co_flags} {code.co_kwonlyargcount} {code.co_posonlyargcount} {exceptions.hex()}"
         yield from self.value(code.co_consts)
 
     def _named(self, value: Any) -> Iterator[str]:

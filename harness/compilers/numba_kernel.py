@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from harness.cache import default_cache
@@ -12,7 +14,7 @@ from harness.compilers.function_identity import function_identity
 from harness.compilers.kernel import CompiledKernel
 from harness.compilers.numba_arguments import signature_of
 from harness.compilers.parameters import entry_parameters
-from harness.errors import CompileError, PlanError, SandboxError
+from harness.errors import CompileError, PlanError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")
@@ -93,11 +95,35 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
         raise CompileError(f"arch is {arch!r}; it has to look like sm_90")
     cc = (int(match[1]), int(match[2]), match[3]) if match[3] else (int(match[1]), int(match[2]))
     try:
-        ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)
-    except SandboxError:
-        raise
+        with _device_functions_without_driver(cc, lineinfo=not debug):
+            ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)
     except Exception as error:  # Numba, NVVM and the bindings each have trees of their own
         file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno
         message = _ANSI.sub("", str(error)).strip() or type(error).__name__
         raise CompileError(f"kernel {name} ({file}:{line}) did not compile with Numba:\n{message}") from error
     return str(ptx)
+
+
+@contextlib.contextmanager
+def _device_functions_without_driver(cc: tuple[Any, ...], *, lineinfo: bool) -> Iterator[None]:
+    """Let device functions compile with no GPU, and with their source lines.
+
+    `compile_ptx` takes the compute capability as an argument, but a device function that the kernel calls asks the
+    current device for it, and takes `lineinfo` from its own decorator only.
+    """
+    from numba.cuda import dispatcher
+    from numba.cuda.core.compiler_lock import global_compiler_lock
+
+    def compile_with_lines(*args: Any, **options: Any) -> Any:
+        return compile_cuda(*args, **{**options, "lineinfo": lineinfo and not options.get("debug")})
+
+    with global_compiler_lock:  # reentrant; nobody else compiles while the module's names are replaced
+        compile_cuda = dispatcher.compile_cuda
+        get_current_device = dispatcher.get_current_device
+        dispatcher.compile_cuda = compile_with_lines
+        dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
+        try:
+            yield
+        finally:
+            dispatcher.compile_cuda = compile_cuda
+            dispatcher.get_current_device = get_current_device
