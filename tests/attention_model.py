@@ -1,0 +1,87 @@
+"""Attention as a kernel does it, in float32 NumPy: right, and wrong in chosen ways. Shares nothing with the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from harness.inputs import NUMPY_DTYPES
+from harness.problem import Problem
+
+MUTANTS = (
+    "l not rescaled",
+    "O not rescaled",
+    "causal top-left",
+    "last key dropped",
+    "padding not masked",
+    "scale missing",
+    "scale twice",
+    "previous l",
+    "grouped heads tiled",
+    "no maximum",
+    "finite sentinel",
+)
+
+f32 = np.float32
+
+
+def online_softmax(
+    problem: Problem,
+    inputs: Mapping[str, np.ndarray],
+    tile: int = 16,
+    mutant: str | None = None,
+    store_scores: bool = False,
+) -> dict[str, np.ndarray]:
+    """O and lse, tile after tile of keys, accumulated in float32; `store_scores` rounds S and P to the dtype."""
+    assert mutant is None or mutant in MUTANTS
+    dtype = NUMPY_DTYPES[problem.dtype]
+    O = np.zeros(problem.q_shape, dtype)
+    lse = np.full(problem.lse_shape, -np.inf, f32)
+    for b in range(problem.batch):
+        for h in range(problem.heads):
+            kv = h % problem.kv_heads_count if mutant == "grouped heads tiled" else h // problem.group
+            q, k, v = (inputs[x][b, i].astype(f32) for x, i in (("Q", h), ("K", kv), ("V", kv)))
+            O[b, h], lse[b, h] = _one_head(problem, q, k, v, tile, mutant, dtype if store_scores else np.dtype(f32))
+    return {"O": O, "lse": lse}
+
+
+def _one_head(problem, q, k, v, tile, mutant, stored):
+    N_q, N_k, tau = problem.q_len, problem.kv_len, f32(problem.tau)
+    if mutant == "scale missing":
+        tau = f32(1)
+    if mutant == "scale twice":
+        tau = tau * tau
+    rows = np.arange(N_q)
+    start = f32(-1e4) if mutant == "finite sentinel" else f32(-np.inf)
+    m, l, acc = np.full(N_q, start), np.zeros(N_q, f32), np.zeros((N_q, problem.head_dim), f32)
+    l_before = l
+    with np.errstate(all="ignore"):
+        for j0 in range(0, N_k, tile):
+            columns = np.arange(j0, j0 + tile)
+            inside = columns < (N_k - 1 if mutant == "last key dropped" and N_k > 1 else N_k)
+            kj = np.where((columns < N_k)[:, None], k[np.minimum(columns, N_k - 1)], f32(0))
+            vj = np.where((columns < N_k)[:, None], v[np.minimum(columns, N_k - 1)], f32(0))
+            s = ((q @ kj.T) * tau).astype(stored).astype(f32)
+            if mutant != "padding not masked":
+                s = np.where(inside, s, start)
+            if problem.causal:
+                offset = 0 if mutant == "causal top-left" else N_k - N_q
+                s = np.where(columns[None, :] <= rows[:, None] + offset, s, start)
+            m_new = np.maximum(m, s.max(axis=1))
+            shift = np.where(m_new == -np.inf, f32(0), m_new)
+            if mutant == "no maximum":
+                shift = np.zeros_like(shift)
+            p = np.exp(s - shift[:, None])
+            alpha = np.where(m == -np.inf, f32(0), np.exp(m - shift))
+            if mutant == "no maximum":
+                alpha = np.ones_like(alpha)
+            l_before = l
+            l = (l if mutant == "l not rescaled" else alpha * l) + p.sum(axis=1, dtype=f32)
+            acc = (acc if mutant == "O not rescaled" else alpha[:, None] * acc) + p.astype(stored).astype(f32) @ vj
+            m = shift if mutant == "no maximum" else m_new
+        divisor = l_before if mutant == "previous l" else l
+        out = np.where(l[:, None] > 0, acc / divisor[:, None], f32(0))
+        # A sum of NaN is not a masked row.
+        out = np.where(np.isnan(l)[:, None], f32(np.nan), out)
+        return out, np.where(l == 0, f32(-np.inf), m + np.log(l))
