@@ -1,0 +1,111 @@
+"""What a kernel takes of the hardware, asked of `ptxas`: registers, spills, shared memory. Needs no GPU."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harness.cache import default_cache
+from harness.errors import CompileError
+
+_TIMEOUT_SECONDS = 600.0
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """One kernel's use of the hardware, as `ptxas -v` reports it."""
+
+    registers: int
+    """32-bit registers per thread."""
+    spill_store_bytes: int
+    """Bytes per thread that the code stores because registers ran out. PTX does not show them."""
+    spill_load_bytes: int
+    """Bytes per thread that it loads back."""
+    shared_bytes: int
+    """Static shared memory per block."""
+    stack_bytes: int
+    """Stack per thread, called functions included."""
+    const_bytes: int
+    """Constant memory of all banks that ptxas reports."""
+
+
+def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None) -> Resources | None:
+    """What kernel `entry` of the module `ptx` takes on `arch`. None where ptxas is not installed.
+
+    `max_registers` is the limit that the user asked for (`CompiledKernel.max_registers`). Raises `CompileError` with
+    ptxas' own message where it rejects the PTX.
+    """
+    tool = find_ptxas()
+    if tool is None:
+        return None
+    status = os.stat(tool)
+    key = (str(status.st_size), str(status.st_mtime_ns), arch, entry, str(max_registers), ptx)
+
+    def build() -> bytes:
+        return json.dumps(asdict(_parse(_run(tool, ptx, arch, max_registers), entry))).encode()
+
+    return Resources(**json.loads(default_cache().cached("ptxas", key, build)))
+
+
+@functools.cache
+def find_ptxas() -> Path | None:
+    """The ptxas of the nvidia wheels (CUDA 12 or 13), else of an installed toolkit; None where there is none."""
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for folder in ("cuda_nvcc/bin", "cu13/bin"):
+            path = Path(root, folder, "ptxas")
+            if os.access(path, os.X_OK):
+                return path
+    try:
+        from cuda import pathfinder
+
+        found = pathfinder.find_nvidia_binary_utility("ptxas")
+    except Exception:  # an older pathfinder does not look for programs
+        return None
+    return None if found is None else Path(found)
+
+
+def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> str:
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        limit = [] if max_registers is None else [f"-maxrregcount={max_registers}"]
+        command = [str(tool), "-v", f"-arch={arch}", *limit, file.name, "-o", os.devnull]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CompileError(f"ptxas ({tool}) did not run: {error}") from error
+        log = done.stdout + done.stderr
+        if done.returncode != 0:
+            raise CompileError(f"ptxas rejects the PTX for {arch}:\n{log.replace(file.name, 'kernel.ptx').strip()}")
+        return log
+
+
+def _parse(log: str, entry: str) -> Resources:
+    # Each kernel has a section: Compiling entry function, Function properties, frame and spills, Used ... registers.
+    match = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)Used (\d+) registers([^\n]*)", log, re.S)
+    frame = _FRAME.search(match[1]) if match is not None else None
+    if match is None or frame is None:
+        raise CompileError(f"ptxas does not report on kernel {entry}; it says:\n{log.strip()}")
+
+    def total(pattern: str) -> int | None:
+        found = re.findall(pattern, match[3])
+        return sum(map(int, found)) if found else None
+
+    stack_bytes = total(r"(\d+) bytes cumulative stack size")
+    return Resources(
+        registers=int(match[2]),
+        spill_store_bytes=int(frame[2]),
+        spill_load_bytes=int(frame[3]),
+        shared_bytes=total(r"(\d+) bytes smem") or 0,
+        stack_bytes=int(frame[1]) if stack_bytes is None else stack_bytes,
+        const_bytes=total(r"(\d+) bytes cmem\[\d+\]") or 0,
+    )
