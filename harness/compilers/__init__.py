@@ -34,4 +34,6 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKer
     if ("numba", "FakeCUDAKernel") in kinds:
         raise PlanError("Numba's simulator is switched on; unset NUMBA_ENABLE_CUDASIM to compile kernels")
     name = getattr(kernel, "__name__", None) or type(kernel).__name__
-    raise PlanError(f"kernel {name} is a {type(kernel).__name__}; it has to be a cupy.RawKernel or under numba.cuda.jit")
+    raise PlanError(
+        f"kernel {name} is a {type(kernel).__name__}; it has to be a cupy.RawKernel or under numba.cuda.jit"
+    )

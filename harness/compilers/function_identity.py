@@ -28,7 +28,7 @@ class _Unidentifiable(Exception):
 
 
 def function_identity(dispatcher: Any) -> str | None:
-    """The text that identifies a dispatcher's function, its options and its compiler; None where none can be trusted."""
+    """The text that identifies a dispatcher's function, options and compiler; None where it cannot be told."""
     walk = _Walk()
     try:
         parts = ["\n".join(compiler_versions()), *walk.value(dispatcher)]
@@ -172,9 +172,7 @@ class _Walk:
         kind = type(value)
         if isinstance(value, enum.EnumMeta):
             yield f"enum {value.__module__}.{value.__qualname__}"
-            for name, member in value.__members__.items():
-                yield name
-                yield from self.value(member.value)
+            yield from self.value(tuple((name, value.__members__[name].value) for name in value.__members__))
         elif isinstance(value, (type, types.BuiltinFunctionType, np.ufunc, types.FunctionType)):
             module = getattr(value, "__module__", None) or "builtins"
             # A plain function means what an overload registered for it says, which cannot be seen from here.
@@ -189,7 +187,7 @@ class _Walk:
 
 def _is_versioned(module: str) -> bool:
     package = module.partition(".")[0]
-    return package in _VERSIONED or package in sys.stdlib_module_names and package != "__main__"
+    return package in _VERSIONED or (package in sys.stdlib_module_names and package != "__main__")
 
 
 def _is_numba_type(value: Any) -> bool:

@@ -62,7 +62,9 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
         files = ", ".join(str(getattr(file, "name", None) or file) for file in options["link"])
         raise CompileError(f"kernel {name} links {files}; only a GPU's Numba does that. Write it as a device function")
     if options.get("extensions"):
-        raise CompileError(f"kernel {name} has extensions= that translate its arguments; pass what they come to instead")
+        raise CompileError(
+            f"kernel {name} has extensions= that translate its arguments; pass what they come to instead"
+        )
 
 
 def _check_count(dispatcher: Any, name: str, args: tuple[Any, ...]) -> None:
@@ -71,7 +73,9 @@ def _check_count(dispatcher: Any, name: str, args: tuple[Any, ...]) -> None:
         return
     wanted = code.co_varnames[: code.co_argcount]
     if len(args) != len(wanted):
-        raise PlanError(f"kernel {name} takes {len(wanted)} arguments ({', '.join(wanted)}), but it is given {len(args)}")
+        raise PlanError(
+            f"kernel {name} takes {len(wanted)} arguments ({', '.join(wanted)}), but it is given {len(args)}"
+        )
 
 
 def _compile(dispatcher: Any, name: str, signature: tuple[Any, ...], options: dict[str, Any], arch: str) -> str:

@@ -73,6 +73,6 @@ def _check(result: tuple[Any, ...], what: str) -> Any:
 
 
 def _text(size_of: Any, read: Any, handle: Any) -> str:
-    buffer = b" " * _check(size_of(handle), "tell a size")
+    buffer = b" " * int(_check(size_of(handle), "tell a size"))  # NVRTC writes into it
     _check(read(handle, buffer), "hand out its result")
     return buffer.rstrip(b"\0").decode("utf-8", "replace")

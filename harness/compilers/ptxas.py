@@ -91,7 +91,8 @@ def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> str:
 
 def _parse(log: str, entry: str) -> Resources:
     # Each kernel has a section: Compiling entry function, Function properties, frame and spills, Used ... registers.
-    match = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)Used (\d+) registers([^\n]*)", log, re.S)
+    section = rf"Compiling entry function '{re.escape(entry)}'(.*?)Used (\d+) registers([^\n]*)"
+    match = re.search(section, log, re.DOTALL)
     frame = _FRAME.search(match[1]) if match is not None else None
     if match is None or frame is None:
         raise CompileError(f"ptxas does not report on kernel {entry}; it says:\n{log.strip()}")
