@@ -46,7 +46,8 @@ class RowBlock:
     @property
     def sees_nothing(self) -> npt.NDArray[np.bool_]:
         """(rows,): fully masked."""
-        return np.logical_not(np.any(self.visible, axis=1))
+        nothing: npt.NDArray[np.bool_] = ~np.any(self.visible, axis=1)
+        return nothing
 
     def largest_scores(self) -> Float64Array:
         """(rows,): the maximum, NaN where a visible score is NaN, 0 where the row sees nothing."""
