@@ -15,6 +15,14 @@ class ProblemError(UsageError):
     """The fields of a `Problem` do not describe an attention problem."""
 
 
+class UnsupportedProblem(UsageError):
+    """A variant that was asked for by name does not take this problem. `reason` is the variant's own."""
+
+    def __init__(self, variant: str, reason: str) -> None:
+        super().__init__(f"{variant} does not take this problem: {reason}")
+        self.reason = reason
+
+
 class PluginError(UsageError):
     """A plugin does not import, registers nothing, or registers a name that is taken."""
 

@@ -189,7 +189,7 @@ class Registry:
         raise UsageError(f"no variant {name!r}{hint} 'list' shows all")
 
     def select(self, patterns: str | None) -> list[Variant]:
-        """The variants that match one of the comma-separated shell patterns. Raises `UsageError` where one matches none."""
+        """The variants that match one of the comma-separated patterns. Raises `UsageError` where one matches none."""
         if patterns is None:
             return list(self)
         chosen: dict[str, Variant] = {}

@@ -1,1 +1,2 @@
+"""What is measured about an execution: how far off its outputs are."""
 

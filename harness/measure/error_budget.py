@@ -63,7 +63,7 @@ C_FRAME = 2.0
 C_RESCALE = 5.0
 """In u per rescaling: an exponential of 2 ulp = 4 u, and a product."""
 C_CONSTANT = 12.0
-"""In u, once: the key's own exponential 4 u, P V's product 1, an approximate reciprocal 2 and division 2, to spare 3."""
+"""In u, once: the key's own exponential 4 u, P V's product 1, approximate reciprocal 2 and division 2, spare 3."""
 C_LOG = 4.0
 """In u of |m|, log n and |lse|: sum, times ln 2, ln 2's own rounding, logarithm of 1 ulp."""
 LOG_ABSOLUTE = 2.0**-21

@@ -1,0 +1,188 @@
+"""What can be said on the command line: every command and option, and the problem that they describe."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NoReturn
+
+from harness.errors import UsageError
+from harness.inputs import REGIMES
+from harness.problem import ITEMSIZE_BYTES, Problem
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage is one `--help` away."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see '{self.prog} --help'")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and options, each with help."""
+    parser = _Parser(
+        prog="python -m harness",
+        description="Attention kernels, compared: is the answer right, how many bytes does it move, how fast is it.",
+        epilog="Exit status: 0 all that ran passed, 1 a variant failed, 2 the call was wrong.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, help: str) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = commands.add_parser(
+            name, help=help, description=help[0].upper() + help[1:] + ".", allow_abbrev=False
+        )
+        return sub
+
+    listing = command("list", "the registered variants: name, algorithm, backend, idea")
+    _add_selection(listing)
+    _add_plugins(listing)
+    _add_report(listing)
+
+    compare = command("compare", "run every variant on one problem, check it, count its bytes, rank")
+    _add_problem(compare)
+    _add_drawing(compare)
+    _add_selection(compare)
+    _add_plugins(compare)
+    _add_device(compare)
+    _add_report(compare)
+
+    run = command("run", "run one variant on your own arrays")
+    run.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    for name, what in (("q", "queries"), ("k", "keys"), ("v", "values")):
+        run.add_argument(
+            f"--{name}",
+            type=Path,
+            required=True,
+            metavar="FILE.npy",
+            help=f"{what}: (batch, heads, len, dim) or (len, dim)",
+        )
+    run.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help="where O goes, in the shape of Q")
+    run.add_argument(
+        "--lse",
+        type=Path,
+        metavar="FILE.npy",
+        help="where the log-sum-exp goes, float32, one per row; not all store it",
+    )
+    run.add_argument(
+        "--dtype",
+        help=f"{', '.join(ITEMSIZE_BYTES)}: what the arrays have to be (default: what they are). bfloat16 arrays are "
+        "files of uint16 that hold its bits, and so is O then",
+    )
+    _add_mask_and_scale(run)
+    _add_plugins(run)
+    _add_device(run)
+    _add_report(run)
+
+    show = command("show", "a variant's source or PTX, registers, spills, shared memory")
+    show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
+    _add_problem(show)
+    _add_plugins(show)
+    return parser
+
+
+def _add_problem(parser: argparse.ArgumentParser) -> None:
+    default = Problem()
+    group = parser.add_argument_group("problem")
+    group.add_argument("--batch", type=int, default=default.batch, metavar="N", help="sequences (default: %(default)s)")
+    group.add_argument(
+        "--heads", type=int, default=default.heads, metavar="N", help="query heads (default: %(default)s)"
+    )
+    group.add_argument(
+        "--kv-heads", type=int, metavar="N", help="key/value heads, a divisor of --heads (default: as many)"
+    )
+    group.add_argument(
+        "--seq-len", type=int, metavar="N", help=f"rows of Q, K and V (default: {default.q_len}); see the next two"
+    )
+    group.add_argument("--q-len", type=int, metavar="N", help="rows of Q, where it is not --seq-len")
+    group.add_argument("--kv-len", type=int, metavar="N", help="rows of K and V, where it is not --seq-len")
+    group.add_argument(
+        "--head-dim", type=int, default=default.head_dim, metavar="N", help="elements per row (default: %(default)s)"
+    )
+    group.add_argument("--dtype", default=default.dtype, help=f"{', '.join(ITEMSIZE_BYTES)} (default: %(default)s)")
+    _add_mask_and_scale(group)
+
+
+def _add_mask_and_scale(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--causal", action="store_true", help="row i sees key j where j <= i + kv_len - q_len")
+    group.add_argument("--scale", type=float, metavar="X", help="factor on the scores (default: 1 / sqrt(head_dim))")
+
+
+def _add_drawing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("inputs")
+    group.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same inputs (default: %(default)s)")
+    group.add_argument(
+        "--regime", default="normal", metavar="NAME", help="how values are drawn, see below (default: %(default)s)"
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    widest = max(map(len, REGIMES))
+    lines = (f"  {regime.name:{widest}}  {regime.idea}" for regime in REGIMES.values())
+    parser.epilog = "\n".join(["regimes:", *lines])
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--variants", metavar="GLOB[,GLOB]", help="names, or shell patterns such as 'fa*' (default: all)"
+    )
+
+
+def _add_plugins(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.py",
+        help="a file with a function register(registry) that adds variants; may be given again",
+    )
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("device")
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="auto: the GPU if there is one, else the emulator",
+    )
+    group.add_argument(
+        "--count",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="on a GPU: count bytes by running on the emulator too (auto: where that takes seconds). The emulator "
+        "itself always counts",
+    )
+    group.add_argument(
+        "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
+    )
+    group.add_argument("--threads", type=int, metavar="N", help="emulator: CPU threads (default: one per core)")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("report")
+    group.add_argument(
+        "--format",
+        choices=("table", "markdown", "csv", "json"),
+        default="table",
+        help="how the result is written (default: %(default)s)",
+    )
+    group.add_argument("--output", type=Path, metavar="FILE", help="write it there instead of to the terminal")
+
+
+def problem_of(arguments: argparse.Namespace) -> Problem:
+    """The problem that the options describe. Raises `UsageError` where they contradict each other."""
+    if None not in (arguments.seq_len, arguments.q_len, arguments.kv_len):
+        raise UsageError("--seq-len sets what --q-len and --kv-len do not; leave out one of the three")
+    length = Problem().q_len if arguments.seq_len is None else arguments.seq_len
+    return Problem(
+        batch=arguments.batch,
+        heads=arguments.heads,
+        kv_heads=arguments.kv_heads,
+        q_len=length if arguments.q_len is None else arguments.q_len,
+        kv_len=length if arguments.kv_len is None else arguments.kv_len,
+        head_dim=arguments.head_dim,
+        dtype=arguments.dtype,
+        causal=arguments.causal,
+        scale=arguments.scale,
+    )

@@ -1,0 +1,204 @@
+"""The main job: every variant on one problem, checked against the oracle, counted, ranked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.errors import KernelFault, SandboxError, UnsupportedProblem
+from harness.exception_place import where_and_what
+from harness.executors import Device, Execution, Executor
+from harness.inputs import draw_inputs
+from harness.measure.accuracy import Accuracy, measure_accuracy
+from harness.measure.error_budget import Budget, error_budget
+from harness.oracle import Reference, attention
+from harness.outcome import Comparison, Row
+from harness.planning import claimed_traffic, make_plan
+from harness.problem import Problem
+from harness.variant import Plan, Variant
+
+COUNT_MODES = ("auto", "always", "never")
+LARGEST_COUNTED_FLOPS = 2e9
+"""`auto` counts bytes on the emulator, beside a run on a GPU, up to here: a matter of seconds per variant."""
+
+Step = Callable[[str], None]
+"""Told what comes next, for a progress bar."""
+
+
+def _ignore(step: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Question:
+    """A problem with its inputs, the answer and how far off an answer may be. Worked out once for all variants."""
+
+    problem: Problem
+    """What is to be computed."""
+    inputs: Mapping[str, np.ndarray]
+    """Q, K and V."""
+    reference: Reference
+    """The oracle's answer."""
+    budget: Budget
+    """The error that each element may have."""
+
+    @classmethod
+    def pose(cls, problem: Problem, inputs: Mapping[str, np.ndarray]) -> Question:
+        """Ask the oracle. Takes time with the square of the length."""
+        reference = attention(problem, inputs)
+        return cls(problem, inputs, reference, error_budget(problem, inputs, reference))
+
+
+def counts_beside(mode: str, problem: Problem, device: Device) -> bool:
+    """Whether bytes are to be counted on an emulator of their own, because `device` does not count."""
+    assert mode in COUNT_MODES
+    if device.kind == "emulator" or mode == "never":
+        return False
+    flops = 4.0 * problem.batch * problem.heads * problem.q_len * problem.kv_len * problem.head_dim
+    return mode == "always" or flops <= LARGEST_COUNTED_FLOPS
+
+
+def where_counted(executor: Executor, counter: Executor | None) -> Device | None:
+    """The device that the bytes come from; None where they are not counted."""
+    if executor.device.kind == "emulator":
+        return executor.device
+    return None if counter is None else counter.device
+
+
+def compare(
+    variants: Sequence[Variant],
+    problem: Problem,
+    executor: Executor,
+    *,
+    regime: str = "normal",
+    seed: int = 0,
+    counter: Executor | None = None,
+    lost: Iterable[Row] = (),
+    step: Step = _ignore,
+) -> Comparison:
+    """Run `variants` on one problem and return their rows, best first.
+
+    `counter` counts bytes where `executor` does not. `lost` are rows of variants that could not even be loaded.
+    Whatever goes wrong in a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or
+    seed.
+    """
+    step("the oracle")
+    question = Question.pose(problem, draw_inputs(problem, regime, seed))
+    rows = []
+    for variant in variants:
+        step(variant.name)
+        rows.append(judge(variant, question, executor, counter)[0])
+    return Comparison(
+        problem=problem,
+        regime=regime,
+        seed=seed,
+        device=executor.device,
+        counted_on=where_counted(executor, counter),
+        rows=rank([*rows, *lost], executor.device),
+    )
+
+
+def lost_row(name: str, reason: str, problem: Problem) -> Row:
+    """The row of a module that could not be loaded."""
+    return Row(
+        variant=name,
+        algorithm=None,
+        backend=None,
+        verdict="error",
+        reason=reason,
+        compulsory_bytes=problem.compulsory_bytes,
+    )
+
+
+def judge(
+    variant: Variant, question: Question, executor: Executor, counter: Executor | None = None
+) -> tuple[Row, Execution | None]:
+    """One variant's row, not ranked yet, and what its run left behind (None where it did not get that far)."""
+    problem = question.problem
+    row = Row(
+        variant=variant.name,
+        algorithm=variant.algorithm,
+        backend=variant.backend,
+        verdict="error",
+        compulsory_bytes=problem.compulsory_bytes,
+    )
+    execution: Execution | None = None
+    try:
+        plan = make_plan(variant, problem)
+        row = dataclasses.replace(row, launches=len(plan.launches), allocated_bytes=plan.allocated_bytes(problem))
+        execution = executor.run(problem, plan, question.inputs)
+        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget)
+        row = dataclasses.replace(row, time_ms=execution.time_ms, **_accuracy_fields(accuracy))
+        counted: Execution | None = execution
+        if execution.read_bytes is None and counter is not None:
+            counted, row = _count_beside(row, question, plan, counter)
+        return _with_traffic(row, variant, problem, counted), execution
+    except UnsupportedProblem as refusal:
+        return dataclasses.replace(row, verdict="unsupported", reason=refusal.reason), None
+    except SandboxError as error:
+        if isinstance(error, KernelFault) and error.kind == "interrupted":
+            raise KeyboardInterrupt from error
+        return dataclasses.replace(row, verdict="error", reason=str(error)), execution
+    except Exception as error:
+        return dataclasses.replace(row, verdict="error", reason=where_and_what(error)), execution
+
+
+def rank(rows: Iterable[Row], device: Device) -> tuple[Row, ...]:
+    """Passing rows first, by time on a GPU and by total bytes on the emulator; equals share a rank.
+
+    A passing row whose time or bytes are unknown has no rank and comes after those that have one.
+    """
+
+    def merit(row: Row) -> float | None:
+        return row.time_ms if device.kind == "gpu" else row.total_bytes
+
+    merits = sorted(m for row in rows if row.verdict == "pass" and (m := merit(row)) is not None)
+    order = {"pass": 0, "fail": 1, "error": 2, "unsupported": 3}
+    ranked = []
+    for row in rows:
+        m = merit(row) if row.verdict == "pass" else None
+        ranked.append(dataclasses.replace(row, rank=None if m is None else 1 + merits.index(m)))
+    return tuple(sorted(ranked, key=lambda r: (order[r.verdict], r.rank is None, r.rank or 0)))
+
+
+def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
+    return {
+        "verdict": "pass" if accuracy.passed else "fail",
+        "reason": accuracy.reason,
+        "max_abs_error": accuracy.max_abs_error,
+        "error_over_budget": accuracy.error_over_budget,
+        "lse_max_abs_error": accuracy.lse_max_abs_error,
+        "lse_error_over_budget": accuracy.lse_error_over_budget,
+    }
+
+
+def _count_beside(row: Row, question: Question, plan: Plan, counter: Executor) -> tuple[Execution | None, Row]:
+    """The same plan once more where bytes are counted. What fails there says nothing about the run on the GPU."""
+    try:
+        return counter.run(question.problem, plan, question.inputs), row
+    except SandboxError as error:
+        return None, dataclasses.replace(row, note=f"bytes not counted: {' '.join(str(error).split())}")
+
+
+def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Execution | None) -> Row:
+    """What was counted beside what is claimed. A claim that does not hold is shown; it does not change the verdict."""
+    try:
+        claim = claimed_traffic(variant, problem)
+    except SandboxError as error:
+        claim, row = None, dataclasses.replace(row, note=str(error))
+    if claim is not None:
+        row = dataclasses.replace(row, claimed_bytes=claim.total_bytes)
+    if counted is None or counted.read_bytes is None or counted.write_bytes is None:
+        return row
+    read, write = counted.read_bytes, counted.write_bytes
+    row = dataclasses.replace(row, read_bytes=read, write_bytes=write, total_bytes=read + write)
+    if claim is None:
+        return row
+    if (claim.read_bytes, claim.write_bytes) == (read, write):
+        return dataclasses.replace(row, claim_holds=True)
+    note = f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; counted: {read:,} and {write:,}"
+    return dataclasses.replace(row, claim_holds=False, note=note)

@@ -1,0 +1,50 @@
+"""A variant's own functions, called with care: they are a user's code, and whatever they do becomes one clear line."""
+
+from __future__ import annotations
+
+from harness.errors import PlanError, SandboxError, UnsupportedProblem
+from harness.exception_place import where_and_what
+from harness.problem import Problem
+from harness.variant import Plan, Traffic, Variant
+
+
+def make_plan(variant: Variant, problem: Problem) -> Plan:
+    """The variant's plan, its buffers and arguments checked.
+
+    Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan.
+    """
+    try:
+        refusal = variant.supports(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("supports", error)) from error
+    if not isinstance(refusal, (str, type(None))):
+        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    if refusal is not None:
+        raise UnsupportedProblem(variant.name, " ".join(refusal.split()))
+    try:
+        plan = variant.plan(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("plan", error)) from error
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan() returned a {type(plan).__name__}; it has to return a Plan")
+    plan.all_buffers(problem)
+    return plan
+
+
+def claimed_traffic(variant: Variant, problem: Problem) -> Traffic | None:
+    """The bytes that the variant claims; None where it claims nothing. Raises `PlanError` where its formula fails."""
+    if variant.claim is None:
+        return None
+    try:
+        claim = variant.claim(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("claim", error)) from error
+    if not isinstance(claim, Traffic):
+        raise PlanError(f"claim() returned a {type(claim).__name__}; it has to return a Traffic")
+    return claim
+
+
+def _failed(function: str, error: BaseException) -> str:
+    if isinstance(error, SandboxError):
+        return str(error)
+    return f"{function}() failed: {where_and_what(error)}"

@@ -1,0 +1,207 @@
+"""Results as text: a table for people, markdown for documents, csv and json for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tabulate import tabulate
+
+from harness.executors import Device
+from harness.outcome import Comparison, Row
+from harness.problem import Problem
+from harness.variant import Registry, Variant
+
+FORMATS = ("table", "markdown", "csv", "json")
+MIB = 2**20
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table for people."""
+
+    header: str
+    """What it is called, unit included."""
+    cell: Callable[[Row], str]
+    """How a row shows in it."""
+    number: bool = True
+    """Flush right."""
+
+
+def render_comparison(comparison: Comparison, format: str) -> str:
+    """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    if format == "json":
+        return _json(_comparison_object(comparison))
+    if format == "csv":
+        return _csv([_row_object(row) for row in comparison.rows], [*_row_keys()])
+    columns = _columns(comparison)
+    markdown = format == "markdown"
+    table = _table(
+        [c.header for c in columns], [[c.cell(r) for c in columns] for r in comparison.rows], columns, markdown
+    )
+    paragraphs = [_headline(comparison), table, *_footnotes(comparison)]
+    return ("\n\n" if markdown else "\n").join(paragraphs) + "\n"
+
+
+def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
+    """The registered variants in one of `FORMATS`, ending in a line break."""
+    keys = ["name", "algorithm", "backend", "idea"]
+    listing = [{key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name)} for v in variants]
+    if format == "json":
+        return _json({"variants": listing})
+    if format == "csv":
+        return _csv(listing, [*keys, "origin"])
+    columns = [Column(key, lambda row: "", number=False) for key in keys]
+    return _table(keys, [[entry[key] for key in keys] for entry in listing], columns, format == "markdown") + "\n"
+
+
+def _columns(comparison: Comparison) -> list[Column]:
+    # Two decimals tell megabytes apart; a problem of a few kilobytes needs more.
+    decimals = 2 if comparison.problem.compulsory_bytes >= 0.05 * MIB else 4
+
+    def mib(value: int | None) -> str:
+        return UNKNOWN if value is None else f"{value / MIB:,.{decimals}f}"
+
+    columns = [
+        Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
+        Column("variant", lambda r: r.variant, number=False),
+        Column("verdict", lambda r: r.verdict, number=False),
+        Column("error /\nbudget", lambda r: _ratio(_worst_ratio(r))),
+        Column("read\nMiB", lambda r: mib(r.read_bytes)),
+        Column("written\nMiB", lambda r: mib(r.write_bytes)),
+        Column("total\nMiB", lambda r: mib(r.total_bytes)),
+        Column("x com-\npulsory", lambda r: UNKNOWN if r.times_compulsory is None else f"{r.times_compulsory:,.2f}"),
+        Column("claim", _claim, number=False),
+        Column("allocated\nMiB", lambda r: mib(r.allocated_bytes)),
+        Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
+    ]
+    if comparison.device.kind == "gpu":
+        columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
+    return columns
+
+
+def _worst_ratio(row: Row) -> float | None:
+    """Of O and lse; NaN is worse than anything."""
+    ratios = [x for x in (row.error_over_budget, row.lse_error_over_budget) if x is not None]
+    return None if not ratios else max(ratios, key=lambda x: math.inf if math.isnan(x) else x)
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.3f}" if value < 100 else f"{value:.1e}"
+
+
+def _claim(row: Row) -> str:
+    if row.claim_holds is None:
+        return UNKNOWN
+    if row.claim_holds:
+        return "exact"
+    assert row.claimed_bytes is not None and row.total_bytes is not None
+    return f"{100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %" if row.total_bytes else "off"
+
+
+def _headline(comparison: Comparison) -> str:
+    drawn = "the user's arrays"
+    if comparison.regime is not None:
+        drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
+    return f"{_problem_line(comparison.problem)}; {drawn}"
+
+
+def _problem_line(problem: Problem) -> str:
+    heads = f"{problem.heads} heads"
+    if problem.kv_heads != problem.heads:
+        heads += f" on {problem.kv_heads} key/value heads"
+    lengths = f"{problem.q_len} x {problem.kv_len}"
+    causal = ", causal" if problem.causal else ""
+    return (
+        f"Attention: batch {problem.batch}, {heads}, {lengths}, head_dim {problem.head_dim}, {problem.dtype}{causal}, "
+        f"scale {problem.tau:.6g}"
+    )
+
+
+def _footnotes(comparison: Comparison) -> list[str]:
+    notes = [_device_line(comparison.device), _ranking_line(comparison)]
+    for row in comparison.rows:
+        if row.reason is not None:
+            notes.append(f"{row.variant}: {row.verdict}: {row.reason}")
+        if row.note is not None:
+            notes.append(f"{row.variant}: {row.note}")
+    return notes
+
+
+def _device_line(device: Device) -> str:
+    what = "GPU" if device.kind == "gpu" else "emulated GPU"
+    return f"Device: {what}, {device.name} ({device.arch})."
+
+
+def _ranking_line(comparison: Comparison) -> str:
+    counted = "32-byte sectors that each warp's requests touch, no cache"
+    if comparison.device.kind != "gpu":
+        return (
+            f"Ranked by total bytes to and from global memory ({counted}; MiB = 2^20 bytes): fewer is better. "
+            "There is no time: the emulator's speed says nothing about a GPU's."
+        )
+    bytes_line = "Bytes were not counted."
+    if comparison.counted_on is not None:
+        bytes_line = f"Bytes were counted on the emulated GPU ({counted}; MiB = 2^20 bytes)."
+    return f"Ranked by time of all launches together (CUDA events, median): less is better. {bytes_line}"
+
+
+def _table(headers: list[str], cells: list[list[str]], columns: Sequence[Column], markdown: bool) -> str:
+    align = ["right" if column.number else "left" for column in columns]
+    if markdown:
+        # A line break or a bar would end the cell.
+        headers = [header.replace("-\n", "").replace("\n", " ") for header in headers]
+        cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in cells]
+    text: str = tabulate(
+        cells,
+        headers,
+        tablefmt="pipe" if markdown else "simple",
+        colalign=align if cells else None,
+        disable_numparse=True,
+    )
+    return text
+
+
+def _comparison_object(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "problem": asdict(comparison.problem),
+        "regime": comparison.regime,
+        "seed": comparison.seed,
+        "device": asdict(comparison.device),
+        "counted_on": None if comparison.counted_on is None else asdict(comparison.counted_on),
+        "rows": [_row_object(row) for row in comparison.rows],
+    }
+
+
+def _row_keys() -> Iterable[str]:
+    # The contract's order first: what a row is, then what it measured.
+    first = ["rank", "variant", "algorithm", "backend", "verdict", "reason"]
+    return [*first, *(f.name for f in fields(Row) if f.name not in first)]
+
+
+def _row_object(row: Row) -> dict[str, Any]:
+    # JSON has neither NaN nor infinity; the verdict and its reason say what they were.
+    values = {key: getattr(row, key) for key in _row_keys()}
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def _csv(rows: list[dict[str, Any]], keys: list[str]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, keys, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
