@@ -1,0 +1,131 @@
+"""atom and red (PTX ISA 9.7.13.10 ff.): lane after lane, lowest first.
+
+A kernel with atomics on global memory runs its blocks one after the other, so the result does not depend on the number
+of CPU cores; within a block warps take turns. No host atomics are needed.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.halves import from_float, to_float
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.memory import translate
+from harness.emulator.codegen.table import emits
+from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, vector
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.instructions import Address, Instruction, Operand
+from harness.emulator.ptx.types import PtxType
+
+_ORDERING = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz")
+_OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
+@emits("atom", "red")
+def atomic(lanes: Lanes, instruction: Instruction) -> None:
+    """atom: old value to the destination; red: without one."""
+    form = Form(instruction)
+    for word in _ORDERING:
+        form.flag(word)
+    space = form.choice("global", "shared", "shared::cta") or "generic"
+    operation = form.choice(*_OPERATIONS)
+    kind = form.type()
+    form.end()
+    operands = list(instruction.operands)
+    destination = operands.pop(0) if instruction.opcode == "atom" else None
+    address, *values = operands
+    if operation is None or not isinstance(address, Address):
+        raise instruction.unsupported()
+    old = _one_by_one(lanes, instruction, space.removesuffix("::cta"), operation, kind, address, values)
+    if destination is not None:
+        lanes.put(destination, old, INTEGER[kind.total_bits])
+
+
+def _one_by_one(
+    lanes: Lanes,
+    instruction: Instruction,
+    space: str,
+    operation: str,
+    kind: PtxType,
+    address: Address,
+    values: list[Operand],
+) -> str:
+    """A loop over the active lanes: read, combine, write. The old values, lane by lane."""
+    element = INTEGER[kind.total_bits]
+    size = str(kind.size_bytes)
+    operands = [lanes.use(value, element) for value in values]
+    mask64 = translate(lanes, instruction, space, lanes.address(address), kind.size_bytes)
+    mask = lanes.op(f"trunc i64 {mask64} to i32")
+    before, loop, after = (lanes.fresh_label(word) for word in ("before", "atomic", "after"))
+    lanes.do(f"br label %{before}")
+    lanes.label(before)
+    lanes.do(f"br label %{loop}")
+    lanes.label(loop)
+    left, olds = lanes.fresh_label("%left"), lanes.fresh_label("%olds")
+    next_left, next_olds = lanes.fresh_label("%left"), lanes.fresh_label("%olds")
+    lanes.do(f"{left} = phi i32 [ {mask}, %{before} ], [ {next_left}, %{loop} ]")
+    lanes.do(f"{olds} = phi {vector(element)} [ zeroinitializer, %{before} ], [ {next_olds}, %{loop} ]")
+    lowest = lanes.op(f"and i32 {left}, {lanes.op(f'sub i32 0, {left}')}")
+    one_lane = lanes.widen(lowest)
+    lanes.runtime("gather", "%warp", one_lane, size)
+    old = lanes.warp_load(vector(element), at.DATA)
+    new = _combine(lanes, instruction, operation, kind, element, old, operands)
+    lanes.warp_store(vector(element), new, at.DATA)
+    lanes.runtime("scatter", "%warp", one_lane, size)
+    lanes.do(
+        f"{next_olds} = select <32 x i1> {lanes.lanes_of(lowest)}, {vector(element)} {old}, {vector(element)} {olds}"
+    )
+    lanes.do(f"{next_left} = xor i32 {left}, {lowest}")
+    again = lanes.op(f"icmp ne i32 {next_left}, 0")
+    lanes.do(f"br i1 {again}, label %{loop}, label %{after}")
+    lanes.label(after)
+    return next_olds
+
+
+def _combine(
+    lanes: Lanes, instruction: Instruction, operation: str, kind: PtxType, element: str, old: str, values: list[str]
+) -> str:
+    value = values[0]
+    if operation == "exch":
+        return value
+    if operation == "cas":
+        return lanes.select(element, lanes.compare("eq", element, old, value), values[1], old)
+    if kind.is_float:
+        if operation != "add":
+            raise instruction.unsupported()
+        return _float_add(lanes, kind, element, old, value)
+    if operation in ("add", "and", "or", "xor"):
+        return lanes.binary(operation, element, old, value)
+    if operation in ("min", "max"):
+        order = ("s" if kind.kind == "s" else "u") + ("lt" if operation == "min" else "gt")
+        return lanes.select(element, lanes.compare(order, element, old, value), old, value)
+    if operation == "inc":
+        wraps = lanes.compare("uge", element, old, value)
+        return lanes.select(element, wraps, splat(element, 0), lanes.binary("add", element, old, splat(element, 1)))
+    zero = lanes.compare("eq", element, old, splat(element, 0))
+    above = lanes.compare("ugt", element, old, value)
+    resets = lanes.binary("or", "i1", zero, above)
+    return lanes.select(element, resets, value, lanes.binary("sub", element, old, splat(element, 1)))
+
+
+def _float_add(lanes: Lanes, kind: PtxType, element: str, old: str, value: str) -> str:
+    if kind.bits >= 32:
+        floating = FLOAT[kind.bits]
+        total = lanes.binary(
+            "fadd",
+            floating,
+            lanes.cast("bitcast", element, old, floating),
+            lanes.cast("bitcast", element, value, floating),
+        )
+        return lanes.cast("bitcast", floating, total, element)
+
+    def half(index: int, bits: str) -> str:
+        moved = lanes.binary("lshr", element, bits, splat(element, 16 * index)) if index else bits
+        return to_float(lanes, kind, lanes.cast("trunc", element, moved, "i16"))
+
+    result = splat(element, 0)
+    for index in range(kind.packed):
+        total = lanes.binary("fadd", "float", half(index, old), half(index, value))
+        part = lanes.cast("zext", "i16", from_float(lanes, kind, total), element)
+        part = lanes.binary("shl", element, part, splat(element, 16 * index)) if index else part
+        result = lanes.binary("or", element, result, part)
+    return result

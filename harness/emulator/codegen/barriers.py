@@ -1,0 +1,72 @@
+"""Barriers of a block (PTX ISA 9.7.13.1 f.). A warp that arrives returns to the scheduler, which counts it in."""
+
+from __future__ import annotations
+
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.table import emits
+from harness.emulator.codegen.vocabulary import splat
+from harness.emulator.codegen.warp import check_members
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.instructions import Imm, Instruction, Operand
+
+RESULT = "barrier_result"
+"""Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived."""
+
+
+@emits("bar", "barrier")
+def barrier(lanes: Lanes, instruction: Instruction) -> None:
+    """bar.{sync,arrive,red}: leaves the barrier's number, count and vote for the scheduler."""
+    form = Form(instruction)
+    if form.flag("warp"):
+        form.flag("sync")
+        form.end()
+        check_members(lanes, instruction, instruction.operands[0])
+        return
+    form.flag("cta")
+    form.flag("aligned")
+    what = form.choice("sync", "arrive", "red")
+    vote = form.choice("popc", "and", "or")
+    kinds = form.types()
+    form.end()
+    if what is None or (what == "red") != (vote is not None) or instruction.predicate is not None:
+        raise instruction.unsupported()
+    operands = list(instruction.operands)
+    predicate = None
+    if what == "red":
+        operands.pop(0)
+        predicate = operands.pop()
+        assert kinds
+    started = lanes.warp_load("i32", at.STARTED, 4)
+    missing = lanes.op(f"and i32 {started}, {lanes.op(f'xor i32 {lanes.mask}, -1')}")
+    lanes.check(missing, "divergent barrier", instruction)
+    lanes.warp_store("i32", _scalar(lanes, operands[0]), at.BARRIER_ID, 4)
+    lanes.warp_store("i32", _scalar(lanes, operands[1]) if len(operands) > 1 else "0", at.BARRIER_THREADS, 4)
+    lanes.warp_store("i32", str(lanes.site(instruction)), at.BARRIER_SITE, 4)
+    lanes.warp_store("i32", "1" if what == "arrive" else "0", at.BARRIER_ARRIVES, 4)
+    if predicate is not None and vote is not None:
+        lanes.warp_store("i32", lanes.bits_of(lanes.use(predicate, "i1")), at.VOTE_BITS, 4)
+        lanes.warp_store("i32", str(at.VOTES[vote]), at.VOTE_KIND, 4)
+
+
+def _scalar(lanes: Lanes, operand: Operand) -> str:
+    if isinstance(operand, Imm):
+        return str(operand.value)
+    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
+    first = lanes.op(f"call i32 @llvm.cttz.i32(i32 {lanes.mask}, i1 true)")
+    return lanes.op(f"extractelement <32 x i32> {lanes.use(operand, 'i32')}, i32 {first}")
+
+
+@emits(RESULT)
+def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
+    """The vote's outcome, for every lane."""
+    result = lanes.spread("i32", lanes.warp_load("i32", at.VOTE_RESULT, 4))
+    if "pred" in instruction.modifiers:
+        lanes.put(instruction.operands[0], lanes.compare("ne", "i32", result, splat("i32", 0)), "i1")
+    else:
+        lanes.put(instruction.operands[0], result, "i32")
+
+
+@emits("nanosleep")
+def nanosleep(lanes: Lanes, instruction: Instruction) -> None:
+    """The warp gives the others a turn; the block's end does it."""

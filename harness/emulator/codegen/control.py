@@ -1,0 +1,29 @@
+"""Traps, and the calls of the CUDA runtime's own functions. Branches and exits are in `kernel.py`."""
+
+from __future__ import annotations
+
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.table import emits
+from harness.emulator.ptx.instructions import Instruction, Symbol
+
+
+@emits("trap")
+def trap(lanes: Lanes, instruction: Instruction) -> None:
+    """Stop the kernel."""
+    lanes.check(lanes.active_bits(), "trap", instruction)
+
+
+@emits("call")
+def call(lanes: Lanes, instruction: Instruction) -> None:
+    """A failed `assert` stops the kernel. `printf` has nowhere to print."""
+    target = instruction.operands[1]
+    assert isinstance(target, Symbol)
+    if target.name == "__assertfail":
+        lanes.check(lanes.active_bits(), "trap", instruction)
+    else:
+        raise instruction.unsupported("printing from a kernel")
+
+
+@emits("brkpt", "pmevent", "griddepcontrol")
+def no_effect(lanes: Lanes, instruction: Instruction) -> None:
+    """For debuggers, profilers, and launches that overlap."""

@@ -1,0 +1,232 @@
+"""Integer arithmetic (PTX ISA 9.7.1 and, for the carry flag, 9.7.2)."""
+
+from __future__ import annotations
+
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.table import emits
+from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
+from harness.emulator.ptx.instructions import Instruction, Operand, Reg
+from harness.emulator.ptx.types import PtxType
+
+CARRY = "%carry"
+"""The condition-code register, declared for every kernel."""
+
+_WIDER = {"i16": "i32", "i32": "i64", "i64": "i128"}
+
+
+def _integer_form(instruction: Instruction, form: Form) -> tuple[PtxType, str]:
+    kind = form.type()
+    if kind.packed == 2 or kind.is_float:
+        raise instruction.unsupported(f"type '.{kind.name}'")
+    return kind, INTEGER[kind.bits]
+
+
+@emits("add.int", "sub.int")
+def add_sub(lanes: Lanes, instruction: Instruction) -> None:
+    """add, sub; `.sat` clamps s32; `.cc` sets the carry."""
+    form = Form(instruction)
+    carry_out, saturate = form.flag("cc"), form.flag("sat")
+    kind, element = _integer_form(instruction, form)
+    form.end()
+    destination, a, b = instruction.operands
+    x, y = lanes.use(a, element), lanes.use(b, element)
+    word = instruction.opcode
+    if saturate:
+        name = f"llvm.{'s' if kind.kind == 's' else 'u'}{word}.sat.v32{element}"
+        result = lanes.intrinsic(name, vector(element), (vector(element), x), (vector(element), y))
+    else:
+        result = lanes.binary(word, element, x, y)
+    if carry_out:
+        carry = lanes.compare("ult", element, *((result, x) if word == "add" else (x, y)))
+        lanes.put(Reg(CARRY), carry, "i1")
+    lanes.put(destination, result, element)
+
+
+@emits("addc", "subc")
+def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
+    """addc, subc{.cc}: the carry flag comes in, and goes out with `.cc`."""
+    form = Form(instruction)
+    carry_out = form.flag("cc")
+    _, element = _integer_form(instruction, form)
+    form.end()
+    destination, a, b = instruction.operands
+    x, y = lanes.use(a, element), lanes.use(b, element)
+    carry = lanes.cast("zext", "i1", lanes.use(Reg(CARRY), "i1"), element)
+    word = "add" if instruction.opcode == "addc" else "sub"
+    partial = lanes.binary(word, element, x, y)
+    result = lanes.binary(word, element, partial, carry)
+    if carry_out:
+        if word == "add":
+            first, second = lanes.compare("ult", element, partial, x), lanes.compare("ult", element, result, partial)
+        else:
+            first, second = lanes.compare("ult", element, x, y), lanes.compare("ult", element, partial, carry)
+        lanes.put(Reg(CARRY), lanes.binary("or", "i1", first, second), "i1")
+    lanes.put(destination, result, element)
+
+
+def _wide_product(lanes: Lanes, kind: PtxType, element: str, a: Operand, b: Operand) -> tuple[str, str]:
+    """The full product, and its element type."""
+    wide = _WIDER[element]
+    extend = "sext" if kind.kind == "s" else "zext"
+    x = lanes.cast(extend, element, lanes.use(a, element), wide)
+    y = lanes.cast(extend, element, lanes.use(b, element), wide)
+    return lanes.binary("mul", wide, x, y), wide
+
+
+def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, element: str) -> tuple[str, str]:
+    """`.lo`, `.hi` or `.wide` product of operands 1 and 2, and its element type."""
+    part = form.choice("lo", "hi", "wide")
+    a, b = instruction.operands[1:3]
+    if part == "lo":
+        return lanes.binary("mul", element, lanes.use(a, element), lanes.use(b, element)), element
+    if part == "wide" and element != "i64":
+        return _wide_product(lanes, kind, element, a, b)
+    if part == "hi":
+        product, wide = _wide_product(lanes, kind, element, a, b)
+        shift = f"splat ({wide} {BITS[element]})"
+        return lanes.cast("trunc", wide, lanes.binary("lshr", wide, product, shift), element), element
+    raise instruction.unsupported("it needs '.lo', '.hi' or '.wide'")
+
+
+@emits("mul.int", "mad.int")
+def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
+    """mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
+    form = Form(instruction)
+    carry_out, saturate = form.flag("cc"), form.flag("sat")
+    kind, element = _integer_form(instruction, form)
+    result, wide = _product(lanes, instruction, form, kind, element)
+    form.end()
+    if instruction.opcode == "mad":
+        c = lanes.use(instruction.operands[3], wide)
+        product = result
+        if saturate:
+            name = f"llvm.sadd.sat.v32{wide}"
+            result = lanes.intrinsic(name, vector(wide), (vector(wide), product), (vector(wide), c))
+        else:
+            result = lanes.binary("add", wide, product, c)
+        if carry_out:
+            lanes.put(Reg(CARRY), lanes.compare("ult", wide, result, product), "i1")
+    lanes.put(instruction.operands[0], result, wide, signed=kind.kind == "s")
+
+
+@emits("madc")
+def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
+    """madc{.cc}: product + c + carry."""
+    form = Form(instruction)
+    carry_out = form.flag("cc")
+    kind, element = _integer_form(instruction, form)
+    product, wide = _product(lanes, instruction, form, kind, element)
+    form.end()
+    carry = lanes.cast("zext", "i1", lanes.use(Reg(CARRY), "i1"), wide)
+    partial = lanes.binary("add", wide, product, lanes.use(instruction.operands[3], wide))
+    result = lanes.binary("add", wide, partial, carry)
+    if carry_out:
+        first, second = lanes.compare("ult", wide, partial, product), lanes.compare("ult", wide, result, partial)
+        lanes.put(Reg(CARRY), lanes.binary("or", "i1", first, second), "i1")
+    lanes.put(instruction.operands[0], result, wide)
+
+
+@emits("mul24", "mad24")
+def mul24(lanes: Lanes, instruction: Instruction) -> None:
+    """Products of the low 24 bits."""
+    form = Form(instruction)
+    kind, element = _integer_form(instruction, form)
+    part = form.choice("lo", "hi")
+    form.end()
+    wide = []
+    for operand in instruction.operands[1:3]:
+        top = lanes.binary("shl", "i32", lanes.use(operand, "i32"), splat("i32", 8))
+        low = lanes.binary("ashr" if kind.kind == "s" else "lshr", "i32", top, splat("i32", 8))
+        wide.append(lanes.cast("sext" if kind.kind == "s" else "zext", "i32", low, "i64"))
+    product = lanes.binary("mul", "i64", *wide)
+    if part == "hi":
+        product = lanes.binary("lshr", "i64", product, splat("i64", 16))
+    result = lanes.cast("trunc", "i64", product, "i32")
+    if instruction.opcode == "mad24":
+        result = lanes.binary("add", "i32", result, lanes.use(instruction.operands[3], "i32"))
+    lanes.put(instruction.operands[0], result, element)
+
+
+@emits("div.int", "rem.int")
+def div_rem(lanes: Lanes, instruction: Instruction) -> None:
+    """Division that never traps: x / 0 is all ones, x % 0 is x, and the smallest integer over -1 wraps."""
+    form = Form(instruction)
+    kind, element = _integer_form(instruction, form)
+    form.end()
+    destination, a, b = instruction.operands
+    x, y = lanes.use(a, element), lanes.use(b, element)
+    signed = kind.kind == "s"
+    zero = lanes.compare("eq", element, y, splat(element, 0))
+    unsafe = zero
+    if signed:
+        minus_one = lanes.compare("eq", element, y, splat(element, -1))
+        unsafe = lanes.binary("or", "i1", zero, minus_one)
+    safe = lanes.select(element, unsafe, splat(element, 1), y)
+    division = instruction.opcode == "div"
+    result = lanes.binary(("s" if signed else "u") + instruction.opcode, element, x, safe)
+    if signed:
+        negated = lanes.binary("sub", element, splat(element, 0), x)
+        result = lanes.select(element, minus_one, negated if division else splat(element, 0), result)
+    result = lanes.select(element, zero, splat(element, -1) if division else x, result)
+    lanes.put(destination, result, element)
+
+
+@emits("abs.int", "neg.int", "min.int", "max.int")
+def unary_and_extremes(lanes: Lanes, instruction: Instruction) -> None:
+    """abs, neg, min, max."""
+    form = Form(instruction)
+    kind, element = _integer_form(instruction, form)
+    relu = form.flag("relu")
+    form.end()
+    x = lanes.use(instruction.operands[1], element)
+    zero = splat(element, 0)
+    if instruction.opcode == "neg":
+        result = lanes.binary("sub", element, zero, x)
+    elif instruction.opcode == "abs":
+        negative = lanes.compare("slt", element, x, zero)
+        result = lanes.select(element, negative, lanes.binary("sub", element, zero, x), x)
+    else:
+        y = lanes.use(instruction.operands[2], element)
+        order = ("s" if kind.kind == "s" else "u") + ("lt" if instruction.opcode == "min" else "gt")
+        result = lanes.select(element, lanes.compare(order, element, x, y), x, y)
+        if relu:
+            result = lanes.select(element, lanes.compare("slt", element, result, zero), zero, result)
+    lanes.put(instruction.operands[0], result, element)
+
+
+@emits("sad")
+def sad(lanes: Lanes, instruction: Instruction) -> None:
+    """|a - b| + c."""
+    form = Form(instruction)
+    kind, element = _integer_form(instruction, form)
+    form.end()
+    x, y, z = (lanes.use(o, element) for o in instruction.operands[1:])
+    less = lanes.compare("slt" if kind.kind == "s" else "ult", element, x, y)
+    forward, backward = lanes.binary("sub", element, x, y), lanes.binary("sub", element, y, x)
+    distance = lanes.select(element, less, backward, forward)
+    lanes.put(instruction.operands[0], lanes.binary("add", element, distance, z), element)
+
+
+@emits("dp4a", "dp2a")
+def dot_product(lanes: Lanes, instruction: Instruction) -> None:
+    """Four products of bytes, or two of halfwords with bytes, added to c."""
+    form = Form(instruction)
+    kinds = form.types()
+    part = form.choice("lo", "hi")
+    form.end()
+    a, b, c = (lanes.use(o, "i32") for o in instruction.operands[1:])
+    result = c
+    terms = 4 if instruction.opcode == "dp4a" else 2
+    width = 32 // terms
+    for term in range(terms):
+        first = 8 * term if terms == 4 else 8 * (term + (2 if part == "hi" else 0))
+        x = _piece(lanes, a, width * term, width, kinds[0].kind == "s")
+        y = _piece(lanes, b, first, 8, kinds[-1].kind == "s")
+        result = lanes.binary("add", "i32", result, lanes.binary("mul", "i32", x, y))
+    lanes.put(instruction.operands[0], result, "i32")
+
+
+def _piece(lanes: Lanes, word: str, start: int, width: int, signed: bool) -> str:
+    top = lanes.binary("shl", "i32", word, splat("i32", 32 - start - width))
+    return lanes.binary("ashr" if signed else "lshr", "i32", top, splat("i32", 32 - width))

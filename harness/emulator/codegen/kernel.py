@@ -1,0 +1,394 @@
+"""One entry of a PTX module -> the LLVM IR of a function that runs one warp until it exits, waits or faults.
+
+The function keeps, for lanes that are not running, the number of the block where they wait (`PCS`). `dispatch` picks
+the lowest number, makes the lanes that wait there the active mask, and jumps. A branch on which all active lanes agree
+jumps directly, unless others wait at or before the target: then it goes through `dispatch`, where they meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from harness.emulator.codegen.integer import CARRY
+from harness.emulator.codegen.lanes import Lanes, Storage
+from harness.emulator.codegen.prelude import PRELUDE
+from harness.emulator.codegen.table import emitter_for
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
+from harness.emulator.ptx.inline import inline_calls
+from harness.emulator.ptx.instructions import Address, Function, Instruction, Module, Reg, Symbol, Variable, Vector
+from harness.emulator.ptx.types import TYPES
+from harness.errors import CompileError
+
+EMITTER_VERSION = 1
+"""Part of every cache key: raise it when generated code changes."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the entry."""
+
+    name: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """The IR of one kernel and what is needed to launch it."""
+
+    symbol: str
+    """Name of the LLVM function."""
+    ir: str
+    parameters: tuple[Parameter, ...]
+    shared_bytes: int
+    """Static shared memory; dynamic shared memory begins here."""
+    local_bytes: int
+    """Local memory per thread."""
+    variables: tuple[Variable, ...]
+    """Module variables in global and const space, by number."""
+    register_bytes: int
+    clear_registers: bool
+    """Whether some register may be read before it is written."""
+    ordered: bool
+    """Whether blocks have to run one after the other, because atomics on global memory connect them."""
+    sites: tuple[Instruction, ...]
+
+
+def generate(module: Module, entry: str) -> KernelCode:
+    """Emit one entry.
+
+    Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
+    """
+    function = module.functions.get(entry)
+    if function is None or function.body is None or not function.is_entry:
+        raise CompileError(f"the PTX has no kernel '{entry}'")
+    flat = _parameters_as_registers(inline_calls(module, function))
+    flat.registers[CARRY] = TYPES["pred"]
+    storage, shared, local, variables = _place_variables(module, flat)
+    parameters = _place_parameters(flat, storage)
+    _verify(flat, storage)
+    graph = build_graph(flat)
+    live_out = live_registers(graph)
+    lanes = Lanes(flat.registers, storage)
+    symbol = "warp_" + hashlib.sha256(repr((flat.body, parameters, EMITTER_VERSION)).encode()).hexdigest()[:24]
+    _Writer(lanes, graph, live_out).write()
+    return KernelCode(
+        symbol,
+        _assemble(symbol, lanes),
+        parameters,
+        shared,
+        local,
+        variables,
+        lanes.register_bytes,
+        bool(_live_at_entry(graph, live_out)),
+        any(_connects_blocks(i) for i in flat.instructions()),
+        tuple(lanes.sites),
+    )
+
+
+def _connects_blocks(instruction: Instruction) -> bool:
+    return instruction.opcode in ("atom", "red") and not any(m.startswith("shared") for m in instruction.modifiers)
+
+
+def _live_at_entry(graph: Graph, live_out: list[set[str]]) -> set[str]:
+    from harness.emulator.ptx.blocks import registers_of
+
+    first = graph.blocks[0]
+    live = set(live_out[0])
+    for instruction in reversed((*first.body, *([first.branch] if first.branch else ()))):
+        reads, writes = registers_of(instruction)
+        live = (live - writes if instruction.predicate is None else live | writes) | reads
+    return {name for name in live if not name.startswith("%") or "." not in name}
+
+
+def _parameters_as_registers(function: Function) -> Function:
+    """`.param` variables of inlined calls -> registers, one for each offset; st.param and ld.param -> mov."""
+    local = {v.name for v in function.variables.values() if v.space == "param"}
+    if not local:
+        return function
+    body = []
+    for statement in function.body or ():
+        if isinstance(statement, Instruction) and statement.opcode in ("ld", "st") and "param" in statement.modifiers:
+            address = statement.operands[0 if statement.opcode == "st" else 1]
+            if isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in local:
+                body += _moves(function, statement, address.base.name, address.offset)
+                continue
+        body.append(statement)
+    function.body = body
+    return function
+
+
+def _moves(function: Function, access: Instruction, name: str, offset: int) -> list[Instruction]:
+    kind = TYPES[access.modifiers[-1]]
+    if kind.bits < 16:
+        raise access.unsupported("parameters of one byte")
+    value = access.operands[1 if access.opcode == "st" else 0]
+    moves = []
+    for index, item in enumerate(value.items if isinstance(value, Vector) else (value,)):
+        register = f"%{name}+{offset + index * kind.size_bytes}"
+        known = function.registers.setdefault(register, kind)
+        if known.total_bits != kind.total_bits:
+            raise access.unsupported("a parameter that is written and read in different widths")
+        pair = (Reg(register), item) if access.opcode == "st" else (item, Reg(register))
+        moves.append(replace(access, opcode="mov", modifiers=(f"b{kind.total_bits}",), operands=pair))
+    return moves
+
+
+def _align(offset: int, align: int) -> int:
+    return -(-offset // align) * align
+
+
+def _place_variables(module: Module, function: Function) -> tuple[Storage, int, int, tuple[Variable, ...]]:
+    storage = Storage()
+    shared = local = 0
+    placed: list[Variable] = []
+    dynamic: list[Variable] = []
+    for variable in (*module.variables.values(), *function.variables.values()):
+        if variable.space == "shared":
+            if variable.extern and variable.size_bytes == 0:
+                dynamic.append(variable)
+                continue
+            offset = _align(shared, variable.align_bytes)
+            storage.addresses[variable.name] = ("shared", offset)
+            shared = offset + variable.size_bytes
+        elif variable.space == "local":
+            offset = _align(local, variable.align_bytes)
+            storage.addresses[variable.name] = ("local", offset)
+            local = offset + variable.size_bytes
+        elif variable.space in ("global", "const"):
+            storage.addresses[variable.name] = (variable.space, at.variable_address(len(placed)))
+            placed.append(variable)
+    shared = _align(shared, max((v.align_bytes for v in dynamic), default=1))
+    for variable in dynamic:
+        storage.addresses[variable.name] = ("shared", shared)
+    return storage, shared, _align(local, 16), tuple(placed)
+
+
+def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, ...]:
+    offset = 0
+    parameters = []
+    for parameter in function.params:
+        offset = _align(offset, parameter.align_bytes)
+        parameters.append(Parameter(parameter.name, offset, parameter.size_bytes))
+        storage.parameters[parameter.name] = offset
+        storage.addresses[parameter.name] = ("param", (at.PARAM_WINDOW << at.WINDOW_BITS) + offset)
+        offset += parameter.size_bytes
+    return tuple(parameters)
+
+
+def _verify(function: Function, storage: Storage) -> None:
+    """Every name in an operand is a register that was declared, a special register, or a variable."""
+    labels = {s.name for s in function.body or () if not isinstance(s, Instruction)}
+    for instruction in function.instructions():
+        for operand in _flatten(instruction.operands):
+            if isinstance(operand, Symbol):
+                known = operand.name in storage.addresses or operand.name in labels
+                if not known and operand.name not in function.branch_targets and instruction.opcode != "call":
+                    raise CompileError(f"PTX line {instruction.ptx_line}: '{operand.name}' is not declared")
+            elif isinstance(operand, Reg) and operand.name not in function.registers and operand.name != "_":
+                if not operand.name.startswith("%"):
+                    raise CompileError(f"PTX line {instruction.ptx_line}: register '{operand.name}' is not declared")
+
+
+def _flatten(operands: object) -> list[object]:
+    found: list[object] = []
+    stack = list(operands) if isinstance(operands, tuple) else [operands]
+    while stack:
+        operand = stack.pop()
+        if isinstance(operand, (Reg, Symbol)):
+            found.append(operand)
+        else:
+            stack += list(getattr(operand, "items", ()))
+            stack += [getattr(operand, name) for name in ("base", "first", "second", "reg") if hasattr(operand, name)]
+    return found
+
+
+class _Writer:
+    """Writes the function's body into `lanes`."""
+
+    def __init__(self, lanes: Lanes, graph: Graph, live_out: list[set[str]]) -> None:
+        self._lanes = lanes
+        self._graph = graph
+        self._live_out = live_out
+
+    def write(self) -> None:
+        lanes = self._lanes
+        lanes.do("%ctx.p = inttoptr i64 %ctx to ptr")
+        lanes.do("%warp.p = inttoptr i64 %warp to ptr")
+        lanes.do("%mask.slot = alloca i32")
+        lanes.do("%next.slot = alloca i32")
+        lanes.do("br label %dispatch")
+        self._dispatch()
+        for number, block in enumerate(self._graph.blocks):
+            self._block(number, block)
+        lanes.label("exited")
+        lanes.do(f"ret i32 {at.EXITED}")
+        lanes.label("faulted")
+        lanes.do(f"ret i32 {at.FAULTED}")
+        lanes.label("nowhere")
+        lanes.do("unreachable")
+
+    def _dispatch(self) -> None:
+        lanes = self._lanes
+        lanes.label("dispatch")
+        pcs = lanes.warp_load("<32 x i32>", at.PCS)
+        lowest = self._minimum(pcs)
+        done = lanes.op(f"icmp eq i32 {lowest}, {at.EXITED_PC}")
+        lanes.do(f"br i1 {done}, label %exited, label %go")
+        lanes.label("go")
+        here = lanes.compare("eq", "i32", pcs, lanes.spread("i32", lowest))
+        lanes.do(f"store i32 {lanes.bits_of(here)}, ptr %mask.slot")
+        waiting = lanes.select("i32", here, f"splat (i32 {at.EXITED_PC})", pcs)
+        lanes.do(f"store i32 {self._minimum(waiting)}, ptr %next.slot")
+        cases = " ".join(f"i32 {n}, label %block{n}" for n in range(len(self._graph.blocks)))
+        lanes.do(f"switch i32 {lowest}, label %nowhere [ {cases} ]")
+
+    def _minimum(self, values: str) -> str:
+        return self._lanes.intrinsic("llvm.vector.reduce.smin.v32i32", "i32", ("<32 x i32>", values))
+
+    def _block(self, number: int, block: Block) -> None:
+        lanes = self._lanes
+        lanes.label(f"block{number}")
+        lanes.begin_block(lanes.op("load i32, ptr %mask.slot"))
+        self._count(len(block.body) + (block.branch is not None))
+        for instruction in block.body:
+            emit = emitter_for(instruction)
+            lanes.guard(instruction)
+            emit(lanes, instruction)
+        self._leave(number, block)
+
+    def _count(self, instructions: int) -> None:
+        if not instructions:
+            return
+        lanes = self._lanes
+        active = lanes.op(f"call i32 @llvm.ctpop.i32(i32 {lanes.mask})")
+        lanes.declarations.add("declare i32 @llvm.ctpop.i32(i32)")
+        work = lanes.op(f"mul i64 {lanes.widen(active)}, {instructions}")
+        for slot, amount in (("STEPS", str(instructions)), ("LANE_INSTRUCTIONS", work)):
+            pointer = lanes.slot_pointer(slot)
+            total = lanes.op(f"add i64 {lanes.op(f'load i64, ptr {pointer}')}, {amount}")
+            lanes.do(f"store i64 {total}, ptr {pointer}")
+
+    # Leaving a block ------------------------------------------------------------------------------------------------
+
+    def _leave(self, number: int, block: Block) -> None:
+        lanes = self._lanes
+        live = self._live_out[number]
+        branch = block.branch
+        if branch is None or branch.predicate is None and branch.opcode != "brx":
+            (target,) = block.targets
+            lanes.end_block(live)
+            if block.body and yields(block.body[-1]):
+                self._park(self._pc(target))
+                code = at.AT_BARRIER if is_block_barrier(block.body[-1]) else at.YIELDED
+                lanes.do(f"ret i32 {code}")
+            else:
+                self._go(number, target, block)
+            return
+        if branch.opcode == "brx":
+            self._switch(branch, block, live)
+            return
+        assert branch.predicate is not None
+        lanes.guard(branch)
+        taken_lanes = lanes.active()
+        lanes.end_block(live)
+        taken, straight = block.targets
+        bits = lanes.bits_of(taken_lanes)
+        words = ("straight", "some", "taken", "diverged")
+        fall_through, some, all_taken, diverged = (f"{word}{number}" for word in words)
+        none = lanes.op(f"icmp eq i32 {bits}, 0")
+        lanes.do(f"br i1 {none}, label %{fall_through}, label %{some}")
+        lanes.label(some)
+        everyone = lanes.op(f"icmp eq i32 {bits}, {lanes.mask}")
+        lanes.do(f"br i1 {everyone}, label %{all_taken}, label %{diverged}")
+        lanes.label(all_taken)
+        self._go(number, taken, block)
+        lanes.label(fall_through)
+        self._go(number, straight, block)
+        lanes.label(diverged)
+        self._check_steps(number, min(t if t != EXIT else number + 1 for t in block.targets), block)
+        where = lanes.select("i32", taken_lanes, self._pc(taken), self._pc(straight))
+        self._park(where)
+        if taken == EXIT:
+            self._retire(bits)
+        if straight == EXIT:
+            self._retire(lanes.op(f"xor i32 {bits}, {lanes.mask}"))
+        lanes.do("br label %dispatch")
+
+    def _switch(self, branch: Instruction, block: Block, live: set[str]) -> None:
+        """`brx.idx`: each lane goes its own way, through `dispatch`."""
+        lanes = self._lanes
+        lanes.guard(branch)
+        index = lanes.use(branch.operands[0], "i32")
+        lanes.end_block(live)
+        where = self._pc(block.targets[0])
+        for position, target in enumerate(block.targets[1:], start=1):
+            here = lanes.compare("eq", "i32", index, f"splat (i32 {position})")
+            where = lanes.select("i32", here, self._pc(target), where)
+        self._park(where)
+        lanes.do("br label %dispatch")
+
+    @staticmethod
+    def _pc(target: int) -> str:
+        return f"splat (i32 {at.EXITED_PC if target == EXIT else target})"
+
+    def _park(self, where: str) -> None:
+        """The active lanes wait at the blocks `where`."""
+        lanes = self._lanes
+        old = lanes.warp_load("<32 x i32>", at.PCS)
+        lanes.warp_store("<32 x i32>", lanes.select("i32", lanes.lanes_of(lanes.mask), where, old), at.PCS)
+
+    def _retire(self, bits: str) -> None:
+        lanes = self._lanes
+        alive = lanes.warp_load("i32", at.ALIVE, 4)
+        lanes.warp_store("i32", lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {bits}, -1')}"), at.ALIVE, 4)
+
+    def _go(self, number: int, target: int, block: Block) -> None:
+        """All active lanes go to `target`."""
+        lanes = self._lanes
+        if target == EXIT:
+            self._park(self._pc(EXIT))
+            self._retire(lanes.mask)
+            lanes.do("br label %dispatch")
+            return
+        self._check_steps(number, target, block)
+        meet = lanes.fresh_label("meet")
+        waiting = lanes.op("load i32, ptr %next.slot")
+        reached = lanes.op(f"icmp sle i32 {waiting}, {target}")
+        lanes.do(f"br i1 {reached}, label %{meet}, label %block{target}, !prof !0")
+        lanes.label(meet)
+        self._park(self._pc(target))
+        lanes.do("br label %dispatch")
+
+    def _check_steps(self, number: int, target: int, block: Block) -> None:
+        """On the way back: has the warp run past its limit?"""
+        if target > number:
+            return
+        lanes = self._lanes
+        beyond = lanes.op(f"icmp ugt i64 {lanes.slot('STEPS')}, {lanes.slot('STEP_LIMIT')}")
+        place = block.branch or block.source or next((b.source for b in self._graph.blocks if b.source), None)
+        assert place is not None
+        lanes.check(lanes.op(f"select i1 {beyond}, i32 {lanes.mask}, i32 0"), "step limit", place)
+
+
+def _assemble(symbol: str, lanes: Lanes) -> str:
+    declarations = set(lanes.declarations)
+    functions: list[str] = []
+    for name in sorted(lanes.preludes):
+        text, needed = PRELUDE[name].text(name)
+        functions += text
+        declarations |= needed
+    return "\n".join(
+        [
+            *sorted(declarations),
+            *functions,
+            f"define i32 @{symbol}(i64 %ctx, i64 %warp) {{",
+            "entry:",
+            *lanes.lines,
+            "}",
+            '!0 = !{!"branch_weights", i32 1, i32 1000}',
+            "",
+        ]
+    )

@@ -1,0 +1,267 @@
+"""One kernel's function: registers, predicates and calls of the runtime, on top of the vocabulary.
+
+Registers are kept as integers, in the warp's memory between blocks and as LLVM values inside one.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from harness.emulator.codegen.prelude import PRELUDE
+from harness.emulator.codegen.special_registers import special_register
+from harness.emulator.codegen.vocabulary import (
+    BITS,
+    FLOAT,
+    INTEGER,
+    Vocabulary,
+    float_from_bits,
+    splat,
+    splat_float,
+    vector,
+)
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
+from harness.emulator.ptx.types import PtxType
+
+
+class Storage:
+    """Where symbols live: byte offsets of shared and local variables, addresses of module variables and parameters."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, tuple[str, int]] = {}
+        """Symbol -> (space, address within that space)."""
+        self.parameters: dict[str, int] = {}
+        """Parameter of the entry -> offset in the parameter block."""
+
+
+class Lanes(Vocabulary):
+    """Emits one function. `begin_block` and `end_block` frame each basic block; families call the rest in between."""
+
+    def __init__(self, registers: dict[str, PtxType], storage: Storage) -> None:
+        super().__init__()
+        self.storage = storage
+        self.sites: list[Instruction] = []
+        """Instructions that generated code refers to by number: whatever touches memory or can fault."""
+        self.preludes: set[str] = set()
+        self.mask = ""
+        """i32: the lanes that run this block."""
+        self.register_bytes = 0
+        self._registers = registers
+        self._offsets: dict[str, int] = {}
+        self._values: dict[tuple[str, str], str] = {}
+        self._dirty: dict[str, str] = {}
+        self._guard: str | None = None
+        self._mask_lanes = ""
+
+    # Calls ---------------------------------------------------------------------------------------------------------
+
+    def prelude(self, name: str, *values: str) -> str:
+        """Call one of the functions in `prelude.py`."""
+        function = PRELUDE[name]
+        self.preludes.add(name)
+        arguments = ", ".join(f"{t} {v}" for t, v in zip(function.arguments, values, strict=True))
+        return self.op(f"call {function.result} @{name}({arguments})")
+
+    def runtime(self, name: str, *values: str) -> str:
+        """Call a function of the runtime; all arguments and the result are i64."""
+        self.declarations.add(f"declare i64 @sandbox_{name}({', '.join('i64' for _ in values)})")
+        return self.op(f"call i64 @sandbox_{name}({', '.join(f'i64 {v}' for v in values)})")
+
+    # The context and the warp's memory ------------------------------------------------------------------------------
+
+    def slot_pointer(self, name: str) -> str:
+        """Pointer to a slot of the context."""
+        return self.op(f"getelementptr i64, ptr %ctx.p, i64 {at.SLOT[name]}")
+
+    def slot(self, name: str) -> str:
+        """Value of a slot of the context, i64."""
+        return self.op(f"load i64, ptr {self.slot_pointer(name)}")
+
+    def warp_pointer(self, offset: int) -> str:
+        """Pointer into the warp's state."""
+        return self.op(f"getelementptr i8, ptr %warp.p, i64 {offset}")
+
+    def warp_load(self, kind: str, offset: int, align: int = 64) -> str:
+        """Load a value of LLVM type `kind` from the warp's state."""
+        return self.op(f"load {kind}, ptr {self.warp_pointer(offset)}, align {align}")
+
+    def warp_store(self, kind: str, value: str, offset: int, align: int = 64) -> None:
+        """Store a value of LLVM type `kind` to the warp's state."""
+        self.do(f"store {kind} {value}, ptr {self.warp_pointer(offset)}, align {align}")
+
+    # Blocks ---------------------------------------------------------------------------------------------------------
+
+    def begin_block(self, mask: str) -> None:
+        """Forget all register values; `mask` is the i32 of active lanes."""
+        self.mask = mask
+        self._mask_lanes = self.lanes_of(mask)
+        self._values.clear()
+        self._dirty.clear()
+        self._guard = None
+
+    def end_block(self, live: set[str]) -> None:
+        """Write the registers that later blocks read back to memory, in the active lanes only."""
+        for name, element in self._dirty.items():
+            if name not in live:
+                continue
+            value = self._values[name, element]
+            offset = self._offset(name)
+            if element == "i1":
+                old = self.warp_load("i32", offset, 4)
+                bits = self.bits_of(value)
+                kept = self.op(f"and i32 {old}, {self.op(f'xor i32 {self.mask}, -1')}")
+                taken = self.op(f"and i32 {bits}, {self.mask}")
+                self.warp_store("i32", self.op(f"or i32 {kept}, {taken}"), offset, 4)
+            else:
+                old = self.warp_load(vector(element), offset)
+                self.warp_store(vector(element), self.select(element, self._mask_lanes, value, old), offset)
+        self._dirty.clear()
+
+    def guard(self, instruction: Instruction) -> None:
+        """From here to the next `guard`, writes and memory accesses happen where the instruction's predicate holds."""
+        self._guard = None
+        if instruction.predicate is not None:
+            lanes = self.use(instruction.predicate, "i1")
+            self._guard = self.binary("xor", "i1", lanes, splat("i1", 1)) if instruction.negated else lanes
+
+    def active(self) -> str:
+        """Lanes on which the current instruction runs: the block's mask and its predicate, as predicates."""
+        if self._guard is None:
+            return self._mask_lanes
+        return self.binary("and", "i1", self._mask_lanes, self._guard)
+
+    def active_bits(self) -> str:
+        """The same as i32."""
+        return self.mask if self._guard is None else self.bits_of(self.active())
+
+    # Registers and operands -----------------------------------------------------------------------------------------
+
+    def register_type(self, name: str, instruction: Instruction | None = None) -> PtxType:
+        """Declared type of a register."""
+        return self._registers[name]
+
+    def _offset(self, name: str) -> int:
+        if name not in self._offsets:
+            bits = self._registers[name].total_bits
+            size = 64 if bits == 1 else 32 * bits // 8
+            self._offsets[name] = at.REGISTERS + self.register_bytes
+            self.register_bytes += size
+        return self._offsets[name]
+
+    def _element(self, name: str) -> str:
+        return INTEGER[self._registers[name].total_bits]
+
+    def use(self, operand: Operand, element: str) -> str:
+        """The operand's 32 lanes as `element`. A wider register is truncated; floats are reinterpreted."""
+        match operand:
+            case Not(reg):
+                return self.binary("xor", "i1", self.use(reg, "i1"), splat("i1", 1))
+            case Imm(value, float_bits):
+                return self._constant(value, float_bits, element)
+            case Symbol(name, offset):
+                return splat(element, self.symbol_address(name) + offset)
+            case Reg(name) if name in self._registers:
+                return self._use_register(name, element)
+            case Reg(name):
+                special = special_register(self, name)
+                return self._resize(special[0], special[1], element)
+            case _:
+                raise AssertionError(f"not a value: {operand}")
+
+    def _constant(self, value: int, float_bits: int, element: str) -> str:
+        if element in FLOAT.values():
+            width = BITS[element]
+            if float_bits and float_bits != width:
+                number = struct.unpack("<f" if float_bits == 32 else "<d", value.to_bytes(float_bits // 8, "little"))[0]
+                return splat_float(element, number)
+            if not float_bits and value:
+                return splat_float(element, float(value))
+            return float_from_bits(element, value)
+        return splat(element, value)
+
+    def _use_register(self, name: str, element: str) -> str:
+        cached = self._values.get((name, element))
+        if cached is not None:
+            return cached
+        own = self._element(name)
+        value = self._values.get((name, own))
+        if value is None:
+            if own == "i1":
+                value = self.lanes_of(self.warp_load("i32", self._offset(name), 4))
+            else:
+                value = self.warp_load(vector(own), self._offset(name))
+            self._values[name, own] = value
+        value = self._resize(value, own, element)
+        self._values[name, element] = value
+        return value
+
+    def _resize(self, value: str, own: str, element: str) -> str:
+        if own == element:
+            return value
+        if element in FLOAT.values():
+            integer = INTEGER[BITS[element]]
+            return self.cast("bitcast", integer, self._resize(value, own, integer), element)
+        if BITS[own] > BITS[element]:
+            return self.cast("trunc", own, value, element)
+        return self.cast("zext", own, value, element)
+
+    def put(self, destination: Operand, value: str, element: str, signed: bool = False) -> None:
+        """Write a register in the active lanes. A narrower value is extended, by its sign if `signed`."""
+        if destination == SINK:
+            return
+        assert isinstance(destination, Reg), destination
+        name = destination.name
+        own = self._element(name)
+        if element in FLOAT.values():
+            integer = INTEGER[BITS[element]]
+            value, element = self.cast("bitcast", element, value, integer), integer
+        if BITS[element] > BITS[own]:
+            value = self.cast("trunc", element, value, own)
+        elif BITS[element] < BITS[own]:
+            value = self.cast("sext" if signed else "zext", element, value, own)
+        if self._guard is not None:
+            value = self.select(own, self._guard, value, self._use_register(name, own))
+        for key in [k for k in self._values if k[0] == name]:
+            del self._values[key]
+        self._values[name, own] = value
+        self._dirty[name] = own
+
+    def symbol_address(self, name: str) -> int:
+        """Address of a variable, within its own space."""
+        return self.storage.addresses[name][1]
+
+    def symbol_space(self, name: str) -> str:
+        """State space of a variable."""
+        return self.storage.addresses[name][0]
+
+    def address(self, operand: Operand, element: str = "i64") -> str:
+        """The 32 addresses of `[base + offset]`."""
+        assert isinstance(operand, Address), operand
+        base = self.use(operand.base, element)
+        if operand.offset == 0:
+            return base
+        return self.binary("add", element, base, splat(element, operand.offset))
+
+    # Faults ---------------------------------------------------------------------------------------------------------
+
+    def site(self, instruction: Instruction) -> int:
+        """Number under which the runtime knows this instruction."""
+        self.sites.append(instruction)
+        return len(self.sites) - 1
+
+    def stop_if(self, condition: str) -> None:
+        """Leave the function as faulted where the scalar i1 `condition` holds; the runtime has recorded why."""
+        go_on = self.fresh_label("ok")
+        self.do(f"br i1 {condition}, label %faulted, label %{go_on}, !prof !0")
+        self.label(go_on)
+
+    def check(self, bad_lanes: str, kind: str, instruction: Instruction) -> None:
+        """Fault where the scalar i32 `bad_lanes` has a bit set."""
+        site = self.site(instruction)
+        bad, go_on = self.fresh_label("bad"), self.fresh_label("ok")
+        condition = self.op(f"icmp ne i32 {bad_lanes}, 0")
+        self.do(f"br i1 {condition}, label %{bad}, label %{go_on}, !prof !0")
+        self.label(bad)
+        self.runtime("fault", "%ctx", "%warp", str(at.FAULT[kind]), str(site), self.widen(bad_lanes))
+        self.do("br label %faulted")
+        self.label(go_on)

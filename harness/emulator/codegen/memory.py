@@ -1,0 +1,230 @@
+"""Loads and stores (PTX ISA 9.7.9.8 ff.).
+
+Shared memory has a short way, because inner loops live there: one address for all lanes is one load. All other spaces
+go through the runtime's `translate`, which checks bounds and alignment and counts sectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.table import emits
+from harness.emulator.codegen.vocabulary import INTEGER, vector
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
+from harness.emulator.ptx.types import PtxType
+
+_HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "volatile", "weak", "relaxed", "acquire", "release")
+_HINTS += ("cta", "cluster", "gpu", "sys", "mmio", "unified")
+_SPACES = ("global", "shared", "local", "const", "param", "shared::cta")
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store: where, how wide, and into or out of which registers."""
+
+    space: str
+    kind: PtxType
+    items: tuple[Operand, ...]
+    address: Address
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes per lane."""
+        return self.kind.size_bytes * len(self.items)
+
+    @property
+    def element(self) -> str:
+        """LLVM type of one item."""
+        return INTEGER[self.kind.total_bits]
+
+
+def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Access:
+    form = Form(instruction)
+    for hint in _HINTS:
+        form.flag(hint)
+    for modifier in form.rest():
+        if modifier.startswith(("L1::", "L2::")) and modifier != "L2::cache_hint":
+            form.flag(modifier)
+    space = form.choice(*_SPACES) or "generic"
+    count = {"v2": 2, "v4": 4, "v8": 8}.get(form.choice("v2", "v4", "v8") or "", 1)
+    kind = form.type()
+    form.end()
+    items = value.items if isinstance(value, Vector) else (value,)
+    if len(items) != count or not isinstance(address, Address):
+        raise instruction.unsupported("its operands do not fit its form")
+    access = Access("shared" if space == "shared::cta" else space, kind, items, address)
+    if access.size_bytes > 16:
+        raise instruction.unsupported("accesses wider than 16 bytes")
+    return access
+
+
+def interleave(lanes: Lanes, element: str, values: list[str]) -> str:
+    """n vectors -> one vector in which lane i's n elements stand together."""
+    count = len(values)
+    if count == 1:
+        return values[0]
+    if count == 2:
+        order = ", ".join(f"i32 {lane + 32 * item}" for lane in range(32) for item in range(2))
+        kind = vector(element)
+        return lanes.op(f"shufflevector {kind} {values[0]}, {kind} {values[1]}, <64 x i32> <{order}>")
+    halves = [
+        lanes.op(
+            f"shufflevector {vector(element)} {values[2 * i]}, {vector(element)} {values[2 * i + 1]}, "
+            f"<64 x i32> <{', '.join(f'i32 {n}' for n in range(64))}>"
+        )
+        for i in range(2)
+    ]
+    order = ", ".join(f"i32 {lane + 32 * item}" for lane in range(32) for item in range(4))
+    kind = f"<64 x {element}>"
+    return lanes.op(f"shufflevector {kind} {halves[0]}, {kind} {halves[1]}, <128 x i32> <{order}>")
+
+
+def deinterleave(lanes: Lanes, element: str, count: int, whole: str) -> list[str]:
+    """The other way."""
+    if count == 1:
+        return [whole]
+    kind = f"<{32 * count} x {element}>"
+    found = []
+    for item in range(count):
+        order = ", ".join(f"i32 {count * lane + item}" for lane in range(32))
+        found.append(lanes.op(f"shufflevector {kind} {whole}, {kind} poison, <32 x i32> <{order}>"))
+    return found
+
+
+def store_addresses(lanes: Lanes, addresses: str) -> None:
+    """Hand 64-bit addresses to the runtime."""
+    lanes.warp_store(vector("i64"), addresses, at.ADDRESSES)
+
+
+def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str, size_bytes: int) -> str:
+    """Check and count an access; the host addresses are in the warp's state afterwards. The active mask as i64."""
+    store_addresses(lanes, addresses)
+    mask = lanes.widen(lanes.active_bits())
+    site = lanes.site(instruction)
+    code = at.SPACES[space]
+    failed = lanes.runtime("translate", "%ctx", "%warp", str(site), str(code), mask, str(size_bytes))
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+    return mask
+
+
+def _read_data(lanes: Lanes, access: Access) -> list[str]:
+    count = len(access.items)
+    whole = lanes.warp_load(f"<{32 * count} x {access.element}>", at.DATA)
+    return deinterleave(lanes, access.element, count, whole)
+
+
+@emits("ld", "ldu")
+def load(lanes: Lanes, instruction: Instruction) -> None:
+    """ld, from any space."""
+    destination, address = instruction.operands
+    access = _read_form(instruction, address, destination)
+    if access.space == "param" and isinstance(access.address.base, Symbol):
+        values = _load_parameter(lanes, instruction, access)
+    elif access.space == "shared":
+        values = _load_shared(lanes, instruction, access)
+    else:
+        space = "generic" if access.space == "param" else access.space
+        mask = translate(lanes, instruction, space, lanes.address(access.address), access.size_bytes)
+        lanes.runtime("gather", "%warp", mask, str(access.size_bytes))
+        values = _read_data(lanes, access)
+    for item, value in zip(access.items, values):
+        lanes.put(item, value, access.element, signed=access.kind.kind == "s")
+
+
+def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
+    base = access.address.base
+    assert isinstance(base, Symbol)
+    if base.name not in lanes.storage.parameters:
+        raise instruction.unsupported(f"'{base.name}' is not a parameter of the kernel")
+    offset = lanes.storage.parameters[base.name] + access.address.offset
+    block = lanes.op(f"inttoptr i64 {lanes.slot('PARAMS')} to ptr")
+    values = []
+    for index in range(len(access.items)):
+        place = lanes.op(f"getelementptr i8, ptr {block}, i64 {offset + index * access.kind.size_bytes}")
+        values.append(lanes.spread(access.element, lanes.op(f"load {access.element}, ptr {place}, align 1")))
+    return values
+
+
+def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
+    offsets = lanes.address(access.address, "i32")
+    mask = lanes.active_bits()
+    size = access.size_bytes
+    uniform, general, join = (lanes.fresh_label(w) for w in ("uniform", "general", "loaded"))
+    # One address for all active lanes, in bounds and aligned: read it once.
+    first = lanes.op(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 false)")
+    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
+    first = lanes.op(f"and i32 {first}, 31")
+    offset = lanes.op(f"extractelement <32 x i32> {offsets}, i32 {first}")
+    differs = lanes.bits_of(lanes.compare("ne", "i32", offsets, lanes.spread("i32", offset)))
+    differs = lanes.op(f"and i32 {differs}, {mask}")
+    misaligned = lanes.op(f"and i32 {offset}, {size - 1}")
+    wide = lanes.widen(offset)
+    last = lanes.op(f"add i64 {wide}, {size}")
+    beyond = lanes.op(f"icmp ugt i64 {last}, {lanes.slot('SHARED_SIZE')}")
+    odd = lanes.op(f"or i32 {differs}, {misaligned}")
+    not_simple = lanes.op(f"or i1 {beyond}, {lanes.op(f'icmp ne i32 {odd}, 0')}")
+    lanes.do(f"br i1 {not_simple}, label %{general}, label %{uniform}")
+    lanes.label(uniform)
+    base = lanes.slot("SHARED_BASE")
+    host = lanes.op(f"inttoptr i64 {lanes.op(f'add i64 {wide}, {base}')} to ptr")
+    once = []
+    for index in range(len(access.items)):
+        place = lanes.op(f"getelementptr i8, ptr {host}, i64 {index * access.kind.size_bytes}")
+        scalar = lanes.op(f"load {access.element}, ptr {place}, align {access.kind.size_bytes}")
+        once.append(lanes.spread(access.element, scalar))
+    lanes.do(f"br label %{join}")
+    lanes.label(general)
+    lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
+    site = lanes.site(instruction)
+    failed = lanes.runtime("shared_load", "%ctx", "%warp", str(site), lanes.widen(mask), str(size))
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+    each = _read_data(lanes, access)
+    gathered = lanes.fresh_label("gathered")
+    lanes.do(f"br label %{gathered}")
+    lanes.label(gathered)
+    lanes.do(f"br label %{join}")
+    lanes.label(join)
+    kind = vector(access.element)
+    return [lanes.op(f"phi {kind} [ {a}, %{uniform} ], [ {b}, %{gathered} ]") for a, b in zip(once, each)]
+
+
+@emits("st")
+def store(lanes: Lanes, instruction: Instruction) -> None:
+    """st, to any space."""
+    address, value = instruction.operands
+    access = _read_form(instruction, address, value)
+    if access.space in ("const", "param"):
+        raise instruction.unsupported()
+    values = [lanes.use(item, access.element) for item in access.items]
+    if access.space == "shared":
+        offsets = lanes.address(access.address, "i32")
+        lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
+        _write_data(lanes, access, values)
+        mask = lanes.widen(lanes.active_bits())
+        site = lanes.site(instruction)
+        failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, str(access.size_bytes))
+        lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+        return
+    mask = translate(lanes, instruction, access.space, lanes.address(access.address), access.size_bytes)
+    _write_data(lanes, access, values)
+    lanes.runtime("scatter", "%warp", mask, str(access.size_bytes))
+
+
+def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
+    whole = interleave(lanes, access.element, values)
+    lanes.warp_store(f"<{32 * len(values)} x {access.element}>", whole, at.DATA)
+
+
+@emits("prefetch", "prefetchu", "discard", "applypriority")
+def prefetch(lanes: Lanes, instruction: Instruction) -> None:
+    """Hints: they move no data that a kernel could see."""
+
+
+@emits("membar", "fence")
+def fence(lanes: Lanes, instruction: Instruction) -> None:
+    """Nothing to do: warps of a block take turns, and their accesses happen in order."""
+    if "proxy" in instruction.form:
+        raise instruction.unsupported("there is no asynchronous proxy yet")

@@ -1,0 +1,257 @@
+"""Functions that many opcodes share, as LLVM functions that a kernel takes along when it uses them.
+
+Rounding to a narrower format in two steps is exact when the first step rounds to odd: the last bit set wherever the
+result is inexact (Boldo and Melquiond, 'When double rounding is odd', 2005). Directed rounding and fused operations on
+16-bit floats are built on that, on every CPU alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float, vector
+
+V16, V32, V64, VF, VD = (vector(t) for t in ("i16", "i32", "i64", "float", "double"))
+
+
+@dataclass(frozen=True)
+class Prelude:
+    """One function: LLVM types of arguments and result, and what emits its body."""
+
+    arguments: tuple[str, ...]
+    result: str
+    build: Callable[..., str]
+
+    def text(self, name: str) -> tuple[list[str], set[str]]:
+        """Its definition, and the declarations that it needs."""
+        v = Vocabulary()
+        names = [f"%a{i}" for i in range(len(self.arguments))]
+        result = self.build(v, *names)
+        parameters = ", ".join(f"{t} {n}" for t, n in zip(self.arguments, names))
+        head = f"define internal {self.result} @{name}({parameters}) noinline {{"
+        return [head, *v.lines, f"  ret {self.result} {result}", "}"], v.declarations
+
+
+def _half_to_float(v: Vocabulary, half: str) -> str:
+    """Exact: rebias the exponent by a multiplication, which takes subnormals along."""
+    wide = v.cast("zext", "i16", half, "i32")
+    sign = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x8000)), splat("i32", 16))
+    shifted = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x7FFF)), splat("i32", 13))
+    scaled = v.binary("fmul", "float", v.cast("bitcast", "i32", shifted, "float"), splat_float("float", 2.0**112))
+    bits = v.cast("bitcast", "float", scaled, "i32")
+    special = v.compare("uge", "i32", shifted, splat("i32", 0x7C00 << 13))
+    bits = v.select("i32", special, v.binary("or", "i32", shifted, splat("i32", 0x7F800000)), bits)
+    return v.cast("bitcast", "i32", v.binary("or", "i32", bits, sign), "float")
+
+
+def _float_to_half(v: Vocabulary, x: str) -> str:
+    """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
+    bits = v.cast("bitcast", "float", x, "i32")
+    sign = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 0x8000))
+    magnitude = v.binary("and", "i32", bits, splat("i32", 0x7FFFFFFF))
+    # Normal results: drop 13 bits with a carry that may run into the exponent, up to infinity.
+    odd = v.binary("and", "i32", v.binary("lshr", "i32", magnitude, splat("i32", 13)), splat("i32", 1))
+    rounded = v.binary("add", "i32", v.binary("add", "i32", magnitude, splat("i32", 0xFFF)), odd)
+    normal = v.binary("sub", "i32", v.binary("lshr", "i32", rounded, splat("i32", 13)), splat("i32", 112 << 10))
+    # Subnormal results: the float adder itself rounds at 2^-24 when 0.5 is added.
+    sum_bits = v.cast(
+        "bitcast",
+        "float",
+        v.binary("fadd", "float", v.cast("bitcast", "i32", magnitude, "float"), splat_float("float", 0.5)),
+        "i32",
+    )
+    subnormal = v.binary("sub", "i32", sum_bits, splat("i32", 0x3F000000))
+    half = v.select("i32", v.compare("ult", "i32", magnitude, splat("i32", 0x38800000)), subnormal, normal)
+    half = v.select("i32", v.compare("uge", "i32", magnitude, splat("i32", 0x477FF000)), splat("i32", 0x7C00), half)
+    half = v.binary("or", "i32", half, sign)
+    half = v.select("i32", v.compare("ugt", "i32", magnitude, splat("i32", 0x7F800000)), splat("i32", 0x7FFF), half)
+    return v.cast("trunc", "i32", half, "i16")
+
+
+def _bfloat_to_float(v: Vocabulary, x: str) -> str:
+    wide = v.binary("shl", "i32", v.cast("zext", "i16", x, "i32"), splat("i32", 16))
+    return v.cast("bitcast", "i32", wide, "float")
+
+
+def _float_to_bfloat(v: Vocabulary, x: str) -> str:
+    """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
+    bits = v.cast("bitcast", "float", x, "i32")
+    odd = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 1))
+    rounded = v.binary("add", "i32", v.binary("add", "i32", bits, splat("i32", 0x7FFF)), odd)
+    result = v.binary("lshr", "i32", rounded, splat("i32", 16))
+    return v.cast("trunc", "i32", v.select("i32", _is_nan(v, "float", x), splat("i32", 0x7FFF), result), "i16")
+
+
+def _is_nan(v: Vocabulary, element: str, x: str) -> str:
+    return v.compare("uno", element, x, x)
+
+
+def _towards_zero_bits(v: Vocabulary, wide: str) -> tuple[str, str, str]:
+    """double -> bits of the nearest float, that float as a double, and where it is exact."""
+    near = v.cast("fptrunc", "double", wide, "float")
+    back = v.cast("fpext", "float", near, "double")
+    exact = v.compare("ueq", "double", back, wide)
+    return v.cast("bitcast", "float", near, "i32"), back, exact
+
+
+def _magnitude(v: Vocabulary, x: str) -> str:
+    return v.intrinsic("llvm.fabs.v32f64", VD, (VD, x))
+
+
+def _double_to_float_odd(v: Vocabulary, wide: str) -> str:
+    """Round to odd."""
+    bits, back, exact = _towards_zero_bits(v, wide)
+    beyond = v.compare("ogt", "double", _magnitude(v, back), _magnitude(v, wide))
+    cut = v.select("i32", beyond, v.binary("sub", "i32", bits, splat("i32", 1)), bits)
+    odd = v.binary("or", "i32", cut, splat("i32", 1))
+    return v.cast("bitcast", "i32", v.select("i32", exact, bits, odd), "float")
+
+
+def _double_to_float_rz(v: Vocabulary, wide: str) -> str:
+    bits, back, _ = _towards_zero_bits(v, wide)
+    beyond = v.compare("ogt", "double", _magnitude(v, back), _magnitude(v, wide))
+    return v.cast(
+        "bitcast", "i32", v.select("i32", beyond, v.binary("sub", "i32", bits, splat("i32", 1)), bits), "float"
+    )
+
+
+def _step(v: Vocabulary, bits: str, up: bool) -> str:
+    """The next float above or below; zero steps to the smallest subnormal of that sign."""
+    negative = v.compare("slt", "i32", bits, splat("i32", 0))
+    zero = v.compare("eq", "i32", v.binary("shl", "i32", bits, splat("i32", 1)), splat("i32", 0))
+    more, less = v.binary("add", "i32", bits, splat("i32", 1)), v.binary("sub", "i32", bits, splat("i32", 1))
+    stepped = v.select("i32", negative, *((less, more) if up else (more, less)))
+    return v.select("i32", zero, splat("i32", 1 if up else 0x80000001), stepped)
+
+
+def _double_to_float_rm(v: Vocabulary, wide: str) -> str:
+    bits, back, _ = _towards_zero_bits(v, wide)
+    above = v.compare("ogt", "double", back, wide)
+    return v.cast("bitcast", "i32", v.select("i32", above, _step(v, bits, up=False), bits), "float")
+
+
+def _double_to_float_rp(v: Vocabulary, wide: str) -> str:
+    bits, back, _ = _towards_zero_bits(v, wide)
+    below = v.compare("olt", "double", back, wide)
+    return v.cast("bitcast", "i32", v.select("i32", below, _step(v, bits, up=True), bits), "float")
+
+
+def _add_odd(v: Vocabulary, a: str, b: str) -> str:
+    """a + b in double, rounded to odd: Knuth's TwoSum gives the error's sign."""
+    total = v.binary("fadd", "double", a, b)
+    of_b = v.binary("fsub", "double", total, a)
+    of_a = v.binary("fsub", "double", total, of_b)
+    error = v.binary("fadd", "double", v.binary("fsub", "double", a, of_a), v.binary("fsub", "double", b, of_b))
+    bits = v.cast("bitcast", "double", total, "i64")
+    even = v.compare("eq", "i64", v.binary("and", "i64", bits, splat("i64", 1)), splat("i64", 0))
+    inexact = v.compare("one", "double", error, splat_float("double", 0.0))
+    signs = v.binary("xor", "i64", bits, v.cast("bitcast", "double", error, "i64"))
+    outward = v.compare("sge", "i64", signs, splat("i64", 0))
+    moved = v.select(
+        "i64",
+        outward,
+        v.binary("add", "i64", bits, splat("i64", 1)),
+        v.binary("sub", "i64", bits, splat("i64", 1)),
+    )
+    fix = v.binary("and", "i1", even, inexact)
+    return v.cast("bitcast", "i64", v.select("i64", fix, moved, bits), "double")
+
+
+def _exp2(v: Vocabulary, x: str) -> str:
+    """2^x, correctly rounded but for cases nearer than 2^-50 to a tie: reduced to [-1/2, 1/2], Taylor in double."""
+    wide = v.cast("fpext", "float", x, "double")
+    low, high = splat_float("double", -200.0), splat_float("double", 200.0)
+    clamped = v.select("double", v.compare("olt", "double", wide, low), low, wide)
+    clamped = v.select("double", v.compare("ogt", "double", clamped, high), high, clamped)
+    clamped = v.select("double", _is_nan(v, "double", clamped), splat_float("double", 0.0), clamped)
+    whole = v.intrinsic("llvm.rint.v32f64", VD, (VD, clamped))
+    part = v.binary("fsub", "double", clamped, whole)
+    result = splat_float("double", math.log(2.0) ** 13 / math.factorial(13))
+    for power in range(12, -1, -1):
+        coefficient = splat_float("double", math.log(2.0) ** power / math.factorial(power))
+        result = v.intrinsic("llvm.fmuladd.v32f64", VD, (VD, result), (VD, part), (VD, coefficient))
+    exponent = v.cast("fptosi", "double", whole, "i64")
+    biased = v.binary("shl", "i64", v.binary("add", "i64", exponent, splat("i64", 1023)), splat("i64", 52))
+    scaled = v.binary("fmul", "double", result, v.cast("bitcast", "i64", biased, "double"))
+    near = v.cast("fptrunc", "double", scaled, "float")
+    return v.select("float", _is_nan(v, "float", x), x, near)
+
+
+def _through_double(function: str) -> Callable[[Vocabulary, str], str]:
+    """A function of the C library in double, rounded once: within 2^-28 ulp of the correctly rounded float."""
+
+    def build(v: Vocabulary, x: str) -> str:
+        wide = v.cast("fpext", "float", x, "double")
+        return v.cast("fptrunc", "double", v.intrinsic(f"llvm.{function}.v32f64", VD, (VD, wide)), "float")
+
+    return build
+
+
+def _rsqrt(v: Vocabulary, x: str) -> str:
+    wide = v.cast("fpext", "float", x, "double")
+    root = v.intrinsic("llvm.sqrt.v32f64", VD, (VD, wide))
+    return v.cast("fptrunc", "double", v.binary("fdiv", "double", splat_float("double", 1.0), root), "float")
+
+
+def _flush(v: Vocabulary, x: str) -> str:
+    """Subnormals become zeros of the same sign (`.ftz`)."""
+    bits = v.cast("bitcast", "float", x, "i32")
+    exponent = v.binary("and", "i32", bits, splat("i32", 0x7F800000))
+    sign = v.binary("and", "i32", bits, splat("i32", 0x80000000))
+    tiny = v.compare("eq", "i32", exponent, splat("i32", 0))
+    return v.cast("bitcast", "i32", v.select("i32", tiny, sign, bits), "float")
+
+
+def _float_to_tf32(v: Vocabulary, x: str) -> str:
+    """Round to nearest, ties away from zero, to 10 bits of fraction (`cvt.rna.tf32.f32`)."""
+    bits = v.cast("bitcast", "float", x, "i32")
+    rounded = v.binary("and", "i32", v.binary("add", "i32", bits, splat("i32", 0x1000)), splat("i32", 0xFFFFE000))
+    exponent = v.binary("and", "i32", bits, splat("i32", 0x7F800000))
+    special = v.compare("eq", "i32", exponent, splat("i32", 0x7F800000))
+    return v.cast("bitcast", "i32", v.select("i32", special, bits, rounded), "float")
+
+
+def _permute_bytes(v: Vocabulary, low: str, high: str, selector: str) -> str:
+    """`prmt.b32` in its default mode: four bytes picked from eight, each with an optional sign spread."""
+    both = v.binary(
+        "or",
+        "i64",
+        v.cast("zext", "i32", low, "i64"),
+        v.binary("shl", "i64", v.cast("zext", "i32", high, "i64"), splat("i64", 32)),
+    )
+    result = splat("i32", 0)
+    for byte in range(4):
+        nibble = v.binary("lshr", "i32", selector, splat("i32", 4 * byte))
+        shift = v.binary("shl", "i32", v.binary("and", "i32", nibble, splat("i32", 7)), splat("i32", 3))
+        picked = v.binary("lshr", "i64", both, v.cast("zext", "i32", shift, "i64"))
+        picked = v.binary("and", "i32", v.cast("trunc", "i64", picked, "i32"), splat("i32", 0xFF))
+        sign = v.compare("ne", "i32", v.binary("and", "i32", picked, splat("i32", 0x80)), splat("i32", 0))
+        spread = v.compare("ne", "i32", v.binary("and", "i32", nibble, splat("i32", 8)), splat("i32", 0))
+        replicated = v.select("i32", sign, splat("i32", 0xFF), splat("i32", 0))
+        picked = v.select("i32", spread, replicated, picked)
+        result = v.binary("or", "i32", result, v.binary("shl", "i32", picked, splat("i32", 8 * byte)))
+    return result
+
+
+PRELUDE: dict[str, Prelude] = {
+    "half_to_float": Prelude((V16,), VF, _half_to_float),
+    "float_to_half": Prelude((VF,), V16, _float_to_half),
+    "bfloat_to_float": Prelude((V16,), VF, _bfloat_to_float),
+    "float_to_bfloat": Prelude((VF,), V16, _float_to_bfloat),
+    "double_to_float_odd": Prelude((VD,), VF, _double_to_float_odd),
+    "double_to_float_rz": Prelude((VD,), VF, _double_to_float_rz),
+    "double_to_float_rm": Prelude((VD,), VF, _double_to_float_rm),
+    "double_to_float_rp": Prelude((VD,), VF, _double_to_float_rp),
+    "add_odd": Prelude((VD, VD), VD, _add_odd),
+    "exp2_float": Prelude((VF,), VF, _exp2),
+    "log2_float": Prelude((VF,), VF, _through_double("log2")),
+    "sin_float": Prelude((VF,), VF, _through_double("sin")),
+    "cos_float": Prelude((VF,), VF, _through_double("cos")),
+    "tanh_float": Prelude((VF,), VF, _through_double("tanh")),
+    "rsqrt_float": Prelude((VF,), VF, _rsqrt),
+    "flush_float": Prelude((VF,), VF, _flush),
+    "float_to_tf32": Prelude((VF,), VF, _float_to_tf32),
+    "permute_bytes": Prelude((V32, V32, V32), V32, _permute_bytes),
+}

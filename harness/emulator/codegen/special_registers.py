@@ -1,0 +1,62 @@
+"""`%tid`, `%ctaid`, `%laneid` and their like (PTX ISA, chapter 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from harness.emulator.codegen import lane_tables
+from harness.emulator.machine import layout as at
+from harness.errors import UnsupportedInstruction
+
+if TYPE_CHECKING:
+    from harness.emulator.codegen.lanes import Lanes
+
+_SLOTS = {
+    "%ntid.x": "NTID_X",
+    "%ntid.y": "NTID_Y",
+    "%ntid.z": "NTID_Z",
+    "%ctaid.x": "CTAID_X",
+    "%ctaid.y": "CTAID_Y",
+    "%ctaid.z": "CTAID_Z",
+    "%nctaid.x": "NCTAID_X",
+    "%nctaid.y": "NCTAID_Y",
+    "%nctaid.z": "NCTAID_Z",
+    "%warpid": "WARP_INDEX",
+    "%nwarpid": "WARP_COUNT",
+}
+_THREADS = {"%tid.x": at.TID_X, "%tid.y": at.TID_Y, "%tid.z": at.TID_Z}
+_TABLES = {
+    "%laneid": lane_tables.LANE_ID,
+    "%lanemask_eq": lane_tables.LANEMASK_EQ,
+    "%lanemask_lt": lane_tables.LANEMASK_LT,
+    "%lanemask_le": lane_tables.LANEMASK_LE,
+    "%lanemask_gt": lane_tables.LANEMASK_GT,
+    "%lanemask_ge": lane_tables.LANEMASK_GE,
+}
+_CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clusterid.x": 0, "%nclusterid.x": 1}
+_CLOCKS: dict[str, Callable[[str], str]] = {
+    "%clock": lambda steps: f"trunc i64 {steps} to i32",
+    "%clock64": lambda steps: f"add i64 {steps}, 0",
+    "%globaltimer": lambda steps: f"add i64 {steps}, 0",
+}
+"""Clocks tick once per instruction of the warp: monotonic and the same in every run."""
+
+
+def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
+    """The register's 32 lanes and their element type. Raises `UnsupportedInstruction` for one that we do not have."""
+    if name in _THREADS:
+        return lanes.warp_load("<32 x i32>", _THREADS[name]), "i32"
+    if name in _SLOTS:
+        scalar = lanes.op(f"trunc i64 {lanes.slot(_SLOTS[name])} to i32")
+        return lanes.spread("i32", scalar), "i32"
+    if name in _TABLES:
+        return _TABLES[name], "i32"
+    if name in _CONSTANTS:
+        return f"splat (i32 {_CONSTANTS[name]})", "i32"
+    if name in _CLOCKS:
+        element = "i32" if name == "%clock" else "i64"
+        return lanes.spread(element, lanes.op(_CLOCKS[name](lanes.slot("STEPS")))), element
+    if name == "%dynamic_smem_size":
+        raise UnsupportedInstruction(f"the emulator does not support the special register '{name}'")
+    raise UnsupportedInstruction(f"the emulator does not support the register '{name}'; the PTX does not declare it")

@@ -1,0 +1,59 @@
+"""Opcode -> emitter. Opcodes that integers, floats and 16-bit floats share are told apart by their type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from harness.emulator.ptx.instructions import Instruction
+from harness.emulator.ptx.types import TYPES
+
+if TYPE_CHECKING:
+    from harness.emulator.codegen.lanes import Lanes
+
+Emitter = Callable[["Lanes", Instruction], None]
+_EMITTERS: dict[str, Emitter] = {}
+_FAMILIES = ("integer", "floating", "halves", "bits", "compare", "convert", "memory", "atomics", "warp", "barriers")
+_FAMILIES += ("control",)
+
+
+def emits(*opcodes: str) -> Callable[[Emitter], Emitter]:
+    """Register an emitter. `add.int`, `add.float`, `add.half` are the three kinds of one opcode."""
+
+    def register(emitter: Emitter) -> Emitter:
+        for opcode in opcodes:
+            assert opcode not in _EMITTERS, opcode
+            _EMITTERS[opcode] = emitter
+        return emitter
+
+    return register
+
+
+def emitter_for(instruction: Instruction) -> Emitter:
+    """The emitter of an instruction. Raises `UnsupportedInstruction` where there is none."""
+    _load_families()
+    found = _EMITTERS.get(instruction.opcode) or _EMITTERS.get(f"{instruction.opcode}.{_kind(instruction)}")
+    if found is None:
+        raise instruction.unsupported()
+    return found
+
+
+@lru_cache(maxsize=1)
+def _load_families() -> None:
+    for family in _FAMILIES:
+        import_module(f"harness.emulator.codegen.{family}")
+
+
+def _kind(instruction: Instruction) -> str:
+    types = [TYPES[m] for m in instruction.modifiers if m in TYPES]
+    if not types or not types[0].is_float:
+        return "int"
+    return "half" if types[0].bits == 16 else "float"
+
+
+def supported_opcodes() -> list[str]:
+    """Every opcode that has an emitter."""
+    _load_families()
+    return sorted(_EMITTERS)

@@ -1,0 +1,1 @@
+"""Native code, memory, and the order in which blocks and warps run."""

@@ -1,0 +1,334 @@
+"""One kernel launch: lay out contexts, warps and buffers, spread the blocks over the CPU's cores, collect counts."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.codegen.kernel import KernelCode
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.faults import Fault, describe
+from harness.emulator.machine.native import kernel_address, runtime_address
+from harness.errors import PlanError
+
+_PAGE = 64
+_SLACK_BYTES = 64
+MAX_SHARED_BYTES = 227 * 1024
+"""What a block may have on sm_90; more cannot be launched."""
+
+
+@dataclass(frozen=True)
+class DeviceBuffer:
+    """A named array that kernels can reach."""
+
+    name: str
+    data: npt.NDArray[np.uint8]
+    """Its bytes, C-contiguous, one-dimensional."""
+
+
+@dataclass(frozen=True)
+class SiteCount:
+    """Counters of one memory instruction and one buffer."""
+
+    site: int
+    buffer: str
+    requests: int
+    requested_bytes: int
+    sectors: int
+
+
+@dataclass(frozen=True)
+class LaunchCounts:
+    """What a launch did."""
+
+    sites: tuple[SiteCount, ...]
+    warp_instructions: int
+    lane_instructions: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Grid and block, padded to three dimensions, and dynamic shared memory."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks in the grid."""
+        return math.prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return math.prod(self.block)
+
+
+def aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Bytes that start on a cache line, with slack behind."""
+    raw = np.zeros(size_bytes + _PAGE + _SLACK_BYTES, dtype=np.uint8)
+    shift = -raw.ctypes.data % _PAGE
+    return raw[shift : shift + size_bytes + _SLACK_BYTES]
+
+
+class _Worker:
+    """One core's context, with the memory of one thread block at a time."""
+
+    def __init__(self, code: KernelCode, geometry: Geometry, options: LaunchOptions) -> None:
+        warps = -(-geometry.threads // at.LANES)
+        self.warp_bytes = -(-(at.REGISTERS + code.register_bytes) // 64) * 64
+        shared = code.shared_bytes + geometry.dynamic_shared_bytes
+        self.context = np.zeros(at.CONTEXT_SLOTS, dtype=np.int64)
+        self.shared = aligned_zeros(shared)
+        self.warps = aligned_zeros(self.warp_bytes * warps)
+        self.locals = aligned_zeros(code.local_bytes * at.LANES * warps)
+        self.order = np.zeros(warps, dtype=np.int32)
+        self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
+        self.set("SHARED_BASE", self.shared.ctypes.data)
+        self.set("SHARED_SIZE", shared)
+        self.set("WARPS", self.warps.ctypes.data)
+        self.set("WARP_COUNT", warps)
+        self.set("WARP_BYTES", self.warp_bytes)
+        self.set("LOCALS", self.locals.ctypes.data)
+        self.set("LOCAL_SIZE", code.local_bytes)
+        self.set("ORDER", self.order.ctypes.data)
+        self.set("BARRIERS", self.barriers.ctypes.data)
+        self.set("THREADS", geometry.threads)
+        self.set("STEP_LIMIT", options.step_limit)
+        self.set("SEED", options.seed)
+        self.set("CLEAR_REGISTERS", int(code.clear_registers))
+        for axis, name in enumerate("XYZ"):
+            self.set(f"NTID_{name}", geometry.block[axis])
+            self.set(f"NCTAID_{name}", geometry.grid[axis])
+        self._number_threads(warps, geometry)
+
+    def set(self, slot: str, value: int) -> None:
+        self.context[at.SLOT[slot]] = value
+
+    def get(self, slot: str) -> int:
+        return int(self.context[at.SLOT[slot]])
+
+    def _number_threads(self, warps: int, geometry: Geometry) -> None:
+        thread = np.arange(warps * at.LANES, dtype=np.int32)
+        x, y, _ = geometry.block
+        columns = {at.TID_X: thread % x, at.TID_Y: thread // x % y, at.TID_Z: thread // (x * y)}
+        for warp in range(warps):
+            start = warp * self.warp_bytes
+            for offset, numbers in columns.items():
+                lanes = numbers[warp * at.LANES : (warp + 1) * at.LANES]
+                self.warps[start + offset : start + offset + 4 * at.LANES] = lanes.view(np.uint8)
+
+    def warp_word(self, warp: int, offset: int) -> int:
+        """A 32-bit word of a warp's state."""
+        start = warp * self.warp_bytes + offset
+        return int(self.warps[start : start + 4].view(np.int32)[0])
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How to run, as opposed to what."""
+
+    step_limit: int
+    """Instructions that one warp may execute."""
+    threads: int
+    """CPU cores to use."""
+    seed: int
+    """0: warps take turns in order; other values permute them."""
+
+
+def launch(
+    code: KernelCode,
+    name: str,
+    geometry: Geometry,
+    parameters: Sequence[bytes],
+    buffers: Sequence[DeviceBuffer],
+    options: LaunchOptions,
+    progress: Callable[[float], None] | None = None,
+) -> LaunchCounts:
+    """Run a kernel over its grid.
+
+    `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
+    wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
+    """
+    shared = code.shared_bytes + geometry.dynamic_shared_bytes
+    if shared > MAX_SHARED_BYTES:
+        raise PlanError(f"kernel {name} asks for {shared} bytes of shared memory per block; {MAX_SHARED_BYTES} is all")
+    run_blocks = _run_blocks()
+    entry = kernel_address(code.symbol, code.ir)
+    block_of_parameters = _parameter_block(code, name, parameters)
+    tables = _Tables(code, buffers)
+    count = 1 if code.ordered else max(1, min(options.threads, geometry.blocks))
+    stop_at = np.array([geometry.blocks], dtype=np.int64)
+    workers = []
+    for _ in range(count):
+        worker = _Worker(code, geometry, options)
+        worker.set("ENTRY", entry)
+        worker.set("PARAMS", block_of_parameters.ctypes.data)
+        worker.set("PARAMS_SIZE", len(block_of_parameters) - _SLACK_BYTES)
+        worker.set("STOP_AT", stop_at.ctypes.data)
+        tables.attach(worker)
+        workers.append(worker)
+    started = time.perf_counter()
+    faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress)
+    seconds = time.perf_counter() - started
+    if faults:
+        block, worker = min(faults, key=lambda pair: pair[0])
+        raise describe(_fault_of(worker, code, name, geometry, buffers))
+    return LaunchCounts(
+        tables.totals(),
+        sum(w.get("WARP_INSTRUCTIONS") for w in workers),
+        sum(w.get("LANE_INSTRUCTIONS") for w in workers),
+        seconds,
+    )
+
+
+class _Tables:
+    """Addresses and sizes of buffers and module variables, and each worker's counters."""
+
+    def __init__(self, code: KernelCode, buffers: Sequence[DeviceBuffer]) -> None:
+        self._names = [b.name for b in buffers] + ["local"]
+        self._sites = len(code.sites)
+        self._buffers = np.array([[b.data.ctypes.data, b.data.nbytes] for b in buffers], dtype=np.int64).reshape(-1, 2)
+        self._storage = [aligned_zeros(v.size_bytes) for v in code.variables]
+        for data, variable in zip(self._storage, code.variables):
+            if variable.initial is not None:
+                data[: len(variable.initial)] = np.frombuffer(variable.initial, dtype=np.uint8)
+        rows = [[d.ctypes.data, v.size_bytes] for d, v in zip(self._storage, code.variables)]
+        self._variables = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        self._counters: list[npt.NDArray[np.int64]] = []
+
+    def attach(self, worker: _Worker) -> None:
+        counters = np.zeros((self._sites, len(self._names), at.COUNTERS_PER_ENTRY), dtype=np.int64)
+        self._counters.append(counters)
+        worker.set("COUNTERS", counters.ctypes.data)
+        worker.set("BUFFERS", self._buffers.ctypes.data)
+        worker.set("BUFFER_COUNT", len(self._names) - 1)
+        worker.set("VARIABLES", self._variables.ctypes.data)
+        worker.set("VARIABLE_COUNT", len(self._variables))
+
+    def totals(self) -> tuple[SiteCount, ...]:
+        total = np.sum(self._counters, axis=0)
+        return tuple(
+            SiteCount(int(site), self._names[buffer], *(int(n) for n in total[site, buffer]))
+            for site, buffer in np.argwhere(total[:, :, 0])
+        )
+
+
+def _parameter_block(code: KernelCode, name: str, values: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    if len(values) != len(code.parameters):
+        raise PlanError(f"kernel {name} takes {len(code.parameters)} arguments; the plan gives {len(values)}")
+    end = max((p.offset + p.size_bytes for p in code.parameters), default=0)
+    block = aligned_zeros(end)
+    for parameter, value in zip(code.parameters, values):
+        if len(value) != parameter.size_bytes:
+            raise PlanError(
+                f"kernel {name}: argument {parameter.name} takes {parameter.size_bytes} bytes, not {len(value)}"
+            )
+        block[parameter.offset : parameter.offset + len(value)] = np.frombuffer(value, dtype=np.uint8)
+    return block
+
+
+def _run_blocks() -> Callable[[int, int, int], int]:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    return kind(runtime_address("run_blocks"))
+
+
+def _run_all(
+    workers: list[_Worker],
+    blocks: int,
+    stop_at: npt.NDArray[np.int64],
+    run_blocks: Callable[[int, int, int], int],
+    progress: Callable[[float], None] | None,
+) -> list[tuple[int, _Worker]]:
+    """Hand out blocks in order, in chunks; the faults that were met, as (block, worker)."""
+    chunk = max(1, min(64, blocks // (8 * len(workers))))
+    lock = threading.Lock()
+    faults: list[tuple[int, _Worker]] = []
+    state = {"next": 0, "done": 0}
+
+    def work(worker: _Worker) -> None:
+        while True:
+            with lock:
+                first = state["next"]
+                state["next"] = first + chunk
+            if first >= blocks or first > stop_at[0]:
+                return
+            failed = run_blocks(worker.context.ctypes.data, first, min(first + chunk, blocks))
+            with lock:
+                state["done"] += chunk
+                if failed:
+                    block = worker.get("FAULT_BLOCK")
+                    faults.append((block, worker))
+                    stop_at[0] = min(int(stop_at[0]), block)
+                    return
+
+    if len(workers) == 1 and progress is None and threading.current_thread() is not threading.main_thread():
+        work(workers[0])
+        return faults
+    with ThreadPoolExecutor(len(workers)) as pool:
+        futures = [pool.submit(work, worker) for worker in workers]
+        try:
+            while not all(f.done() for f in futures):
+                for future in futures:
+                    try:
+                        future.result(timeout=0.1)
+                    except TimeoutError:
+                        pass
+                    if progress is not None:
+                        progress(min(1.0, state["done"] / blocks))
+            for future in futures:
+                future.result()
+        except BaseException:
+            state["next"] = blocks
+            for worker in workers:
+                worker.set("STEP_LIMIT", -1 & 0)
+            raise
+    return faults
+
+
+def _fault_of(
+    worker: _Worker, code: KernelCode, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+) -> Fault:
+    waiting = []
+    for warp in range(worker.get("WARP_COUNT")):
+        status = worker.warp_word(warp, at.STATUS)
+        site = worker.warp_word(warp, at.BARRIER_SITE) if status == at.AT_BARRIER else None
+        waiting.append((warp, site))
+    return Fault(
+        kernel=name,
+        kind=at.FAULTS[worker.get("FAULT_KIND")],
+        site=worker.get("FAULT_SITE"),
+        block=worker.get("FAULT_BLOCK"),
+        warp=worker.get("FAULT_WARP"),
+        lane=worker.get("FAULT_LANE"),
+        lanes=worker.get("FAULT_MASK"),
+        address=worker.get("FAULT_ADDRESS"),
+        size_bytes=worker.get("FAULT_SIZE"),
+        step_limit=worker.get("STEP_LIMIT"),
+        shared_bytes=worker.get("SHARED_SIZE"),
+        waiting=tuple(waiting),
+        grid=geometry.grid,
+        threads=geometry.block,
+        sites=code.sites,
+        buffers=tuple((b.name, b.data.nbytes) for b in buffers),
+        variables=tuple((v.name, v.size_bytes) for v in code.variables),
+        local_bytes=code.local_bytes,
+    )
+
+
+def default_threads() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

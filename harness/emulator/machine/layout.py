@@ -1,0 +1,94 @@
+"""Where things lie in the memory that Python, the runtime and generated code share.
+
+Addresses that kernels see are virtual: bits 36 and up name a window, so a stray access never lands in another buffer
+by accident, and the same launch gives the same addresses on every machine.
+"""
+
+from __future__ import annotations
+
+LANES = 32
+FULL_MASK = 0xFFFFFFFF
+
+# Windows of the generic address space ---------------------------------------------------------------------------------
+WINDOW_BITS = 36
+SHARED_WINDOW = 1
+LOCAL_WINDOW = 2
+PARAM_WINDOW = 3
+FIRST_VARIABLE_WINDOW = 16
+FIRST_BUFFER_WINDOW = 1024
+BUFFER_START = 1 << (WINDOW_BITS - 1)
+"""A buffer begins in the middle of its window, so that a negative offset is still known to be its own."""
+
+
+def buffer_address(index: int) -> int:
+    """Virtual address of buffer number `index`."""
+    return ((FIRST_BUFFER_WINDOW + index) << WINDOW_BITS) + BUFFER_START
+
+
+def variable_address(index: int) -> int:
+    """Virtual address of the module's variable number `index` (`.global` and `.const`)."""
+    return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START
+
+
+# State spaces, as generated code names them to the runtime ------------------------------------------------------------
+SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
+LOAD, STORE, ATOMIC = 0, 1, 2
+KINDS = ("load", "store", "atomic")
+
+# The context: one array of 64-bit slots per worker --------------------------------------------------------------------
+_SLOTS = (
+    "SHARED_BASE SHARED_SIZE LOCAL_BASE LOCAL_SIZE PARAMS PARAMS_SIZE COUNTERS BUFFER_COUNT BUFFERS "
+    "CTAID_X CTAID_Y CTAID_Z NTID_X NTID_Y NTID_Z NCTAID_X NCTAID_Y NCTAID_Z WARP_INDEX BLOCK "
+    "STEPS STEP_LIMIT WARP_INSTRUCTIONS LANE_INSTRUCTIONS STOP_AT "
+    "FAULT_KIND FAULT_SITE FAULT_LANE FAULT_ADDRESS FAULT_SIZE FAULT_BLOCK FAULT_WARP FAULT_MASK "
+    "WARPS WARP_COUNT WARP_BYTES THREADS ENTRY BARRIERS LOCALS ORDER SEED CLEAR_REGISTERS VARIABLES VARIABLE_COUNT"
+).split()
+SLOT = {name: index for index, name in enumerate(_SLOTS)}
+CONTEXT_SLOTS = len(_SLOTS)
+COUNTERS_PER_ENTRY = 3  # requests, requested bytes, sectors
+BARRIER_SLOTS = 16
+
+# The state of one warp, in bytes --------------------------------------------------------------------------------------
+PCS = 0
+ALIVE = 128
+STATUS = 132
+BARRIER_ID = 136
+BARRIER_THREADS = 140
+STARTED = 144
+BARRIER_SITE = 148
+VOTE_BITS = 152
+VOTE_RESULT = 156
+VOTE_KIND = 160
+BARRIER_ARRIVES = 164
+TID_X, TID_Y, TID_Z = 192, 320, 448
+SAVED_STEPS = 576
+ADDRESSES = 640
+HOSTS = 896
+DATA = 1152
+DATA_2 = 1664
+DATA_3 = 2176
+REGISTERS = 2688
+
+EXITED_PC = 0x7FFFFFFF
+
+# What a warp's code returns -------------------------------------------------------------------------------------------
+EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3
+READY = 4
+"""Status of a warp that can run; the others are as returned."""
+
+# Kinds of fault, as numbers for generated code ------------------------------------------------------------------------
+FAULTS = (
+    "none",
+    "out of bounds",
+    "misaligned",
+    "barrier deadlock",
+    "divergent barrier",
+    "step limit",
+    "trap",
+    "interrupted",
+    "divergent warp operation",
+)
+FAULT = {name: number for number, name in enumerate(FAULTS)}
+
+# Votes of `barrier.red` -----------------------------------------------------------------------------------------------
+VOTES = {"popc": 1, "and": 2, "or": 3}

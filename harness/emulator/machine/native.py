@@ -1,0 +1,150 @@
+"""LLVM IR -> native code in this process; compiled objects are kept on disk, so that a second run needs no compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from harness.cache import default_cache
+from harness.emulator.codegen.kernel import EMITTER_VERSION
+from harness.errors import CompileError
+
+_LOCK = threading.Lock()
+
+
+def _host() -> tuple[str, str, str]:
+    """What native code depends on: triple, CPU and its features."""
+    return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+@lru_cache(maxsize=1)
+def _initialize() -> None:
+    # Newer llvmlite initialises the core itself and refuses to be asked.
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def _target_machine() -> llvm.TargetMachine:
+    triple, cpu, features = _host()
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=features, opt=2, reloc="default", codemodel="jitdefault", jit=True
+    )
+
+
+def _optimize_and_emit(module: llvm.ModuleRef) -> bytes:
+    machine = _target_machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    return bytes(machine.emit_object(module))
+
+
+def compile_ir(ir: str) -> bytes:
+    """LLVM IR text -> a native object file. Safe to call from several threads."""
+    _initialize()
+    context = llvm.create_context()
+    try:
+        module = llvm.parse_assembly(ir, context=context)
+        module.triple = _host()[0]
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"the emulator generated code that LLVM refuses; please report it: {error}") from error
+    return _optimize_and_emit(module)
+
+
+# The runtime ----------------------------------------------------------------------------------------------------------
+
+
+def _runtime_key() -> tuple[str, ...]:
+    """Found from files, so that a warm start does not import Numba."""
+    here = Path(__file__).parent
+    names = ("layout.py", "runtime.py", "../memory/raw.py", "../memory/sectors.py")
+    texts = [(here / name).read_bytes() for name in names]
+    return (hashlib.sha256(b"\0".join(texts)).hexdigest(), version("numba"), llvmlite.__version__, *_host())
+
+
+def _build_runtime() -> bytes:
+    """Let Numba compile `runtime.EXPORTS`, take its IR, and put plain C-like functions in front."""
+    from numba import njit, types
+
+    from harness.emulator.machine import runtime
+
+    _initialize()
+    i64 = types.int64
+    wrappers = []
+    modules = []
+    internal = []
+    for name, (function, count) in runtime.EXPORTS.items():
+        dispatcher = njit(
+            i64(*[i64] * count), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+        )(function)
+        (signature,) = dispatcher.signatures
+        mangled = dispatcher.overloads[signature].fndesc.llvm_func_name
+        modules.append(dispatcher.inspect_llvm(signature))
+        internal.append(mangled)
+        formal = ", ".join(f"i64 %a{i}" for i in range(count))
+        kinds = "".join(", i64" for _ in range(count))
+        wrappers.append(
+            f"declare i32 @{mangled}(ptr, ptr{kinds})\n"
+            f"define i64 @sandbox_{name}({formal}) {{\n"
+            f"  %result = alloca i64\n  %error = alloca ptr\n"
+            f"  %status = call i32 @{mangled}(ptr %result, ptr %error{''.join(f', i64 %a{i}' for i in range(count))})\n"
+            f"  %value = load i64, ptr %result\n  ret i64 %value\n}}\n"
+        )
+    linked = llvm.parse_assembly("\n".join(wrappers))
+    linked.triple = _host()[0]
+    for text in modules:
+        linked.link_in(llvm.parse_assembly(text))
+    for function in linked.functions:
+        if function.name in internal:
+            function.linkage = "internal"
+    linked.verify()
+    return _optimize_and_emit(linked)
+
+
+@lru_cache(maxsize=1)
+def _engine() -> llvm.ExecutionEngine:
+    """The process's only engine; everything that is ever compiled is added to it."""
+    _initialize()
+    module = llvm.parse_assembly("")
+    module.triple = _host()[0]
+    engine = llvm.create_mcjit_compiler(module, _target_machine())
+    runtime = default_cache().cached("runtime", _runtime_key(), _build_runtime)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(runtime))
+    engine.finalize_object()
+    return engine
+
+
+@lru_cache(maxsize=None)
+def runtime_address(name: str) -> int:
+    """Address of one of the runtime's functions."""
+    with _LOCK:
+        return int(_engine().get_function_address(f"sandbox_{name}"))
+
+
+_loaded: dict[str, int] = {}
+
+
+def kernel_address(symbol: str, ir: str) -> int:
+    """Native code of one kernel: from this process, from the cache, or compiled now."""
+    runtime_address("run_blocks")
+    if symbol in _loaded:
+        return _loaded[symbol]
+    key = (hashlib.sha256(ir.encode()).hexdigest(), str(EMITTER_VERSION), llvmlite.__version__, *_host())
+    native = default_cache().cached("kernel", key, lambda: compile_ir(ir))
+    with _LOCK:
+        if symbol not in _loaded:
+            engine = _engine()
+            engine.add_object_file(llvm.ObjectFileRef.from_data(native))
+            engine.finalize_object()
+            _loaded[symbol] = int(engine.get_function_address(symbol))
+        return _loaded[symbol]

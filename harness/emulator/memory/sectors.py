@@ -1,0 +1,22 @@
+"""Distinct 32-byte sectors of one warp request: the unit in which a GPU moves bytes between its L1 and beyond."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.memory.raw import load64, store64
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def insert_sector(seen: int, count: int, sector: int) -> int:
+    """Add a sector number to the `count` distinct ones at address `seen`; the new count.
+
+    Lanes mostly touch the sector of the lane before, so the search runs backwards.
+    """
+    index = count - 1
+    while index >= 0:
+        if load64(seen + 8 * index) == sector:
+            return count
+        index -= 1
+    store64(seen + 8 * count, sector)
+    return count + 1

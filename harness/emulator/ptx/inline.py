@@ -1,0 +1,125 @@
+"""Calls -> the callee's body in place.
+
+Before: an entry that calls `.func`s through `.param` variables.
+After: one function without calls; the callee's registers, labels and variables carry a prefix, its parameters are the
+caller's `.param` variables, its `ret` is a branch behind the call. Recursion and indirect calls have no such form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.emulator.ptx.instructions import (
+    Arguments,
+    Function,
+    Instruction,
+    Label,
+    Module,
+    Statement,
+    Symbol,
+    Variable,
+    rename_instruction,
+)
+
+BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
+"""Functions of the CUDA runtime that the emulator itself provides; calls to them stay."""
+
+
+def inline_calls(module: Module, entry: Function) -> Function:
+    """A copy of `entry` with every call inlined. Raises `UnsupportedInstruction` on recursion and unknown callees."""
+    flat = Function(entry.name, True, params=list(entry.params))
+    flat.registers = dict(entry.registers)
+    flat.variables = dict(entry.variables)
+    flat.branch_targets = dict(entry.branch_targets)
+    assert entry.body is not None
+    flat.body = []
+    _Inliner(module, flat).copy(entry.body, {}, (entry.name,), None)
+    return flat
+
+
+class _Inliner:
+    def __init__(self, module: Module, flat: Function) -> None:
+        self._module = module
+        self._flat = flat
+        self._calls = 0
+
+    def copy(
+        self, body: list[Statement], names: dict[str, str], stack: tuple[str, ...], return_label: str | None
+    ) -> None:
+        """Append `body` to the flat function, renamed; `stack` is the chain of functions that led here."""
+        out = self._flat.body
+        assert out is not None
+        for statement in body:
+            if isinstance(statement, Label):
+                out.append(Label(names.get(statement.name, statement.name)))
+                continue
+            instruction = rename_instruction(statement, names)
+            if instruction.opcode == "call":
+                self._call(instruction, stack)
+            elif instruction.opcode == "ret" and return_label is not None:
+                target = (Symbol(return_label),)
+                out.append(replace(instruction, opcode="bra", modifiers=(), operands=target))
+            else:
+                out.append(instruction)
+
+    def _call(self, call: Instruction, stack: tuple[str, ...]) -> None:
+        results, name, arguments = _call_operands(call)
+        out = self._flat.body
+        assert out is not None
+        if name in BUILTIN_FUNCTIONS:
+            out.append(replace(call, operands=(results, Symbol(name), arguments)))
+            return
+        callee = self._module.functions.get(name)
+        if callee is None or callee.body is None:
+            raise call.unsupported(f"a call of '{name}', which the PTX does not define")
+        if name in stack:
+            raise call.unsupported(f"recursion ({' -> '.join((*stack, name))})")
+        self._calls += 1
+        prefix = f"{name}@{self._calls}."
+        after = f"{prefix}return"
+        if call.predicate is not None:
+            skip = replace(call, opcode="bra", modifiers=(), operands=(Symbol(after),), negated=not call.negated)
+            out.append(skip)
+        names = self._rename_callee(callee, prefix)
+        for formal, actual in zip((*callee.returns, *callee.params), (*results.items, *arguments.items)):
+            if not isinstance(actual, Symbol):
+                raise call.unsupported("a call that does not pass its arguments in '.param' variables")
+            names[formal.name] = actual.name
+        self.copy(callee.body, names, (*stack, name), after)
+        out.append(Label(after))
+
+    def _rename_callee(self, callee: Function, prefix: str) -> dict[str, str]:
+        names = {name: prefix + name for name in callee.registers}
+        for name, element in callee.registers.items():
+            self._flat.registers[prefix + name] = element
+        for name, variable in callee.variables.items():
+            names[name] = name if variable.space == "shared" else prefix + name
+            self._flat.variables[names[name]] = _renamed(variable, names[name])
+        for statement in callee.body or ():
+            if isinstance(statement, Label):
+                names[statement.name] = prefix + statement.name
+        for name, labels in callee.branch_targets.items():
+            names[name] = prefix + name
+            self._flat.branch_targets[prefix + name] = tuple(names[label] for label in labels)
+        return names
+
+
+def _renamed(variable: Variable, name: str) -> Variable:
+    return replace(variable, name=name)
+
+
+def _call_operands(call: Instruction) -> tuple[Arguments, str, Arguments]:
+    """`call [(results),] name [, (arguments)]` -> results, name, arguments."""
+    operands = list(call.operands)
+    results = Arguments(())
+    if operands and isinstance(operands[0], Arguments):
+        first = operands.pop(0)
+        assert isinstance(first, Arguments)
+        results = first
+    if not operands or not isinstance(operands[0], Symbol):
+        raise call.unsupported("an indirect call")
+    name = operands[0].name
+    arguments = operands[1] if len(operands) > 1 else Arguments(())
+    if not isinstance(arguments, Arguments) or len(operands) > 2:
+        raise call.unsupported("an indirect call")
+    return results, name, arguments

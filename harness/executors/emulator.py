@@ -1,0 +1,137 @@
+"""Runs a plan on the emulated GPU: every launch compiled to PTX, translated to native code, checked and counted."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.emulator.codegen.kernel import KernelCode, generate
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.launch import (
+    DeviceBuffer,
+    Geometry,
+    LaunchCounts,
+    LaunchOptions,
+    aligned_zeros,
+    default_threads,
+    launch,
+)
+from harness.emulator.ptx.parser import parse
+from harness.executors import Device, Execution, LaunchReport, SiteTraffic
+from harness.problem import Problem
+from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
+
+DEFAULT_STEP_LIMIT = 1_000_000_000
+"""Instructions per warp: some ten seconds of an endless loop."""
+
+_KINDS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
+
+
+class EmulatorExecutor:
+    """The emulated GPU as an executor.
+
+    `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
+    the order in which the warps of a block take turns. `progress` is told the fraction of a launch that is done.
+    """
+
+    def __init__(
+        self,
+        arch: str = "sm_90",
+        step_limit: int = DEFAULT_STEP_LIMIT,
+        threads: int | None = None,
+        seed: int = 0,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
+        self._options = LaunchOptions(step_limit, threads or default_threads(), seed)
+        self._progress = progress
+
+    def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
+        """See `Executor.run`."""
+        buffers = plan.all_buffers(problem)
+        memory = [_allocate(buffer, inputs.get(name)) for name, buffer in buffers.items()]
+        pointers = {
+            buffer.name: DevicePointer(at.buffer_address(index), buffer.shape, buffer.dtype)
+            for index, buffer in enumerate(buffers.values())
+        }
+        reports = tuple(self._launch(step, pointers, memory) for step in plan.launches)
+        outputs = {
+            name: _as_array(buffer, data)
+            for (name, buffer), data in zip(buffers.items(), memory)
+            if name in ("O", "lse")
+        }
+        return Execution(outputs, reports, plan.allocated_bytes(problem))
+
+    def _launch(
+        self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]
+    ) -> LaunchReport:
+        args = tuple(pointers[a] if isinstance(a, str) else a for a in step.args)
+        compiled = compile_kernel(step.kernel, args, self.device.arch)
+        code = native_kernel(compiled)
+        geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
+        counts = launch(
+            code, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress
+        )
+        return LaunchReport(
+            step.kernel_name,
+            _by_source_line(code, counts),
+            counts.warp_instructions,
+            counts.lane_instructions,
+            counts.seconds,
+        )
+
+
+_codes: dict[str, KernelCode] = {}
+_codes_lock = threading.Lock()
+
+
+def native_kernel(compiled: CompiledKernel) -> KernelCode:
+    """The emulator's code of a compiled kernel; kept for the life of the process."""
+    key = hashlib.sha256(f"{compiled.entry}\0{compiled.ptx}".encode()).hexdigest()
+    with _codes_lock:
+        if key not in _codes:
+            _codes[key] = generate(parse(compiled.ptx), compiled.entry)
+        return _codes[key]
+
+
+def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None) -> DeviceBuffer:
+    """A copy of an input, or memory full of NaN patterns."""
+    data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
+    if source is None:
+        data[:] = 0xFF
+    else:
+        data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+    return DeviceBuffer(buffer.name, data)
+
+
+def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
+    assert memory.data.nbytes == buffer.size_bytes and buffer.dtype in ELEMENT_BYTES
+    if buffer.dtype == "bfloat16":
+        import ml_dtypes
+
+        return memory.data.view(ml_dtypes.bfloat16).reshape(buffer.shape)
+    return memory.data.view(buffer.dtype).reshape(buffer.shape)
+
+
+def _by_source_line(code: KernelCode, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:
+    """Add up the instructions of one source line, kind and buffer."""
+    rows: dict[tuple[str, str, str, int], list[int]] = {}
+    for count in counts.sites:
+        instruction = code.sites[count.site]
+        file, line = (instruction.source.file, instruction.source.line) if instruction.source else ("", 0)
+        row = rows.setdefault((count.buffer, _KINDS[instruction.opcode], file, line), [0, 0, 0])
+        row[0] += count.requests
+        row[1] += count.requested_bytes
+        row[2] += count.sectors
+    return tuple(SiteTraffic(*key, *row) for key, row in sorted(rows.items()))
