@@ -1,0 +1,76 @@
+"""An executor whose kernels are NumPy functions: what the harness does around kernels, tested without any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from attention_model import online_softmax
+
+from harness.executors import Device, Execution, LaunchReport, SiteTraffic
+from harness.inputs import NUMPY_DTYPES
+from harness.problem import Problem
+from harness.variant import Buffer, Launch, Plan, Traffic, Variant
+
+
+@dataclass
+class NumpyKernel:
+    """Stands where a RawKernel would: called with the problem and all arrays, it fills O and what else it wants."""
+
+    name: str
+    body: Callable[[Problem, dict[str, np.ndarray]], None]
+    read_sectors: int = 10
+    write_sectors: int = 5
+
+
+@dataclass
+class NumpyExecutor:
+    """`counts` False plays a GPU: no traffic, but a time per kernel name."""
+
+    device: Device = field(default_factory=lambda: Device("emulator", "NumPy stand-in", "sm_90"))
+    counts: bool = True
+    times_ms: Mapping[str, float] = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
+
+    def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
+        arrays: dict[str, np.ndarray] = dict(inputs)
+        for name, buffer in plan.all_buffers(problem).items():
+            if name not in inputs:
+                dtype = NUMPY_DTYPES.get(buffer.dtype) or np.dtype(buffer.dtype)
+                arrays[name] = np.full(buffer.size_bytes, 0xFF, np.uint8).view(dtype).reshape(buffer.shape)
+        reports = []
+        for launch in plan.launches:
+            self.runs.append(launch.kernel_name)
+            launch.kernel.body(problem, arrays)
+            traffic = (
+                SiteTraffic("Q", "load", "kernel.cu", 1, 1, 1, launch.kernel.read_sectors),
+                SiteTraffic("O", "store", "kernel.cu", 2, 1, 1, launch.kernel.write_sectors),
+                SiteTraffic("local", "store", "kernel.cu", 3, 1, 1, 1000),
+            )
+            reports.append(LaunchReport(launch.kernel_name, traffic if self.counts else None))
+        return Execution(
+            outputs={name: arrays[name] for name in ("O", "lse") if name in arrays},
+            launches=tuple(reports),
+            allocated_bytes=plan.allocated_bytes(problem),
+            time_ms=None if self.counts else sum(self.times_ms.get(launch.kernel_name, 1.0) for launch in plan.launches),
+        )
+
+
+def numpy_variant(
+    name: str, mutant: str | None = None, lse: bool = False, claim: Traffic | None = None, **kernel: Any
+) -> Variant:
+    """A variant whose one kernel is the NumPy model, right or with one of its bugs."""
+
+    def body(problem: Problem, arrays: dict[str, np.ndarray]) -> None:
+        outputs = online_softmax(problem, arrays, mutant=mutant)
+        arrays["O"][...] = outputs["O"]
+        if lse:
+            arrays["lse"][...] = outputs["lse"]
+
+    def plan(problem: Problem) -> Plan:
+        buffers = (Buffer("lse", problem.lse_shape, "float32"),) if lse else ()
+        return Plan((Launch(NumpyKernel(name, body, **kernel), (1,), (32,), ("Q", "K", "V", "O")),), buffers)
+
+    return Variant(name=name, plan=plan, claim=None if claim is None else lambda problem: claim)
