@@ -68,16 +68,12 @@ class EmulatorExecutor:
         }
         return Execution(outputs, reports, plan.allocated_bytes(problem))
 
-    def _launch(
-        self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]
-    ) -> LaunchReport:
+    def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
         args = tuple(pointers[a] if isinstance(a, str) else a for a in step.args)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
         code = native_kernel(compiled)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
-        counts = launch(
-            code, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress
-        )
+        counts = launch(code, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress)
         return LaunchReport(
             step.kernel_name,
             _by_source_line(code, counts),
@@ -94,10 +90,12 @@ _codes_lock = threading.Lock()
 def native_kernel(compiled: CompiledKernel) -> KernelCode:
     """The emulator's code of a compiled kernel; kept for the life of the process."""
     key = hashlib.sha256(f"{compiled.entry}\0{compiled.ptx}".encode()).hexdigest()
-    with _codes_lock:
-        if key not in _codes:
-            _codes[key] = generate(parse(compiled.ptx), compiled.entry)
-        return _codes[key]
+    code = _codes.get(key)
+    if code is None:
+        code = generate(parse(compiled.ptx), compiled.entry)
+        with _codes_lock:
+            code = _codes.setdefault(key, code)
+    return code
 
 
 def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
@@ -120,8 +118,8 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
     if buffer.dtype == "bfloat16":
         import ml_dtypes
 
-        return memory.data.view(ml_dtypes.bfloat16).reshape(buffer.shape)
-    return memory.data.view(buffer.dtype).reshape(buffer.shape)
+        return memory.data.view(np.dtype(ml_dtypes.bfloat16)).reshape(buffer.shape)
+    return memory.data.view(np.dtype(buffer.dtype)).reshape(buffer.shape)
 
 
 def _by_source_line(code: KernelCode, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:

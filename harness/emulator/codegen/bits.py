@@ -102,7 +102,7 @@ def funnel_shift(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("prmt")
 def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
-    """prmt in its default mode."""
+    """Prmt in its default mode."""
     form = Form(instruction)
     form.type()
     form.end()

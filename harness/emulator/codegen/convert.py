@@ -94,7 +94,7 @@ def is_space(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("cvt")
 def cvt(lanes: Lanes, instruction: Instruction) -> None:
-    """cvt between all integer and floating types."""
+    """Cvt between all integer and floating types."""
     form = Form(instruction)
     types = form.types()
     ftz, sat, relu = form.flag("ftz"), form.flag("sat"), form.flag("relu")
@@ -252,9 +252,7 @@ def _integer_to_float(
     lanes.put(destination, result, FLOAT[target.bits])
 
 
-def _integer_to_integer(
-    lanes: Lanes, instruction: Instruction, target: PtxType, source: PtxType, sat: bool
-) -> None:
+def _integer_to_integer(lanes: Lanes, instruction: Instruction, target: PtxType, source: PtxType, sat: bool) -> None:
     narrow, wide = INTEGER[source.bits], INTEGER[max(target.bits, source.bits)]
     value = lanes.use(instruction.operands[1], narrow)
     value = lanes.cast("sext" if source.kind == "s" else "zext", narrow, value, wide)
@@ -270,9 +268,7 @@ def _clamp(lanes: Lanes, value: str, wide: str, source: PtxType, target: PtxType
     prefix = "s" if source.kind == "s" else "u"
     if source.kind == "s":
         if BITS[wide] > target.bits or signed_target or low == 0:
-            value = lanes.select(
-                wide, lanes.compare("slt", wide, value, splat(wide, low)), splat(wide, low), value
-            )
+            value = lanes.select(wide, lanes.compare("slt", wide, value, splat(wide, low)), splat(wide, low), value)
     if high < (1 << (BITS[wide] - (source.kind == "s"))):
         value = lanes.select(
             wide, lanes.compare(f"{prefix}gt", wide, value, splat(wide, high)), splat(wide, high), value

@@ -64,7 +64,7 @@ def _fma(lanes: Lanes, element: str, a: str, b: str, c: str) -> str:
 
 
 def _directed(lanes: Lanes, instruction: Instruction, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
-    """a * b + c, a * b, or a + c, in f32 with a directed rounding: rounded to odd in double first."""
+    """A * b + c, a * b, or a + c, in f32 with a directed rounding: rounded to odd in double first."""
     if form.element != "float":
         raise instruction.unsupported("directed rounding of f64")
     wide_a = lanes.cast("fpext", "float", a, "double")
@@ -103,7 +103,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("mul.float")
 def mul(lanes: Lanes, instruction: Instruction) -> None:
-    """mul."""
+    """Mul."""
     form = _FloatForm(instruction)
     destination, a, b = instruction.operands
     x, y = form.use(lanes, a), form.use(lanes, b)
@@ -180,7 +180,7 @@ def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) -> str:
-    """min or max: a NaN loses against a number (with `nan` it wins), and -0 is less than +0."""
+    """Min or max: a NaN loses against a number (with `nan` it wins), and -0 is less than +0."""
     integer = "i32" if element == "float" else "i64"
     x_bits = lanes.cast("bitcast", element, x, integer)
     # With equal values only the zeros' signs differ, and their bits compare like signed integers.

@@ -23,7 +23,7 @@ def to_float(lanes: Lanes, kind: PtxType, bits: str) -> str:
 
 
 def from_float(lanes: Lanes, kind: PtxType, value: str) -> str:
-    """float -> i16, to nearest even."""
+    """Float -> i16, to nearest even."""
     return lanes.prelude("float_to_bfloat" if kind.kind == "bf" else "float_to_half", value)
 
 
@@ -116,5 +116,3 @@ def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
         word, constant = ("xor", 0x8000) if instruction.opcode == "neg" else ("and", 0x7FFF)
         results.append(lanes.binary(word, "i16", bits, splat("i16", constant)))
     put_packed(lanes, instruction.operands[0], kind, results)
-
-

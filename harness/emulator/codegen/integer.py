@@ -91,7 +91,7 @@ def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, 
 
 @emits("mul.int", "mad.int")
 def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
-    """mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
+    """Mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
     form = Form(instruction)
     carry_out, saturate = form.flag("cc"), form.flag("sat")
     kind, element = _integer_form(instruction, form)

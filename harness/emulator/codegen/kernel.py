@@ -17,7 +17,17 @@ from harness.emulator.codegen.table import emitter_for
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.emulator.ptx.inline import inline_calls
-from harness.emulator.ptx.instructions import Address, Function, Instruction, Module, Reg, Symbol, Variable, Vector
+from harness.emulator.ptx.instructions import (
+    Address,
+    Function,
+    Instruction,
+    Module,
+    Reg,
+    Statement,
+    Symbol,
+    Variable,
+    Vector,
+)
 from harness.emulator.ptx.types import TYPES
 from harness.errors import CompileError
 
@@ -108,7 +118,7 @@ def _parameters_as_registers(function: Function) -> Function:
     local = {v.name for v in function.variables.values() if v.space == "param"}
     if not local:
         return function
-    body = []
+    body: list[Statement] = []
     for statement in function.body or ():
         if isinstance(statement, Instruction) and statement.opcode in ("ld", "st") and "param" in statement.modifiers:
             address = statement.operands[0 if statement.opcode == "st" else 1]
@@ -277,7 +287,7 @@ class _Writer:
         lanes = self._lanes
         live = self._live_out[number]
         branch = block.branch
-        if branch is None or branch.predicate is None and branch.opcode != "brx":
+        if branch is None or (branch.predicate is None and branch.opcode != "brx"):
             (target,) = block.targets
             lanes.end_block(live)
             if block.body and yields(block.body[-1]):

@@ -16,7 +16,21 @@ from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.types import PtxType
 
-_HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "volatile", "weak", "relaxed", "acquire", "release")
+_HINTS: tuple[str, ...] = (
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "volatile",
+    "weak",
+    "relaxed",
+    "acquire",
+    "release",
+)
 _HINTS += ("cta", "cluster", "gpu", "sys", "mmio", "unified")
 _SPACES = ("global", "shared", "local", "const", "param", "shared::cta")
 
@@ -62,7 +76,7 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
 
 
 def interleave(lanes: Lanes, element: str, values: list[str]) -> str:
-    """n vectors -> one vector in which lane i's n elements stand together."""
+    """N vectors -> one vector in which lane i's n elements stand together."""
     count = len(values)
     if count == 1:
         return values[0]

@@ -89,7 +89,7 @@ def _is_nan(v: Vocabulary, element: str, x: str) -> str:
 
 
 def _towards_zero_bits(v: Vocabulary, wide: str) -> tuple[str, str, str]:
-    """double -> bits of the nearest float, that float as a double, and where it is exact."""
+    """Double -> bits of the nearest float, that float as a double, and where it is exact."""
     near = v.cast("fptrunc", "double", wide, "float")
     back = v.cast("fpext", "float", near, "double")
     exact = v.compare("ueq", "double", back, wide)
@@ -139,7 +139,7 @@ def _double_to_float_rp(v: Vocabulary, wide: str) -> str:
 
 
 def _add_odd(v: Vocabulary, a: str, b: str) -> str:
-    """a + b in double, rounded to odd: Knuth's TwoSum gives the error's sign."""
+    """A + b in double, rounded to odd: Knuth's TwoSum gives the error's sign."""
     total = v.binary("fadd", "double", a, b)
     of_b = v.binary("fsub", "double", total, a)
     of_a = v.binary("fsub", "double", total, of_b)

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 Emitter = Callable[["Lanes", Instruction], None]
 _EMITTERS: dict[str, Emitter] = {}
-_FAMILIES = ("integer", "floating", "halves", "bits", "compare", "convert", "memory", "atomics", "warp", "barriers")
+_FAMILIES: tuple[str, ...] = (
+    "integer",
+    "floating",
+    "halves",
+    "bits",
+    "compare",
+    "convert",
+    "memory",
+    "atomics",
+    "warp",
+    "barriers",
+)
 _FAMILIES += ("control",)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.emulator.machine import layout as at
@@ -43,7 +44,7 @@ def describe(fault: Fault) -> KernelFault:
         where += f", {fault.sites[fault.site].where()}"
     block = f"block {_coordinates(fault.block, fault.grid)}"
     thread = f"thread {_coordinates(32 * fault.warp + fault.lane, fault.threads)}"
-    explain = {
+    explanations: dict[str, Callable[[Fault], str]] = {
         "out of bounds": _access,
         "misaligned": _access,
         "barrier deadlock": _deadlock,
@@ -51,7 +52,8 @@ def describe(fault: Fault) -> KernelFault:
         "divergent warp operation": _divergent_warp,
         "step limit": _step_limit,
         "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
-    }[fault.kind]
+    }
+    explain = explanations[fault.kind]
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
     kind = "divergent barrier" if fault.kind == "divergent warp operation" else fault.kind
     return KernelFault(kind, f"{where}, {place}: {explain(fault)}")

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -273,26 +273,20 @@ def _run_all(
                     stop_at[0] = min(int(stop_at[0]), block)
                     return
 
-    if len(workers) == 1 and progress is None and threading.current_thread() is not threading.main_thread():
-        work(workers[0])
-        return faults
     with ThreadPoolExecutor(len(workers)) as pool:
-        futures = [pool.submit(work, worker) for worker in workers]
+        pending = {pool.submit(work, worker) for worker in workers}
         try:
-            while not all(f.done() for f in futures):
-                for future in futures:
-                    try:
-                        future.result(timeout=0.1)
-                    except TimeoutError:
-                        pass
-                    if progress is not None:
-                        progress(min(1.0, state["done"] / blocks))
-            for future in futures:
-                future.result()
+            while pending:
+                finished, pending = wait(pending, timeout=0.1)
+                for future in finished:
+                    future.result()
+                if progress is not None:
+                    progress(min(1.0, state["done"] / blocks))
         except BaseException:
+            # Ctrl-C: no new blocks, and running warps stop at their next loop.
             state["next"] = blocks
             for worker in workers:
-                worker.set("STEP_LIMIT", -1 & 0)
+                worker.set("STEP_LIMIT", 0)
             raise
     return faults
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -84,9 +84,9 @@ def _build_runtime() -> bytes:
     modules = []
     internal = []
     for name, (function, count) in runtime.EXPORTS.items():
-        dispatcher = njit(
-            i64(*[i64] * count), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-        )(function)
+        dispatcher = njit(i64(*[i64] * count), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+            function
+        )
         (signature,) = dispatcher.signatures
         mangled = dispatcher.overloads[signature].fndesc.llvm_func_name
         modules.append(dispatcher.inspect_llvm(signature))
@@ -124,7 +124,7 @@ def _engine() -> llvm.ExecutionEngine:
     return engine
 
 
-@lru_cache(maxsize=None)
+@cache
 def runtime_address(name: str) -> int:
     """Address of one of the runtime's functions."""
     with _LOCK:

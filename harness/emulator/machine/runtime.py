@@ -27,7 +27,8 @@ from harness.emulator.memory.raw import (
 )
 from harness.emulator.memory.sectors import insert_sector
 
-@intrinsic  # type: ignore[misc]
+
+@intrinsic  # type: ignore[untyped-decorator]
 def call_warp(typingctx: Any, entry: Any, context_address: Any, warp: Any) -> Any:
     """Run one warp's generated code until it exits, waits or faults."""
 
@@ -367,7 +368,10 @@ def arrive(ctx: int, warp: int) -> None:
     width = load64(ctx + WARP_BYTES)
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
-        if load32(other + at.STATUS) == at.AT_BARRIER and load32(other + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number:
+        if (
+            load32(other + at.STATUS) == at.AT_BARRIER
+            and load32(other + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
+        ):
             started = load32(other + at.STARTED)
             bits = load32(other + at.VOTE_BITS) & started
             votes += population(bits)
@@ -375,7 +379,10 @@ def arrive(ctx: int, warp: int) -> None:
             any_of |= 1 if bits != 0 else 0
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
-        if load32(other + at.STATUS) == at.AT_BARRIER and load32(other + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number:
+        if (
+            load32(other + at.STATUS) == at.AT_BARRIER
+            and load32(other + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
+        ):
             kind = load32(other + at.VOTE_KIND)
             store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
             store32(other + at.STATUS, at.READY)

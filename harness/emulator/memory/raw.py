@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 
 def _loader(bits: int) -> Any:
-    @intrinsic  # type: ignore[misc]
+    @intrinsic  # type: ignore[untyped-decorator]
     def load(typingctx: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
@@ -24,7 +24,7 @@ def _loader(bits: int) -> Any:
 
 
 def _storer(bits: int) -> Any:
-    @intrinsic  # type: ignore[misc]
+    @intrinsic  # type: ignore[untyped-decorator]
     def store(typingctx: Any, address: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
@@ -41,7 +41,7 @@ load8, load16, load32, load64 = (_loader(bits) for bits in (8, 16, 32, 64))
 store8, store16, store32, store64 = (_storer(bits) for bits in (8, 16, 32, 64))
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic  # type: ignore[untyped-decorator]
 def fill_ones(typingctx: Any, address: Any, count: Any) -> Any:
     """Set `count` bytes to 0xFF, which is NaN in every floating-point type."""
 

@@ -251,11 +251,7 @@ def _with_single_latches(blocks: list[Block]) -> Graph:
             continue
         block = blocks[number]
         block.targets = [
-            t
-            if t == EXIT
-            else place["latch", t]
-            if t in latched and t <= number
-            else place["block", t]
+            t if t == EXIT else place["latch", t] if t in latched and t <= number else place["block", t]
             for t in block.targets
         ]
         result.append(block)

@@ -46,7 +46,7 @@ class _Parser:
         self._tokens = tokens
         self._at = 0
         self._module = Module()
-        self._files = {t: f for t, f in self._find_files()}
+        self._files = dict(self._find_files())
         self._source: SourceLine | None = None
         self._main_file: int | None = None
         self._scopes: list[dict[str, str]] = []
@@ -300,10 +300,15 @@ class _Parser:
                 self._next()
                 self._next()
                 self._expect(";")
-            elif token.kind == "word" and self._peek(1).text == ":" and self._peek(2).text in (
-                ".branchtargets",
-                ".calltargets",
-                ".callprototype",
+            elif (
+                token.kind == "word"
+                and self._peek(1).text == ":"
+                and self._peek(2).text
+                in (
+                    ".branchtargets",
+                    ".calltargets",
+                    ".callprototype",
+                )
             ):
                 self._targets(function)
             elif token.kind == "word" and self._peek(1).text == ":":
