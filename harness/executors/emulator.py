@@ -119,7 +119,8 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
         import ml_dtypes
 
         return memory.data.view(np.dtype(ml_dtypes.bfloat16)).reshape(buffer.shape)
-    return memory.data.view(np.dtype(buffer.dtype)).reshape(buffer.shape)
+    typed: npt.NDArray[Any] = memory.data.view(np.dtype(buffer.dtype))
+    return typed.reshape(buffer.shape)
 
 
 def _by_source_line(code: KernelCode, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:

@@ -266,9 +266,8 @@ def _clamp(lanes: Lanes, value: str, wide: str, source: PtxType, target: PtxType
     high = (1 << (target.bits - signed_target)) - 1
     low = -(1 << (target.bits - 1)) if signed_target else 0
     prefix = "s" if source.kind == "s" else "u"
-    if source.kind == "s":
-        if BITS[wide] > target.bits or signed_target or low == 0:
-            value = lanes.select(wide, lanes.compare("slt", wide, value, splat(wide, low)), splat(wide, low), value)
+    if source.kind == "s" and (BITS[wide] > target.bits or signed_target or low == 0):
+        value = lanes.select(wide, lanes.compare("slt", wide, value, splat(wide, low)), splat(wide, low), value)
     if high < (1 << (BITS[wide] - (source.kind == "s"))):
         value = lanes.select(
             wide, lanes.compare(f"{prefix}gt", wide, value, splat(wide, high)), splat(wide, high), value

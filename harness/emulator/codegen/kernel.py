@@ -197,8 +197,8 @@ def _verify(function: Function, storage: Storage) -> None:
                 known = operand.name in storage.addresses or operand.name in labels
                 if not known and operand.name not in function.branch_targets and instruction.opcode != "call":
                     raise CompileError(f"PTX line {instruction.ptx_line}: '{operand.name}' is not declared")
-            elif isinstance(operand, Reg) and operand.name not in function.registers and operand.name != "_":
-                if not operand.name.startswith("%"):
+            elif isinstance(operand, Reg) and operand.name not in function.registers:
+                if operand.name != "_" and not operand.name.startswith("%"):
                     raise CompileError(f"PTX line {instruction.ptx_line}: register '{operand.name}' is not declared")
 
 
@@ -373,7 +373,7 @@ class _Writer:
         lanes.do("br label %dispatch")
 
     def _check_steps(self, number: int, target: int, block: Block) -> None:
-        """On the way back: has the warp run past its limit?"""
+        """On the way back: stop a warp that has run past its limit."""
         if target > number:
             return
         lanes = self._lanes

@@ -16,7 +16,8 @@ from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.types import PtxType
 
-_HINTS: tuple[str, ...] = (
+# Caching, ordering and scope: with warps that take turns they change nothing that a kernel could see.
+_HINTS = [
     "ca",
     "cg",
     "cs",
@@ -30,8 +31,13 @@ _HINTS: tuple[str, ...] = (
     "relaxed",
     "acquire",
     "release",
-)
-_HINTS += ("cta", "cluster", "gpu", "sys", "mmio", "unified")
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "mmio",
+    "unified",
+]
 _SPACES = ("global", "shared", "local", "const", "param", "shared::cta")
 
 

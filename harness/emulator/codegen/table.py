@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Emitter = Callable[["Lanes", Instruction], None]
 _EMITTERS: dict[str, Emitter] = {}
-_FAMILIES: tuple[str, ...] = (
+_FAMILIES = [
     "integer",
     "floating",
     "halves",
@@ -26,8 +26,8 @@ _FAMILIES: tuple[str, ...] = (
     "atomics",
     "warp",
     "barriers",
-)
-_FAMILIES += ("control",)
+    "control",
+]
 
 
 def emits(*opcodes: str) -> Callable[[Emitter], Emitter]:

@@ -183,7 +183,7 @@ def launch(
     faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress)
     seconds = time.perf_counter() - started
     if faults:
-        block, worker = min(faults, key=lambda pair: pair[0])
+        _, worker = min(faults, key=lambda pair: pair[0])
         raise describe(_fault_of(worker, code, name, geometry, buffers))
     return LaunchCounts(
         tables.totals(),

@@ -352,6 +352,13 @@ def population(bits: int) -> int:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
+def waits_at(warp: int, number: int) -> bool:
+    """Whether a warp waits at this barrier."""
+    here = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
+    return bool(here and load32(warp + at.STATUS) == at.AT_BARRIER)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def arrive(ctx: int, warp: int) -> None:
     """Count a warp in at its barrier; the one that completes it releases all who wait there, and their vote."""
     number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
@@ -368,10 +375,7 @@ def arrive(ctx: int, warp: int) -> None:
     width = load64(ctx + WARP_BYTES)
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
-        if (
-            load32(other + at.STATUS) == at.AT_BARRIER
-            and load32(other + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
-        ):
+        if waits_at(other, number):
             started = load32(other + at.STARTED)
             bits = load32(other + at.VOTE_BITS) & started
             votes += population(bits)
@@ -379,10 +383,7 @@ def arrive(ctx: int, warp: int) -> None:
             any_of |= 1 if bits != 0 else 0
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
-        if (
-            load32(other + at.STATUS) == at.AT_BARRIER
-            and load32(other + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
-        ):
+        if waits_at(other, number):
             kind = load32(other + at.VOTE_KIND)
             store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
             store32(other + at.STATUS, at.READY)

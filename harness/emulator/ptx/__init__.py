@@ -1,1 +1,1 @@
-"""PTX text -> functions -> one entry with its calls inlined -> basic blocks, in the order in which a warp visits them."""
+"""PTX text -> functions -> one entry with its calls inlined -> basic blocks, in the order that warps visit them."""
