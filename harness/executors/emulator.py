@@ -118,8 +118,10 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
     if buffer.dtype == "bfloat16":
         import ml_dtypes
 
-        return memory.data.view(np.dtype(ml_dtypes.bfloat16)).reshape(buffer.shape)
-    typed: npt.NDArray[Any] = memory.data.view(np.dtype(buffer.dtype))
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    else:
+        dtype = np.dtype(buffer.dtype)
+    typed: npt.NDArray[Any] = memory.data.view(dtype)
     return typed.reshape(buffer.shape)
 
 

@@ -191,19 +191,20 @@ def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, 
 def _verify(function: Function, storage: Storage) -> None:
     """Every name in an operand is a register that was declared, a special register, or a variable."""
     labels = {s.name for s in function.body or () if not isinstance(s, Instruction)}
+    symbols = {*storage.addresses, *labels, *function.branch_targets}
     for instruction in function.instructions():
         for operand in _flatten(instruction.operands):
+            name = operand.name
             if isinstance(operand, Symbol):
-                known = operand.name in storage.addresses or operand.name in labels
-                if not known and operand.name not in function.branch_targets and instruction.opcode != "call":
-                    raise CompileError(f"PTX line {instruction.ptx_line}: '{operand.name}' is not declared")
-            elif isinstance(operand, Reg) and operand.name not in function.registers:
-                if operand.name != "_" and not operand.name.startswith("%"):
-                    raise CompileError(f"PTX line {instruction.ptx_line}: register '{operand.name}' is not declared")
+                known = name in symbols or instruction.opcode == "call"
+            else:
+                known = name in function.registers or name == "_" or name.startswith("%")
+            if not known:
+                raise CompileError(f"PTX line {instruction.ptx_line}: '{name}' is not declared")
 
 
-def _flatten(operands: object) -> list[object]:
-    found: list[object] = []
+def _flatten(operands: object) -> list[Reg | Symbol]:
+    found: list[Reg | Symbol] = []
     stack = list(operands) if isinstance(operands, tuple) else [operands]
     while stack:
         operand = stack.pop()

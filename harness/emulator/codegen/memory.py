@@ -17,7 +17,8 @@ from harness.emulator.ptx.instructions import Address, Instruction, Operand, Sym
 from harness.emulator.ptx.types import PtxType
 
 # Caching, ordering and scope: with warps that take turns they change nothing that a kernel could see.
-_HINTS = [
+_HINTS = (
+    
     "ca",
     "cg",
     "cs",
@@ -37,7 +38,8 @@ _HINTS = [
     "sys",
     "mmio",
     "unified",
-]
+,
+)
 _SPACES = ("global", "shared", "local", "const", "param", "shared::cta")
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Emitter = Callable[["Lanes", Instruction], None]
 _EMITTERS: dict[str, Emitter] = {}
-_FAMILIES = [
+_FAMILIES = (
+    
     "integer",
     "floating",
     "halves",
@@ -27,7 +28,8 @@ _FAMILIES = [
     "warp",
     "barriers",
     "control",
-]
+,
+)
 
 
 def emits(*opcodes: str) -> Callable[[Emitter], Emitter]:
