@@ -18,7 +18,6 @@ from harness.emulator.ptx.types import PtxType
 
 # Caching, ordering and scope: with warps that take turns they change nothing that a kernel could see.
 _HINTS = (
-    
     "ca",
     "cg",
     "cs",
@@ -38,7 +37,6 @@ _HINTS = (
     "sys",
     "mmio",
     "unified",
-,
 )
 _SPACES = ("global", "shared", "local", "const", "param", "shared::cta")
 

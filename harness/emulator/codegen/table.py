@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Emitter = Callable[["Lanes", Instruction], None]
 _EMITTERS: dict[str, Emitter] = {}
 _FAMILIES = (
-    
     "integer",
     "floating",
     "halves",
@@ -28,7 +27,6 @@ _FAMILIES = (
     "warp",
     "barriers",
     "control",
-,
 )
 
 
