@@ -111,7 +111,6 @@ def _add_mask_and_scale(group: argparse._ActionsContainer) -> None:
 
 def _add_drawing(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs")
-    group.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same inputs (default: %(default)s)")
     group.add_argument(
         "--regime", default="normal", metavar="NAME", help="how values are drawn, see below (default: %(default)s)"
     )
@@ -155,6 +154,9 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="same seed, same inputs and same order of warps (default: 0)"
     )
     group.add_argument("--threads", type=int, metavar="N", help="emulator: CPU threads (default: one per core)")
 

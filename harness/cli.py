@@ -17,6 +17,7 @@ from harness.problem import Problem
 
 if TYPE_CHECKING:
     from harness.executors import Device, Executor
+    from harness.progress import Progress
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
 
@@ -71,17 +72,17 @@ def _compare(arguments: argparse.Namespace) -> int:
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
     if not chosen and not lost:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
-    executor = _executor(arguments)
-    with progress_bar(1 + len(chosen)) as step:
+    with progress_bar(1 + len(chosen)) as progress:
+        executor = _executor(arguments, progress)
         comparison = compare(
             chosen,
             problem,
             executor,
             regime=arguments.regime,
             seed=arguments.seed,
-            counter=_counter(arguments, problem, executor.device),
+            counter=_counter(arguments, problem, executor.device, progress),
             lost=lost,
-            step=step,
+            step=progress.step,
         )
     _publish(arguments, render_comparison(comparison, arguments.format))
     return PASSED if comparison.all_passed else FAILED
@@ -102,12 +103,12 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = make_plan(variant, problem)
     if arguments.lse is not None and "lse" not in plan.all_buffers(problem):
         raise UsageError(f"{variant.name} stores no log-sum-exp; leave out --lse")
-    executor = _executor(arguments)
-    counter = _counter(arguments, problem, executor.device)
-    with progress_bar(2) as step:
-        step("the oracle")
+    with progress_bar(2) as progress:
+        executor = _executor(arguments, progress)
+        counter = _counter(arguments, problem, executor.device, progress)
+        progress.step("the oracle")
         question = Question.pose(problem, arrays.inputs)
-        step(variant.name)
+        progress.step(variant.name)
         row, execution = judge(variant, question, executor, counter)
     comparison = Comparison(
         problem=problem,
@@ -157,30 +158,40 @@ def _discover(arguments: argparse.Namespace) -> Discovery:
     return found
 
 
-def _executor(arguments: argparse.Namespace) -> Executor:
+def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if arguments.device == "emulator":
-        return _emulator(arguments)
+        return _emulator(arguments, progress)
     from harness.executors.gpu import GpuExecutor
 
-    if arguments.device == "gpu" and not GpuExecutor.available():
+    if GpuExecutor.available():
+        return GpuExecutor()
+    if arguments.device == "gpu":
         raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
-    return GpuExecutor() if GpuExecutor.available() else _emulator(arguments)
+    return _emulator(arguments, progress)
 
 
-def _emulator(arguments: argparse.Namespace, arch: str = DEFAULT_ARCH) -> Executor:
-    from harness.executors.emulator import EmulatorExecutor
+def _emulator(arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH) -> Executor:
+    from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
 
-    options = {"step_limit": arguments.step_limit, "threads": arguments.threads, "seed": vars(arguments).get("seed")}
     for option in ("step_limit", "threads"):
-        if options[option] is not None and options[option] < 1:
-            raise UsageError(f"--{option.replace('_', '-')} is {options[option]}; it has to be at least 1")
-    return EmulatorExecutor(arch=arch, **{name: value for name, value in options.items() if value is not None})
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise UsageError(f"--{option.replace('_', '-')} is {value}; it has to be at least 1")
+    return EmulatorExecutor(
+        arch=arch,
+        step_limit=DEFAULT_STEP_LIMIT if arguments.step_limit is None else arguments.step_limit,
+        threads=arguments.threads,
+        seed=arguments.seed,
+        progress=progress.part,
+    )
 
 
-def _counter(arguments: argparse.Namespace, problem: Problem, device: Device) -> Executor | None:
+def _counter(arguments: argparse.Namespace, problem: Problem, device: Device, progress: Progress) -> Executor | None:
     from harness.compare import counts_beside
 
-    return _emulator(arguments, device.arch) if counts_beside(arguments.count, problem, device) else None
+    if not counts_beside(arguments.count, problem, device):
+        return None
+    return _emulator(arguments, progress, device.arch)
 
 
 def _check_output(*paths: Path | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tabulate import tabulate
+import tabulate
 
 from harness.executors import Device
 from harness.outcome import Comparison, Row
@@ -19,6 +19,9 @@ from harness.variant import Registry, Variant
 
 FORMATS = ("table", "markdown", "csv", "json")
 MIB = 2**20
+
+# Twice two blanks less per column: the table fits where 100 characters do.
+tabulate.MIN_PADDING = 0
 UNKNOWN = "-"
 
 
@@ -45,8 +48,8 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     table = _table(
         [c.header for c in columns], [[c.cell(r) for c in columns] for r in comparison.rows], columns, markdown
     )
-    paragraphs = [_headline(comparison), table, *_footnotes(comparison)]
-    return ("\n\n" if markdown else "\n").join(paragraphs) + "\n"
+    footnotes = ("\n\n" if markdown else "\n").join(_footnotes(comparison))
+    return f"{_headline(comparison)}\n\n{table}\n\n{footnotes}\n"
 
 
 def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
@@ -76,7 +79,9 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("read\nMiB", lambda r: mib(r.read_bytes)),
         Column("written\nMiB", lambda r: mib(r.write_bytes)),
         Column("total\nMiB", lambda r: mib(r.total_bytes)),
-        Column("x com-\npulsory", lambda r: UNKNOWN if r.times_compulsory is None else f"{r.times_compulsory:,.2f}"),
+        Column(
+            "total /\ncompulsory", lambda r: UNKNOWN if r.times_compulsory is None else f"{r.times_compulsory:,.2f}"
+        ),
         Column("claim", _claim, number=False),
         Column("allocated\nMiB", lambda r: mib(r.allocated_bytes)),
         Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
@@ -119,50 +124,58 @@ def _headline(comparison: Comparison) -> str:
 def _problem_line(problem: Problem) -> str:
     heads = f"{problem.heads} heads"
     if problem.kv_heads != problem.heads:
-        heads += f" on {problem.kv_heads} key/value heads"
+        heads += f" ({problem.kv_heads} for K and V)"
     lengths = f"{problem.q_len} x {problem.kv_len}"
     causal = ", causal" if problem.causal else ""
     return (
-        f"Attention: batch {problem.batch}, {heads}, {lengths}, head_dim {problem.head_dim}, {problem.dtype}{causal}, "
+        f"batch {problem.batch}, {heads}, {lengths}, head_dim {problem.head_dim}, {problem.dtype}{causal}, "
         f"scale {problem.tau:.6g}"
     )
 
 
+_RATIO = "error / budget: the largest error over the most that a right kernel may make on these very inputs."
+
+
 def _footnotes(comparison: Comparison) -> list[str]:
-    notes = [_device_line(comparison.device), _ranking_line(comparison)]
+    """What the table was measured on and what its ranking means; then what is to be said about single rows."""
+    notes = [f"Device: {_device(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     for row in comparison.rows:
         if row.reason is not None:
-            notes.append(f"{row.variant}: {row.verdict}: {row.reason}")
+            notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
 
 
-def _device_line(device: Device) -> str:
-    what = "GPU" if device.kind == "gpu" else "emulated GPU"
-    return f"Device: {what}, {device.name} ({device.arch})."
+def _device(device: Device) -> str:
+    return f"{device.name} ({device.arch})" if device.kind == "gpu" else device.name
 
 
-def _ranking_line(comparison: Comparison) -> str:
-    counted = "32-byte sectors that each warp's requests touch, no cache"
-    if comparison.device.kind != "gpu":
-        return (
-            f"Ranked by total bytes to and from global memory ({counted}; MiB = 2^20 bytes): fewer is better. "
-            "There is no time: the emulator's speed says nothing about a GPU's."
-        )
-    bytes_line = "Bytes were not counted."
-    if comparison.counted_on is not None:
-        bytes_line = f"Bytes were counted on the emulated GPU ({counted}; MiB = 2^20 bytes)."
-    return f"Ranked by time of all launches together (CUDA events, median): less is better. {bytes_line}"
+def _ranking(comparison: Comparison) -> str:
+    if comparison.device.kind == "gpu":
+        return "Ranked by the time of all launches together (CUDA events, median), shortest first."
+    return "Ranked by total bytes moved, fewest first; an emulator's time would say nothing."
+
+
+def _units(comparison: Comparison) -> str:
+    if comparison.counted_on is None:
+        return "Bytes were not counted; --count always does, on the emulator."
+    where = "" if comparison.counted_on == comparison.device else f" on: {_device(comparison.counted_on)};"
+    return f"MiB: 2^20 bytes, counted{where} in the 32-byte sectors that each warp's requests touch, before any cache."
+
+
+def _indented(text: str) -> str:
+    """A compiler's log keeps its lines, set off from what is ours."""
+    return text.replace("\n", "\n    ")
 
 
 def _table(headers: list[str], cells: list[list[str]], columns: Sequence[Column], markdown: bool) -> str:
     align = ["right" if column.number else "left" for column in columns]
     if markdown:
         # A line break or a bar would end the cell.
-        headers = [header.replace("-\n", "").replace("\n", " ") for header in headers]
+        headers = [header.replace("\n", " ") for header in headers]
         cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in cells]
-    text: str = tabulate(
+    text: str = tabulate.tabulate(
         cells,
         headers,
         tablefmt="pipe" if markdown else "simple",

@@ -54,7 +54,7 @@ class NumpyExecutor:
             outputs={name: arrays[name] for name in ("O", "lse") if name in arrays},
             launches=tuple(reports),
             allocated_bytes=plan.allocated_bytes(problem),
-            time_ms=None if self.counts else sum(self.times_ms.get(launch.kernel_name, 1.0) for launch in plan.launches),
+            time_ms=None if self.counts else sum(self.times_ms.get(x.kernel_name, 1.0) for x in plan.launches),
         )
 
 
