@@ -1,0 +1,85 @@
+"""Requests, requested bytes and 32-byte sectors, against hand-counted patterns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.emulator.cuda_kernel import run
+
+N = 4096
+A = {"A": np.arange(N, dtype=np.float32), "B": np.zeros(N, dtype=np.float32)}
+
+
+def counted(source: str, threads_per_block: int = 128, blocks: int = 1) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """(buffer, opcode) -> requests, requested bytes, sectors."""
+    import cupy
+
+    from harness.compilers import DevicePointer, compile_kernel
+    from harness.emulator.machine import layout as at
+    from harness.executors.emulator import native_kernel
+
+    kernel = cupy.RawKernel(source, "k")
+    _, counts = run(kernel, A, ("A", "B"), grid=(blocks, 1, 1), block=(threads_per_block, 1, 1))
+    pointers = tuple(DevicePointer(at.buffer_address(i), (N,), "float32") for i in range(2))
+    code = native_kernel(compile_kernel(kernel, pointers, "sm_90"))
+    rows: dict[tuple[str, str], list[int]] = {}
+    for site in counts.sites:
+        row = rows.setdefault((site.buffer, code.sites[site.site].opcode), [0, 0, 0])
+        for index, value in enumerate((site.requests, site.requested_bytes, site.sectors)):
+            row[index] += value
+    return {key: (row[0], row[1], row[2]) for key, row in rows.items()}
+
+
+def kernel(body: str) -> str:
+    return 'extern "C" __global__ void k(const float* a, float* b) { int i = threadIdx.x; ' + body + " }"
+
+
+@pytest.mark.parametrize(
+    ("body", "load", "store"),
+    [
+        ("b[i] = a[i];", (4, 512, 16), (4, 512, 16)),
+        ("b[i] = a[i + 1];", (4, 512, 20), (4, 512, 16)),  # each warp's 128 bytes straddle five sectors
+        ("b[i] = a[2 * i];", (4, 512, 32), (4, 512, 16)),
+        ("b[i] = a[8 * i];", (4, 512, 128), (4, 512, 16)),  # a sector for each lane
+        ("b[i] = a[0];", (4, 512, 4), (4, 512, 16)),  # one sector for all lanes
+        ("b[i] = a[127 - i];", (4, 512, 16), (4, 512, 16)),  # backwards is as good
+        ("b[i] = a[(i * 37) % 128];", (4, 512, 58), (4, 512, 16)),
+        ("if (i < 5) b[i] = a[i];", (1, 20, 1), (1, 20, 1)),
+        ("if (i % 2) b[i] = a[i];", (4, 256, 16), (4, 256, 16)),
+        ("((float4*)b)[i] = ((const float4*)a)[i];", (4, 2048, 64), (4, 2048, 64)),
+        ("((float2*)b)[i] = ((const float2*)a)[i];", (4, 1024, 32), (4, 1024, 32)),
+        ("((char*)b)[i] = ((const char*)a)[i];", (4, 128, 4), (4, 128, 4)),
+    ],
+)
+def test_access_patterns(body: str, load: tuple[int, int, int], store: tuple[int, int, int]) -> None:
+    found = counted(kernel(body))
+    if "37" in body:
+        words = (np.arange(128) * 37) % 128
+        load = (4, 512, sum(len(set(words[w * 32 : w * 32 + 32] // 8)) for w in range(4)))
+    assert found == {("A", "ld"): load, ("B", "st"): store}
+
+
+def test_every_block_and_iteration_counts() -> None:
+    found = counted(kernel("for (int j = 0; j < 10; ++j) b[i + 128 * blockIdx.x] += a[i + j * 128];"), blocks=3)
+    assert found["A", "ld"] == (3 * 4 * 10, 3 * 512 * 10, 3 * 16 * 10)
+
+
+def test_atomics_count_once_for_each_request() -> None:
+    found = counted(kernel("atomicAdd(&b[i % 8], a[i]);"))
+    assert found["B", "red" if ("B", "red") in found else "atom"] == (4, 512, 4)
+
+
+def test_local_memory_is_counted_interleaved() -> None:
+    body = "float t[16]; for (int j = 0; j < 16; ++j) t[j] = a[j]; int at = (int)a[i] & 15; b[i] = t[at] + t[at ^ 5];"
+    found = counted(kernel(body), threads_per_block=32)
+    # 64 bytes in each of 32 lanes are written, whatever the width of the stores: 64 sectors.
+    assert found["local", "st"][1:] == (2048, 64)
+
+
+def test_instructions_are_counted_per_warp_and_per_lane() -> None:
+    _, full = run(kernel("b[i] = a[i];"), A, ("A", "B"), block=(64, 1, 1))
+    _, half = run(kernel("b[i] = a[i];"), A, ("A", "B"), block=(48, 1, 1))
+    assert full.warp_instructions == half.warp_instructions > 0
+    assert full.lane_instructions == 32 * full.warp_instructions
+    assert half.lane_instructions * 4 == full.lane_instructions * 3

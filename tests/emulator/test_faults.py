@@ -1,0 +1,163 @@
+"""Whatever a kernel does wrong becomes one error that says where, and the process lives on."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from numba import cuda
+
+from harness.errors import KernelFault, PlanError
+from tests.emulator.cuda_kernel import cuda_source, run
+
+X = {"X": np.arange(64, dtype=np.float32)}
+
+
+def fault(source: str, kind: str, *words: str, arrays: dict[str, np.ndarray] = X, **launch: object) -> str:
+    """Run a kernel that has to fault in this way; its message holds all the words."""
+    args = tuple(arrays)
+    with pytest.raises(KernelFault) as caught:
+        run(source, arrays, args, **launch)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert caught.value.kind == kind, message
+    for word in words:
+        assert word in message, message
+    return message
+
+
+def test_load_behind_the_end_names_line_block_thread_buffer_and_offset() -> None:
+    source = """#line 1 "stray.cu"
+extern "C" __global__ void k(float* x) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    x[i] =
+        x[i + 1];
+}
+"""
+    words = ("kernel k", "stray.cu:4", "block (1, 0, 0)", "thread (31, 0, 0)", "load of 4 bytes", "offset 256")
+    words += ("buffer X, which has 256 bytes",)
+    fault(source, "out of bounds", *words, grid=(2, 1, 1))
+
+
+def test_store_in_front_of_the_beginning() -> None:
+    source = cuda_source("float* x", "x[(int)threadIdx.x - 1] = 1.f;")
+    fault(source, "out of bounds", "store", "offset -4", "buffer X", "thread (0, 0, 0)")
+
+
+def test_a_stray_offset_does_not_reach_the_next_buffer() -> None:
+    arrays = {"X": np.zeros(32, np.float32), "Y": np.zeros(1 << 20, np.float32)}
+    source = cuda_source("float* x, float* y", "y[threadIdx.x] = x[threadIdx.x + 4096];")
+    fault(source, "out of bounds", "load", "offset 16384", "buffer X", arrays=arrays)
+
+
+def test_inactive_lanes_may_hold_wild_addresses() -> None:
+    source = cuda_source("float* x", "int i = threadIdx.x * 1000; if (i < 64) x[i] = 7.f;")
+    after, _ = run(source, X, ("X",))
+    assert after["X"][0] == 7 and after["X"][1] == 1
+
+
+def test_misaligned_vector_load() -> None:
+    source = cuda_source("float* x", "float4 v = *(float4*)(x + threadIdx.x); x[threadIdx.x] = v.x + v.y * v.z - v.w;")
+    fault(source, "misaligned", "load of 16 bytes", "offset 4 bytes", "multiple of 16", "thread (1, 0, 0)")
+
+
+def test_null_pointer() -> None:
+    source = cuda_source("float* x", "if (x[0] == 0.f) *(volatile float*)nullptr = 1.f;")
+    fault(source, "out of bounds", "null pointer")
+
+
+def test_shared_memory_out_of_bounds_static_and_dynamic() -> None:
+    static = cuda_source(
+        "float* x",
+        "int i = threadIdx.x; __shared__ float s[40]; s[i * 2] = x[i]; __syncthreads(); x[i] = s[i];",
+    )
+    fault(static, "out of bounds", "store", "offset 160", "shared memory", "160 bytes", "thread (20, 0, 0)")
+    dynamic = cuda_source(
+        "float* x",
+        "int i = threadIdx.x; extern __shared__ float s[]; s[i] = x[i]; __syncthreads(); x[i] = s[31 - i];",
+    )
+    fault(dynamic, "out of bounds", "shared memory", "offset 124", "124 bytes", shared_bytes=124)
+    after, _ = run(dynamic, X, ("X",), shared_bytes=128)
+    assert list(after["X"][:32]) == list(range(31, -1, -1))
+
+
+def test_local_memory_out_of_bounds() -> None:
+    source = """
+extern "C" __global__ void k(float* x) {
+    float a[8];
+    for (int i = 0; i < 8; ++i) a[i] = x[i];
+    int at = (int)x[threadIdx.x];
+    x[threadIdx.x] = a[at] + a[(at * 3) & 7];
+}
+"""
+    fault(source, "out of bounds", "local memory", "offset 32")
+
+
+def test_a_barrier_in_divergent_code() -> None:
+    source = cuda_source(
+        "float* x", "if (threadIdx.x < 20) { x[threadIdx.x] = 1.f; __syncthreads(); x[threadIdx.x] += 1.f; }"
+    )
+    fault(source, "divergent barrier", "lanes 20-31", "warp 0", "barrier in divergent code")
+
+
+def test_a_barrier_after_some_threads_returned() -> None:
+    source = cuda_source("float* x", "if (threadIdx.x == 5) return; __syncthreads(); x[threadIdx.x] = 0.f;")
+    fault(source, "divergent barrier", "lanes 5 of warp 0")
+
+
+def test_deadlock_says_who_waits_where_and_who_has_gone() -> None:
+    source = """#line 1 "waits.cu"
+extern "C" __global__ void k(float* x) {
+    if (threadIdx.x < 64) {
+        x[threadIdx.x] = 1.f;
+        __syncthreads();
+        x[threadIdx.x] += 1.f;
+    }
+}
+"""
+    fault(source, "barrier deadlock", "warps 0-1 wait", "waits.cu:4", "warps 2-3 have exited", block=(128, 1, 1))
+
+
+def test_deadlock_between_two_barriers() -> None:
+    source = """
+extern "C" __global__ void k(float* x) {
+    if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");
+    x[threadIdx.x] = 1.f;
+}
+"""
+    fault(source, "barrier deadlock", "warps 0 wait", "warps 1 wait", block=(64, 1, 1))
+
+
+def test_an_endless_loop_meets_the_step_limit() -> None:
+    source = cuda_source("volatile float* x", "while (x[0] == 0.f) {}")
+    fault(source, "step limit", "2000000 instructions", "--step-limit")
+
+
+def test_a_trap_and_a_failed_assertion() -> None:
+    fault(cuda_source("float* x", "if (x[threadIdx.x] == 9.f) __trap();"), "trap", "thread (9, 0, 0)")
+
+
+def test_the_first_faulting_block_is_reported_whatever_the_number_of_cores() -> None:
+    source = cuda_source("float* x", "if (blockIdx.x % 7 == 5) x[-1 - (int)blockIdx.x] = 0.f;")
+    messages = {fault(source, "out of bounds", "block (5, 0, 0)", grid=(400, 1, 1), threads=n) for n in (1, 2, 3)}
+    assert len(messages) == 1
+
+
+def test_numba_kernels_are_reported_at_their_own_line() -> None:
+    @cuda.jit
+    def k(x):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        x[i + 40] = numba.float32(1.0)
+
+    with pytest.raises(KernelFault, match=r"test_faults\.py:\d+ .*out of bounds store of 4 bytes at offset 256 .*X"):
+        run(k, X, ("X",))
+
+
+def test_too_much_shared_memory_is_refused() -> None:
+    with pytest.raises(PlanError, match="shared memory"):
+        run(cuda_source("float* x", "x[0] = 0.f;"), X, ("X",), shared_bytes=300_000)
+
+
+def test_the_executor_lives_on_after_a_fault() -> None:
+    fault(cuda_source("float* x", "x[1000] = 0.f;"), "out of bounds")
+    after, _ = run(cuda_source("float* x", "x[threadIdx.x] = 2.f;"), X, ("X",))
+    assert (after["X"][:32] == 2).all() and after["X"][32] == 32
