@@ -1,0 +1,67 @@
+"""Tiles: what the algorithms here have in common, whatever their loop order.
+
+A tile is Br query rows or Bc keys of one head, in float32 in shared memory. tiles.cuh (CUDA) and numba_tiles.py (Numba)
+bring tiles on chip, multiply them and take them back; `sectors` says how many bytes that moves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.problem import Problem
+
+THREADS_X = 16
+"""Threads that share a row of a tile: half a warp."""
+THREADS_Y = 8
+SHARED_BYTES = 48 * 1024
+"""What a block may have of shared memory on every GPU without asking for more."""
+
+
+class Tile(NamedTuple):
+    """Sizes of tiles, in the papers' letters."""
+
+    Br: int
+    """Query rows."""
+    Bc: int
+    """Keys."""
+
+
+def default_tile(head_dim: int) -> Tile:
+    """The tile of the algorithms that keep Q_i, one of K_j and V_j, and S or P on chip.
+
+    The largest of these shapes whose tiles fit `SHARED_BYTES`, with at most 32 elements of O per thread:
+    (Br + Bc) (d + 1) + Br (Bc + 1) floats.
+    """
+    if head_dim <= 64:
+        return Tile(64, 32)
+    if head_dim <= 128:
+        return Tile(32, 32)
+    return Tile(16, 16)
+
+
+def blocks(extent: Any, size: int) -> Any:
+    """How many blocks of `size` cover `extent`, a number or an array."""
+    return -(-extent // size)
+
+
+def unsupported(problem: Problem) -> str | None:
+    """Why no variant here can take the problem, or None."""
+    if problem.head_dim > 256:
+        return f"head_dim is {problem.head_dim}; tiles of more than 256 elements per row do not fit shared memory"
+    for field in ("heads", "batch"):
+        if getattr(problem, field) > 65_535:
+            return f"{field} is {getattr(problem, field)}; a grid has at most 65,535 blocks along y and z"
+    if not np.isfinite(np.float32(problem.tau)):
+        return f"scale is {problem.tau:g}; float32, in which scores are computed, does not hold that"
+    return None
+
+
+def grid(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
+    """The grid of a kernel with so many blocks per query head."""
+    return (blocks_per_head, problem.heads, problem.batch)
+
+
+BLOCK = (THREADS_X, THREADS_Y)
+"""The thread block of every kernel here."""

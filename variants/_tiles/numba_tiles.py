@@ -1,0 +1,254 @@
+"""What every algorithm here does with tiles: bring them on chip, multiply them, take them back.
+
+The CUDA twin of this text is tiles.cuh: same names, same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+from numba import cuda, float32, int32, uint16, uint32
+from numba.cuda import libdevice
+
+from variants._tiles import THREADS_X, THREADS_Y, Tile
+
+TX = THREADS_X
+TY = THREADS_Y
+THREADS = TX * TY
+MINUS_INFINITY = np.float32(-np.inf)
+ZERO = np.float32(0)
+ONE = np.float32(1)
+
+# Numba computes indices in 64 bits and lets a negative one count from the end. A mask shows the compiler that an index
+# is not negative, which drops that test and turns divisions into shifts and multiplications.
+X_MASK = TX - 1
+Y_MASK = TY - 1
+GRID_MASK = 0x7FFFFFFF
+
+
+@cuda.jit(device=True, forceinline=True)
+def thread_index():
+    return (cuda.threadIdx.y & Y_MASK) * TX + (cuda.threadIdx.x & X_MASK)
+
+
+# The grid is (blocks of a head, heads, batch); `group` heads share K and V.
+@cuda.jit(device=True, forceinline=True)
+def block_index():
+    return cuda.blockIdx.x & GRID_MASK
+
+
+@cuda.jit(device=True, forceinline=True)
+def head_index():
+    return cuda.blockIdx.y & GRID_MASK
+
+
+@cuda.jit(device=True, forceinline=True)
+def kv_head_index(group):
+    return uint32(cuda.blockIdx.y) // uint32(group)
+
+
+@cuda.jit(device=True, forceinline=True)
+def batch_index():
+    return cuda.blockIdx.z & GRID_MASK
+
+
+# How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
+@cuda.jit(device=True, forceinline=True)
+def keys_seen(row, q_len, kv_len, causal):
+    return min(max(row + 1 - q_len + kv_len, 0), kv_len) if causal else kv_len
+
+
+# Maximum and sum over neighbouring lanes: TX of them share a row of a tile.
+@cuda.jit(device=True, forceinline=True)
+def lanes_max(x, lanes):
+    distance = lanes // 2
+    while distance > 0:
+        x = max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, distance))
+        distance //= 2
+    return x
+
+
+@cuda.jit(device=True, forceinline=True)
+def lanes_sum(x, lanes):
+    distance = lanes // 2
+    while distance > 0:
+        x += cuda.shfl_xor_sync(0xFFFFFFFF, x, distance)
+        distance //= 2
+    return x
+
+
+# exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
+@cuda.jit(device=True, forceinline=True)
+def exp_below(x, m):
+    return math.exp(x - (ZERO if m == MINUS_INFINITY else m))
+
+
+@functools.lru_cache(maxsize=None)
+def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
+    """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements."""
+    D, (BR, BC) = head_dim, tile
+    # 128 threads stand in TY = 8 rows of TX = 16. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
+    # such row every 16th element from tx on. A row lies in half a warp, so its maximum and sum need only shuffles.
+    TM = -(-BR // TY)  # rows of S and O per thread
+    TN = -(-BC // TX)  # keys per thread and row of S
+    TD = -(-D // TX)  # elements per thread and row of O
+    P_ROWS = TY * TM  # rows of P in shared memory: those beyond Br belong to threads at the edge
+    # Strides of tiles in shared memory. Odd, so that the same column of adjacent rows lies in different banks.
+    LD = D | 1
+    LP = TN * TX + 1
+
+    @cuda.jit(device=True, forceinline=True)
+    def row_of(i):
+        return (cuda.threadIdx.y & Y_MASK) * TM + i
+
+    @cuda.jit(device=True, forceinline=True)
+    def column_of(j):
+        return (cuda.threadIdx.x & X_MASK) + TX * j
+
+    # A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
+    @cuda.jit(device=True, forceinline=True)
+    def tile_row(i):
+        return row_of(i) if BR == TY * TM else min(row_of(i), BR - 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def tile_key(j):
+        return column_of(j) if BC == TX * TN else min(column_of(j), BC - 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def tile_element(j):
+        return column_of(j) if D == TX * TD else min(column_of(j), D - 1)
+
+    # How many keys of the tile that starts at first_key each row of this thread sees; below 1: it sees none.
+    @cuda.jit(device=True, forceinline=True)
+    def keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal):
+        for i in range(TM):
+            seen[i] = min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key)
+
+    # S = Q_i K_j^T, each element one sum over D in ascending order.
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_Q_Kt(S, Q_tile, K_tile):
+        for i in range(TM):
+            for j in range(TN):
+                S[i, j] = ZERO
+        for k in range(D):
+            for i in range(TM):
+                q = Q_tile[tile_row(i), k]
+                for j in range(TN):
+                    S[i, j] += q * K_tile[tile_key(j), k]
+
+    # S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
+    # seen[i]: how many keys of this tile row i sees.
+    @cuda.jit(device=True, forceinline=True)
+    def scale_and_mask(S, tau, seen):
+        for i in range(TM):
+            for j in range(TN):
+                S[i, j] = tau * S[i, j] if column_of(j) < seen[i] else MINUS_INFINITY
+
+    # rowmax(S) of row i of S; the same in all lanes that share the row.
+    @cuda.jit(device=True, forceinline=True)
+    def row_max(S, i):
+        largest = S[i, 0]
+        for j in range(1, TN):
+            largest = max(largest, S[i, j])
+        return lanes_max(largest, TX)
+
+    # O += P V_j over the tile's `keys` keys in ascending order; the first `seen_by_all` of them no row is blind to.
+    # From there on a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
+    @cuda.jit(device=True, forceinline=True)
+    def add_P_V(O, P_tile, V_tile, seen_by_all, keys, seen):
+        for k in range(seen_by_all):
+            for i in range(TM):
+                p = P_tile[row_of(i), k]
+                for j in range(TD):
+                    O[i, j] += p * V_tile[k, tile_element(j)]
+        for k in range(seen_by_all, keys):
+            for i in range(TM):
+                p = P_tile[row_of(i), k]
+                for j in range(TD):
+                    if k < seen[i]:
+                        O[i, j] += p * V_tile[k, tile_element(j)]
+
+    return SimpleNamespace(
+        TM=TM,
+        TN=TN,
+        TD=TD,
+        P_ROWS=P_ROWS,
+        LD=LD,
+        LP=LP,
+        row_of=row_of,
+        column_of=column_of,
+        tile_row=tile_row,
+        keys_seen_in_tile=keys_seen_in_tile,
+        multiply_Q_Kt=multiply_Q_Kt,
+        scale_and_mask=scale_and_mask,
+        row_max=row_max,
+        add_P_V=add_P_V,
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def copies(D: int, dtype: str) -> tuple[Callable, Callable]:  # noqa: N803 - as in tiles.cuh
+    """Device functions `load_tile` and `store_tile` for rows of D elements, stored as `dtype`."""
+    widen, narrow = conversions(dtype)
+
+    # `rows` rows of global memory -> a tile of `extent` rows; zeros below, so that nothing stale is left in the tile.
+    # The rows of a head lie one after the other: the block reads them as one run, 32 consecutive elements per warp.
+    @cuda.jit(device=True, forceinline=True)
+    def load_tile(tile, extent, source, first_row, rows):
+        e = thread_index()
+        while e < extent * D:
+            x = ZERO
+            if e < rows * D:
+                x = widen(source[first_row + e // D, e % D])
+            tile[e // D, e % D] = x
+            e += THREADS
+
+    # The first `rows` rows of a tile -> global memory, as one run.
+    @cuda.jit(device=True, forceinline=True)
+    def store_tile(target, first_row, tile, rows):
+        for e in range(thread_index(), rows * D, THREADS):
+            target[first_row + e // D, e % D] = narrow(tile[e // D, e % D])
+
+    return load_tile, store_tile
+
+
+@functools.lru_cache(maxsize=None)
+def conversions(dtype: str) -> tuple[Callable, Callable]:
+    """Device functions from what is stored to float32 and back, rounding to nearest even."""
+    if dtype == "bfloat16":
+
+        @cuda.jit(device=True, forceinline=True)
+        def widen(bits):
+            return libdevice.int_as_float(int32(uint32(bits) << 16))
+
+        @cuda.jit(device=True, forceinline=True)
+        def narrow(x):
+            bits = uint32(libdevice.float_as_int(x))
+            rounded = uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+            return rounded if x == x else uint16(0x7FFF)  # rounding a NaN's bits up could make an infinity of it
+
+    elif dtype == "float16":
+
+        @cuda.jit(device=True, forceinline=True)
+        def widen(x):
+            return float32(x)
+
+        @cuda.jit(device=True, forceinline=True)
+        def narrow(x):
+            return np.float16(x)
+
+    else:
+
+        @cuda.jit(device=True, forceinline=True)
+        def widen(x):
+            return x
+
+        @cuda.jit(device=True, forceinline=True)
+        def narrow(x):
+            return x
+
+    return widen, narrow

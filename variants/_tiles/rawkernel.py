@@ -1,0 +1,33 @@
+"""CUDA sources that begin with tiles.cuh -> `cupy.RawKernel`."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import Any
+
+from variants._tiles import Tile
+
+
+def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
+    """The compile-time parameters of tiles.cuh."""
+    return (f"-DD={head_dim}", f"-DBR={tile.Br}", f"-DBC={tile.Bc}", f"-DSTORED_AS_{dtype}")
+
+
+@functools.lru_cache(maxsize=None)
+def raw_kernel(algorithm: str, name: str, options: tuple[str, ...]) -> Any:
+    """The kernel `name` of variants/`algorithm`/kernel.cu."""
+    import cupy
+
+    return cupy.RawKernel(_source(algorithm), name, options=options)
+
+
+@functools.lru_cache(maxsize=None)
+def _source(algorithm: str) -> str:
+    # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile errors,
+    # profilers and the emulator name the file as the user sees it.
+    files = (("_tiles", "tiles.cuh"), (algorithm, "kernel.cu"))
+    return "".join(
+        f'#line 1 "variants/{folder}/{file}"\n{resources.files(f"variants.{folder}").joinpath(file).read_text()}\n'
+        for folder, file in files
+    )

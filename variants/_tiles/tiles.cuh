@@ -1,0 +1,182 @@
+// What every algorithm here does with tiles: bring them on chip, multiply them, take them back. The Numba twin of this
+// text is numba_tiles.py: same names, same order.
+//
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), and how Q, K, V, O are stored.
+
+#if defined(STORED_AS_float16)
+#include <cuda_fp16.h>
+typedef __half stored;
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ void narrow(float x, __half *to) { *to = __float2half_rn(x); }
+#elif defined(STORED_AS_bfloat16)
+#include <cuda_bf16.h>
+typedef __nv_bfloat16 stored;
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ void narrow(float x, __nv_bfloat16 *to) { *to = __float2bfloat16_rn(x); }
+#else
+typedef float stored;
+#endif
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
+
+// 128 threads stand in TY = 8 rows of TX = 16. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
+// such row every 16th element from tx on. A row lies in half a warp, so its maximum and sum need only shuffles.
+constexpr int THREADS = 128;
+constexpr int TX = 16;
+constexpr int TY = THREADS / TX;
+constexpr int TM = (BR + TY - 1) / TY;  // rows of S and O per thread
+constexpr int TN = (BC + TX - 1) / TX;  // keys per thread and row of S
+constexpr int TD = (D + TX - 1) / TX;   // elements per thread and row of O
+constexpr int P_ROWS = TY * TM;         // rows of P in shared memory: those beyond BR belong to threads at the edge
+// Strides of tiles in shared memory. Odd, so that the same column of adjacent rows lies in different banks.
+constexpr int LD = D | 1;
+constexpr int LP = TN * TX + 1;
+
+#define MINUS_INFINITY __int_as_float(0xff800000)
+
+__device__ __forceinline__ int thread_index() { return threadIdx.y * TX + threadIdx.x; }
+
+// The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
+__device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
+__device__ __forceinline__ size_t kv_head_index(unsigned group)
+{
+    return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
+}
+
+__device__ __forceinline__ int row_of(int i) { return threadIdx.y * TM + i; }
+__device__ __forceinline__ int column_of(int j) { return threadIdx.x + TX * j; }
+
+// A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
+__device__ __forceinline__ int tile_row(int i) { return BR == TY * TM ? row_of(i) : min(row_of(i), BR - 1); }
+__device__ __forceinline__ int tile_key(int j) { return BC == TX * TN ? column_of(j) : min(column_of(j), BC - 1); }
+__device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? column_of(j) : min(column_of(j), D - 1); }
+
+// How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
+__device__ __forceinline__ int keys_seen(int row, int q_len, int kv_len, int causal)
+{
+    return causal ? min(max(row + 1 - q_len + kv_len, 0), kv_len) : kv_len;
+}
+
+// The same for the tile of keys that starts at first_key and for each row of this thread; below 1 where it sees none.
+__device__ __forceinline__ void keys_seen_in_tile(int (&seen)[TM], int first_row, int first_key, int q_len, int kv_len,
+                                                  int causal)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        seen[i] = min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key);
+    }
+}
+
+// `rows` rows of global memory -> a tile of EXTENT rows; zeros below, so that nothing stale is left in the tile.
+// The rows of a head lie one after the other: the block reads them as one run, 32 consecutive elements per warp.
+template <int EXTENT, typename element>
+__device__ __forceinline__ void load_tile(float *tile, const element *source, int rows)
+{
+#pragma unroll 4
+    for (int n = 0; n < (EXTENT * D + THREADS - 1) / THREADS; ++n) {
+        const int e = n * THREADS + thread_index();
+        if (EXTENT * D % THREADS == 0 || e < EXTENT * D) {
+            tile[e / D * LD + e % D] = e < rows * D ? widen(source[e]) : 0.0f;
+        }
+    }
+}
+
+// The first `rows` rows of a tile -> global memory, as one run.
+template <typename element>
+__device__ __forceinline__ void store_tile(element *target, const float *tile, int rows)
+{
+#pragma unroll 1
+    for (int e = thread_index(); e < rows * D; e += THREADS) narrow(tile[e / D * LD + e % D], &target[e]);
+}
+
+// S = Q_i K_j^T, each element one sum over D in ascending order.
+__device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q_tile, const float *K_tile)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) S[i][j] = 0.0f;
+#pragma unroll 2
+    for (int k = 0; k < D; ++k) {
+        float key[TN];
+#pragma unroll
+        for (int j = 0; j < TN; ++j) key[j] = K_tile[tile_key(j) * LD + k];
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const float q = Q_tile[tile_row(i) * LD + k];
+#pragma unroll
+            for (int j = 0; j < TN; ++j) S[i][j] += q * key[j];
+        }
+    }
+}
+
+// S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
+// seen[i]: how many keys of this tile row i sees.
+__device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, const int (&seen)[TM])
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) S[i][j] = column_of(j) < seen[i] ? tau * S[i][j] : MINUS_INFINITY;
+}
+
+// Maximum and sum over neighbouring lanes: TX of them share a row of a tile.
+template <int LANES>
+__device__ __forceinline__ float lanes_max(float x)
+{
+#pragma unroll
+    for (int distance = LANES / 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
+    return x;
+}
+
+template <int LANES>
+__device__ __forceinline__ float lanes_sum(float x)
+{
+#pragma unroll
+    for (int distance = LANES / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+    return x;
+}
+
+// exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
+__device__ __forceinline__ float exp_below(float x, float m) { return expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
+
+// rowmax(S) of one row of S; the same in all lanes that share the row.
+__device__ __forceinline__ float row_max(const float (&S_i)[TN])
+{
+    float largest = S_i[0];
+#pragma unroll
+    for (int j = 1; j < TN; ++j) largest = fmaxf(largest, S_i[j]);
+    return lanes_max<TX>(largest);
+}
+
+// O += P V_j over the tile's `keys` keys in ascending order; the first `seen_by_all` of them no row is blind to.
+// From there on a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
+__device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int seen_by_all,
+                                        int keys, const int (&seen)[TM])
+{
+    int k = 0;
+#pragma unroll 2
+    for (; k < seen_by_all; ++k) {
+        float v[TD];
+#pragma unroll
+        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LD + tile_element(j)];
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const float p = P_tile[row_of(i) * LP + k];
+#pragma unroll
+            for (int j = 0; j < TD; ++j) O[i][j] += p * v[j];
+        }
+    }
+#pragma unroll 1
+    for (; k < keys; ++k) {
+        float v[TD];
+#pragma unroll
+        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LD + tile_element(j)];
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const float p = P_tile[row_of(i) * LP + k];
+#pragma unroll
+            for (int j = 0; j < TD; ++j) O[i][j] = k < seen[i] ? O[i][j] + p * v[j] : O[i][j];
+        }
+    }
+}

@@ -1,0 +1,139 @@
+// FlashAttention, forward pass: Dao et al. 2022, arXiv 2205.14135, algorithm 1. Line numbers are the paper's.
+// _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
+//
+// O is rewritten once per K/V block. It is kept in float32, for rounding it to 16 bits every time would add up;
+// fa1_round writes it in the problem's own dtype in the end.
+
+// Line 2: O = 0, l = 0, m = -inf in global memory.
+extern "C" __global__ __launch_bounds__(THREADS) void fa1_initialise(
+    float *__restrict__ O, float *__restrict__ l, float *__restrict__ m, int q_len)
+{
+    const int first_row = blockIdx.x * BR;
+    const int rows = min(BR, q_len - first_row);
+    const size_t first_stat = head_index() * q_len + first_row;
+    for (int e = thread_index(); e < rows * D; e += THREADS) O[first_stat * D + e] = 0.0f;
+    for (int r = thread_index(); r < rows; r += THREADS) {
+        l[first_stat + r] = 0.0f;
+        m[first_stat + r] = MINUS_INFINITY;
+    }
+}
+
+// Lines 3 to 15: one block per head.
+extern "C" __global__ __launch_bounds__(THREADS) void fa1(
+    const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, float *__restrict__ O,
+    float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, int causal)
+{
+    __shared__ float K_tile[BC * LD];
+    __shared__ float V_tile[BC * LD];
+    __shared__ float Q_tile[BR * LD];
+    __shared__ float O_tile[BR * LD];
+    __shared__ float P_tile[P_ROWS * LP];
+    __shared__ float l_tile[BR];
+    __shared__ float m_tile[BR];
+
+    const int t = thread_index();
+    const size_t first_q = head_index() * q_len;
+    const size_t first_kv = kv_head_index(group) * kv_len;
+
+    // Line 5: for all K_j, V_j.
+    for (int first_key = 0; first_key < kv_len; first_key += BC) {
+        // Line 6: load K_j, V_j.
+        const int keys = min(BC, kv_len - first_key);
+        load_tile<BC>(K_tile, K + (first_kv + first_key) * D, keys);
+        load_tile<BC>(V_tile, V + (first_kv + first_key) * D, keys);
+
+        // Line 7: for all Q_i, from the first on that has a row which sees key first_key.
+        const int first_seeing = causal ? max(first_key + q_len - kv_len, 0) : 0;
+        for (int first_row = first_seeing / BR * BR; first_row < q_len; first_row += BR) {
+            // Line 8: load Q_i, O_i, l_i, m_i.
+            const int rows = min(BR, q_len - first_row);
+            load_tile<BR>(Q_tile, Q + (first_q + first_row) * D, rows);
+            load_tile<BR>(O_tile, O + (first_q + first_row) * D, rows);
+            for (int r = t; r < BR; r += THREADS) {
+                l_tile[r] = r < rows ? l[first_q + first_row + r] : 0.0f;
+                m_tile[r] = r < rows ? m[first_q + first_row + r] : MINUS_INFINITY;
+            }
+            __syncthreads();
+
+            // Line 9: S = tau Q_i K_j^T.
+            float S[TM][TN];
+            int seen[TM];
+            multiply_Q_Kt(S, Q_tile, K_tile);
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
+            scale_and_mask(S, tau, seen);
+
+            float l_new[TM], m_new[TM], weight_old[TM], weight_new[TM];
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                // Line 10: m~ = rowmax(S), P~ = exp(S - m~), l~ = rowsum(P~).
+                const float m_here = row_max(S[i]);
+                float sum = 0.0f;
+#pragma unroll
+                for (int j = 0; j < TN; ++j) {
+                    const float p = exp_below(S[i][j], m_here);
+                    P_tile[row_of(i) * LP + column_of(j)] = p;
+                    sum += p;
+                }
+                const float l_here = lanes_sum<TX>(sum);
+
+                // Line 11: m_new = max(m, m~), l_new = exp(m - m_new) l + exp(m~ - m_new) l~.
+                const float m_old = m_tile[tile_row(i)];
+                m_new[i] = fmaxf(m_old, m_here);
+                const float old_part = exp_below(m_old, m_new[i]) * l_tile[tile_row(i)];
+                const float correction = exp_below(m_here, m_new[i]);
+                l_new[i] = old_part + correction * l_here;
+
+                // What line 12 multiplies O and P~ V by. Where nothing was seen yet, O stays 0.
+                const float inverse = l_new[i] == 0.0f ? 0.0f : 1.0f / l_new[i];
+                weight_old[i] = old_part * inverse;
+                weight_new[i] = correction * inverse;
+            }
+            __syncthreads();
+
+            // Line 12: O_i = diag(l_new)^-1 (diag(l) exp(m - m_new) O_i + exp(m~ - m_new) P~ V_j).
+            float PV[TM][TD];
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TD; ++j) PV[i][j] = 0.0f;
+            const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal) - first_key;
+            add_P_V(PV, P_tile, V_tile, min(max(seen_by_first, 0), keys), keys, seen);
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                if (row_of(i) < BR) {
+#pragma unroll
+                    for (int j = 0; j < TD; ++j) {
+                        if (column_of(j) < D) {
+                            float *O_ij = &O_tile[row_of(i) * LD + column_of(j)];
+                            *O_ij = weight_old[i] * *O_ij + weight_new[i] * PV[i][j];
+                        }
+                    }
+                    if (threadIdx.x == 0) {
+                        l_tile[row_of(i)] = l_new[i];
+                        m_tile[row_of(i)] = m_new[i];
+                    }
+                }
+            }
+            __syncthreads();
+
+            // Lines 12 and 13: write O_i, l_i, m_i. Each thread reads back only what it wrote itself.
+            store_tile(O + (first_q + first_row) * D, O_tile, rows);
+            for (int r = t; r < rows; r += THREADS) {
+                l[first_q + first_row + r] = l_tile[r];
+                m[first_q + first_row + r] = m_tile[r];
+            }
+        }
+    }
+}
+
+// Line 16: return O, in the problem's own dtype.
+extern "C" __global__ __launch_bounds__(THREADS) void fa1_round(
+    const float *__restrict__ O_running, stored *__restrict__ O, int q_len)
+{
+    const int first_row = blockIdx.x * BR;
+    const int rows = min(BR, q_len - first_row);
+    const size_t first_element = (head_index() * q_len + first_row) * D;
+    for (int e = thread_index(); e < rows * D; e += THREADS) {
+        narrow(O_running[first_element + e], &O[first_element + e]);
+    }
+}

@@ -1,0 +1,177 @@
+"""FlashAttention, forward pass: Dao et al. 2022, arXiv 2205.14135, algorithm 1. Line numbers are the paper's.
+
+O is rewritten once per K/V block. It is kept in float32, for rounding it to 16 bits every time would add up; fa1_round
+writes it in the problem's own dtype in the end. The CUDA twin is kernel.cu.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+from numba import cuda, float32, int32
+
+from variants._tiles import Tile
+from variants._tiles.numba_tiles import (
+    MINUS_INFINITY,
+    ONE,
+    THREADS,
+    TX,
+    ZERO,
+    batch_index,
+    block_index,
+    conversions,
+    copies,
+    exp_below,
+    head_index,
+    keys_seen,
+    kv_head_index,
+    lanes_sum,
+    numba_tiles,
+    thread_index,
+)
+
+
+@functools.lru_cache(maxsize=None)
+def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
+    """The kernels `fa1_initialise`, `fa1` and `fa1_round` for these compile-time parameters."""
+    D, (BR, BC) = head_dim, tile
+    load_tile, store_tile = copies(D, dtype)
+    load_running_tile, store_running_tile = copies(D, "float32")
+    _, narrow = conversions(dtype)
+    tiles = numba_tiles(head_dim, tile)
+    TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
+    P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
+    row_of, column_of, tile_row, keys_seen_in_tile = (
+        tiles.row_of,
+        tiles.column_of,
+        tiles.tile_row,
+        tiles.keys_seen_in_tile,
+    )
+    multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
+    add_P_V = tiles.add_P_V
+
+    # Line 2: O = 0, l = 0, m = -inf in global memory.
+    @cuda.jit
+    def fa1_initialise(O, l, m):
+        q_len = O.shape[2]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        O_head = O[batch_index(), head_index()]
+        l_head = l[batch_index(), head_index()]
+        m_head = m[batch_index(), head_index()]
+        for e in range(thread_index(), rows * D, THREADS):
+            O_head[first_row + e // D, e % D] = ZERO
+        for r in range(thread_index(), rows, THREADS):
+            l_head[first_row + r] = ZERO
+            m_head[first_row + r] = MINUS_INFINITY
+
+    # Lines 3 to 15: one block per head.
+    @cuda.jit
+    def fa1(Q, K, V, O, l, m, group, tau, causal):
+        K_tile = cuda.shared.array((BC, LD), float32)
+        V_tile = cuda.shared.array((BC, LD), float32)
+        Q_tile = cuda.shared.array((BR, LD), float32)
+        O_tile = cuda.shared.array((BR, LD), float32)
+        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        l_tile = cuda.shared.array(BR, float32)
+        m_tile = cuda.shared.array(BR, float32)
+        S = cuda.local.array((TM, TN), float32)
+        PV = cuda.local.array((TM, TD), float32)
+        l_new = cuda.local.array(TM, float32)
+        m_new = cuda.local.array(TM, float32)
+        weight_old = cuda.local.array(TM, float32)
+        weight_new = cuda.local.array(TM, float32)
+        seen = cuda.local.array(TM, int32)
+
+        t = thread_index()
+        q_len, kv_len = Q.shape[2], K.shape[2]
+        Q_head = Q[batch_index(), head_index()]
+        K_head = K[batch_index(), kv_head_index(group)]
+        V_head = V[batch_index(), kv_head_index(group)]
+        O_head = O[batch_index(), head_index()]
+        l_head = l[batch_index(), head_index()]
+        m_head = m[batch_index(), head_index()]
+
+        # Line 5: for all K_j, V_j.
+        for first_key in range(0, kv_len, BC):
+            # Line 6: load K_j, V_j.
+            keys = min(BC, kv_len - first_key)
+            load_tile(K_tile, BC, K_head, first_key, keys)
+            load_tile(V_tile, BC, V_head, first_key, keys)
+
+            # Line 7: for all Q_i, from the first on that has a row which sees key first_key.
+            first_seeing = max(first_key + q_len - kv_len, 0) if causal else 0
+            for first_row in range(first_seeing // BR * BR, q_len, BR):
+                # Line 8: load Q_i, O_i, l_i, m_i.
+                rows = min(BR, q_len - first_row)
+                load_tile(Q_tile, BR, Q_head, first_row, rows)
+                load_running_tile(O_tile, BR, O_head, first_row, rows)
+                for r in range(t, BR, THREADS):
+                    l_tile[r] = l_head[first_row + r] if r < rows else ZERO
+                    m_tile[r] = m_head[first_row + r] if r < rows else MINUS_INFINITY
+                cuda.syncthreads()
+
+                # Line 9: S = tau Q_i K_j^T.
+                multiply_Q_Kt(S, Q_tile, K_tile)
+                keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
+                scale_and_mask(S, tau, seen)
+
+                for i in range(TM):
+                    # Line 10: m~ = rowmax(S), P~ = exp(S - m~), l~ = rowsum(P~).
+                    m_here = row_max(S, i)
+                    total = ZERO
+                    for j in range(TN):
+                        p = exp_below(S[i, j], m_here)
+                        P_tile[row_of(i), column_of(j)] = p
+                        total += p
+                    l_here = lanes_sum(total, TX)
+
+                    # Line 11: m_new = max(m, m~), l_new = exp(m - m_new) l + exp(m~ - m_new) l~.
+                    m_old = m_tile[tile_row(i)]
+                    m_new[i] = max(m_old, m_here)
+                    old_part = exp_below(m_old, m_new[i]) * l_tile[tile_row(i)]
+                    correction = exp_below(m_here, m_new[i])
+                    l_new[i] = old_part + correction * l_here
+
+                    # What line 12 multiplies O and P~ V by. Where nothing was seen yet, O stays 0.
+                    inverse = ZERO if l_new[i] == ZERO else ONE / l_new[i]
+                    weight_old[i] = old_part * inverse
+                    weight_new[i] = correction * inverse
+                cuda.syncthreads()
+
+                # Line 12: O_i = diag(l_new)^-1 (diag(l) exp(m - m_new) O_i + exp(m~ - m_new) P~ V_j).
+                for i in range(TM):
+                    for j in range(TD):
+                        PV[i, j] = ZERO
+                seen_by_first = keys_seen(first_row, q_len, kv_len, causal) - first_key
+                add_P_V(PV, P_tile, V_tile, min(max(seen_by_first, 0), keys), keys, seen)
+                for i in range(TM):
+                    if row_of(i) < BR:
+                        for j in range(TD):
+                            if column_of(j) < D:
+                                O_ij = O_tile[row_of(i), column_of(j)]
+                                O_tile[row_of(i), column_of(j)] = weight_old[i] * O_ij + weight_new[i] * PV[i, j]
+                        if cuda.threadIdx.x == 0:
+                            l_tile[row_of(i)] = l_new[i]
+                            m_tile[row_of(i)] = m_new[i]
+                cuda.syncthreads()
+
+                # Lines 12 and 13: write O_i, l_i, m_i. Each thread reads back only what it wrote itself.
+                store_running_tile(O_head, first_row, O_tile, rows)
+                for r in range(t, rows, THREADS):
+                    l_head[first_row + r] = l_tile[r]
+                    m_head[first_row + r] = m_tile[r]
+
+    # Line 16: return O, in the problem's own dtype.
+    @cuda.jit
+    def fa1_round(O_running, O):
+        q_len = O.shape[2]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        running_head = O_running[batch_index(), head_index()]
+        O_head = O[batch_index(), head_index()]
+        for e in range(thread_index(), rows * D, THREADS):
+            O_head[first_row + e // D, e % D] = narrow(running_head[first_row + e // D, e % D])
+
+    return SimpleNamespace(fa1_initialise=fa1_initialise, fa1=fa1, fa1_round=fa1_round)

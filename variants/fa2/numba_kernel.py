@@ -1,0 +1,138 @@
+"""FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
+
+The CUDA twin is kernel.cu.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from numba import cuda, float32, int32
+
+from variants._tiles import Tile
+from variants._tiles.numba_tiles import (
+    MINUS_INFINITY,
+    ONE,
+    TX,
+    ZERO,
+    batch_index,
+    block_index,
+    copies,
+    exp_below,
+    head_index,
+    keys_seen,
+    kv_head_index,
+    lanes_sum,
+    numba_tiles,
+    thread_index,
+)
+
+
+@functools.lru_cache(maxsize=None)
+def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
+    """The kernel for these compile-time parameters."""
+    D, (BR, BC) = head_dim, tile
+    load_tile, store_tile = copies(D, dtype)
+    tiles = numba_tiles(head_dim, tile)
+    TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
+    P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
+    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
+    add_P_V = tiles.add_P_V
+
+    @cuda.jit
+    def fa2(Q, K, V, O, lse, group, tau, causal):
+        Q_tile = cuda.shared.array((BR, LD), float32)
+        KV_tile = cuda.shared.array((BC, LD), float32)  # K_j, then V_j
+        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        l_tile = cuda.shared.array(P_ROWS, float32)
+        m_tile = cuda.shared.array(P_ROWS, float32)
+        S = cuda.local.array((TM, TN), float32)
+        O_acc = cuda.local.array((TM, TD), float32)
+        l = cuda.local.array(TM, float32)
+        m = cuda.local.array(TM, float32)
+        seen = cuda.local.array(TM, int32)
+
+        # Line 3: the block owns Q_i and O_i of one head.
+        q_len, kv_len = Q.shape[2], K.shape[2]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        Q_head = Q[batch_index(), head_index()]
+        K_head = K[batch_index(), kv_head_index(group)]
+        V_head = V[batch_index(), kv_head_index(group)]
+        O_head = O[batch_index(), head_index()]
+        lse_head = lse[batch_index(), head_index()]
+
+        # Line 4: load Q_i.
+        load_tile(Q_tile, BR, Q_head, first_row, rows)
+
+        # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip.
+        for i in range(TM):
+            l[i] = ZERO
+            m[i] = MINUS_INFINITY
+            for j in range(TD):
+                O_acc[i, j] = ZERO
+
+        # Line 6: for all K_j, V_j that the last row of Q_i sees; tiles wholly in the future are not visited.
+        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
+        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
+        for first_key in range(0, seen_by_last, BC):
+            keys = min(BC, kv_len - first_key)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
+
+            # Line 7: load K_j, once nobody reads V_(j-1) any more.
+            cuda.syncthreads()
+            load_tile(KV_tile, BC, K_head, first_key, keys)
+            cuda.syncthreads()
+
+            # Line 8: S = tau Q_i K_j^T.
+            multiply_Q_Kt(S, Q_tile, KV_tile)
+            scale_and_mask(S, tau, seen)
+
+            # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
+            # Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
+            for i in range(TM):
+                m_new = max(m[i], row_max(S, i))
+                correction = exp_below(m[i], m_new)
+                m[i] = m_new
+
+                total = ZERO
+                for j in range(TN):
+                    p = exp_below(S[i, j], m_new)
+                    P_tile[row_of(i), column_of(j)] = p
+                    total += p
+                l[i] = correction * l[i] + lanes_sum(total, TX)
+                for j in range(TD):
+                    O_acc[i, j] *= correction
+
+            # Line 7: load V_j, once nobody reads K_j any more.
+            cuda.syncthreads()
+            load_tile(KV_tile, BC, V_head, first_key, keys)
+            cuda.syncthreads()
+
+            # Line 10, second half: O_i = O_i + P V_j.
+            add_P_V(O_acc, P_tile, KV_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)
+
+        # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
+        cuda.syncthreads()
+        for i in range(TM):
+            inverse = ZERO if l[i] == ZERO else ONE / l[i]
+            for j in range(TD):
+                if row_of(i) < BR and column_of(j) < D:
+                    Q_tile[row_of(i), column_of(j)] = O_acc[i, j] * inverse
+            if cuda.threadIdx.x == 0:
+                l_tile[row_of(i)] = l[i]
+                m_tile[row_of(i)] = m[i]
+        cuda.syncthreads()
+
+        # Line 14: write O_i.
+        store_tile(O_head, first_row, Q_tile, rows)
+
+        # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf where nothing was seen; write it.
+        t = thread_index()
+        if t < rows:
+            lse_head[first_row + t] = m_tile[t] + math.log(l_tile[t])
+
+    return fa2

@@ -1,0 +1,136 @@
+// Standard attention: Dao et al. 2022, arXiv 2205.14135, algorithm 0, in three kernels with S and P in global memory.
+// The softmax is the safe one, Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 2.
+// _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
+//
+// A causal row stops at the last key that it sees: what lies beyond is neither written nor read, in S as in P.
+
+constexpr int WARPS = THREADS / 32;
+__device__ __forceinline__ int warp_index() { return thread_index() / 32; }
+__device__ __forceinline__ int lane_index() { return thread_index() % 32; }
+
+// Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
+extern "C" __global__ __launch_bounds__(THREADS) void three_pass_scores(
+    const stored *__restrict__ Q, const stored *__restrict__ K, stored *__restrict__ S, int q_len, int kv_len,
+    int group, float tau, int causal)
+{
+    __shared__ float Q_tile[BR * LD];
+    __shared__ float K_tile[BC * LD];
+    __shared__ float S_tile[P_ROWS * LP];
+
+    const int first_row = blockIdx.x * BR;
+    const int rows = min(BR, q_len - first_row);
+    const size_t first_stat = head_index() * q_len + first_row;
+    const stored *K_head = K + kv_head_index(group) * kv_len * D;
+    load_tile<BR>(Q_tile, Q + first_stat * D, rows);
+
+    // All K_j that the last row sees; tiles wholly in the future are not visited.
+    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
+    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+        // Load K_j, once nobody reads K_(j-1) any more.
+        __syncthreads();
+        load_tile<BC>(K_tile, K_head + (size_t)first_key * D, min(BC, kv_len - first_key));
+        __syncthreads();
+
+        float S_acc[TM][TN];
+        multiply_Q_Kt(S_acc, Q_tile, K_tile);
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) S_tile[row_of(i) * LP + column_of(j)] = tau * S_acc[i][j];
+
+        // A warp writes a row at a time: 32 consecutive elements.
+        __syncthreads();
+        for (int r = warp_index(); r < rows; r += WARPS) {
+            const int seen = min(BC, keys_seen(first_row + r, q_len, kv_len, causal) - first_key);
+            stored *S_row = S + (first_stat + r) * kv_len + first_key;
+            for (int c = lane_index(); c < seen; c += 32) narrow(S_tile[r * LP + c], &S_row[c]);
+        }
+    }
+}
+
+// Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are those of algorithm 2.
+extern "C" __global__ __launch_bounds__(THREADS) void three_pass_softmax(
+    const stored *__restrict__ S, stored *__restrict__ P, int q_len, int kv_len, int causal)
+{
+    // As much of the row as fits stays on chip; only what lies beyond is read from memory again.
+    __shared__ float S_on_chip[WARPS][ON_CHIP];
+
+    const int row = blockIdx.x * WARPS + warp_index();
+    if (row >= q_len) return;
+    const int seen = keys_seen(row, q_len, kv_len, causal);
+    const size_t first_key = (head_index() * q_len + row) * kv_len;
+    const stored *S_row = S + first_key;
+    float *S_kept = S_on_chip[warp_index()];
+
+    // Lines 1 to 4: m = max_j S_j.
+    float m = MINUS_INFINITY;
+    for (int j = lane_index(); j < seen; j += 32) {
+        const float s = widen(S_row[j]);
+        if (j < ON_CHIP) S_kept[j] = s;
+        m = fmaxf(m, s);
+    }
+    m = lanes_max<32>(m);
+
+    // Lines 5 to 8: l = sum_j exp(S_j - m).
+    float l = 0.0f;
+    for (int j = lane_index(); j < seen; j += 32) {
+        l += exp_below(j < ON_CHIP ? S_kept[j] : widen(S_row[j]), m);
+    }
+    const float inverse = 1.0f / lanes_sum<32>(l);
+
+    // Lines 9 to 11: P_j = exp(S_j - m) / l.
+    for (int j = lane_index(); j < seen; j += 32) {
+        narrow(exp_below(j < ON_CHIP ? S_kept[j] : widen(S_row[j]), m) * inverse, &P[first_key + j]);
+    }
+}
+
+// Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
+extern "C" __global__ __launch_bounds__(THREADS) void three_pass_output(
+    const stored *__restrict__ P, const stored *__restrict__ V, stored *__restrict__ O, int q_len, int kv_len,
+    int group, int causal)
+{
+    __shared__ float V_tile[BC * LD];
+    __shared__ float P_tile[P_ROWS * LP];
+    __shared__ float O_tile[BR * LD];
+
+    const int first_row = blockIdx.x * BR;
+    const int rows = min(BR, q_len - first_row);
+    const size_t first_stat = head_index() * q_len + first_row;
+    const stored *V_head = V + kv_head_index(group) * kv_len * D;
+
+    float O_acc[TM][TD];
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
+
+    const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal);
+    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
+    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+        const int keys = min(BC, kv_len - first_key);
+        int seen[TM];
+        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
+
+        // Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros where no row is.
+        __syncthreads();
+        load_tile<BC>(V_tile, V_head + (size_t)first_key * D, keys);
+        for (int r = warp_index(); r < P_ROWS; r += WARPS) {
+            const int stored_keys = r < rows ? keys_seen(first_row + r, q_len, kv_len, causal) - first_key : 0;
+            const stored *P_row = P + (first_stat + r) * kv_len + first_key;
+            for (int c = lane_index(); c < BC; c += 32) P_tile[r * LP + c] = c < stored_keys ? widen(P_row[c]) : 0.0f;
+        }
+        __syncthreads();
+
+        add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen);
+    }
+
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < TD; ++j) {
+            if (row_of(i) < BR && column_of(j) < D) O_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
+        }
+    }
+    __syncthreads();
+    store_tile(O + first_stat * D, O_tile, rows);
+}

@@ -1,0 +1,181 @@
+"""Standard attention: Dao et al. 2022, arXiv 2205.14135, algorithm 0, in three kernels with S and P in global memory.
+
+The softmax is the safe one, Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 2. A causal row stops at the last
+key that it sees: what lies beyond is neither written nor read, in S as in P. The CUDA twin is kernel.cu.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+from numba import cuda, float32, int32
+
+from variants._tiles import Tile
+from variants._tiles.numba_tiles import (
+    MINUS_INFINITY,
+    ONE,
+    THREADS,
+    ZERO,
+    batch_index,
+    block_index,
+    conversions,
+    copies,
+    exp_below,
+    head_index,
+    keys_seen,
+    kv_head_index,
+    lanes_max,
+    lanes_sum,
+    numba_tiles,
+    thread_index,
+)
+
+WARPS = THREADS // 32
+
+
+@cuda.jit(device=True, forceinline=True)
+def warp_index():
+    return thread_index() // 32
+
+
+@cuda.jit(device=True, forceinline=True)
+def lane_index():
+    return thread_index() % 32
+
+
+@functools.lru_cache(maxsize=None)
+def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> SimpleNamespace:
+    """The kernels `three_pass_scores`, `three_pass_softmax` and `three_pass_output` for these compile-time parameters.
+
+    `on_chip`: how many elements of a row of S the softmax keeps on chip.
+    """
+    D, (BR, BC) = head_dim, tile
+    load_tile, store_tile = copies(D, dtype)
+    widen, narrow = conversions(dtype)
+    tiles = numba_tiles(head_dim, tile)
+    TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
+    P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
+    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
+    ON_CHIP = on_chip
+
+    # Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
+    @cuda.jit
+    def three_pass_scores(Q, K, S, group, tau, causal):
+        Q_tile = cuda.shared.array((BR, LD), float32)
+        K_tile = cuda.shared.array((BC, LD), float32)
+        S_tile = cuda.shared.array((P_ROWS, LP), float32)
+        S_acc = cuda.local.array((TM, TN), float32)
+
+        q_len, kv_len = Q.shape[2], K.shape[2]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        Q_head = Q[batch_index(), head_index()]
+        K_head = K[batch_index(), kv_head_index(group)]
+        S_head = S[batch_index(), head_index()]
+        load_tile(Q_tile, BR, Q_head, first_row, rows)
+
+        # All K_j that the last row sees; tiles wholly in the future are not visited.
+        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
+        for first_key in range(0, seen_by_last, BC):
+            # Load K_j, once nobody reads K_(j-1) any more.
+            cuda.syncthreads()
+            load_tile(K_tile, BC, K_head, first_key, min(BC, kv_len - first_key))
+            cuda.syncthreads()
+
+            multiply_Q_Kt(S_acc, Q_tile, K_tile)
+            for i in range(TM):
+                for j in range(TN):
+                    S_tile[row_of(i), column_of(j)] = tau * S_acc[i, j]
+
+            # A warp writes a row at a time: 32 consecutive elements.
+            cuda.syncthreads()
+            for r in range(warp_index(), rows, WARPS):
+                seen = min(BC, keys_seen(first_row + r, q_len, kv_len, causal) - first_key)
+                for c in range(lane_index(), seen, 32):
+                    S_head[first_row + r, first_key + c] = narrow(S_tile[r, c])
+
+    # Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are algorithm 2's.
+    @cuda.jit
+    def three_pass_softmax(S, P, causal):
+        # As much of the row as fits stays on chip; only what lies beyond is read from memory again.
+        S_on_chip = cuda.shared.array((WARPS, ON_CHIP), float32)
+
+        q_len, kv_len = S.shape[2], S.shape[3]
+        row = block_index() * WARPS + warp_index()
+        if row >= q_len:
+            return
+        seen = keys_seen(row, q_len, kv_len, causal)
+        S_row = S[batch_index(), head_index(), row]
+        P_row = P[batch_index(), head_index(), row]
+        S_kept = S_on_chip[warp_index()]
+
+        # Lines 1 to 4: m = max_j S_j.
+        m = MINUS_INFINITY
+        for j in range(lane_index(), seen, 32):
+            s = widen(S_row[j])
+            if j < ON_CHIP:
+                S_kept[j] = s
+            m = max(m, s)
+        m = lanes_max(m, 32)
+
+        # Lines 5 to 8: l = sum_j exp(S_j - m).
+        l = ZERO
+        for j in range(lane_index(), seen, 32):
+            l += exp_below(S_kept[j] if j < ON_CHIP else widen(S_row[j]), m)
+        inverse = ONE / lanes_sum(l, 32)
+
+        # Lines 9 to 11: P_j = exp(S_j - m) / l.
+        for j in range(lane_index(), seen, 32):
+            P_row[j] = narrow(exp_below(S_kept[j] if j < ON_CHIP else widen(S_row[j]), m) * inverse)
+
+    # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
+    @cuda.jit
+    def three_pass_output(P, V, O, group, causal):
+        V_tile = cuda.shared.array((BC, LD), float32)
+        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        O_tile = cuda.shared.array((BR, LD), float32)
+        O_acc = cuda.local.array((TM, TD), float32)
+        seen = cuda.local.array(TM, int32)
+
+        q_len, kv_len = P.shape[2], P.shape[3]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        P_head = P[batch_index(), head_index()]
+        V_head = V[batch_index(), kv_head_index(group)]
+        O_head = O[batch_index(), head_index()]
+
+        for i in range(TM):
+            for j in range(TD):
+                O_acc[i, j] = ZERO
+
+        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
+        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
+        for first_key in range(0, seen_by_last, BC):
+            keys = min(BC, kv_len - first_key)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
+
+            # Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros: no row there.
+            cuda.syncthreads()
+            load_tile(V_tile, BC, V_head, first_key, keys)
+            for r in range(warp_index(), P_ROWS, WARPS):
+                stored_keys = keys_seen(first_row + r, q_len, kv_len, causal) - first_key if r < rows else 0
+                for c in range(lane_index(), BC, 32):
+                    P_tile[r, c] = widen(P_head[first_row + r, first_key + c]) if c < stored_keys else ZERO
+            cuda.syncthreads()
+
+            add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)
+
+        for i in range(TM):
+            for j in range(TD):
+                if row_of(i) < BR and column_of(j) < D:
+                    O_tile[row_of(i), column_of(j)] = O_acc[i, j]
+        cuda.syncthreads()
+        store_tile(O_head, first_row, O_tile, rows)
+
+    return SimpleNamespace(
+        three_pass_scores=three_pass_scores,
+        three_pass_softmax=three_pass_softmax,
+        three_pass_output=three_pass_output,
+    )

@@ -1,0 +1,105 @@
+// Attention with the online softmax of Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 3, a tile of keys at a
+// time. Line numbers are that algorithm's, its d_V is l here. _tiles/tiles.cuh is put before this text. The Numba twin
+// is numba_kernel.py.
+
+extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
+    const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
+    int q_len, int kv_len, int group, float tau, int causal)
+{
+    __shared__ float Q_tile[BR * LD];
+    __shared__ float KV_tile[BC * LD];  // K_j, then V_j
+    __shared__ float P_tile[P_ROWS * LP];
+
+    // The block owns Q_i and O_i of one head.
+    const int first_row = blockIdx.x * BR;
+    const int rows = min(BR, q_len - first_row);
+    const size_t first_element = (head_index() * q_len + first_row) * D;
+    const stored *K_head = K + kv_head_index(group) * kv_len * D;
+    const stored *V_head = V + kv_head_index(group) * kv_len * D;
+    const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal);
+    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
+    load_tile<BR>(Q_tile, Q + first_element, rows);
+
+    // Lines 1 and 2: m = -inf, l = 0.
+    float l[TM], m[TM];
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        l[i] = 0.0f;
+        m[i] = MINUS_INFINITY;
+    }
+
+    // Line 3, sweep one: all K_j that the last row sees; tiles wholly in the future are not visited.
+    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+        int seen[TM];
+        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
+
+        // Load K_j, once nobody reads K_(j-1) any more. The x of the paper is S = tau Q_i K_j^T.
+        __syncthreads();
+        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, min(BC, kv_len - first_key));
+        __syncthreads();
+        float S[TM][TN];
+        multiply_Q_Kt(S, Q_tile, KV_tile);
+        scale_and_mask(S, tau, seen);
+
+        // Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const float m_new = fmaxf(m[i], row_max(S[i]));
+            float sum = 0.0f;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) sum += exp_below(S[i][j], m_new);
+            l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum<TX>(sum);
+            m[i] = m_new;
+        }
+    }
+
+    // A row that saw nothing has l = 0: its weights and its O stay 0.
+    float O_acc[TM][TD], inverse[TM];
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        inverse[i] = l[i] == 0.0f ? 0.0f : 1.0f / l[i];
+#pragma unroll
+        for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
+    }
+
+    // Line 7, sweep two: the scores once more, with the final m and l.
+    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+        const int keys = min(BC, kv_len - first_key);
+        int seen[TM];
+        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
+
+        __syncthreads();
+        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);
+        __syncthreads();
+        float S[TM][TN];
+        multiply_Q_Kt(S, Q_tile, KV_tile);
+        scale_and_mask(S, tau, seen);
+
+        // Line 8: P = exp(S - m) / l.
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                P_tile[row_of(i) * LP + column_of(j)] = exp_below(S[i][j], m[i]) * inverse[i];
+            }
+        }
+
+        // O_i = O_i + P V_j, with V_j in the place of K_j once nobody reads that any more.
+        __syncthreads();
+        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);
+        __syncthreads();
+        add_P_V(O_acc, P_tile, KV_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen);
+    }
+
+    // Gather O_i where Q_i was, and write it.
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < TD; ++j) {
+            if (row_of(i) < BR && column_of(j) < D) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
+        }
+    }
+    __syncthreads();
+    store_tile(O + first_element, Q_tile, rows);
+}

@@ -1,0 +1,130 @@
+"""Attention with the online softmax of Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 3, a tile of keys at a
+time. Line numbers are that algorithm's, its d_V is l here.
+
+The CUDA twin is kernel.cu.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numba import cuda, float32, int32
+
+from variants._tiles import Tile
+from variants._tiles.numba_tiles import (
+    MINUS_INFINITY,
+    ONE,
+    TX,
+    ZERO,
+    batch_index,
+    block_index,
+    copies,
+    exp_below,
+    head_index,
+    keys_seen,
+    kv_head_index,
+    lanes_sum,
+    numba_tiles,
+)
+
+
+@functools.lru_cache(maxsize=None)
+def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
+    """The kernel for these compile-time parameters."""
+    D, (BR, BC) = head_dim, tile
+    load_tile, store_tile = copies(D, dtype)
+    tiles = numba_tiles(head_dim, tile)
+    TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
+    P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
+    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
+    add_P_V = tiles.add_P_V
+
+    @cuda.jit
+    def two_pass(Q, K, V, O, group, tau, causal):
+        Q_tile = cuda.shared.array((BR, LD), float32)
+        KV_tile = cuda.shared.array((BC, LD), float32)  # K_j, then V_j
+        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        S = cuda.local.array((TM, TN), float32)
+        O_acc = cuda.local.array((TM, TD), float32)
+        l = cuda.local.array(TM, float32)
+        m = cuda.local.array(TM, float32)
+        inverse = cuda.local.array(TM, float32)
+        seen = cuda.local.array(TM, int32)
+
+        # The block owns Q_i and O_i of one head.
+        q_len, kv_len = Q.shape[2], K.shape[2]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        Q_head = Q[batch_index(), head_index()]
+        K_head = K[batch_index(), kv_head_index(group)]
+        V_head = V[batch_index(), kv_head_index(group)]
+        O_head = O[batch_index(), head_index()]
+        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
+        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
+        load_tile(Q_tile, BR, Q_head, first_row, rows)
+
+        # Lines 1 and 2: m = -inf, l = 0.
+        for i in range(TM):
+            l[i] = ZERO
+            m[i] = MINUS_INFINITY
+
+        # Line 3, sweep one: all K_j that the last row sees; tiles wholly in the future are not visited.
+        for first_key in range(0, seen_by_last, BC):
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
+
+            # Load K_j, once nobody reads K_(j-1) any more. The x of the paper is S = tau Q_i K_j^T.
+            cuda.syncthreads()
+            load_tile(KV_tile, BC, K_head, first_key, min(BC, kv_len - first_key))
+            cuda.syncthreads()
+            multiply_Q_Kt(S, Q_tile, KV_tile)
+            scale_and_mask(S, tau, seen)
+
+            # Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
+            for i in range(TM):
+                m_new = max(m[i], row_max(S, i))
+                total = ZERO
+                for j in range(TN):
+                    total += exp_below(S[i, j], m_new)
+                l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum(total, TX)
+                m[i] = m_new
+
+        # A row that saw nothing has l = 0: its weights and its O stay 0.
+        for i in range(TM):
+            inverse[i] = ZERO if l[i] == ZERO else ONE / l[i]
+            for j in range(TD):
+                O_acc[i, j] = ZERO
+
+        # Line 7, sweep two: the scores once more, with the final m and l.
+        for first_key in range(0, seen_by_last, BC):
+            keys = min(BC, kv_len - first_key)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
+
+            cuda.syncthreads()
+            load_tile(KV_tile, BC, K_head, first_key, keys)
+            cuda.syncthreads()
+            multiply_Q_Kt(S, Q_tile, KV_tile)
+            scale_and_mask(S, tau, seen)
+
+            # Line 8: P = exp(S - m) / l.
+            for i in range(TM):
+                for j in range(TN):
+                    P_tile[row_of(i), column_of(j)] = exp_below(S[i, j], m[i]) * inverse[i]
+
+            # O_i = O_i + P V_j, with V_j in the place of K_j once nobody reads that any more.
+            cuda.syncthreads()
+            load_tile(KV_tile, BC, V_head, first_key, keys)
+            cuda.syncthreads()
+            add_P_V(O_acc, P_tile, KV_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)
+
+        # Gather O_i where Q_i was, and write it.
+        cuda.syncthreads()
+        for i in range(TM):
+            for j in range(TD):
+                if row_of(i) < BR and column_of(j) < D:
+                    Q_tile[row_of(i), column_of(j)] = O_acc[i, j]
+        cuda.syncthreads()
+        store_tile(O_head, first_row, Q_tile, rows)
+
+    return two_pass
