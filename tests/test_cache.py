@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -172,7 +173,11 @@ def test_a_pipe_in_the_entrys_place_does_not_block(cache: Cache) -> None:
     path = entry_file(cache)
     path.unlink()
     os.mkfifo(path, 0o600)
-    assert cache.get("ptx", KEY) is None
+    found: list[bytes | None] = []
+    reader = threading.Thread(target=lambda: found.append(cache.get("ptx", KEY)), daemon=True)
+    reader.start()
+    reader.join(timeout=10)
+    assert found == [None]
 
 
 def test_a_directory_that_cannot_be_made_means_no_cache(tmp_path: Path) -> None:
@@ -251,7 +256,7 @@ def test_the_environment_chooses_directory_and_limit(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("text", ["many", "-1", "1.5"])
 def test_a_limit_that_is_no_number_is_a_usage_error(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT_VARIABLE, text)
-    with pytest.raises(UsageError, match="ATTENTION_SANDBOX_CACHE_BYTES.*whole number"):
+    with pytest.raises(UsageError, match=r"ATTENTION_SANDBOX_CACHE_BYTES.*whole number"):
         default_cache()
 
 

@@ -60,14 +60,12 @@ def _word(name: str, position: int, parameter: Parameter, argument: Any) -> byte
     is_float = value.dtype.kind == "f"
     if not parameter.is_array and is_float != parameter.type.startswith("f"):
         raise mismatch(what, f"; write {_hint(parameter)}")
-    if parameter.is_pointer and argument is not None and value.dtype != np.uint64:
-        raise mismatch(what, "; pass a buffer's name")
     return raw
 
 
 def _integer(value: int, parameter: Parameter, mismatch: Any) -> bytes:
     # CuPy passes an int64 (uint64 above its range), and the driver reads as many of its bytes as the parameter has.
-    if parameter.type.startswith("f") or parameter.is_array or parameter.is_pointer:
+    if parameter.type.startswith("f") or parameter.is_array:
         raise mismatch(f"the int {value}", f"; write {_hint(parameter)}")
     bits = 8 * parameter.size_bytes
     if not -(1 << (bits - 1)) <= value < (1 << bits):
@@ -76,8 +74,6 @@ def _integer(value: int, parameter: Parameter, mismatch: Any) -> bytes:
 
 
 def _hint(parameter: Parameter) -> str:
-    if parameter.is_pointer:
-        return "a buffer's name"
     if parameter.is_array:
         return f"a NumPy scalar of {parameter.size_bytes} bytes, such as np.float16(x) or a structured scalar"
     kind = {"f": "float"}.get(parameter.type[0], "int")

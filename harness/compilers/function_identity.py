@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.errors import CompileError
+
 # Modules whose behaviour follows from their version. A user's own module does not: its attributes are looked at.
 _VERSIONED = ("numba", "numpy", "cuda", "llvmlite", "ml_dtypes", "cupy")
 
@@ -55,8 +57,12 @@ def _version(package: str) -> str:
 def _nvvm_identity() -> str:
     from cuda import pathfinder
 
-    path = str(pathfinder.load_nvidia_dynamic_lib("nvvm").abs_path)
-    status = os.stat(path)
+    try:
+        status = os.stat(str(pathfinder.load_nvidia_dynamic_lib("nvvm").abs_path))
+    except RuntimeError as error:  # pathfinder's error for a library that is nowhere
+        raise CompileError(
+            f"libNVVM is not available ({error}); run: pip install nvidia-cuda-nvcc-cu12 (or -r requirements.txt)"
+        ) from error
     return f"libnvvm {status.st_size} {status.st_mtime_ns}"
 
 
@@ -74,7 +80,7 @@ class _Walk:
         elif isinstance(value, np.dtype):
             yield f"dtype {value.descr!r} {value.itemsize} {value.alignment}"
         elif isinstance(value, np.generic) and not value.dtype.hasobject:
-            yield f"scalar {value.dtype.str} {value.tobytes().hex()}"
+            yield f"scalar {value.dtype.descr!r} {value.tobytes().hex()}"
         elif kind is np.ndarray and not value.dtype.hasobject:
             digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
             yield f"array {value.dtype.descr!r} {value.shape} {value.strides} {value.flags.writeable} {digest}"
@@ -168,26 +174,31 @@ class _Walk:
         yield from self.value(code.co_consts)
 
     def _named(self, value: Any) -> Iterator[str]:
-        """Things that their name identifies: classes, functions and objects of versioned packages."""
+        """Things that their name identifies: enums, Numba's types, classes and functions of versioned packages."""
         kind = type(value)
         if isinstance(value, enum.EnumMeta):
             yield f"enum {value.__module__}.{value.__qualname__}"
             yield from self.value(tuple((name, value.__members__[name].value) for name in value.__members__))
-        elif isinstance(value, (type, types.BuiltinFunctionType, np.ufunc, types.FunctionType)):
-            module = getattr(value, "__module__", None) or "builtins"
-            # A plain function means what an overload registered for it says, which cannot be seen from here.
-            if not _is_versioned(module) and not isinstance(value, np.ufunc):
-                raise _Unidentifiable
-            yield f"{kind.__name__} {module}.{getattr(value, '__qualname__', value.__name__)}"
+        elif isinstance(value, np.ufunc):
+            yield f"ufunc {value.__name__}"
         elif _is_numba_type(value):
             yield f"numba type {kind.__qualname__} {value!r}"
+        elif (name := _versioned_name(value)) is not None:
+            yield f"{kind.__name__} {name}"
         else:
+            # Among these are plain functions: they mean what an overload says that cannot be seen from here.
             raise _Unidentifiable
 
 
-def _is_versioned(module: str) -> bool:
+def _versioned_name(value: Any) -> str | None:
+    """Where a versioned package keeps this very object, or None."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return None
     package = module.partition(".")[0]
-    return package in _VERSIONED or (package in sys.stdlib_module_names and package != "__main__")
+    if package not in _VERSIONED and package not in sys.stdlib_module_names:
+        return None
+    return f"{module}.{name}" if getattr(sys.modules.get(module), name, None) is value else None
 
 
 def _is_numba_type(value: Any) -> bool:

@@ -9,20 +9,20 @@ from typing import Any
 from harness.errors import CompileError
 
 
-def compile_source(source: str, program: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> str:
-    """The PTX of `source`; `program` is its file name in messages where no `#line` says otherwise.
+def compile_source(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> str:
+    """The PTX of `source`, which is called `name`.cu in messages where no `#line` says otherwise.
 
     `expressions` are C++ names, such as `kernel<float>`, to instantiate. Raises `CompileError` with NVRTC's log.
     """
     nvrtc = _nvrtc()
-    handle = _check(nvrtc.nvrtcCreateProgram(source.encode(), program.encode(), 0, [], []), "create a program")
+    handle = _check(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []), "create a program")
     try:
         for expression in expressions:
             _check(nvrtc.nvrtcAddNameExpression(handle, expression.encode()), f"add the name {expression}")
         (status,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle).strip()
-            raise CompileError(f"{program} did not compile with NVRTC {version_text()}:\n{log or status.name}")
+            raise CompileError(f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}")
         return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle)
     finally:
         nvrtc.nvrtcDestroyProgram(handle)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
 _PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]+\d+)\s*(?P<pointer>\.ptr\b[^,]*?)?"
+    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]+\d+)\s*(?:\.ptr\b[^,]*?)?"
     r"\s+(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$"
 )
 _C_NAMES = {
@@ -36,14 +36,10 @@ class Parameter:
     """Alignment in the parameter space."""
     is_array: bool = False
     """Declared with an extent: a struct, `__half` or the like, passed by value."""
-    is_pointer: bool = False
-    """The compiler says that it is a pointer. Not every version does."""
 
     @property
     def description(self) -> str:
         """What to pass, in words."""
-        if self.is_pointer:
-            return "pointer"
         if self.is_array:
             return f"{self.size_bytes}-byte value"
         return _C_NAMES.get(self.type, f"{self.size_bytes}-byte value")
@@ -67,7 +63,6 @@ def _parameters(text: str) -> tuple[Parameter, ...]:
                 size_bytes=size_bytes,
                 align_bytes=int(match["align"] or element_bytes),
                 is_array=match["count"] is not None,
-                is_pointer=match["pointer"] is not None,
             )
         )
     return tuple(found)

@@ -10,6 +10,7 @@ from harness.compilers.headers import include_directories
 from harness.compilers.included_files import included_files
 from harness.compilers.kernel import CompiledKernel
 from harness.compilers.parameters import entry_parameters
+from harness.compilers.source_place import with_line_directive
 from harness.errors import CompileError
 
 _ARCH_OPTIONS = ("-arch", "--gpu-architecture")
@@ -27,7 +28,7 @@ def compile_rawkernel(kernel: Any, args: tuple[Any, ...], arch: str) -> Compiled
     ):
         if state.get(field):
             raise CompileError(f"kernel {name} uses RawKernel's {field}, which only a GPU's CuPy can do; {instead}")
-    source = str(kernel.code)
+    source = with_line_directive(str(kernel.code))
     options, max_registers = _split_options(tuple(kernel.options))
     expressions = tuple(state.get("name_expressions") or ())
     ptx = _compile(name, source, options, expressions, arch)
@@ -60,7 +61,7 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     )
 
     def build() -> bytes:
-        return nvrtc.compile_source(source, f"{name}.cu", complete, expressions).encode()
+        return nvrtc.compile_source(source, name, complete, expressions).encode()
 
     files = included_files(source, options)
     if files is None:
