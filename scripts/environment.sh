@@ -2,6 +2,7 @@
 # the one in .venv, built on first use and brought up to date when a file changed, or $SANDBOX_PYTHON as it is.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
 
 fail() {
     echo "$(basename "$0"): $1" >&2
@@ -15,45 +16,62 @@ prepare() {
             fail "SANDBOX_PYTHON is '$python', which is not a Python of 3.10 or newer; unset it or name another"
         return
     fi
-    python=$root/.venv/bin/python
+    python=$venv/bin/python
     is_ready "$@" && return
     # One at a time: the lock is on the repository's folder, so it leaves no file behind.
     (! command -v flock >/dev/null || flock 9; is_ready "$@" || build "$@") 9<"$root" || exit
 }
 
-# A file counts as installed when its copy lies in .venv, which is put there last: an interrupted build is built again.
+# A file counts as installed when its copy lies in .venv. From before the first change until after the last one there
+# is .venv/unfinished, so what an interruption leaves behind is never taken as ready.
 is_ready() {
     local file
-    for file in "$@"; do cmp -s "$root/$file" "$root/.venv/installed-$file" || return 1; done
-    [ -x "$python" ]
+    [ ! -e "$venv/unfinished" ] && [ -x "$python" ] || return
+    for file in "$@"; do cmp -s "$root/$file" "$venv/installed-$file" || return; done
 }
 
 build() {
-    local base file
-    if ! "$python" -m pip --version >/dev/null 2>&1; then
-        base=$(find_python) || exit 2
-        echo "preparing .venv with $("$base" --version), once; this takes a minute or so" >&2
-        rm -rf "$root/.venv"
-        "$base" -m venv "$root/.venv" >&2 || fail "could not create .venv; remove it and try again, or set SANDBOX_PYTHON"
+    local file
+    if [ -e "$venv/unfinished" ] || ! "$python" -m pip --version >/dev/null 2>&1; then
+        create
     fi
+    : >"$venv/unfinished"
     for file in "$@"; do
-        cmp -s "$root/$file" "$root/.venv/installed-$file" && continue
-        rm -f "$root/.venv/installed-$file"
-        "$python" -m pip install --quiet --disable-pip-version-check -r "$root/$file" >&2 ||
-            fail "pip could not install $file (above); with the packages installed elsewhere, set SANDBOX_PYTHON to that python"
-        cp "$root/$file" "$root/.venv/installing" && mv "$root/.venv/installing" "$root/.venv/installed-$file"
+        cmp -s "$root/$file" "$venv/installed-$file" && continue
+        if ! "$python" -m pip install --quiet --disable-pip-version-check -r "$root/$file" >&2; then
+            [ -e "$venv/installed-$1" ] || rm -rf "$venv"
+            fail "pip could not install $file (see above); to use packages that are installed elsewhere, set SANDBOX_PYTHON"
+        fi
+        cp "$root/$file" "$venv/installed-$file"
     done
+    rm "$venv/unfinished"
+}
+
+create() {
+    local base
+    if [ -e "$venv" ] && [ ! -e "$venv/unfinished" ] && [ ! -e "$venv/installed-requirements.txt" ]; then
+        fail "$venv was made by something else and has no pip; remove it, or set SANDBOX_PYTHON=$python to use it as it is"
+    fi
+    base=$(find_python) || exit
+    echo "preparing .venv with $("$base" --version), once; this takes a minute or so" >&2
+    rm -rf "$venv"
+    mkdir "$venv"
+    : >"$venv/unfinished"
+    "$base" -m venv "$venv" >&2 || fail "$base could not create .venv (see above)"
 }
 
 find_python() {
-    local candidate has_version=
+    local candidate without_venv=
     for candidate in python3 python3.13 python3.12 python3.11 python3.10 python3.14 python; do
         "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' 2>/dev/null || continue
-        has_version=$candidate
-        "$candidate" -c 'import ensurepip, venv' 2>/dev/null && echo "$candidate" && return
+        if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+        without_venv=${without_venv:-$candidate}
     done
-    [ -z "$has_version" ] || fail "$has_version has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"
-    fail "no Python 3.10 to 3.14 on the PATH; install one, or set SANDBOX_PYTHON to one that has requirements.txt"
+    [ -z "$without_venv" ] || fail "$without_venv cannot make environments; install its venv module (Debian: apt install python3-venv)"
+    fail "there is no Python 3.10 to 3.14 on the PATH; install one, or set SANDBOX_PYTHON to a Python with requirements.txt"
 }
 
 # Run a module of this repository from wherever the caller stands, so that the paths in its arguments stay the caller's.
