@@ -66,11 +66,11 @@ def _one_by_one(
     lanes.do(f"{olds} = phi {vector(element)} [ zeroinitializer, %{before} ], [ {next_olds}, %{loop} ]")
     lowest = lanes.op(f"and i32 {left}, {lanes.op(f'sub i32 0, {left}')}")
     one_lane = lanes.widen(lowest)
-    lanes.runtime("gather", "%warp", one_lane, size)
+    lanes.runtime("gather", "%warp", one_lane, size, "1")
     old = lanes.warp_load(vector(element), at.DATA)
     new = _combine(lanes, instruction, operation, kind, element, old, operands)
     lanes.warp_store(vector(element), new, at.DATA)
-    lanes.runtime("scatter", "%warp", one_lane, size)
+    lanes.runtime("scatter", "%warp", one_lane, size, "1")
     lanes.do(
         f"{next_olds} = select <32 x i1> {lanes.lanes_of(lowest)}, {vector(element)} {old}, {vector(element)} {olds}"
     )

@@ -56,6 +56,11 @@ class Access:
         return self.kind.size_bytes * len(self.items)
 
     @property
+    def shape(self) -> tuple[str, str]:
+        """Bytes of one item, and how many: what the runtime wants to know."""
+        return str(self.kind.size_bytes), str(len(self.items))
+
+    @property
     def element(self) -> str:
         """LLVM type of one item."""
         return INTEGER[self.kind.total_bits]
@@ -81,39 +86,6 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
     return access
 
 
-def interleave(lanes: Lanes, element: str, values: list[str]) -> str:
-    """N vectors -> one vector in which lane i's n elements stand together."""
-    count = len(values)
-    if count == 1:
-        return values[0]
-    if count == 2:
-        order = ", ".join(f"i32 {lane + 32 * item}" for lane in range(32) for item in range(2))
-        kind = vector(element)
-        return lanes.op(f"shufflevector {kind} {values[0]}, {kind} {values[1]}, <64 x i32> <{order}>")
-    halves = [
-        lanes.op(
-            f"shufflevector {vector(element)} {values[2 * i]}, {vector(element)} {values[2 * i + 1]}, "
-            f"<64 x i32> <{', '.join(f'i32 {n}' for n in range(64))}>"
-        )
-        for i in range(2)
-    ]
-    order = ", ".join(f"i32 {lane + 32 * item}" for lane in range(32) for item in range(4))
-    kind = f"<64 x {element}>"
-    return lanes.op(f"shufflevector {kind} {halves[0]}, {kind} {halves[1]}, <128 x i32> <{order}>")
-
-
-def deinterleave(lanes: Lanes, element: str, count: int, whole: str) -> list[str]:
-    """The other way."""
-    if count == 1:
-        return [whole]
-    kind = f"<{32 * count} x {element}>"
-    found = []
-    for item in range(count):
-        order = ", ".join(f"i32 {count * lane + item}" for lane in range(32))
-        found.append(lanes.op(f"shufflevector {kind} {whole}, {kind} poison, <32 x i32> <{order}>"))
-    return found
-
-
 def store_addresses(lanes: Lanes, addresses: str) -> None:
     """Hand 64-bit addresses to the runtime."""
     lanes.warp_store(vector("i64"), addresses, at.ADDRESSES)
@@ -131,9 +103,13 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
 
 
 def _read_data(lanes: Lanes, access: Access) -> list[str]:
-    count = len(access.items)
-    whole = lanes.warp_load(f"<{32 * count} x {access.element}>", at.DATA)
-    return deinterleave(lanes, access.element, count, whole)
+    row_bytes = at.LANES * access.kind.size_bytes
+    return [lanes.warp_load(vector(access.element), at.DATA + i * row_bytes, 32) for i in range(len(access.items))]
+
+
+def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
+    for index, value in enumerate(values):
+        lanes.warp_store(vector(access.element), value, at.DATA + index * at.LANES * access.kind.size_bytes, 32)
 
 
 @emits("ld", "ldu")
@@ -148,7 +124,7 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
     else:
         space = "generic" if access.space == "param" else access.space
         mask = translate(lanes, instruction, space, lanes.address(access.address), access.size_bytes)
-        lanes.runtime("gather", "%warp", mask, str(access.size_bytes))
+        lanes.runtime("gather", "%warp", mask, *access.shape)
         values = _read_data(lanes, access)
     for item, value in zip(access.items, values):
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
@@ -199,7 +175,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     lanes.label(general)
     lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
     site = lanes.site(instruction)
-    failed = lanes.runtime("shared_load", "%ctx", "%warp", str(site), lanes.widen(mask), str(size))
+    failed = lanes.runtime("shared_load", "%ctx", "%warp", str(site), lanes.widen(mask), *access.shape)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     each = _read_data(lanes, access)
     gathered = lanes.fresh_label("gathered")
@@ -225,17 +201,12 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
         _write_data(lanes, access, values)
         mask = lanes.widen(lanes.active_bits())
         site = lanes.site(instruction)
-        failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, str(access.size_bytes))
+        failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, *access.shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
         return
     mask = translate(lanes, instruction, access.space, lanes.address(access.address), access.size_bytes)
     _write_data(lanes, access, values)
-    lanes.runtime("scatter", "%warp", mask, str(access.size_bytes))
-
-
-def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
-    whole = interleave(lanes, access.element, values)
-    lanes.warp_store(f"<{32 * len(values)} x {access.element}>", whole, at.DATA)
+    lanes.runtime("scatter", "%warp", mask, *access.shape)
 
 
 @emits("prefetch", "prefetchu", "discard", "applypriority")

@@ -166,119 +166,82 @@ def count(ctx: int, site: int, buffer: int, requests: int, requested: int, secto
     store64(entry + 16, load64(entry + 16) + sectors)
 
 
-def gather(warp: int, mask: int, size: int) -> int:
-    """Copy `size` bytes of each active lane from its host address to the warp's DATA area, lane after lane."""
-    hosts = warp + at.HOSTS
-    out = warp + at.DATA
-    if size == 4:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store32(out + 4 * lane, load32(load64(hosts + 8 * lane)))
-    elif size == 16:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                host = load64(hosts + 8 * lane)
-                store64(out + 16 * lane, load64(host))
-                store64(out + 16 * lane + 8, load64(host + 8))
-    elif size == 8:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store64(out + 8 * lane, load64(load64(hosts + 8 * lane)))
-    elif size == 2:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store16(out + 2 * lane, load16(load64(hosts + 8 * lane)))
-    else:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store8(out + lane, load8(load64(hosts + 8 * lane)))
-    return 0
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def copy_in(host: int, out: int, lane: int, element_bytes: int, count: int) -> None:
+    """One lane's `count` elements -> DATA, where each element has a row of 32 lanes."""
+    for item in range(count):
+        if element_bytes == 4:
+            store32(out + 128 * item + 4 * lane, load32(host + 4 * item))
+        elif element_bytes == 8:
+            store64(out + 256 * item + 8 * lane, load64(host + 8 * item))
+        elif element_bytes == 2:
+            store16(out + 64 * item + 2 * lane, load16(host + 2 * item))
+        else:
+            store8(out + 32 * item + lane, load8(host + item))
 
 
-def scatter(warp: int, mask: int, size: int) -> int:
-    """Copy each active lane's bytes from the DATA area to its host address; where two meet, the higher lane wins."""
-    hosts = warp + at.HOSTS
-    source = warp + at.DATA
-    if size == 4:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store32(load64(hosts + 8 * lane), load32(source + 4 * lane))
-    elif size == 16:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                host = load64(hosts + 8 * lane)
-                store64(host, load64(source + 16 * lane))
-                store64(host + 8, load64(source + 16 * lane + 8))
-    elif size == 8:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store64(load64(hosts + 8 * lane), load64(source + 8 * lane))
-    elif size == 2:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store16(load64(hosts + 8 * lane), load16(source + 2 * lane))
-    else:
-        for lane in range(32):
-            if (mask >> lane) & 1:
-                store8(load64(hosts + 8 * lane), load8(source + lane))
-    return 0
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def copy_out(host: int, source: int, lane: int, element_bytes: int, count: int) -> None:
+    """The other way."""
+    for item in range(count):
+        if element_bytes == 4:
+            store32(host + 4 * item, load32(source + 128 * item + 4 * lane))
+        elif element_bytes == 8:
+            store64(host + 8 * item, load64(source + 256 * item + 8 * lane))
+        elif element_bytes == 2:
+            store16(host + 2 * item, load16(source + 64 * item + 2 * lane))
+        else:
+            store8(host + item, load8(source + 32 * item + lane))
 
 
-def shared_load(ctx: int, warp: int, site: int, mask: int, size: int) -> int:
-    """`translate` and `gather` for 32-bit shared offsets in ADDRESSES, without the detour. 1 on a fault, else 0."""
-    base = load64(ctx + SHARED_BASE)
-    limit = load64(ctx + SHARED_SIZE) - size
-    out = warp + at.DATA
+def gather(warp: int, mask: int, element_bytes: int, count: int) -> int:
+    """Copy `count` elements of each active lane from its host address to the warp's DATA area."""
     for lane in range(32):
         if (mask >> lane) & 1:
-            offset = load32(warp + at.ADDRESSES + 4 * lane)
-            if offset > limit:
-                set_fault(ctx, OUT_OF_BOUNDS, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
-                return 1
-            if offset & (size - 1):
-                set_fault(ctx, MISALIGNED, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
-                return 1
-            host = base + offset
-            if size == 4:
-                store32(out + 4 * lane, load32(host))
-            elif size == 16:
-                store64(out + 16 * lane, load64(host))
-                store64(out + 16 * lane + 8, load64(host + 8))
-            elif size == 8:
-                store64(out + 8 * lane, load64(host))
-            elif size == 2:
-                store16(out + 2 * lane, load16(host))
-            else:
-                store8(out + lane, load8(host))
+            copy_in(load64(warp + at.HOSTS + 8 * lane), warp + at.DATA, lane, element_bytes, count)
     return 0
 
 
-def shared_store(ctx: int, warp: int, site: int, mask: int, size: int) -> int:
+def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
+    """Copy each active lane's elements from the DATA area to its host address; where two meet, the higher lane wins."""
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            copy_out(load64(warp + at.HOSTS + 8 * lane), warp + at.DATA, lane, element_bytes, count)
+    return 0
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def shared_host(ctx: int, warp: int, site: int, lane: int, size: int) -> int:
+    """Host address of a lane's 32-bit shared offset in ADDRESSES, or 0 after recording a fault."""
+    offset = load32(warp + at.ADDRESSES + 4 * lane)
+    if offset + size > load64(ctx + SHARED_SIZE):
+        set_fault(ctx, OUT_OF_BOUNDS, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
+        return 0
+    if offset & (size - 1):
+        set_fault(ctx, MISALIGNED, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
+        return 0
+    return load64(ctx + SHARED_BASE) + offset
+
+
+def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
+    """`translate` and `gather` for shared memory, without the detour. 1 on a fault, else 0."""
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            host = shared_host(ctx, warp, site, lane, element_bytes * count)
+            if host == 0:
+                return 1
+            copy_in(host, warp + at.DATA, lane, element_bytes, count)
+    return 0
+
+
+def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
     """The other direction: DATA to shared memory. 1 on a fault, else 0."""
-    base = load64(ctx + SHARED_BASE)
-    limit = load64(ctx + SHARED_SIZE) - size
-    source = warp + at.DATA
     for lane in range(32):
         if (mask >> lane) & 1:
-            offset = load32(warp + at.ADDRESSES + 4 * lane)
-            if offset > limit:
-                set_fault(ctx, OUT_OF_BOUNDS, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
+            host = shared_host(ctx, warp, site, lane, element_bytes * count)
+            if host == 0:
                 return 1
-            if offset & (size - 1):
-                set_fault(ctx, MISALIGNED, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
-                return 1
-            host = base + offset
-            if size == 4:
-                store32(host, load32(source + 4 * lane))
-            elif size == 16:
-                store64(host, load64(source + 16 * lane))
-                store64(host + 8, load64(source + 16 * lane + 8))
-            elif size == 8:
-                store64(host, load64(source + 8 * lane))
-            elif size == 2:
-                store16(host, load16(source + 2 * lane))
-            else:
-                store8(host, load8(source + lane))
+            copy_out(host, warp + at.DATA, lane, element_bytes, count)
     return 0
 
 
@@ -434,10 +397,10 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
 EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
     "fault": (fault, 5),
     "translate": (translate, 6),
-    "gather": (gather, 3),
-    "scatter": (scatter, 3),
-    "shared_load": (shared_load, 5),
-    "shared_store": (shared_store, 5),
+    "gather": (gather, 4),
+    "scatter": (scatter, 4),
+    "shared_load": (shared_load, 6),
+    "shared_store": (shared_store, 6),
     "permute": (permute, 1),
     "run_blocks": (run_blocks, 3),
 }
