@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,50 +12,69 @@ DELAY_SECONDS = 2.0
 
 
 class Progress:
-    """Told what happens; shows it, or, with no bar, does nothing."""
+    """Told what happens. What it was told is drawn only once `show` was called."""
 
-    def __init__(self, bar: Any = None) -> None:
-        self._bar = bar
+    def __init__(self, steps: int = 1) -> None:
+        self._steps = steps
         self._begun = 0
-        self._started = time.monotonic()
+        self._done = 0.0
+        self._name = ""
+        self._bar: Any = None
+        self._lock = threading.Lock()
 
     def step(self, name: str) -> None:
         """The next step begins, and with it the one before has ended."""
-        if self._bar is not None:
-            self._bar.set_description_str(name, refresh=False)
-            self._show(self._begun)
-        self._begun += 1
+        with self._lock:
+            self._name, self._done = name, self._begun
+            self._begun += 1
+            self._draw()
 
     def part(self, fraction: float) -> None:
         """How much of something within this step, such as one kernel launch, is done."""
-        if self._bar is not None:
-            self._show(self._begun - 1 + fraction)
+        with self._lock:
+            self._done = max(0, self._begun - 1) + fraction
+            self._draw()
 
-    def _show(self, done: float) -> None:
-        self._bar.n = done
-        # tqdm's own delay is looked at only by its update().
-        if time.monotonic() - self._started > DELAY_SECONDS:
-            self._bar.refresh()
+    def show(self) -> None:
+        """Draw from now on."""
+        from tqdm import tqdm
+
+        with self._lock:
+            if self._bar is None and self._begun:
+                self._bar = tqdm(
+                    desc=self._name,
+                    initial=self._done,
+                    total=self._steps,
+                    leave=False,
+                    file=sys.stderr,
+                    bar_format="{desc} {bar:30} {percentage:3.0f} %",
+                )
+
+    def close(self) -> None:
+        """Wipe it out and draw no more."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
+            self._begun = 0
+
+    def _draw(self) -> None:
+        if self._bar is not None:
+            self._bar.n = self._done
+            self._bar.set_description_str(self._name)
 
 
 @contextmanager
 def progress_bar(steps: int) -> Iterator[Progress]:
     """A `Progress` over so many steps. It shows nothing unless stderr is a terminal, and leaves nothing behind."""
-    if not sys.stderr.isatty():
-        yield Progress()
-        return
-    from tqdm import tqdm
-
-    bar = tqdm(
-        total=steps, delay=DELAY_SECONDS, leave=False, file=sys.stderr, bar_format="{desc} {bar:30} {percentage:3.0f} %"
-    )
-    # For a long step that tells nothing of its parts, such as the oracle.
-    late = threading.Timer(DELAY_SECONDS, bar.refresh)
+    progress = Progress(steps)
+    # A timer of its own: a step such as the oracle may tell nothing for a minute.
+    late = threading.Timer(DELAY_SECONDS, progress.show)
     late.daemon = True
-    late.start()
+    if sys.stderr.isatty():
+        late.start()
     try:
-        yield Progress(bar)
+        yield progress
     finally:
         late.cancel()
-        late.join()
-        bar.close()
+        progress.close()

@@ -193,7 +193,10 @@ class Registry:
         if patterns is None:
             return list(self)
         chosen: dict[str, Variant] = {}
-        for pattern in (part.strip() for part in patterns.split(",")):
+        wanted = [part.strip() for part in patterns.split(",") if part.strip()]
+        if not wanted:
+            raise UsageError(f"{patterns!r} names no variant; 'list' shows all")
+        for pattern in wanted:
             matches = [v for v in self if fnmatchcase(v.name, pattern)]
             if not matches:
                 self.get(pattern)
