@@ -34,11 +34,13 @@ class Form:
         self._left = [m for m in self._left if m not in TYPES]
         return found
 
-    def type(self) -> PtxType:
-        """The only type modifier."""
+    def type(self, allowed: str = "") -> PtxType:
+        """The only type modifier; where `allowed` lists names, it has to be one of them."""
         found = self.types()
         if len(found) != 1:
             raise self._instruction.unsupported("it needs exactly one type")
+        if allowed and found[0].name not in allowed.split():
+            raise self._instruction.unsupported(f"type '.{found[0].name}'")
         return found[0]
 
     def rest(self) -> list[str]:

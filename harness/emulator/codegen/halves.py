@@ -12,7 +12,7 @@ from harness.emulator.codegen.floating import extreme, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
-from harness.emulator.codegen.vocabulary import splat, splat_float
+from harness.emulator.codegen.vocabulary import INTEGER, splat, splat_float
 from harness.emulator.ptx.instructions import Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
@@ -28,18 +28,18 @@ def from_float(lanes: Lanes, kind: PtxType, value: str) -> str:
 
 
 def unpack(lanes: Lanes, operand: Operand, kind: PtxType) -> list[str]:
-    """The one or two i16 elements of an operand."""
+    """The operand's one element, or the two 16-bit ones of a packed type, as integers."""
     if kind.packed == 1:
-        return [lanes.use(operand, "i16")]
+        return [lanes.use(operand, INTEGER[kind.bits])]
     both = lanes.use(operand, "i32")
     high = lanes.binary("lshr", "i32", both, splat("i32", 16))
     return [lanes.cast("trunc", "i32", both, "i16"), lanes.cast("trunc", "i32", high, "i16")]
 
 
 def put_packed(lanes: Lanes, destination: Operand, kind: PtxType, elements: list[str]) -> None:
-    """One or two i16 elements -> the destination."""
+    """The other way: one integer, or two of 16 bits -> the destination."""
     if kind.packed == 1:
-        lanes.put(destination, elements[0], "i16")
+        lanes.put(destination, elements[0], INTEGER[kind.bits])
         return
     low, high = (lanes.cast("zext", "i16", e, "i32") for e in elements)
     lanes.put(destination, lanes.binary("or", "i32", low, lanes.binary("shl", "i32", high, splat("i32", 16))), "i32")

@@ -3,52 +3,54 @@
 from __future__ import annotations
 
 from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.halves import put_packed, unpack
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
-from harness.emulator.ptx.instructions import Instruction, Operand, Reg
+from harness.emulator.ptx.instructions import CARRY, Instruction, Operand, Reg
 from harness.emulator.ptx.types import PtxType
 
-CARRY = "%carry"
-"""The condition-code register, declared for every kernel."""
+__all__ = ["CARRY"]
 
 _WIDER = {"i16": "i32", "i32": "i64", "i64": "i128"}
+_ANY = "u16 s16 u32 s32 u64 s64"
+_SIGNED = "s16 s32 s64"
+_WITH_CARRY = "u32 s32 u64 s64"
+_PAIRS = "u16x2 s16x2"
 
 
-def _integer_form(instruction: Instruction, form: Form) -> tuple[PtxType, str]:
-    kind = form.type()
-    if kind.packed == 2 or kind.is_float:
-        raise instruction.unsupported(f"type '.{kind.name}'")
-    return kind, INTEGER[kind.bits]
+def _add_saturated(lanes: Lanes, word: str, element: str, a: str, b: str) -> str:
+    kind = vector(element)
+    return lanes.intrinsic(f"llvm.s{word}.sat.v32{element}", kind, (kind, a), (kind, b))
 
 
-@emits("add.int", "sub.int")
+@emits("add.int", "sub.int", operands=3)
 def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     """add, sub; `.sat` clamps s32; `.cc` sets the carry."""
     form = Form(instruction)
-    carry_out, saturate = form.flag("cc"), form.flag("sat")
-    kind, element = _integer_form(instruction, form)
-    form.end()
-    destination, a, b = instruction.operands
-    x, y = lanes.use(a, element), lanes.use(b, element)
     word = instruction.opcode
-    if saturate:
-        name = f"llvm.{'s' if kind.kind == 's' else 'u'}{word}.sat.v32{element}"
-        result = lanes.intrinsic(name, vector(element), (vector(element), x), (vector(element), y))
-    else:
-        result = lanes.binary(word, element, x, y)
-    if carry_out:
-        carry = lanes.compare("ult", element, *((result, x) if word == "add" else (x, y)))
-        lanes.put(Reg(CARRY), carry, "i1")
-    lanes.put(destination, result, element)
+    carry_out, saturate = form.flag("cc"), form.flag("sat")
+    allowed = "s32" if saturate else _WITH_CARRY if carry_out else f"{_ANY} {_PAIRS}" if word == "add" else _ANY
+    kind = form.type(allowed)
+    form.end()
+    element = INTEGER[kind.bits]
+    destination, a, b = instruction.operands
+    results = []
+    for x, y in zip(unpack(lanes, a, kind), unpack(lanes, b, kind)):
+        add = _add_saturated if saturate else Lanes.binary
+        results.append(add(lanes, word, element, x, y))
+        if carry_out:
+            carry = lanes.compare("ult", element, *((results[0], x) if word == "add" else (x, y)))
+            lanes.put(Reg(CARRY), carry, "i1")
+    put_packed(lanes, destination, kind, results)
 
 
-@emits("addc", "subc")
+@emits("addc", "subc", operands=3)
 def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
     """addc, subc{.cc}: the carry flag comes in, and goes out with `.cc`."""
     form = Form(instruction)
     carry_out = form.flag("cc")
-    _, element = _integer_form(instruction, form)
+    element = INTEGER[form.type(_WITH_CARRY).bits]
     form.end()
     destination, a, b = instruction.operands
     x, y = lanes.use(a, element), lanes.use(b, element)
@@ -89,51 +91,57 @@ def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, 
     raise instruction.unsupported("it needs '.lo', '.hi' or '.wide'")
 
 
-@emits("mul.int", "mad.int")
+@emits("mul.int", operands=3)
+@emits("mad.int", operands=4)
 def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
-    """Mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
+    """Products: mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
     form = Form(instruction)
-    carry_out, saturate = form.flag("cc"), form.flag("sat")
-    kind, element = _integer_form(instruction, form)
-    result, wide = _product(lanes, instruction, form, kind, element)
+    is_mad = instruction.opcode == "mad"
+    carry_out, saturate = is_mad and form.flag("cc"), is_mad and form.flag("sat")
+    kind = form.type("s32" if saturate else _WITH_CARRY if carry_out else _ANY)
+    if (saturate and "hi" not in instruction.modifiers) or (carry_out and "wide" in instruction.modifiers):
+        raise instruction.unsupported()
+    result, wide = _product(lanes, instruction, form, kind, INTEGER[kind.bits])
     form.end()
-    if instruction.opcode == "mad":
+    if is_mad:
         c = lanes.use(instruction.operands[3], wide)
         product = result
-        if saturate:
-            name = f"llvm.sadd.sat.v32{wide}"
-            result = lanes.intrinsic(name, vector(wide), (vector(wide), product), (vector(wide), c))
-        else:
-            result = lanes.binary("add", wide, product, c)
+        add = _add_saturated if saturate else Lanes.binary
+        result = add(lanes, "add", wide, product, c)
         if carry_out:
             lanes.put(Reg(CARRY), lanes.compare("ult", wide, result, product), "i1")
     lanes.put(instruction.operands[0], result, wide, signed=kind.kind == "s")
 
 
-@emits("madc")
+@emits("madc", operands=4)
 def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
     """madc{.cc}: product + c + carry."""
     form = Form(instruction)
     carry_out = form.flag("cc")
-    kind, element = _integer_form(instruction, form)
-    product, wide = _product(lanes, instruction, form, kind, element)
+    kind = form.type(_WITH_CARRY)
+    if "wide" in instruction.modifiers:
+        raise instruction.unsupported()
+    product, element = _product(lanes, instruction, form, kind, INTEGER[kind.bits])
     form.end()
-    carry = lanes.cast("zext", "i1", lanes.use(Reg(CARRY), "i1"), wide)
-    partial = lanes.binary("add", wide, product, lanes.use(instruction.operands[3], wide))
-    result = lanes.binary("add", wide, partial, carry)
+    carry = lanes.cast("zext", "i1", lanes.use(Reg(CARRY), "i1"), element)
+    partial = lanes.binary("add", element, product, lanes.use(instruction.operands[3], element))
+    result = lanes.binary("add", element, partial, carry)
     if carry_out:
-        first, second = lanes.compare("ult", wide, partial, product), lanes.compare("ult", wide, result, partial)
+        first, second = lanes.compare("ult", element, partial, product), lanes.compare("ult", element, result, partial)
         lanes.put(Reg(CARRY), lanes.binary("or", "i1", first, second), "i1")
-    lanes.put(instruction.operands[0], result, wide)
+    lanes.put(instruction.operands[0], result, element)
 
 
-@emits("mul24", "mad24")
+@emits("mul24", operands=3)
+@emits("mad24", operands=4)
 def mul24(lanes: Lanes, instruction: Instruction) -> None:
-    """Products of the low 24 bits."""
+    """Products of the low 24 bits: bits 0 to 31 of them, or 16 to 47."""
     form = Form(instruction)
-    kind, element = _integer_form(instruction, form)
+    kind = form.type("u32 s32")
     part = form.choice("lo", "hi")
     form.end()
+    if part is None:
+        raise instruction.unsupported("it needs '.lo' or '.hi'")
     wide = []
     for operand in instruction.operands[1:3]:
         top = lanes.binary("shl", "i32", lanes.use(operand, "i32"), splat("i32", 8))
@@ -145,15 +153,16 @@ def mul24(lanes: Lanes, instruction: Instruction) -> None:
     result = lanes.cast("trunc", "i64", product, "i32")
     if instruction.opcode == "mad24":
         result = lanes.binary("add", "i32", result, lanes.use(instruction.operands[3], "i32"))
-    lanes.put(instruction.operands[0], result, element)
+    lanes.put(instruction.operands[0], result, "i32")
 
 
-@emits("div.int", "rem.int")
+@emits("div.int", "rem.int", operands=3)
 def div_rem(lanes: Lanes, instruction: Instruction) -> None:
     """Division that never traps: x / 0 is all ones, x % 0 is x, and the smallest integer over -1 wraps."""
     form = Form(instruction)
-    kind, element = _integer_form(instruction, form)
+    kind = form.type(_ANY)
     form.end()
+    element = INTEGER[kind.bits]
     destination, a, b = instruction.operands
     x, y = lanes.use(a, element), lanes.use(b, element)
     signed = kind.kind == "s"
@@ -172,35 +181,45 @@ def div_rem(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-@emits("abs.int", "neg.int", "min.int", "max.int")
-def unary_and_extremes(lanes: Lanes, instruction: Instruction) -> None:
-    """abs, neg, min, max."""
+@emits("abs.int", "neg.int", operands=2)
+def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
+    """abs, neg: the smallest integer stays itself."""
     form = Form(instruction)
-    kind, element = _integer_form(instruction, form)
-    relu = form.flag("relu")
+    element = INTEGER[form.type(_SIGNED).bits]
     form.end()
     x = lanes.use(instruction.operands[1], element)
-    zero = splat(element, 0)
-    if instruction.opcode == "neg":
-        result = lanes.binary("sub", element, zero, x)
-    elif instruction.opcode == "abs":
-        negative = lanes.compare("slt", element, x, zero)
-        result = lanes.select(element, negative, lanes.binary("sub", element, zero, x), x)
-    else:
-        y = lanes.use(instruction.operands[2], element)
-        order = ("s" if kind.kind == "s" else "u") + ("lt" if instruction.opcode == "min" else "gt")
-        result = lanes.select(element, lanes.compare(order, element, x, y), x, y)
-        if relu:
-            result = lanes.select(element, lanes.compare("slt", element, result, zero), zero, result)
+    result = lanes.binary("sub", element, splat(element, 0), x)
+    if instruction.opcode == "abs":
+        result = lanes.select(element, lanes.compare("slt", element, x, splat(element, 0)), result, x)
     lanes.put(instruction.operands[0], result, element)
 
 
-@emits("sad")
+@emits("min.int", "max.int", operands=3)
+def min_max(lanes: Lanes, instruction: Instruction) -> None:
+    """min, max; `.relu` puts 0 in the place of negative results."""
+    form = Form(instruction)
+    relu = form.flag("relu")
+    kind = form.type("s32 s16x2" if relu else f"{_ANY} {_PAIRS}")
+    form.end()
+    element, zero = INTEGER[kind.bits], splat(INTEGER[kind.bits], 0)
+    order = ("s" if kind.kind == "s" else "u") + ("lt" if instruction.opcode == "min" else "gt")
+    destination, a, b = instruction.operands
+    results = []
+    for x, y in zip(unpack(lanes, a, kind), unpack(lanes, b, kind)):
+        result = lanes.select(element, lanes.compare(order, element, x, y), x, y)
+        if relu:
+            result = lanes.select(element, lanes.compare("slt", element, result, zero), zero, result)
+        results.append(result)
+    put_packed(lanes, destination, kind, results)
+
+
+@emits("sad", operands=4)
 def sad(lanes: Lanes, instruction: Instruction) -> None:
     """|a - b| + c."""
     form = Form(instruction)
-    kind, element = _integer_form(instruction, form)
+    kind = form.type(_ANY)
     form.end()
+    element = INTEGER[kind.bits]
     x, y, z = (lanes.use(o, element) for o in instruction.operands[1:])
     less = lanes.compare("slt" if kind.kind == "s" else "ult", element, x, y)
     forward, backward = lanes.binary("sub", element, x, y), lanes.binary("sub", element, y, x)
@@ -208,13 +227,17 @@ def sad(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], lanes.binary("add", element, distance, z), element)
 
 
-@emits("dp4a", "dp2a")
+@emits("dp4a", "dp2a", operands=4)
 def dot_product(lanes: Lanes, instruction: Instruction) -> None:
     """Four products of bytes, or two of halfwords with bytes, added to c."""
     form = Form(instruction)
     kinds = form.types()
-    part = form.choice("lo", "hi")
+    part = form.choice("lo", "hi") if instruction.opcode == "dp2a" else None
     form.end()
+    if [k.bits for k in kinds] != [32, 32] or any(k.kind not in "us" for k in kinds):
+        raise instruction.unsupported()
+    if instruction.opcode == "dp2a" and part is None:
+        raise instruction.unsupported("it needs '.lo' or '.hi'")
     a, b, c = (lanes.use(o, "i32") for o in instruction.operands[1:])
     result = c
     terms = 4 if instruction.opcode == "dp4a" else 2
@@ -222,7 +245,7 @@ def dot_product(lanes: Lanes, instruction: Instruction) -> None:
     for term in range(terms):
         first = 8 * term if terms == 4 else 8 * (term + (2 if part == "hi" else 0))
         x = _piece(lanes, a, width * term, width, kinds[0].kind == "s")
-        y = _piece(lanes, b, first, 8, kinds[-1].kind == "s")
+        y = _piece(lanes, b, first, 8, kinds[1].kind == "s")
         result = lanes.binary("add", "i32", result, lanes.binary("mul", "i32", x, y))
     lanes.put(instruction.operands[0], result, "i32")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.types import TYPES
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from harness.emulator.codegen.lanes import Lanes
 
 Emitter = Callable[["Lanes", Instruction], None]
-_EMITTERS: dict[str, Emitter] = {}
+
+
+class _Entry(NamedTuple):
+    emitter: Emitter
+    operands: tuple[int, ...]
+    """How many operands the opcode may have; empty where the emitter itself looks."""
+
+
+_EMITTERS: dict[str, _Entry] = {}
 _FAMILIES = (
     "integer",
     "floating",
@@ -30,25 +38,33 @@ _FAMILIES = (
 )
 
 
-def emits(*opcodes: str) -> Callable[[Emitter], Emitter]:
-    """Register an emitter. `add.int`, `add.float`, `add.half` are the three kinds of one opcode."""
+def emits(*opcodes: str, operands: int | tuple[int, ...] = ()) -> Callable[[Emitter], Emitter]:
+    """Register an emitter. `add.int`, `add.float`, `add.half` are the three kinds of one opcode.
+
+    `operands` is how many operands these opcodes have, the destination included; any other number is refused.
+    """
 
     def register(emitter: Emitter) -> Emitter:
         for opcode in opcodes:
             assert opcode not in _EMITTERS, opcode
-            _EMITTERS[opcode] = emitter
+            _EMITTERS[opcode] = _Entry(emitter, (operands,) if isinstance(operands, int) else operands)
         return emitter
 
     return register
 
 
 def emitter_for(instruction: Instruction) -> Emitter:
-    """The emitter of an instruction. Raises `UnsupportedInstruction` where there is none."""
+    """The emitter of an instruction.
+
+    Raises `UnsupportedInstruction` where there is none, or where the number of operands is not the form's.
+    """
     _load_families()
     found = _EMITTERS.get(instruction.opcode) or _EMITTERS.get(f"{instruction.opcode}.{_kind(instruction)}")
     if found is None:
         raise instruction.unsupported()
-    return found
+    if found.operands and len(instruction.operands) not in found.operands:
+        raise instruction.unsupported(f"a form with {len(instruction.operands)} operands")
+    return found.emitter
 
 
 @lru_cache(maxsize=1)

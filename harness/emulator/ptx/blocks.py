@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Label, Not, Reg, Symbol
+from harness.emulator.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Not, Reg, Symbol
 from harness.errors import CompileError
 
 EXIT = -1
@@ -296,6 +296,9 @@ _NO_DESTINATION = {"st", "red", "bra", "brx", "ret", "exit", "trap", "membar", "
 _NO_DESTINATION |= {"nanosleep", "brkpt", "pmevent", "call", "discard", "applypriority", "griddepcontrol"}
 
 
+_READ_CARRY = ("addc", "subc", "madc")
+
+
 def registers_of(instruction: Instruction) -> tuple[set[str], set[str]]:
     """The registers that an instruction reads, and those that it writes (lanes that are off keep their old value)."""
     reads: set[str] = set()
@@ -306,6 +309,10 @@ def registers_of(instruction: Instruction) -> tuple[set[str], set[str]]:
         _collect(operand, into, reads)
     if instruction.predicate is not None:
         reads.add(instruction.predicate.name)
+    if instruction.opcode in _READ_CARRY:
+        reads.add(CARRY)
+    if "cc" in instruction.modifiers:
+        writes.add(CARRY)
     return reads, writes
 
 

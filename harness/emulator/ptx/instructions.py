@@ -72,6 +72,9 @@ class Arguments:
 
 Operand = Reg | Imm | Symbol | Address | Vector | Pair | Not | Arguments
 
+CARRY = "%carry"
+"""The condition-code register: `.cc` writes it, addc, subc and madc read it."""
+
 SINK = Reg("_")
 """The destination that throws its value away."""
 
