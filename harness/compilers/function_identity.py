@@ -212,13 +212,14 @@ def _nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested_codes(constant)
 
 
-def _global_names(code: types.CodeType) -> set[str]:
-    return {
+@functools.lru_cache(maxsize=1024)
+def _global_names(code: types.CodeType) -> frozenset[str]:
+    return frozenset(
         str(instruction.argval)
         for nested in _nested_codes(code)
         for instruction in dis.get_instructions(nested)
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+    )
 
 
 def _all_names(code: types.CodeType) -> set[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,11 +28,23 @@ def compile_dispatcher(dispatcher: Any, args: tuple[Any, ...], arch: str) -> Com
 
     Raises `CompileError` with Numba's own message, `PlanError` where the number of arguments is wrong.
     """
-    options = dict(dispatcher.targetoptions)
     name = str(dispatcher.py_func.__name__)
-    _check_options(name, options)
     _check_count(dispatcher, name, args)
     signature = signature_of(name, args)
+    known = _known.setdefault(dispatcher, {})
+    compiled = known.get((signature, arch))
+    if compiled is None:
+        compiled = known[signature, arch] = _compiled(dispatcher, name, signature, arch)
+    return compiled
+
+
+# As on a GPU, a dispatcher compiles once per signature; what its globals become later does not matter any more.
+_known: MutableMapping[Any, dict[Any, CompiledKernel]] = weakref.WeakKeyDictionary()
+
+
+def _compiled(dispatcher: Any, name: str, signature: tuple[Any, ...], arch: str) -> CompiledKernel:
+    options = dict(dispatcher.targetoptions)
+    _check_options(name, options)
     ptx = _compile(dispatcher, name, signature, options, arch)
     entries = entry_parameters(ptx)
     if len(entries) != 1:
