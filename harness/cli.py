@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +31,10 @@ DEFAULT_ARCH = "sm_90"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. A user's mistake is one line on stderr, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that lacks a letter of some plugin's text is no reason to stop.
+            stream.reconfigure(errors="backslashreplace")
     try:
         arguments = build_parser().parse_args(argv)
         status = COMMANDS[arguments.command](arguments)

@@ -1,0 +1,502 @@
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from harness.arguments import build_parser
+from harness.cli import COMMANDS, main
+from harness.executors.gpu import GpuExecutor
+from harness.inputs import draw_inputs
+from harness.oracle import attention
+from harness.problem import Problem
+
+ROOT = Path(__file__).resolve().parent.parent
+RIGHT = str(ROOT / "tests" / "plugins" / "one_thread_per_row.py")
+BROKEN = str(ROOT / "tests" / "plugins" / "broken_kernels.py")
+NAME = "one-thread-per-row"
+SMALL = ["--seq-len", "20", "--head-dim", "8", "--device", "emulator"]
+
+
+class Called:
+    """What one command left behind."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]):
+    """Run a command line in this process."""
+
+    def run(*arguments: object) -> Called:
+        status = main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Called(status, captured.out, captured.err)
+
+    return run
+
+
+def harness(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a process of its own."""
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, **options)
+
+
+# --- help, and what is imported --------------------------------------------------------------------------------------
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    parser = build_parser()
+    yield "", parser
+    (commands,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    yield from commands.choices.items()
+
+
+def test_every_command_and_option_has_help():
+    for name, parser in parsers():
+        for action in parser._actions:
+            if not isinstance(action, argparse._SubParsersAction):
+                assert action.help, (name, action.dest)
+        assert parser.description
+        assert parser.format_help()
+
+
+def test_the_commands_are_those_of_the_parser():
+    assert set(COMMANDS) == {name for name, _ in parsers() if name}
+    (commands,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    assert all(choice.help for choice in commands._choices_actions)
+    assert len(commands._choices_actions) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["run", "--help"]])
+def test_help_is_no_error(arguments: list[str]):
+    done = harness(*arguments)
+    assert done.returncode == 0
+    assert "usage: python -m harness" in done.stdout
+
+
+def test_nothing_heavy_is_imported_to_list_variants():
+    program = (
+        "import sys; from harness.cli import main; import harness.discovery, harness.report;"
+        "heavy = {'llvmlite', 'numba', 'cupy'} & set(sys.modules); assert not heavy, heavy;"
+        "assert main(['list']) == 0;"
+        "mine = [m for m in sys.modules if m.startswith(('harness.emulator', 'harness.executors.', 'harness.oracle',"
+        "'harness.compilers.nvrtc', 'llvmlite'))]; assert not mine, mine"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- list ------------------------------------------------------------------------------------------------------------
+
+
+def test_list_shows_what_is_registered(call):
+    listed = json.loads(call("list", "--plugin", RIGHT, "--format", "json").out)["variants"]
+    (mine,) = [variant for variant in listed if variant["name"] == NAME]
+    assert mine == {
+        "name": NAME,
+        "algorithm": "custom",
+        "backend": "cupy",
+        "idea": "one thread per query row",
+        "origin": f"plugin {RIGHT}",
+    }
+    table = call("list", "--plugin", RIGHT, "--variants", "one-*").out
+    assert table.splitlines()[2].split()[:3] == [NAME, "custom", "cupy"]
+    assert len(table.splitlines()) == 3
+
+
+# --- compare ---------------------------------------------------------------------------------------------------------
+
+
+def test_compare_counts_and_ranks(call):
+    done = call("compare", *SMALL, "--plugin", RIGHT, "--variants", NAME, "--format", "json", "--causal", "--q-len", 30)
+    assert (done.status, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert found["problem"] == {
+        "batch": 1, "heads": 2, "kv_heads": 2, "q_len": 30, "kv_len": 20, "head_dim": 8,
+        "dtype": "float32", "causal": True, "scale": 1 / math.sqrt(8),
+    }  # fmt: skip
+    assert found["device"]["kind"] == "emulator"
+    (row,) = found["rows"]
+    assert (row["rank"], row["verdict"], row["reason"]) == (1, "pass", None)
+    assert row["total_bytes"] == row["read_bytes"] + row["write_bytes"] > 0
+    assert row["allocated_bytes"] == 2 * 30 * 8 * 4 + 2 * 30 * 4
+    assert row["time_ms"] is None
+    assert row["error_over_budget"] is not None
+
+
+def test_what_goes_wrong_is_a_row_and_the_right_one_still_comes(call):
+    arguments = [*SMALL, "--plugin", RIGHT, "--plugin", BROKEN, "--variants", "one-*,bad-*", "--step-limit", "100000"]
+    done = call("compare", *arguments, "--format", "json")
+    assert done.status == 1
+    rows = {row["variant"]: row for row in json.loads(done.out)["rows"]}
+    assert rows[NAME]["verdict"] == "pass"
+    wanted = {
+        "bad-source": ("error", 'expected a ";"'),
+        "bad-address": ("error", "O"),
+        "bad-loop": ("error", "--step-limit"),
+        "bad-plan": ("error", "RuntimeError: the plan is not ready"),
+        "bad-answer": ("fail", "were never written"),
+        "bad-arguments": ("error", "zero"),
+    }
+    for name, (verdict, words) in wanted.items():
+        assert rows[name]["verdict"] == verdict, rows[name]
+        assert words in rows[name]["reason"], rows[name]
+        assert rows[name]["rank"] is None
+    assert rows["bad-source"]["total_bytes"] is None
+    table = call("compare", *arguments)
+    assert "Traceback" not in table.out + table.err
+    assert "bad-plan: error: plan() failed: " in table.out
+
+
+def test_csv_and_markdown(call):
+    arguments = ["compare", *SMALL, "--plugin", RIGHT, "--variants", NAME]
+    (row,) = csv.DictReader(io.StringIO(call(*arguments, "--format", "csv").out))
+    assert row["verdict"] == "pass"
+    assert f"| {NAME}" in call(*arguments, "--format", "markdown").out
+
+
+def test_same_seed_same_result_and_output_goes_to_the_file(call, tmp_path: Path):
+    arguments = ["compare", *SMALL, "--plugin", RIGHT, "--variants", NAME, "--format", "json", "--seed", "3"]
+    first = call(*arguments, "--threads", 1).out
+    done = call(*arguments, "--threads", 2, "--output", tmp_path / "result.json")
+    assert (done.status, done.out, done.err) == (0, "", "")
+    assert (tmp_path / "result.json").read_text() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_lengths(call):
+    def lengths(*arguments: object) -> tuple[int, int]:
+        selected = ["--plugin", RIGHT, "--variants", NAME, "--device", "emulator", "--head-dim", 4, "--format", "json"]
+        problem = json.loads(call("compare", *selected, *arguments).out)["problem"]
+        return problem["q_len"], problem["kv_len"]
+
+    assert lengths("--seq-len", 5) == (5, 5)
+    assert lengths("--seq-len", 5, "--q-len", 1) == (1, 5)
+    assert lengths("--seq-len", 5, "--kv-len", 3) == (5, 3)
+    assert lengths("--q-len", 2, "--kv-len", 3) == (2, 3)
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
+
+def arrays(folder: Path, problem: Problem, single_head: bool = False) -> dict[str, np.ndarray]:
+    inputs = draw_inputs(problem, "normal", 1)
+    for name, array in inputs.items():
+        np.save(folder / f"{name.lower()}.npy", array[0, 0] if single_head else array)
+    return inputs
+
+
+def run_arguments(folder: Path, **changed: object) -> list[str]:
+    paths = {name: folder / f"{name}.npy" for name in ("q", "k", "v", "out")} | changed
+    return [
+        "run",
+        NAME,
+        "--plugin",
+        RIGHT,
+        "--device",
+        "emulator",
+        *(x for n, p in paths.items() for x in (f"--{n}", str(p))),
+    ]
+
+
+def test_run_on_the_users_own_arrays(call, tmp_path: Path):
+    problem = Problem(batch=2, heads=4, kv_heads=2, q_len=9, kv_len=7, head_dim=6, causal=True, scale=0.3)
+    reference = attention(problem, arrays(tmp_path, problem))
+    done = call(*run_arguments(tmp_path, lse=tmp_path / "lse.npy"), "--causal", "--scale", "0.3")
+    assert done.status == 0, done.err
+    assert "the user's arrays" in done.out
+    assert np.allclose(np.load(tmp_path / "out.npy"), reference.O, atol=1e-5)
+    assert np.allclose(np.load(tmp_path / "lse.npy"), reference.lse, atol=1e-5)
+    assert np.load(tmp_path / "out.npy").dtype == np.float32
+
+
+def test_run_on_a_single_head(call, tmp_path: Path):
+    problem = Problem(heads=1, q_len=9, kv_len=7, head_dim=6)
+    reference = attention(problem, arrays(tmp_path, problem, single_head=True))
+    assert call(*run_arguments(tmp_path)).status == 0
+    out = np.load(tmp_path / "out.npy")
+    assert out.shape == (9, 6)
+    assert np.allclose(out, reference.O[0, 0], atol=1e-5)
+
+
+def test_run_with_bfloat16_bits(call, tmp_path: Path):
+    if "fa2-cupy" not in call("list").out:
+        pytest.skip("needs a variant that takes bfloat16")
+    problem = Problem(heads=1, q_len=9, kv_len=7, head_dim=8, dtype="bfloat16")
+    reference = attention(problem, arrays(tmp_path, problem))
+    arguments = run_arguments(tmp_path)
+    arguments[1] = "fa2-cupy"
+    assert "--dtype bfloat16" in call(*arguments).err
+    assert call(*arguments, "--dtype", "bfloat16").status == 0
+    out = np.load(tmp_path / "out.npy")
+    assert out.dtype == np.uint16
+    assert np.allclose(out.view(ml_dtypes.bfloat16).astype(np.float32), reference.O, atol=0.05)
+
+
+def test_a_variant_without_lse_is_not_asked_for_one(call, tmp_path: Path):
+    arrays(tmp_path, Problem(q_len=4, kv_len=4, head_dim=4))
+    arguments = run_arguments(tmp_path, lse=tmp_path / "lse.npy")
+    arguments[1] = "bad-answer"
+    done = call(*arguments, "--plugin", BROKEN)
+    assert done.status == 2
+    assert done.err == "harness: bad-answer stores no log-sum-exp; leave out --lse\n"
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_a_wrong_answer_is_written_all_the_same_and_the_status_says_so(call, tmp_path: Path):
+    arrays(tmp_path, Problem(q_len=4, kv_len=4, head_dim=4))
+    arguments = run_arguments(tmp_path)
+    arguments[1] = "bad-answer"
+    done = call(*arguments, "--plugin", BROKEN)
+    assert done.status == 1
+    assert "bad-answer: fail: " in done.out
+    assert (tmp_path / "out.npy").exists()
+
+
+def test_a_kernel_that_faults_leaves_the_old_output_alone(call, tmp_path: Path):
+    arrays(tmp_path, Problem(q_len=4, kv_len=4, head_dim=4))
+    (tmp_path / "out.npy").write_text("precious")
+    arguments = run_arguments(tmp_path)
+    arguments[1] = "bad-address"
+    assert call(*arguments, "--plugin", BROKEN).status == 1
+    assert (tmp_path / "out.npy").read_text() == "precious"
+
+
+# --- show ------------------------------------------------------------------------------------------------------------
+
+
+def test_show_source_and_resources(call):
+    done = call("show", NAME, "--plugin", RIGHT)
+    assert (done.status, done.err) == (0, "")
+    assert "__global__ void one_thread_per_row(" in done.out
+    assert "registers" in done.out
+    assert "2^" not in done.out
+    line = next(line for line in done.out.splitlines() if line.startswith("one_thread_per_row "))
+    assert "4 x 2 = 8 blocks" in line
+    assert "64 threads" in line
+
+
+def test_show_ptx(call):
+    out = call("show", NAME, "--plugin", RIGHT, "--ptx").out
+    assert ".visible .entry one_thread_per_row(" in out
+    assert "__global__" not in out
+
+
+def test_show_a_numba_kernel(call):
+    if "fa2-numba" not in call("list").out:
+        pytest.skip("needs a Numba variant")
+    out = call("show", "fa2-numba").out
+    assert "def " in out
+    assert ".entry" in call("show", "fa2-numba", "--ptx").out
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "COMMAND; see 'python -m harness --help'"),
+        (["compair"], "invalid choice: 'compair'"),
+        ([*COMPARE, "--sequence", "3"], "unrecognized arguments: --sequence"),
+        ([*COMPARE, "--seq", "3"], "unrecognized arguments: --seq"),
+        ([*COMPARE, "--heads", "two"], "--heads: invalid int value: 'two'; see 'python -m harness compare --help'"),
+        ([*COMPARE, "--variants", "one-thred-per-row"], f"did you mean '{NAME}'"),
+        ([*COMPARE, "--variants", "zzz*"], "no variant 'zzz*'"),
+        ([*COMPARE, "--variants", ","], "names no variant"),
+        ([*COMPARE, "--dtype", "float8"], "dtype is 'float8'; choose one of float32, float16, bfloat16"),
+        ([*COMPARE, "--batch", "0"], "batch is 0"),
+        ([*COMPARE, "--heads", "-1"], "heads is -1"),
+        ([*COMPARE, "--kv-heads", "0"], "kv_heads is 0"),
+        ([*COMPARE, "--seq-len", "0"], "q_len is 0"),
+        ([*COMPARE, "--q-len", "-5"], "q_len is -5"),
+        ([*COMPARE, "--kv-len", "0"], "kv_len is 0"),
+        ([*COMPARE, "--head-dim", "0"], "head_dim is 0"),
+        ([*COMPARE, "--heads", "6", "--kv-heads", "4"], "heads (6) is not a multiple of kv_heads (4)"),
+        ([*COMPARE, "--scale", "nan"], "scale is nan"),
+        ([*COMPARE, "--seq-len", "4", "--q-len", "2", "--kv-len", "3"], "leave out one of the three"),
+        ([*COMPARE, "--seed", "-1"], "seed is -1"),
+        ([*COMPARE, "--regime", "neddle"], "did you mean 'needle'"),
+        ([*COMPARE, "--threads", "0"], "--threads is 0"),
+        ([*COMPARE, "--step-limit", "-1"], "--step-limit is -1"),
+        ([*COMPARE, "--format", "xml"], "--format: invalid choice: 'xml'"),
+        ([*COMPARE, "--device", "tpu"], "--device: invalid choice: 'tpu'"),
+        ([*COMPARE, "--output", "/no/such/folder/x.txt"], "cannot write /no/such/folder/x.txt: there is no folder"),
+        ([*COMPARE, "--output", "/"], "it is a folder"),
+        ([*COMPARE, "--seq-len", "100000000000"], "not enough memory"),
+        ([*COMPARE, "--plugin", "none.py"], "plugin none.py: there is no such file"),
+        ([*COMPARE, "--plugin", RIGHT], f"registers variant '{NAME}', but plugin {RIGHT} has registered"),
+        ([*COMPARE, "--plugin", str(ROOT / "pyproject.toml")], "not a .py"),
+        (["list", "--plugin", "none.py"], "plugin none.py"),
+        (["show", "one", "--plugin", RIGHT], "no variant 'one'"),
+        (["show", NAME, "--plugin", RIGHT, "--dtype", "float16"], "take this problem: it is written for float32"),
+        (["run", NAME, "--plugin", RIGHT], "--q, --k, --v, --out"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_is_one_line_and_status_2(call, arguments: list[str], words: str):
+    done = call(*arguments)
+    assert done.status == 2
+    assert done.out == ""
+    assert done.err.startswith("harness: ")
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_module\n", "plugin.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def register(registry)\n    pass\n", "plugin.py:1: SyntaxError"),
+        ("x = 1\n", "has no function register(registry)"),
+        ("def register(registry):\n    pass\n", "registers no variant"),
+        (f"from harness.variant import Plan, Variant\ndef register(registry):\n    "
+         f"registry.add(Variant(name={NAME!r}, plan=lambda problem: Plan(())))\n", f"variant '{NAME}', but plugin"),
+    ],
+)  # fmt: skip
+def test_a_bad_plugin_is_one_line(call, tmp_path: Path, text: str, words: str):
+    (tmp_path / "plugin.py").write_text(text)
+    done = call(*COMPARE, "--plugin", tmp_path / "plugin.py")
+    assert (done.status, done.out) == (2, "")
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "words"),
+    [
+        ({"q": "none.npy"}, [], "No such file"),
+        ({"q": "text.npy"}, [], "is not an .npy file"),
+        ({"k": "cut.npy"}, [], "broken .npy file"),
+        ({"v": "other.npy"}, [], "K has shape"),
+        ({"k": "double.npy"}, [], "float64"),
+        ({"out": "no/such/out.npy"}, [], "there is no folder"),
+        ({"lse": "out.npy"}, [], "two outputs go to one file"),
+        ({"lse": "no/such/lse.npy"}, [], "there is no folder"),
+        ({}, ["--dtype", "float16"], "nothing is converted silently"),
+        ({}, ["--scale", "inf"], "scale is inf"),
+    ],
+)
+def test_bad_arrays_are_one_line_and_nothing_is_written(
+    call, tmp_path: Path, changed: dict[str, str], options: list[str], words: str
+):
+    arrays(tmp_path, Problem(q_len=4, kv_len=4, head_dim=4))
+    (tmp_path / "text.npy").write_text("1 2 3")
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "k.npy").read_bytes()[:-7])
+    np.save(tmp_path / "other.npy", np.zeros((1, 2, 5, 4), np.float32))
+    np.save(tmp_path / "double.npy", np.zeros((1, 2, 4, 4)))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = call(*run_arguments(tmp_path, **{name: tmp_path / path for name, path in changed.items()}), *options)
+    assert (done.status, done.out) == (2, "")
+    assert words in done.err
+    assert done.err.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.skipif(GpuExecutor.available(), reason="there is a GPU")
+def test_no_gpu_is_one_line(call):
+    done = call("compare", "--device", "gpu")
+    assert (done.status, done.out) == (2, "")
+    assert "finds no GPU" in done.err
+    assert done.err.count("\n") == 1
+
+
+# --- a process of its own --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The harness with an empty variants/ of its own."""
+    shutil.copytree(ROOT / "harness", tmp_path / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "variants").mkdir()
+    return tmp_path
+
+
+def in_copy(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_file_in_variants_is_enough_and_a_broken_one_does_not_take_it_down(copy: Path):
+    shutil.copy(RIGHT, copy / "variants" / "my_idea.py")
+    (copy / "variants" / "sad.py").write_text("import no_such_module\n")
+    done = in_copy(copy, "compare", *SMALL, "--format", "json")
+    assert done.returncode == 1
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["variant"], row["verdict"]) for row in rows] == [(NAME, "pass"), ("sad", "error")]
+    assert done.stderr.startswith("harness: warning: module variants.sad does not import: ")
+    assert done.stderr.count("\n") == 1
+    # Who names the variants that he wants does not miss another.
+    assert in_copy(copy, "compare", *SMALL, "--variants", "one-*").returncode == 0
+    listed = in_copy(copy, "list")
+    assert listed.returncode == 0
+    assert NAME in listed.stdout
+    assert "no_such_module" in listed.stderr
+
+
+def test_no_variants_at_all_is_said(copy: Path):
+    done = in_copy(copy, "compare")
+    assert done.returncode == 2
+    assert done.stderr == "harness: there are no variants; put one into variants/ or name a file with --plugin\n"
+
+
+def test_the_process_has_the_status_and_no_traceback():
+    done = harness("compare", "--heads", "0")
+    assert done.returncode == 2
+    assert done.stderr == "harness: heads is 0; it has to be a whole number of at least 1\n"
+
+
+def test_ctrl_c_ends_quietly():
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "compare",
+        "--plugin",
+        BROKEN,
+        "--variants",
+        "bad-loop",
+        "--device",
+        "emulator",
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_reader_that_leaves_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "harness", "list", "--plugin", RIGHT]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_output_without_letters_for_it_is_no_crash(tmp_path: Path):
+    (tmp_path / "umlaut.py").write_text(
+        Path(RIGHT).read_text().replace("one thread per query row", "für jede Zeile ein Faden")
+    )
+    done = harness("list", "--plugin", str(tmp_path / "umlaut.py"), env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert NAME in done.stdout
