@@ -21,7 +21,7 @@ def _compare(lanes: Lanes, instruction: Instruction, order: str, kind: PtxType, 
     if kind.is_float:
         element = "double" if kind.bits == 64 else "float"
         if ftz and kind.bits == 32:
-            a, b = lanes.prelude("flush_float", a), lanes.prelude("flush_float", b)
+            a, b = lanes.flush(a), lanes.flush(b)
         return lanes.compare(_FLOAT_ORDERS[order], element, a, b)
     if order in _SIGNED_ORDERS:
         predicate = ("s" if kind.kind == "s" else "u") + order
@@ -109,7 +109,7 @@ def slct(lanes: Lanes, instruction: Instruction) -> None:
     destination, a, b, c = instruction.operands
     if test.is_float:
         value = lanes.use(c, "float")
-        value = lanes.prelude("flush_float", value) if ftz else value
+        value = lanes.flush(value) if ftz else value
         condition = lanes.compare("oge", "float", value, splat_float("float", 0.0))
     else:
         condition = lanes.compare("sge", "i32", lanes.use(c, "i32"), splat("i32", 0))

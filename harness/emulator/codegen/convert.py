@@ -115,7 +115,7 @@ def cvt(lanes: Lanes, instruction: Instruction) -> None:
     elif source.is_float:
         value, element = _as_float(lanes, source, operand)
         if ftz and element == "float":
-            value = lanes.prelude("flush_float", value)
+            value = lanes.flush(value)
         _put_integer(lanes, instruction, target, _to_integer(lanes, instruction, target, rounding, value, element))
     elif target.is_float:
         _integer_to_float(lanes, instruction, target, source, rounding, sat)
@@ -186,7 +186,7 @@ def _float_to_float(
 ) -> None:
     value, element = _as_float(lanes, source, instruction.operands[1])
     if ftz and element == "float":
-        value = lanes.prelude("flush_float", value)
+        value = lanes.flush(value)
     if rounding in _ROUND_TO_INTEGRAL:
         name = f"llvm.{_ROUND_TO_INTEGRAL[rounding]}.v32f{BITS[element]}"
         value = lanes.intrinsic(name, vector(element), (vector(element), value))
@@ -206,7 +206,7 @@ def _float_to_float(
             value = lanes.cast("fptrunc", "double", value, "float")
         else:
             value = lanes.prelude(f"double_to_float_{rounding}", value)
-        lanes.put(destination, lanes.prelude("flush_float", value) if ftz else value, "float")
+        lanes.put(destination, lanes.flush(value) if ftz else value, "float")
     else:
         lanes.put(destination, lanes.cast("fpext", element, value, FLOAT[target.bits]), FLOAT[target.bits])
 

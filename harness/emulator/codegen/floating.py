@@ -35,11 +35,11 @@ class _FloatForm:
 
     def use(self, lanes: Lanes, operand: Operand) -> str:
         value = lanes.use(operand, self.element)
-        return lanes.prelude("flush_float", value) if self.ftz and self.element == "float" else value
+        return lanes.flush(value) if self.ftz and self.element == "float" else value
 
     def put(self, lanes: Lanes, destination: Operand, value: str) -> None:
         if self.ftz and self.element == "float":
-            value = lanes.prelude("flush_float", value)
+            value = lanes.flush(value)
         if self.saturate:
             value = saturate(lanes, self.element, value)
         lanes.put(destination, value, self.element)

@@ -31,7 +31,7 @@ from harness.emulator.ptx.instructions import (
 from harness.emulator.ptx.types import TYPES
 from harness.errors import CompileError
 
-EMITTER_VERSION = 1
+EMITTER_VERSION = 2
 """Part of every cache key: raise it when generated code changes."""
 
 
@@ -223,17 +223,15 @@ class _Writer:
         self._lanes = lanes
         self._graph = graph
         self._live_out = live_out
+        self._meeting_places: set[int] = set()
 
     def write(self) -> None:
         lanes = self._lanes
-        lanes.do("%ctx.p = inttoptr i64 %ctx to ptr")
-        lanes.do("%warp.p = inttoptr i64 %warp to ptr")
-        lanes.do("%mask.slot = alloca i32")
-        lanes.do("%next.slot = alloca i32")
-        lanes.do("br label %dispatch")
         self._dispatch()
         for number, block in enumerate(self._graph.blocks):
             self._block(number, block)
+        for target in sorted(self._meeting_places):
+            self._meet(target)
         lanes.label("exited")
         lanes.do(f"ret i32 {at.EXITED}")
         lanes.label("faulted")
@@ -365,11 +363,16 @@ class _Writer:
             lanes.do("br label %dispatch")
             return
         self._check_steps(number, target, block)
-        meet = lanes.fresh_label("meet")
+        self._meeting_places.add(target)
         waiting = lanes.op("load i32, ptr %next.slot")
         reached = lanes.op(f"icmp sle i32 {waiting}, {target}")
-        lanes.do(f"br i1 {reached}, label %{meet}, label %block{target}, !prof !0")
-        lanes.label(meet)
+        lanes.do(f"br i1 {reached}, label %meet{target}, label %block{target}, !prof !0")
+
+    def _meet(self, target: int) -> None:
+        """The active lanes join others that wait at `target`, or let those go first that wait before it."""
+        lanes = self._lanes
+        lanes.label(f"meet{target}")
+        lanes.mask = lanes.op("load i32, ptr %mask.slot")
         self._park(self._pc(target))
         lanes.do("br label %dispatch")
 
@@ -397,6 +400,12 @@ def _assemble(symbol: str, lanes: Lanes) -> str:
             *functions,
             f"define i32 @{symbol}(i64 %ctx, i64 %warp) {{",
             "entry:",
+            "  %ctx.p = inttoptr i64 %ctx to ptr",
+            "  %warp.p = inttoptr i64 %warp to ptr",
+            "  %mask.slot = alloca i32",
+            "  %next.slot = alloca i32",
+            *(f"  {name} = {expression}" for name, expression in lanes.pointers.items()),
+            "  br label %dispatch",
             *lanes.lines,
             "}",
             '!0 = !{!"branch_weights", i32 1, i32 1000}',

@@ -43,6 +43,8 @@ class Lanes(Vocabulary):
         self.sites: list[Instruction] = []
         """Instructions that generated code refers to by number: whatever touches memory or can fault."""
         self.preludes: set[str] = set()
+        self.pointers: dict[str, str] = {}
+        """Name -> expression of pointers into the context and the warp, for the function's entry."""
         self.mask = ""
         """i32: the lanes that run this block."""
         self.register_bytes = 0
@@ -50,6 +52,8 @@ class Lanes(Vocabulary):
         self._offsets: dict[str, int] = {}
         self._values: dict[tuple[str, str], str] = {}
         self._dirty: dict[str, str] = {}
+        self._flushed: dict[str, str] = {}
+        self._checked_members: set[Operand] = set()
         self._guard: str | None = None
         self._mask_lanes = ""
 
@@ -71,7 +75,7 @@ class Lanes(Vocabulary):
 
     def slot_pointer(self, name: str) -> str:
         """Pointer to a slot of the context."""
-        return self.op(f"getelementptr i64, ptr %ctx.p, i64 {at.SLOT[name]}")
+        return self._pointer(f"%ctx.{name}", f"getelementptr i64, ptr %ctx.p, i64 {at.SLOT[name]}")
 
     def slot(self, name: str) -> str:
         """Value of a slot of the context, i64."""
@@ -79,7 +83,12 @@ class Lanes(Vocabulary):
 
     def warp_pointer(self, offset: int) -> str:
         """Pointer into the warp's state."""
-        return self.op(f"getelementptr i8, ptr %warp.p, i64 {offset}")
+        return self._pointer(f"%warp.{offset}", f"getelementptr i8, ptr %warp.p, i64 {offset}")
+
+    def _pointer(self, name: str, expression: str) -> str:
+        """A pointer that is computed once, where the function begins."""
+        self.pointers[name] = expression
+        return name
 
     def warp_load(self, kind: str, offset: int, align: int = 64) -> str:
         """Load a value of LLVM type `kind` from the warp's state."""
@@ -97,6 +106,8 @@ class Lanes(Vocabulary):
         self._mask_lanes = self.lanes_of(mask)
         self._values.clear()
         self._dirty.clear()
+        self._flushed.clear()
+        self._checked_members.clear()
         self._guard = None
 
     def end_block(self, live: set[str]) -> None:
@@ -212,6 +223,7 @@ class Lanes(Vocabulary):
         assert isinstance(destination, Reg), destination
         name = destination.name
         own = self._element(name)
+        as_float = (element, value) if element in FLOAT.values() and BITS[element] == BITS[own] else None
         if element in FLOAT.values():
             integer = INTEGER[BITS[element]]
             value, element = self.cast("bitcast", element, value, integer), integer
@@ -224,6 +236,8 @@ class Lanes(Vocabulary):
         for key in [k for k in self._values if k[0] == name]:
             del self._values[key]
         self._values[name, own] = value
+        if as_float is not None and self._guard is None:
+            self._values[name, as_float[0]] = as_float[1]
         self._dirty[name] = own
 
     def symbol_address(self, name: str) -> int:
@@ -242,12 +256,35 @@ class Lanes(Vocabulary):
             return base
         return self.binary("add", element, base, splat(element, operand.offset))
 
+    # Subnormals -----------------------------------------------------------------------------------------------------
+
+    def flush(self, value: str) -> str:
+        """`.ftz` of 32 floats: subnormals become zeros of the same sign. What was flushed before is left alone."""
+        known = self._flushed.get(value)
+        if known is not None:
+            return known
+        bits = self.cast("bitcast", "float", value, "i32")
+        exponent = self.binary("and", "i32", bits, splat("i32", 0x7F800000))
+        tiny = self.compare("eq", "i32", exponent, splat("i32", 0))
+        zero = self.binary("and", "i32", bits, splat("i32", 0x80000000))
+        flushed = self.cast("bitcast", "i32", self.select("i32", tiny, zero, bits), "float")
+        self._flushed[value] = self._flushed[flushed] = flushed
+        return flushed
+
     # Faults ---------------------------------------------------------------------------------------------------------
 
     def site(self, instruction: Instruction) -> int:
         """Number under which the runtime knows this instruction."""
         self.sites.append(instruction)
         return len(self.sites) - 1
+
+    def first_check_of(self, members: Operand) -> bool:
+        """Whether a literal member mask has not been checked in this block yet; the lanes here do not change in it."""
+        if not isinstance(members, Imm) or self._guard is not None:
+            return True
+        known = members in self._checked_members
+        self._checked_members.add(members)
+        return not known
 
     def stop_if(self, condition: str) -> None:
         """Leave the function as faulted where the scalar i1 `condition` holds; the runtime has recorded why."""

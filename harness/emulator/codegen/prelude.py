@@ -195,15 +195,6 @@ def _rsqrt(v: Vocabulary, x: str) -> str:
     return v.cast("fptrunc", "double", v.binary("fdiv", "double", splat_float("double", 1.0), root), "float")
 
 
-def _flush(v: Vocabulary, x: str) -> str:
-    """Subnormals become zeros of the same sign (`.ftz`)."""
-    bits = v.cast("bitcast", "float", x, "i32")
-    exponent = v.binary("and", "i32", bits, splat("i32", 0x7F800000))
-    sign = v.binary("and", "i32", bits, splat("i32", 0x80000000))
-    tiny = v.compare("eq", "i32", exponent, splat("i32", 0))
-    return v.cast("bitcast", "i32", v.select("i32", tiny, sign, bits), "float")
-
-
 def _float_to_tf32(v: Vocabulary, x: str) -> str:
     """Round to nearest, ties away from zero, to 10 bits of fraction (`cvt.rna.tf32.f32`)."""
     bits = v.cast("bitcast", "float", x, "i32")
@@ -251,7 +242,6 @@ PRELUDE: dict[str, Prelude] = {
     "cos_float": Prelude((VF,), VF, _through_double("cos")),
     "tanh_float": Prelude((VF,), VF, _through_double("tanh")),
     "rsqrt_float": Prelude((VF,), VF, _rsqrt),
-    "flush_float": Prelude((VF,), VF, _flush),
     "float_to_tf32": Prelude((VF,), VF, _float_to_tf32),
     "permute_bytes": Prelude((V32, V32, V32), V32, _permute_bytes),
 }

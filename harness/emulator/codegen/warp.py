@@ -13,6 +13,8 @@ from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Pair
 
 def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:
     """Fault where the mask names lanes that have not exited and are not here: on a GPU they would be waited for."""
+    if not lanes.first_check_of(members):
+        return
     value = lanes.use(members, "i32")
     named = _first_lane(lanes, value)
     alive = lanes.warp_load("i32", at.ALIVE, 4)
