@@ -6,29 +6,33 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
-from harness.emulator.ptx.instructions import Imm, Instruction
+from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Pair
+
+_UNTYPED = "b16 b32 b64"
+_WORDS = "u32 s32 u64 s64"
+_WIDER = {"i32": "i64", "i64": "i128"}
 
 
-def _element(instruction: Instruction) -> tuple[str, str]:
+def _element(instruction: Instruction, allowed: str) -> tuple[str, str]:
     form = Form(instruction)
-    kind = form.type()
+    kind = form.type(allowed)
     form.end()
     return INTEGER[kind.bits], kind.kind
 
 
-@emits("and", "or", "xor")
+@emits("and", "or", "xor", operands=3)
 def logic(lanes: Lanes, instruction: Instruction) -> None:
     """and, or, xor, on predicates too."""
-    element, _ = _element(instruction)
+    element, _ = _element(instruction, f"pred {_UNTYPED}")
     destination, a, b = instruction.operands
     result = lanes.binary(instruction.opcode, element, lanes.use(a, element), lanes.use(b, element))
     lanes.put(destination, result, element)
 
 
-@emits("not", "cnot")
+@emits("not", "cnot", operands=2)
 def complement(lanes: Lanes, instruction: Instruction) -> None:
     """not; cnot is 1 for zero and 0 otherwise."""
-    element, _ = _element(instruction)
+    element, _ = _element(instruction, f"pred {_UNTYPED}" if instruction.opcode == "not" else _UNTYPED)
     x = lanes.use(instruction.operands[1], element)
     if instruction.opcode == "not":
         result = lanes.binary("xor", element, x, splat(element, -1))
@@ -37,16 +41,17 @@ def complement(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, element)
 
 
-@emits("lop3")
+@emits("lop3", operands=(5, 6))
 def lop3(lanes: Lanes, instruction: Instruction) -> None:
-    """Any function of three bits, by its table of eight answers."""
+    """Any function of three bits, by its table of eight answers; d|p: p = (d != 0) and, or q."""
     form = Form(instruction)
-    form.type()
+    boolean = form.choice("and", "or")
+    form.type("b32")
     form.end()
-    destination, *sources, table = instruction.operands
-    if not isinstance(table, Imm) or len(sources) != 3:
+    destination, a, b, c, table, *rest = instruction.operands
+    if not isinstance(table, Imm) or (boolean is not None) != bool(rest) or bool(rest) != isinstance(destination, Pair):
         raise instruction.unsupported()
-    values = [lanes.use(s, "i32") for s in sources]
+    values = [lanes.use(s, "i32") for s in (a, b, c)]
     inverted = [lanes.binary("xor", "i32", value, splat("i32", -1)) for value in values]
     result = splat("i32", 0)
     for row in range(8):
@@ -55,13 +60,20 @@ def lop3(lanes: Lanes, instruction: Instruction) -> None:
         picks = [values[i] if row >> (2 - i) & 1 else inverted[i] for i in range(3)]
         term = lanes.binary("and", "i32", lanes.binary("and", "i32", picks[0], picks[1]), picks[2])
         result = lanes.binary("or", "i32", result, term)
-    lanes.put(destination, result, "i32")
+    if boolean is not None and isinstance(destination, Pair):
+        some = lanes.compare("ne", "i32", result, splat("i32", 0))
+        predicate = lanes.binary(boolean, "i1", some, lanes.use(rest[0], "i1"))
+        lanes.put(destination.first, result, "i32")
+        lanes.put(destination.second, predicate, "i1")
+    else:
+        lanes.put(destination, result, "i32")
 
 
-@emits("shl", "shr")
+@emits("shl", "shr", operands=3)
 def shift(lanes: Lanes, instruction: Instruction) -> None:
     """Shifts; amounts beyond the width give 0, or the sign."""
-    element, kind = _element(instruction)
+    allowed = _UNTYPED if instruction.opcode == "shl" else f"{_UNTYPED} u16 s16 {_WORDS}"
+    element, kind = _element(instruction, allowed)
     bits = BITS[element]
     destination, a, b = instruction.operands
     x = lanes.use(a, element)
@@ -76,13 +88,15 @@ def shift(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-@emits("shf")
+@emits("shf", operands=4)
 def funnel_shift(lanes: Lanes, instruction: Instruction) -> None:
     """Shift of the 64 bits {b, a}: the high half to the left, the low half to the right."""
     form = Form(instruction)
     direction, mode = form.choice("l", "r"), form.choice("wrap", "clamp")
-    form.type()
+    form.type("b32")
     form.end()
+    if direction is None or mode is None:
+        raise instruction.unsupported()
     destination, a, b, c = instruction.operands
     amount = lanes.use(c, "i32")
     if mode == "wrap":
@@ -100,20 +114,38 @@ def funnel_shift(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.cast("trunc", "i64", moved, "i32"), "i32")
 
 
-@emits("prmt")
+_SELECTORS = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+"""The selector of the default mode that each special mode stands for, by the two low bits of c."""
+
+
+@emits("prmt", operands=4)
 def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
-    """Prmt in its default mode."""
+    """prmt: four bytes of eight; the special modes look their selector up."""
     form = Form(instruction)
-    form.type()
+    mode = form.choice(*_SELECTORS)
+    form.type("b32")
     form.end()
-    destination, *sources = instruction.operands
-    lanes.put(destination, lanes.prelude("permute_bytes", *(lanes.use(s, "i32") for s in sources)), "i32")
+    destination, a, b, c = instruction.operands
+    selector = lanes.use(c, "i32")
+    if mode is not None:
+        table = sum(entry << 16 * index for index, entry in enumerate(_SELECTORS[mode]))
+        place = lanes.binary("shl", "i32", lanes.binary("and", "i32", selector, splat("i32", 3)), splat("i32", 4))
+        entry = lanes.binary("lshr", "i64", splat("i64", table), lanes.cast("zext", "i32", place, "i64"))
+        selector = lanes.cast("trunc", "i64", entry, "i32")
+    lanes.put(destination, lanes.prelude("permute_bytes", lanes.use(a, "i32"), lanes.use(b, "i32"), selector), "i32")
 
 
-@emits("popc", "clz", "brev")
+@emits("popc", "clz", "brev", operands=2)
 def count(lanes: Lanes, instruction: Instruction) -> None:
     """popc, clz, brev."""
-    element, _ = _element(instruction)
+    element, _ = _element(instruction, "b32 b64")
     destination, a = instruction.operands
     x, kind = lanes.use(a, element), vector(element)
     if instruction.opcode == "brev":
@@ -127,11 +159,11 @@ def count(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.cast("trunc", element, result, "i32"), "i32")
 
 
-@emits("bfind")
+@emits("bfind", operands=2)
 def find_leading(lanes: Lanes, instruction: Instruction) -> None:
     """Place of the most significant bit that is not a sign bit; all ones if there is none."""
     form = Form(instruction)
-    kind, amount = form.type(), form.flag("shiftamt")
+    kind, amount = form.type(_WORDS), form.flag("shiftamt")
     form.end()
     element = INTEGER[kind.bits]
     x = lanes.use(instruction.operands[1], element)
@@ -145,63 +177,55 @@ def find_leading(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], lanes.cast("trunc", element, place, "i32"), "i32")
 
 
-@emits("bfe")
+def _low_byte(lanes: Lanes, operand: Operand, limit: int, element: str) -> str:
+    """The operand's low 8 bits, at most `limit`."""
+    value = lanes.binary("and", "i32", lanes.use(operand, "i32"), splat("i32", 0xFF))
+    above = lanes.compare("ugt", "i32", value, splat("i32", limit))
+    return lanes.cast("zext", "i32", lanes.select("i32", above, splat("i32", limit), value), element)
+
+
+@emits("bfe", operands=4)
 def extract_field(lanes: Lanes, instruction: Instruction) -> None:
     """bfe: `length` bits from `start`, extended by zero, or by the field's highest bit that exists."""
-    element, kind = _element(instruction)
-    bits = BITS[element]
+    element, kind = _element(instruction, _WORDS)
     destination, a, b, c = instruction.operands
-    x = lanes.use(a, element)
-    start, length = (
-        lanes.cast("zext", "i32", lanes.binary("and", "i32", lanes.use(o, "i32"), splat("i32", 0xFF)), "i64")
-        for o in (b, c)
+    # In twice the bits nothing falls off: x, extended, shifted down, then cut to `length` by two shifts.
+    wide = _WIDER[element]
+    right, extend = ("ashr", "sext") if kind == "s" else ("lshr", "zext")
+    start, length = (_low_byte(lanes, o, BITS[element], wide) for o in (b, c))
+    moved = lanes.binary(right, wide, lanes.cast(extend, element, lanes.use(a, element), wide), start)
+    empty = lanes.compare("eq", wide, length, splat(wide, 0))
+    cut = lanes.select(wide, empty, splat(wide, 0), lanes.binary("sub", wide, splat(wide, BITS[wide]), length))
+    field = lanes.binary(right, wide, lanes.binary("shl", wide, moved, cut), cut)
+    lanes.put(
+        destination, lanes.select(element, empty, splat(element, 0), lanes.cast("trunc", wide, field, element)), element
     )
-    # In 64 + 64 bits nothing falls off: x, extended, shifted down, then cut to `length` by two shifts.
-    wide = "i128"
-    value = lanes.cast("sext" if kind == "s" else "zext", element, x, wide)
-    limit = splat("i64", bits)
-    start = lanes.select("i64", lanes.compare("ugt", "i64", start, limit), limit, start)
-    length = lanes.select("i64", lanes.compare("ugt", "i64", length, limit), limit, length)
-    moved = lanes.binary("ashr" if kind == "s" else "lshr", wide, value, lanes.cast("zext", "i64", start, wide))
-    cut = lanes.cast("zext", "i64", lanes.binary("sub", "i64", splat("i64", 127), length), wide)
-    cut = lanes.binary("add", wide, cut, f"splat ({wide} 1)")
-    empty = lanes.compare("eq", "i64", length, splat("i64", 0))
-    safe = lanes.select(wide, empty, f"splat ({wide} 0)", cut)
-    raised = lanes.binary("shl", wide, moved, safe)
-    lowered = lanes.binary("ashr" if kind == "s" else "lshr", wide, raised, safe)
-    result = lanes.select(element, empty, splat(element, 0), lanes.cast("trunc", wide, lowered, element))
-    lanes.put(destination, result, element)
 
 
-@emits("bfi")
+@emits("bfi", operands=5)
 def insert_field(lanes: Lanes, instruction: Instruction) -> None:
     """bfi: the low `length` bits of a, placed at `start` in b."""
-    element, _ = _element(instruction)
-    bits = BITS[element]
+    element, _ = _element(instruction, "b32 b64")
     destination, a, b, c, d = instruction.operands
-    x, y = lanes.use(a, element), lanes.use(b, element)
-    start, length = (
-        lanes.cast("zext", "i32", lanes.binary("and", "i32", lanes.use(o, "i32"), splat("i32", 0xFF)), "i128")
-        for o in (c, d)
-    )
-    limit, one = f"splat (i128 {bits})", "splat (i128 1)"
-    start = lanes.select("i128", lanes.compare("ugt", "i128", start, limit), limit, start)
-    length = lanes.select("i128", lanes.compare("ugt", "i128", length, limit), limit, length)
-    ones = lanes.binary("sub", "i128", lanes.binary("shl", "i128", one, length), one)
-    mask = lanes.cast("trunc", "i128", lanes.binary("shl", "i128", ones, start), element)
-    moved = lanes.binary("shl", "i128", lanes.cast("zext", element, x, "i128"), start)
-    field = lanes.binary("and", element, lanes.cast("trunc", "i128", moved, element), mask)
+    x, y, wide = lanes.use(a, element), lanes.use(b, element), _WIDER[element]
+    start, length = (_low_byte(lanes, o, BITS[element], wide) for o in (c, d))
+    ones = lanes.binary("sub", wide, lanes.binary("shl", wide, splat(wide, 1), length), splat(wide, 1))
+    mask = lanes.cast("trunc", wide, lanes.binary("shl", wide, ones, start), element)
+    moved = lanes.binary("shl", wide, lanes.cast("zext", element, x, wide), start)
+    field = lanes.binary("and", element, lanes.cast("trunc", wide, moved, element), mask)
     rest = lanes.binary("and", element, y, lanes.binary("xor", element, mask, splat(element, -1)))
     lanes.put(destination, lanes.binary("or", element, field, rest), element)
 
 
-@emits("bmsk")
+@emits("bmsk", operands=3)
 def bit_mask(lanes: Lanes, instruction: Instruction) -> None:
     """bmsk: `length` ones from `start`."""
     form = Form(instruction)
     mode = form.choice("clamp", "wrap")
-    form.type()
+    form.type("b32")
     form.end()
+    if mode is None:
+        raise instruction.unsupported()
     start, length = (lanes.use(o, "i32") for o in instruction.operands[1:])
     if mode == "wrap":
         start, length = (lanes.binary("and", "i32", v, splat("i32", 31)) for v in (start, length))
