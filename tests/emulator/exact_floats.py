@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from operands import UNSIGNED, Array
+
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _GUARD_BITS = 2
 
@@ -198,6 +201,18 @@ class Format:
 
 F16, BF16, F32, F64 = Format(16, 5), Format(16, 8), Format(32, 8), Format(64, 11)
 FORMATS = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64}
+
+
+def each_float(target: Format, function: Callable[..., int | None], *operands: Array) -> Array:
+    """`function` of one tuple of patterns at a time; NaN is the hardware's own, all ones but for the sign."""
+    nan = target.sign_bit - 1
+    found = (function(*patterns) for patterns in zip(*(o.tolist() for o in operands)))
+    return np.array([nan if pattern is None else pattern for pattern in found], dtype=UNSIGNED[target.bits])
+
+
+def nans_of(target: Format) -> Callable[[Array], Array]:
+    """Tells which patterns of an array are NaN."""
+    return lambda patterns: (patterns & UNSIGNED[target.bits](target.sign_bit - 1)) > target.infinity
 
 
 def through_pairs(function: Callable[..., int]) -> Callable[..., int]:

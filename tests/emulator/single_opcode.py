@@ -6,7 +6,7 @@ count. Many cases share one module, because each module costs one run of LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,29 @@ def run_cases(cases: Sequence[Case]) -> list[tuple[Array, ...]]:
 def run_case(text: str, results: str, *operands: Array) -> Array:
     """The first result of a single case."""
     return run_cases([case(text, results, *operands)])[0][0]
+
+
+Check = tuple[Case, tuple[Array, ...]]
+
+
+def check(checks: Sequence[Check], nan_of: Callable[[Array], Array] | None = None) -> None:
+    """Run cases and compare every result bit by bit; `nan_of` tells NaNs, of which any one is as good as another."""
+    for (single, expected), found in zip(checks, run_cases([single for single, _ in checks])):
+        assert len(found) == len(expected), single.text
+        for got, wanted in zip(found, expected):
+            assert got.dtype == wanted.dtype and got.shape == wanted.shape, single.text
+            wrong = got != wanted
+            if nan_of is not None:
+                wrong &= ~(nan_of(got) & nan_of(wanted))
+            assert not wrong.any(), _report(single, got, wanted, int(np.argmax(wrong)), int(wrong.sum()))
+
+
+def _report(single: Case, got: Array, wanted: Array, place: int, count: int) -> str:
+    operands = [hex(o.reshape(-1)[place]) for o in np.broadcast_arrays(*single.operands)]
+    return (
+        f"{single.text} with {', '.join(operands)} gives {hex(got[place])} instead of {hex(wanted[place])}; "
+        f"{count} of {got.size} results are wrong"
+    )
 
 
 class CaseModule:

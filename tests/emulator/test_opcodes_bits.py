@@ -7,16 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from operands import each, integers, signed
-from single_opcode import Array, Case, case, run_cases
+from single_opcode import Array, Check, case, check
 
-Check = tuple[Case, tuple[Array, ...]]
 RNG = np.random.default_rng(5)
-
-
-def check(checks: list[Check]) -> None:
-    for (single, expected), found in zip(checks, run_cases([c for c, _ in checks])):
-        for wanted, got in zip(expected, found):
-            np.testing.assert_array_equal(got, wanted, err_msg=single.text)
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])

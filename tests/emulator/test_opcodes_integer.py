@@ -8,16 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from operands import each, integers, signed
-from single_opcode import Array, Case, case, run_cases
+from single_opcode import Check, case, check
 
 TYPES = ("u16", "s16", "u32", "s32", "u64", "s64")
-Check = tuple[Case, tuple[Array, ...]]
-
-
-def check(checks: list[Check]) -> None:
-    for (single, expected), found in zip(checks, run_cases([c for c, _ in checks])):
-        for wanted, got in zip(expected, found):
-            np.testing.assert_array_equal(got, wanted, err_msg=single.text)
 
 
 def quotient(a: int, b: int) -> int:

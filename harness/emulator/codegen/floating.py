@@ -8,30 +8,34 @@ from __future__ import annotations
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
-from harness.emulator.codegen.vocabulary import FLOAT, splat, splat_float, vector
+from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
 from harness.emulator.ptx.instructions import Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
+_NAN = {"float": 0x7FFFFFFF, "double": 0x7FFFFFFFFFFFFFFF}
 
 
 class _FloatForm:
-    """The modifiers that nearly all opcodes of this family share."""
+    """The modifiers that nearly all opcodes of this family share; `allowed` names those that an opcode may have."""
 
-    def __init__(self, instruction: Instruction) -> None:
+    def __init__(self, instruction: Instruction, *allowed: str, types: str = "f32 f64") -> None:
         form = Form(instruction)
-        self.kind: PtxType = form.type()
-        if self.kind.bits not in FLOAT:
-            raise instruction.unsupported(f"type '.{self.kind.name}'")
+        self.kind: PtxType = form.type(types)
         self.element = FLOAT[self.kind.bits]
         self.ftz = form.flag("ftz")
-        self.saturate = form.flag("sat")
-        self.rounding = form.choice(*ROUNDINGS)
-        self.approximate = form.choice("approx", "full")
-        self.nan = form.flag("NaN")
-        self.xorsign = form.flag("xorsign")
-        self.absolute = form.flag("abs")
+        self.rounding = form.choice(*(word for word in ROUNDINGS if word in allowed))
+        self.approximate = form.choice(*(word for word in ("approx", "full") if word in allowed))
+        self.saturate = "sat" in allowed and form.flag("sat")
+        self.nan = "NaN" in allowed and form.flag("NaN")
         form.end()
+        if self.element == "double" and (self.saturate or self.nan or (self.ftz and not self.approximate)):
+            raise instruction.unsupported("a modifier of f32 on f64")
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether it rounds other than to nearest."""
+        return self.rounding not in (None, "rn")
 
     def use(self, lanes: Lanes, operand: Operand) -> str:
         value = lanes.use(operand, self.element)
@@ -87,86 +91,112 @@ def _negative_zero_downwards(lanes: Lanes, total: str, a: str, b: str) -> str:
     return lanes.select("double", zero, lanes.cast("bitcast", "i64", sign, "double"), total)
 
 
-@emits("add.float", "sub.float")
+@emits("add.float", "sub.float", operands=3)
 def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     """add, sub."""
-    form = _FloatForm(instruction)
+    form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b = instruction.operands
     x, y = form.use(lanes, a), form.use(lanes, b)
-    if form.rounding in (None, "rn"):
-        result = lanes.binary("f" + instruction.opcode, form.element, x, y)
-    else:
+    if form.is_directed:
         y = negate(lanes, form.element, y) if instruction.opcode == "sub" else y
         result = _directed(lanes, instruction, form, x, None, y)
+    else:
+        result = lanes.binary("f" + instruction.opcode, form.element, x, y)
     form.put(lanes, destination, result)
 
 
-@emits("mul.float")
+@emits("mul.float", operands=3)
 def mul(lanes: Lanes, instruction: Instruction) -> None:
-    """Mul."""
-    form = _FloatForm(instruction)
+    """Product."""
+    form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b = instruction.operands
     x, y = form.use(lanes, a), form.use(lanes, b)
-    if form.rounding in (None, "rn"):
-        result = lanes.binary("fmul", form.element, x, y)
-    else:
+    if form.is_directed:
         result = _directed(lanes, instruction, form, x, y, None)
+    else:
+        result = lanes.binary("fmul", form.element, x, y)
     form.put(lanes, destination, result)
 
 
-@emits("fma.float", "mad.float")
+@emits("fma.float", "mad.float", operands=4)
 def fma(lanes: Lanes, instruction: Instruction) -> None:
     """fma; `mad` is the same on every GPU that we emulate."""
-    form = _FloatForm(instruction)
+    form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b, c = instruction.operands
     x, y, z = (form.use(lanes, o) for o in (a, b, c))
-    if form.rounding in (None, "rn"):
-        result = _fma(lanes, form.element, x, y, z)
-    else:
-        result = _directed(lanes, instruction, form, x, y, z)
+    result = _directed(lanes, instruction, form, x, y, z) if form.is_directed else _fma(lanes, form.element, x, y, z)
     form.put(lanes, destination, result)
 
 
-def _nearest_only(instruction: Instruction, form: _FloatForm) -> None:
-    if form.rounding not in (None, "rn"):
-        raise instruction.unsupported("directed rounding")
-
-
-@emits("div.float", "rcp.float", "sqrt.float")
+@emits("div.float", operands=3)
+@emits("rcp.float", "sqrt.float", operands=2)
 def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
-    """div, rcp, sqrt: rounded to nearest, approximate or not."""
-    form = _FloatForm(instruction)
-    _nearest_only(instruction, form)
-    x = form.use(lanes, instruction.operands[1])
-    kind = vector(form.element)
+    """div, rcp, sqrt: rounded as they say; the approximate ones to nearest.
+
+    A quotient or root of floats that is no float is so far from every float that its double lies on the same side.
+    """
+    form = _FloatForm(instruction, *ROUNDINGS, "approx", "full")
+    if not (form.rounding or form.approximate) or (form.is_directed and form.element == "double"):
+        raise instruction.unsupported("its rounding")
+    if form.approximate and form.element == "double":
+        _approximate_double(lanes, instruction, form)
+        return
+    element = "double" if form.is_directed else form.element
+    values = [lanes.cast("fpext", form.element, form.use(lanes, o), element) for o in instruction.operands[1:]]
     if instruction.opcode == "sqrt":
-        result = lanes.intrinsic(f"llvm.sqrt.v32f{form.kind.bits}", kind, (kind, x))
+        result = _square_root(lanes, element, values[0])
     elif instruction.opcode == "rcp":
-        result = lanes.binary("fdiv", form.element, splat_float(form.element, 1.0), x)
+        result = lanes.binary("fdiv", element, splat_float(element, 1.0), values[0])
     else:
-        result = lanes.binary("fdiv", form.element, x, form.use(lanes, instruction.operands[2]))
+        result = lanes.binary("fdiv", element, values[0], values[1])
+    if form.is_directed:
+        result = lanes.prelude(f"double_to_float_{form.rounding}", result)
     form.put(lanes, instruction.operands[0], result)
+
+
+def _square_root(lanes: Lanes, element: str, value: str) -> str:
+    kind = vector(element)
+    return lanes.intrinsic(f"llvm.sqrt.v32f{64 if element == 'double' else 32}", kind, (kind, value))
+
+
+def _approximate_double(lanes: Lanes, instruction: Instruction, form: _FloatForm) -> None:
+    """rcp, rsqrt{.approx.ftz.f64}: of the upper word alone, into the upper word."""
+    if not form.ftz or instruction.opcode not in ("rcp", "rsqrt"):
+        raise instruction.unsupported()
+    upper = splat("i64", 0xFFFFFFFF << 32)
+    bits = lanes.prelude("flush_double", lanes.use(instruction.operands[1], "double"))
+    bits = lanes.binary("and", "i64", lanes.cast("bitcast", "double", bits, "i64"), upper)
+    value = lanes.cast("bitcast", "i64", bits, "double")
+    if instruction.opcode == "rsqrt":
+        value = _square_root(lanes, "double", value)
+    value = lanes.prelude("flush_double", lanes.binary("fdiv", "double", splat_float("double", 1.0), value))
+    result = lanes.binary("and", "i64", lanes.cast("bitcast", "double", value, "i64"), upper)
+    nan = lanes.compare("uno", "double", value, value)
+    result = lanes.select("i64", nan, splat("i64", 0x7FFFFFFF << 32), result)
+    lanes.put(instruction.operands[0], result, "i64")
 
 
 _FUNCTIONS = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh", "rsqrt": "rsqrt"}
 
 
-@emits("ex2.float", "lg2.float", "sin.float", "cos.float", "tanh.float", "rsqrt.float")
+@emits("ex2.float", "lg2.float", "sin.float", "cos.float", "tanh.float", "rsqrt.float", operands=2)
 def transcendental(lanes: Lanes, instruction: Instruction) -> None:
     """ex2, lg2, sin, cos, tanh, rsqrt: all `.approx`."""
-    form = _FloatForm(instruction)
+    form = _FloatForm(instruction, "approx", types="f32 f64" if instruction.opcode == "rsqrt" else "f32")
+    if form.approximate is None or (form.ftz and instruction.opcode == "tanh"):
+        raise instruction.unsupported()
+    if form.element == "double" and form.ftz:
+        _approximate_double(lanes, instruction, form)
+        return
     x = form.use(lanes, instruction.operands[1])
     if form.element == "float":
         result = lanes.prelude(f"{_FUNCTIONS[instruction.opcode]}_float", x)
-    elif instruction.opcode == "rsqrt":
-        root = lanes.intrinsic("llvm.sqrt.v32f64", "<32 x double>", ("<32 x double>", x))
-        result = lanes.binary("fdiv", "double", splat_float("double", 1.0), root)
     else:
-        raise instruction.unsupported()
+        result = lanes.binary("fdiv", "double", splat_float("double", 1.0), _square_root(lanes, "double", x))
     form.put(lanes, instruction.operands[0], result)
 
 
-@emits("neg.float", "abs.float")
+@emits("neg.float", "abs.float", operands=2)
 def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
     """neg, abs."""
     form = _FloatForm(instruction)
@@ -180,8 +210,8 @@ def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) -> str:
-    """Min or max: a NaN loses against a number (with `nan` it wins), and -0 is less than +0."""
-    integer = "i32" if element == "float" else "i64"
+    """The min or max: a NaN loses against a number (with `nan` it wins), and -0 is less than +0."""
+    integer = INTEGER[32 if element == "float" else 64]
     x_bits = lanes.cast("bitcast", element, x, integer)
     # With equal values only the zeros' signs differ, and their bits compare like signed integers.
     smaller_bits = lanes.compare("slt", integer, x_bits, lanes.cast("bitcast", element, y, integer))
@@ -193,62 +223,59 @@ def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) 
         first = lanes.select("i1", equal, lanes.binary("xor", "i1", smaller_bits, splat("i1", 1)), greater)
     result = lanes.select(element, first, x, y)
     x_nan, y_nan = lanes.compare("uno", element, x, x), lanes.compare("uno", element, y, y)
-    if nan:
-        return lanes.select(element, x_nan, x, lanes.select(element, y_nan, y, result))
-    return lanes.select(element, y_nan, x, lanes.select(element, x_nan, y, result))
+    if not nan:
+        result = lanes.select(element, y_nan, x, lanes.select(element, x_nan, y, result))
+    canonical = lanes.binary("or" if nan else "and", "i1", x_nan, y_nan)
+    return lanes.select(element, canonical, float_from_bits(element, _NAN[element]), result)
 
 
-@emits("min.float", "max.float")
+@emits("min.float", "max.float", operands=(3, 4))
 def min_max(lanes: Lanes, instruction: Instruction) -> None:
     """min, max, of two or three operands."""
-    form = _FloatForm(instruction)
-    if form.xorsign:
-        raise instruction.unsupported("modifier '.xorsign'")
+    form = _FloatForm(instruction, "NaN")
     values = [form.use(lanes, o) for o in instruction.operands[1:]]
+    if len(values) > 2 and form.element == "double":
+        raise instruction.unsupported("three operands of f64")
     result = values[0]
     for value in values[1:]:
         result = extreme(lanes, instruction.opcode, form.element, result, value, form.nan)
     form.put(lanes, instruction.operands[0], result)
 
 
-@emits("copysign")
+@emits("copysign", operands=3)
 def copysign(lanes: Lanes, instruction: Instruction) -> None:
     """The magnitude of b with the sign of a."""
     form = _FloatForm(instruction)
-    integer = "i32" if form.element == "float" else "i64"
+    if form.ftz:
+        raise instruction.unsupported("modifier '.ftz'")
+    integer = INTEGER[form.kind.bits]
     top = 1 << (form.kind.bits - 1)
     sign = lanes.binary("and", integer, lanes.use(instruction.operands[1], integer), splat(integer, top))
     rest = lanes.binary("and", integer, lanes.use(instruction.operands[2], integer), splat(integer, top - 1))
     lanes.put(instruction.operands[0], lanes.binary("or", integer, sign, rest), integer)
 
 
-@emits("testp")
+@emits("testp", operands=2)
 def testp(lanes: Lanes, instruction: Instruction) -> None:
-    """Which kind of float it is."""
+    """Which kind of float it is; zeros count as normal."""
     form = Form(instruction)
     test = form.choice("finite", "infinite", "number", "notanumber", "normal", "subnormal")
-    kind = form.type()
+    kind = form.type("f32 f64")
     form.end()
-    element, integer = FLOAT[kind.bits], f"i{kind.bits}"
-    fraction = 23 if kind.bits == 32 else 52
-    magnitude = lanes.binary(
-        "and", integer, lanes.use(instruction.operands[1], integer), splat(integer, (1 << (kind.bits - 1)) - 1)
-    )
-    infinity, smallest = ((1 << (kind.bits - 1 - fraction)) - 1) << fraction, 1 << fraction
-    below = lanes.compare("ult", integer, magnitude, splat(integer, infinity))
-    normal = lanes.compare("uge", integer, magnitude, splat(integer, smallest))
-    value = lanes.use(instruction.operands[1], element)
-    if test == "finite":
-        result = below
-    elif test == "infinite":
-        result = lanes.compare("eq", integer, magnitude, splat(integer, infinity))
-    elif test in ("number", "notanumber"):
-        result = lanes.compare("ord" if test == "number" else "uno", element, value, value)
-    elif test == "normal":
-        result = lanes.binary("and", "i1", below, normal)
-    elif test == "subnormal":
-        nonzero = lanes.compare("ne", integer, magnitude, splat(integer, 0))
-        result = lanes.binary("and", "i1", nonzero, lanes.binary("xor", "i1", normal, splat("i1", 1)))
+    integer, fraction = INTEGER[kind.bits], 23 if kind.bits == 32 else 52
+    bits = lanes.use(instruction.operands[1], integer)
+    magnitude = lanes.binary("and", integer, bits, splat(integer, (1 << (kind.bits - 1)) - 1))
+    infinity = splat(integer, ((1 << (kind.bits - 1 - fraction)) - 1) << fraction)
+    orders = {"finite": "ult", "infinite": "eq", "number": "ule", "notanumber": "ugt"}
+    if test in orders:
+        result = lanes.compare(orders[test], integer, magnitude, infinity)
+    elif test is not None:
+        # Zero less one is the largest integer, so one comparison tells the subnormals.
+        less_one = lanes.binary("sub", integer, magnitude, splat(integer, 1))
+        result = lanes.compare("ult", integer, less_one, splat(integer, (1 << fraction) - 1))
+        if test == "normal":
+            finite = lanes.compare("ult", integer, magnitude, infinity)
+            result = lanes.select("i1", result, splat("i1", 0), finite)
     else:
         raise instruction.unsupported()
     lanes.put(instruction.operands[0], result, "i1")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float, vector
+from harness.emulator.codegen.vocabulary import BITS, INTEGER, Vocabulary, splat, splat_float, vector
 
 V16, V32, V64, VF, VD = (vector(t) for t in ("i16", "i32", "i64", "float", "double"))
 
@@ -195,6 +195,20 @@ def _rsqrt(v: Vocabulary, x: str) -> str:
     return v.cast("fptrunc", "double", v.binary("fdiv", "double", splat_float("double", 1.0), root), "float")
 
 
+def _flush(element: str, exponent_mask: int) -> Callable[[Vocabulary, str], str]:
+    """Subnormals become zeros of the same sign. For float, `Lanes.flush` does it."""
+    integer = INTEGER[BITS[element]]
+
+    def build(v: Vocabulary, x: str) -> str:
+        bits = v.cast("bitcast", element, x, integer)
+        exponent = v.binary("and", integer, bits, splat(integer, exponent_mask))
+        sign = v.binary("and", integer, bits, splat(integer, 1 << (BITS[element] - 1)))
+        tiny = v.compare("eq", integer, exponent, splat(integer, 0))
+        return v.cast("bitcast", integer, v.select(integer, tiny, sign, bits), element)
+
+    return build
+
+
 def _float_to_tf32(v: Vocabulary, x: str) -> str:
     """Round to nearest, ties away from zero, to 10 bits of fraction (`cvt.rna.tf32.f32`)."""
     bits = v.cast("bitcast", "float", x, "i32")
@@ -242,6 +256,9 @@ PRELUDE: dict[str, Prelude] = {
     "cos_float": Prelude((VF,), VF, _through_double("cos")),
     "tanh_float": Prelude((VF,), VF, _through_double("tanh")),
     "rsqrt_float": Prelude((VF,), VF, _rsqrt),
+    "flush_double": Prelude((VD,), VD, _flush("double", 0x7FF0000000000000)),
+    "flush_half": Prelude((V16,), V16, _flush("i16", 0x7C00)),
+    "flush_bfloat": Prelude((V16,), V16, _flush("i16", 0x7F80)),
     "float_to_tf32": Prelude((VF,), VF, _float_to_tf32),
     "permute_bytes": Prelude((V32, V32, V32), V32, _permute_bytes),
 }
