@@ -12,7 +12,7 @@ from harness.emulator.codegen.floating import extreme, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
-from harness.emulator.codegen.vocabulary import INTEGER, splat, splat_float
+from harness.emulator.codegen.vocabulary import INTEGER, splat
 from harness.emulator.ptx.instructions import Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
@@ -45,74 +45,88 @@ def put_packed(lanes: Lanes, destination: Operand, kind: PtxType, elements: list
     lanes.put(destination, lanes.binary("or", "i32", low, lanes.binary("shl", "i32", high, splat("i32", 16))), "i32")
 
 
-def _elementwise(lanes: Lanes, instruction: Instruction, compute: Callable[..., str]) -> None:
-    """`compute(kind, *floats)` per element; handles `.ftz`, `.sat`, `.relu` and packing."""
+def flush(lanes: Lanes, kind: PtxType, bits: str) -> str:
+    """`.ftz` of one i16 element."""
+    return lanes.prelude("flush_bfloat" if kind.kind == "bf" else "flush_half", bits)
+
+
+def without_negatives(lanes: Lanes, bits: str) -> str:
+    """`.relu` of one i16 element: negative numbers and -0 become +0; NaN stays, it has no sign here."""
+    negative = lanes.compare("slt", "i16", bits, splat("i16", 0))
+    return lanes.select("i16", negative, splat("i16", 0), bits)
+
+
+def _elementwise(lanes: Lanes, instruction: Instruction, compute: Callable[..., str], *allowed: str) -> None:
+    """`compute(is_nan_form, *floats)` per element; handles packing and the modifiers, of which `allowed` names some.
+
+    `.ftz` and `.sat` exist for f16 alone, but for ex2, where bf16 has to have `.ftz`.
+    """
     form = Form(instruction)
-    kind = form.type()
-    ftz, sat, relu = form.flag("ftz"), form.flag("sat"), form.flag("relu")
-    rounding = form.choice("rn", "rz", "rm", "rp")
-    form.choice("approx")
-    nan = form.flag("NaN")
+    kind = form.type("f16 f16x2 bf16 bf16x2")
+    taken = {word for word in allowed if form.flag(word)}
     form.end()
-    if rounding not in (None, "rn"):
-        raise instruction.unsupported("directed rounding")
-    if ftz and kind.kind == "f" and instruction.opcode not in ("ex2", "tanh", "neg", "abs"):
-        raise instruction.unsupported("modifier '.ftz' on f16")
-    columns = zip(*(unpack(lanes, o, kind) for o in instruction.operands[1:]))
+    is_bfloat = kind.kind == "bf"
+    if instruction.opcode == "ex2":
+        fits = "approx" in taken and ("ftz" in taken) == is_bfloat
+    else:
+        fits = not (is_bfloat and taken & {"ftz", "sat"}) and ("approx" in allowed) == ("approx" in taken)
+    if not fits or {"sat", "relu"} <= taken:
+        raise instruction.unsupported()
     results = []
-    for column in columns:
-        value = compute(kind, nan, *(to_float(lanes, kind, bits) for bits in column))
-        if sat:
+    for column in zip(*(unpack(lanes, o, kind) for o in instruction.operands[1:])):
+        values = [flush(lanes, kind, bits) if "ftz" in taken else bits for bits in column]
+        value = compute("NaN" in taken, *(to_float(lanes, kind, bits) for bits in values))
+        if "sat" in taken:
             value = saturate(lanes, "float", value)
-        if relu:
-            zero = splat_float("float", 0.0)
-            value = lanes.select("float", lanes.compare("ult", "float", value, zero), zero, value)
-        results.append(from_float(lanes, kind, value))
+        bits = from_float(lanes, kind, value)
+        bits = flush(lanes, kind, bits) if "ftz" in taken else bits
+        results.append(without_negatives(lanes, bits) if "relu" in taken else bits)
     put_packed(lanes, instruction.operands[0], kind, results)
 
 
-@emits("add.half", "sub.half", "mul.half")
+@emits("add.half", "sub.half", "mul.half", operands=3)
 def arithmetic(lanes: Lanes, instruction: Instruction) -> None:
     """add, sub, mul."""
     word = "f" + instruction.opcode
-    _elementwise(lanes, instruction, lambda kind, nan, x, y: lanes.binary(word, "float", x, y))
+    _elementwise(lanes, instruction, lambda _, x, y: lanes.binary(word, "float", x, y), "rn", "ftz", "sat")
 
 
-@emits("fma.half")
+@emits("fma.half", operands=4)
 def fma(lanes: Lanes, instruction: Instruction) -> None:
     """fma: the product is exact in double, the sum is rounded to odd, then to nearest."""
 
-    def compute(kind: PtxType, nan: bool, x: str, y: str, z: str) -> str:
+    def compute(_: bool, x: str, y: str, z: str) -> str:
         a, b, c = (lanes.cast("fpext", "float", value, "double") for value in (x, y, z))
         total = lanes.prelude("add_odd", lanes.binary("fmul", "double", a, b), c)
         return lanes.prelude("double_to_float_odd", total)
 
-    _elementwise(lanes, instruction, compute)
+    _elementwise(lanes, instruction, compute, "rn", "ftz", "sat", "relu")
 
 
-@emits("min.half", "max.half")
+@emits("min.half", "max.half", operands=3)
 def min_max(lanes: Lanes, instruction: Instruction) -> None:
     """min, max."""
-    _elementwise(lanes, instruction, lambda kind, nan, x, y: extreme(lanes, instruction.opcode, "float", x, y, nan))
+    opcode = instruction.opcode
+    _elementwise(lanes, instruction, lambda nan, x, y: extreme(lanes, opcode, "float", x, y, nan), "ftz", "NaN")
 
 
-@emits("ex2.half", "tanh.half")
+@emits("ex2.half", "tanh.half", operands=2)
 def transcendental(lanes: Lanes, instruction: Instruction) -> None:
     """ex2, tanh: approximate."""
-    name = "exp2_float" if instruction.opcode == "ex2" else "tanh_float"
-    _elementwise(lanes, instruction, lambda kind, nan, x: lanes.prelude(name, x))
+    name, ftz = ("exp2_float", ["ftz"]) if instruction.opcode == "ex2" else ("tanh_float", [])
+    _elementwise(lanes, instruction, lambda _, x: lanes.prelude(name, x), "approx", *ftz)
 
 
-@emits("neg.half", "abs.half")
+@emits("neg.half", "abs.half", operands=2)
 def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
     """neg, abs: on the sign bits alone."""
     form = Form(instruction)
-    kind = form.type()
-    if form.flag("ftz"):
-        raise instruction.unsupported("modifier '.ftz'")
+    ftz = form.flag("ftz")
+    kind = form.type("f16 f16x2" if ftz else "f16 f16x2 bf16 bf16x2")
     form.end()
+    word, constant = ("xor", 0x8000) if instruction.opcode == "neg" else ("and", 0x7FFF)
     results = []
     for bits in unpack(lanes, instruction.operands[1], kind):
-        word, constant = ("xor", 0x8000) if instruction.opcode == "neg" else ("and", 0x7FFF)
-        results.append(lanes.binary(word, "i16", bits, splat("i16", constant)))
+        value = flush(lanes, kind, bits) if ftz else bits
+        results.append(lanes.binary(word, "i16", value, splat("i16", constant)))
     put_packed(lanes, instruction.operands[0], kind, results)
