@@ -22,6 +22,7 @@ from harness.emulator.machine.launch import (
     default_threads,
     launch,
 )
+from harness.emulator.machine.native import kernel_address
 from harness.emulator.ptx.parser import parse
 from harness.executors import Device, Execution, LaunchReport, SiteTraffic
 from harness.problem import Problem
@@ -56,10 +57,7 @@ class EmulatorExecutor:
         """See `Executor.run`."""
         buffers = plan.all_buffers(problem)
         memory = [_allocate(buffer, inputs.get(name)) for name, buffer in buffers.items()]
-        pointers = {
-            buffer.name: DevicePointer(at.buffer_address(index), buffer.shape, buffer.dtype)
-            for index, buffer in enumerate(buffers.values())
-        }
+        pointers = _pointers(buffers)
         reports = tuple(self._launch(step, pointers, memory) for step in plan.launches)
         outputs = {
             name: _as_array(buffer, data)
@@ -68,10 +66,24 @@ class EmulatorExecutor:
         }
         return Execution(outputs, reports, plan.allocated_bytes(problem))
 
-    def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
-        args = tuple(pointers[a] if isinstance(a, str) else a for a in step.args)
+    def prepare(self, problem: Problem, plan: Plan) -> None:
+        """Compile all that `plan` launches, so that `run` need not. Several threads may prepare at once.
+
+        Raises what `run` would raise for it.
+        """
+        pointers = _pointers(plan.all_buffers(problem))
+        for step in plan.launches:
+            self._compile(step, _arguments(step, pointers))
+
+    def _compile(self, step: Launch, args: tuple[Any, ...]) -> tuple[CompiledKernel, KernelCode]:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
         code = native_kernel(compiled)
+        kernel_address(code.symbol, code.ir)
+        return compiled, code
+
+    def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
+        args = _arguments(step, pointers)
+        compiled, code = self._compile(step, args)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
         counts = launch(code, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress)
         return LaunchReport(
@@ -96,6 +108,17 @@ def native_kernel(compiled: CompiledKernel) -> KernelCode:
         with _codes_lock:
             code = _codes.setdefault(key, code)
     return code
+
+
+def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:
+    return {
+        buffer.name: DevicePointer(at.buffer_address(index), buffer.shape, buffer.dtype)
+        for index, buffer in enumerate(buffers.values())
+    }
+
+
+def _arguments(step: Launch, pointers: Mapping[str, DevicePointer]) -> tuple[Any, ...]:
+    return tuple(pointers[a] if isinstance(a, str) else a for a in step.args)
 
 
 def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:

@@ -106,10 +106,12 @@ def _build_runtime() -> bytes:
             f"  %status = call i32 @{mangled}(ptr %result, ptr %error{''.join(f', i64 %a{i}' for i in range(count))})\n"
             f"  %value = load i64, ptr %result\n  ret i64 %value\n}}\n"
         )
-    linked = llvm.parse_assembly("\n".join(wrappers))
+    # A context of our own: other threads may be compiling.
+    context = llvm.create_context()
+    linked = llvm.parse_assembly("\n".join(wrappers), context=context)
     linked.triple = _host()[0]
     for text in modules:
-        linked.link_in(llvm.parse_assembly(text))
+        linked.link_in(llvm.parse_assembly(text, context=context))
     for function in linked.functions:
         if function.name in internal:
             function.linkage = "internal"

@@ -220,7 +220,8 @@ def shared_host(ctx: int, warp: int, site: int, lane: int, size: int) -> int:
     if offset & (size - 1):
         set_fault(ctx, MISALIGNED, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
         return 0
-    return load64(ctx + SHARED_BASE) + offset
+    host: int = load64(ctx + SHARED_BASE) + offset
+    return host
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
