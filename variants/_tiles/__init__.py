@@ -6,33 +6,39 @@ bring tiles on chip, multiply them and take them back; `sectors` says how many b
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from harness.errors import PlanError
 from harness.problem import Problem
 
-THREADS_X = 16
-"""Threads that share a row of a tile: half a warp."""
-THREADS_Y = 8
+THREADS_X = 8
+"""Threads that share a row of a tile: a quarter of a warp."""
+THREADS_Y = 16
 SHARED_BYTES = 48 * 1024
 """What a block may have of shared memory on every GPU without asking for more."""
 
 
-class Tile(NamedTuple):
-    """Sizes of tiles, in the papers' letters."""
+@dataclass(frozen=True)
+class Tile:
+    """Sizes of tiles, in the papers' letters. Raises `PlanError` where no kernel here can have them."""
 
     Br: int
-    """Query rows."""
+    """Query rows; one thread of the block takes care of what is stored per row."""
     Bc: int
     """Keys."""
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.Br <= THREADS_X * THREADS_Y and self.Bc >= 1):
+            raise PlanError(f"{self}: Br has to be 1 to {THREADS_X * THREADS_Y}, a thread per row, and Bc at least 1")
 
 
 def default_tile(head_dim: int) -> Tile:
     """The tile of the algorithms that keep Q_i, one of K_j and V_j, and S or P on chip.
 
-    The largest of these shapes whose tiles fit `SHARED_BYTES`, with at most 32 elements of O per thread:
-    (Br + Bc) (d + 1) + Br (Bc + 1) floats.
+    (Br + Bc) (d + 1) + Br (Bc + 1) floats fit `SHARED_BYTES`, and a thread's part of O is at most 32 registers.
     """
     if head_dim <= 64:
         return Tile(64, 32)

@@ -87,12 +87,12 @@ def exp_below(x, m):
     return math.exp(x - (ZERO if m == MINUS_INFINITY else m))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements."""
-    D, (BR, BC) = head_dim, tile
-    # 128 threads stand in TY = 8 rows of TX = 16. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
-    # such row every 16th element from tx on. A row lies in half a warp, so its maximum and sum need only shuffles.
+    D, BR, BC = head_dim, tile.Br, tile.Bc
+    # 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
+    # such row every 8th element from tx on. A row lies in a quarter of a warp: maximum and sum need only shuffles.
     TM = -(-BR // TY)  # rows of S and O per thread
     TN = -(-BC // TX)  # keys per thread and row of S
     TD = -(-D // TX)  # elements per thread and row of O
@@ -190,33 +190,34 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     )
 
 
-@functools.lru_cache(maxsize=None)
-def copies(D: int, dtype: str) -> tuple[Callable, Callable]:  # noqa: N803 - as in tiles.cuh
+@functools.cache
+def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
     """Device functions `load_tile` and `store_tile` for rows of D elements, stored as `dtype`."""
     widen, narrow = conversions(dtype)
 
     # `rows` rows of global memory -> a tile of `extent` rows; zeros below, so that nothing stale is left in the tile.
-    # The rows of a head lie one after the other: the block reads them as one run, 32 consecutive elements per warp.
+    # The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
+    # All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
+    # The length of a row is read from the array, for a loop with a constant bound would be unrolled completely.
     @cuda.jit(device=True, forceinline=True)
     def load_tile(tile, extent, source, first_row, rows):
-        e = thread_index()
-        while e < extent * D:
-            x = ZERO
-            if e < rows * D:
-                x = widen(source[first_row + e // D, e % D])
-            tile[e // D, e % D] = x
-            e += THREADS
+        for start in range(0, extent * source.shape[1], THREADS):
+            e = start + thread_index()
+            if e < extent * D:
+                tile[e // D, e % D] = widen(source[first_row + e // D, e % D]) if e < rows * D else ZERO
 
     # The first `rows` rows of a tile -> global memory, as one run.
     @cuda.jit(device=True, forceinline=True)
     def store_tile(target, first_row, tile, rows):
-        for e in range(thread_index(), rows * D, THREADS):
-            target[first_row + e // D, e % D] = narrow(tile[e // D, e % D])
+        for start in range(0, rows * D, THREADS):
+            e = start + thread_index()
+            if e < rows * D:
+                target[first_row + e // D, e % D] = narrow(tile[e // D, e % D])
 
     return load_tile, store_tile
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def conversions(dtype: str) -> tuple[Callable, Callable]:
     """Device functions from what is stored to float32 and back, rounding to nearest even."""
     if dtype == "bfloat16":

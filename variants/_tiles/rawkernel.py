@@ -14,7 +14,7 @@ def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
     return (f"-DD={head_dim}", f"-DBR={tile.Br}", f"-DBC={tile.Bc}", f"-DSTORED_AS_{dtype}")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def raw_kernel(algorithm: str, name: str, options: tuple[str, ...]) -> Any:
     """The kernel `name` of variants/`algorithm`/kernel.cu."""
     import cupy
@@ -22,10 +22,10 @@ def raw_kernel(algorithm: str, name: str, options: tuple[str, ...]) -> Any:
     return cupy.RawKernel(_source(algorithm), name, options=options)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _source(algorithm: str) -> str:
-    # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile errors,
-    # profilers and the emulator name the file as the user sees it.
+    # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
+    # errors, profilers and the emulator name the file as the user sees it.
     files = (("_tiles", "tiles.cuh"), (algorithm, "kernel.cu"))
     return "".join(
         f'#line 1 "variants/{folder}/{file}"\n{resources.files(f"variants.{folder}").joinpath(file).read_text()}\n'

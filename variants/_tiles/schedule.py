@@ -1,4 +1,4 @@
-"""Which tiles of keys meet which blocks of rows, and how many bytes each of them is. Closed forms of claims rest on it."""
+"""Which tiles of keys meet which blocks of rows, and how many bytes each of them is: what claims are summed from."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ typedef float stored;
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
 
-// 128 threads stand in TY = 8 rows of TX = 16. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
-// such row every 16th element from tx on. A row lies in half a warp, so its maximum and sum need only shuffles.
+// 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
+// such row every 8th element from tx on. A row lies in a quarter of a warp, so its maximum and sum need only shuffles.
 constexpr int THREADS = 128;
-constexpr int TX = 16;
+constexpr int TX = 8;
 constexpr int TY = THREADS / TX;
 constexpr int TM = (BR + TY - 1) / TY;  // rows of S and O per thread
 constexpr int TN = (BC + TX - 1) / TX;  // keys per thread and row of S
@@ -68,13 +68,14 @@ __device__ __forceinline__ void keys_seen_in_tile(int (&seen)[TM], int first_row
 }
 
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below, so that nothing stale is left in the tile.
-// The rows of a head lie one after the other: the block reads them as one run, 32 consecutive elements per warp.
+// The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
+// All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
 template <int EXTENT, typename element>
 __device__ __forceinline__ void load_tile(float *tile, const element *source, int rows)
 {
 #pragma unroll 4
-    for (int n = 0; n < (EXTENT * D + THREADS - 1) / THREADS; ++n) {
-        const int e = n * THREADS + thread_index();
+    for (int start = 0; start < EXTENT * D; start += THREADS) {
+        const int e = start + thread_index();
         if (EXTENT * D % THREADS == 0 || e < EXTENT * D) {
             tile[e / D * LD + e % D] = e < rows * D ? widen(source[e]) : 0.0f;
         }
@@ -86,7 +87,10 @@ template <typename element>
 __device__ __forceinline__ void store_tile(element *target, const float *tile, int rows)
 {
 #pragma unroll 1
-    for (int e = thread_index(); e < rows * D; e += THREADS) narrow(tile[e / D * LD + e % D], &target[e]);
+    for (int start = 0; start < rows * D; start += THREADS) {
+        const int e = start + thread_index();
+        if (e < rows * D) narrow(tile[e / D * LD + e % D], &target[e]);
+    }
 }
 
 // S = Q_i K_j^T, each element one sum over D in ascending order.

@@ -11,10 +11,13 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1_initialise(
     const int first_row = blockIdx.x * BR;
     const int rows = min(BR, q_len - first_row);
     const size_t first_stat = head_index() * q_len + first_row;
-    for (int e = thread_index(); e < rows * D; e += THREADS) O[first_stat * D + e] = 0.0f;
-    for (int r = thread_index(); r < rows; r += THREADS) {
-        l[first_stat + r] = 0.0f;
-        m[first_stat + r] = MINUS_INFINITY;
+    const int t = thread_index();
+    for (int start = 0; start < rows * D; start += THREADS) {
+        if (start + t < rows * D) O[first_stat * D + start + t] = 0.0f;
+    }
+    if (t < rows) {
+        l[first_stat + t] = 0.0f;
+        m[first_stat + t] = MINUS_INFINITY;
     }
 }
 
@@ -49,9 +52,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
             const int rows = min(BR, q_len - first_row);
             load_tile<BR>(Q_tile, Q + (first_q + first_row) * D, rows);
             load_tile<BR>(O_tile, O + (first_q + first_row) * D, rows);
-            for (int r = t; r < BR; r += THREADS) {
-                l_tile[r] = r < rows ? l[first_q + first_row + r] : 0.0f;
-                m_tile[r] = r < rows ? m[first_q + first_row + r] : MINUS_INFINITY;
+            if (t < BR) {
+                l_tile[t] = t < rows ? l[first_q + first_row + t] : 0.0f;
+                m_tile[t] = t < rows ? m[first_q + first_row + t] : MINUS_INFINITY;
             }
             __syncthreads();
 
@@ -118,9 +121,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
 
             // Lines 12 and 13: write O_i, l_i, m_i. Each thread reads back only what it wrote itself.
             store_tile(O + (first_q + first_row) * D, O_tile, rows);
-            for (int r = t; r < rows; r += THREADS) {
-                l[first_q + first_row + r] = l_tile[r];
-                m[first_q + first_row + r] = m_tile[r];
+            if (t < rows) {
+                l[first_q + first_row + t] = l_tile[t];
+                m[first_q + first_row + t] = m_tile[t];
             }
         }
     }
@@ -133,7 +136,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1_round(
     const int first_row = blockIdx.x * BR;
     const int rows = min(BR, q_len - first_row);
     const size_t first_element = (head_index() * q_len + first_row) * D;
-    for (int e = thread_index(); e < rows * D; e += THREADS) {
-        narrow(O_running[first_element + e], &O[first_element + e]);
+    for (int start = 0; start < rows * D; start += THREADS) {
+        const int e = start + thread_index();
+        if (e < rows * D) narrow(O_running[first_element + e], &O[first_element + e]);
     }
 }

@@ -32,11 +32,11 @@ from variants._tiles.numba_tiles import (
 )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
     """The kernels `fa1_initialise`, `fa1` and `fa1_round` for these compile-time parameters."""
-    D, (BR, BC) = head_dim, tile
-    load_tile, store_tile = copies(D, dtype)
+    D, BR, BC = head_dim, tile.Br, tile.Bc
+    load_tile, _ = copies(D, dtype)
     load_running_tile, store_running_tile = copies(D, "float32")
     _, narrow = conversions(dtype)
     tiles = numba_tiles(head_dim, tile)
@@ -60,11 +60,13 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
         O_head = O[batch_index(), head_index()]
         l_head = l[batch_index(), head_index()]
         m_head = m[batch_index(), head_index()]
-        for e in range(thread_index(), rows * D, THREADS):
-            O_head[first_row + e // D, e % D] = ZERO
-        for r in range(thread_index(), rows, THREADS):
-            l_head[first_row + r] = ZERO
-            m_head[first_row + r] = MINUS_INFINITY
+        t = thread_index()
+        for start in range(0, rows * D, THREADS):
+            if start + t < rows * D:
+                O_head[first_row + (start + t) // D, (start + t) % D] = ZERO
+        if t < rows:
+            l_head[first_row + t] = ZERO
+            m_head[first_row + t] = MINUS_INFINITY
 
     # Lines 3 to 15: one block per head.
     @cuda.jit
@@ -107,9 +109,9 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
                 rows = min(BR, q_len - first_row)
                 load_tile(Q_tile, BR, Q_head, first_row, rows)
                 load_running_tile(O_tile, BR, O_head, first_row, rows)
-                for r in range(t, BR, THREADS):
-                    l_tile[r] = l_head[first_row + r] if r < rows else ZERO
-                    m_tile[r] = m_head[first_row + r] if r < rows else MINUS_INFINITY
+                if t < BR:
+                    l_tile[t] = l_head[first_row + t] if t < rows else ZERO
+                    m_tile[t] = m_head[first_row + t] if t < rows else MINUS_INFINITY
                 cuda.syncthreads()
 
                 # Line 9: S = tau Q_i K_j^T.
@@ -159,9 +161,9 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
 
                 # Lines 12 and 13: write O_i, l_i, m_i. Each thread reads back only what it wrote itself.
                 store_running_tile(O_head, first_row, O_tile, rows)
-                for r in range(t, rows, THREADS):
-                    l_head[first_row + r] = l_tile[r]
-                    m_head[first_row + r] = m_tile[r]
+                if t < rows:
+                    l_head[first_row + t] = l_tile[t]
+                    m_head[first_row + t] = m_tile[t]
 
     # Line 16: return O, in the problem's own dtype.
     @cuda.jit
@@ -171,7 +173,9 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
         rows = min(BR, q_len - first_row)
         running_head = O_running[batch_index(), head_index()]
         O_head = O[batch_index(), head_index()]
-        for e in range(thread_index(), rows * D, THREADS):
-            O_head[first_row + e // D, e % D] = narrow(running_head[first_row + e // D, e % D])
+        for start in range(0, rows * D, THREADS):
+            e = start + thread_index()
+            if e < rows * D:
+                O_head[first_row + e // D, e % D] = narrow(running_head[first_row + e // D, e % D])
 
     return SimpleNamespace(fa1_initialise=fa1_initialise, fa1=fa1, fa1_round=fa1_round)

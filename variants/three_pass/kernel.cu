@@ -43,7 +43,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_scores(
         for (int r = warp_index(); r < rows; r += WARPS) {
             const int seen = min(BC, keys_seen(first_row + r, q_len, kv_len, causal) - first_key);
             stored *S_row = S + (first_stat + r) * kv_len + first_key;
-            for (int c = lane_index(); c < seen; c += 32) narrow(S_tile[r * LP + c], &S_row[c]);
+            for (int start = 0; start < BC; start += 32) {
+                const int c = start + lane_index();
+                if (c < seen) narrow(S_tile[r * LP + c], &S_row[c]);
+            }
         }
     }
 }
@@ -64,23 +67,31 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_softmax(
 
     // Lines 1 to 4: m = max_j S_j.
     float m = MINUS_INFINITY;
-    for (int j = lane_index(); j < seen; j += 32) {
-        const float s = widen(S_row[j]);
-        if (j < ON_CHIP) S_kept[j] = s;
-        m = fmaxf(m, s);
+    for (int start = 0; start < seen; start += 32) {
+        const int j = start + lane_index();
+        if (j < seen) {
+            const float s = widen(S_row[j]);
+            if (start < ON_CHIP) S_kept[j] = s;
+            m = fmaxf(m, s);
+        }
     }
     m = lanes_max<32>(m);
 
     // Lines 5 to 8: l = sum_j exp(S_j - m).
     float l = 0.0f;
-    for (int j = lane_index(); j < seen; j += 32) {
-        l += exp_below(j < ON_CHIP ? S_kept[j] : widen(S_row[j]), m);
+    for (int start = 0; start < seen; start += 32) {
+        const int j = start + lane_index();
+        if (j < seen) l += exp_below(start < ON_CHIP ? S_kept[j] : widen(S_row[j]), m);
     }
     const float inverse = 1.0f / lanes_sum<32>(l);
 
     // Lines 9 to 11: P_j = exp(S_j - m) / l.
-    for (int j = lane_index(); j < seen; j += 32) {
-        narrow(exp_below(j < ON_CHIP ? S_kept[j] : widen(S_row[j]), m) * inverse, &P[first_key + j]);
+    for (int start = 0; start < seen; start += 32) {
+        const int j = start + lane_index();
+        if (j < seen) {
+            const float p = exp_below(start < ON_CHIP ? S_kept[j] : widen(S_row[j]), m) * inverse;
+            narrow(p, &P[first_key + j]);
+        }
     }
 }
 
@@ -117,7 +128,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_output(
         for (int r = warp_index(); r < P_ROWS; r += WARPS) {
             const int stored_keys = r < rows ? keys_seen(first_row + r, q_len, kv_len, causal) - first_key : 0;
             const stored *P_row = P + (first_stat + r) * kv_len + first_key;
-            for (int c = lane_index(); c < BC; c += 32) P_tile[r * LP + c] = c < stored_keys ? widen(P_row[c]) : 0.0f;
+            for (int start = 0; start < BC; start += 32) {
+                const int c = start + lane_index();
+                if (c < BC) P_tile[r * LP + c] = c < stored_keys ? widen(P_row[c]) : 0.0f;
+            }
         }
         __syncthreads();
 

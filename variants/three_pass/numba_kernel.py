@@ -44,13 +44,13 @@ def lane_index():
     return thread_index() % 32
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> SimpleNamespace:
     """The kernels `three_pass_scores`, `three_pass_softmax` and `three_pass_output` for these compile-time parameters.
 
     `on_chip`: how many elements of a row of S the softmax keeps on chip.
     """
-    D, (BR, BC) = head_dim, tile
+    D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
     widen, narrow = conversions(dtype)
     tiles = numba_tiles(head_dim, tile)
@@ -93,8 +93,10 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             cuda.syncthreads()
             for r in range(warp_index(), rows, WARPS):
                 seen = min(BC, keys_seen(first_row + r, q_len, kv_len, causal) - first_key)
-                for c in range(lane_index(), seen, 32):
-                    S_head[first_row + r, first_key + c] = narrow(S_tile[r, c])
+                for start in range(0, BC, 32):
+                    c = start + lane_index()
+                    if c < seen:
+                        S_head[first_row + r, first_key + c] = narrow(S_tile[r, c])
 
     # Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are algorithm 2's.
     @cuda.jit
@@ -113,22 +115,28 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
 
         # Lines 1 to 4: m = max_j S_j.
         m = MINUS_INFINITY
-        for j in range(lane_index(), seen, 32):
-            s = widen(S_row[j])
-            if j < ON_CHIP:
-                S_kept[j] = s
-            m = max(m, s)
+        for start in range(0, seen, 32):
+            j = start + lane_index()
+            if j < seen:
+                s = widen(S_row[j])
+                if start < ON_CHIP:
+                    S_kept[j] = s
+                m = max(m, s)
         m = lanes_max(m, 32)
 
         # Lines 5 to 8: l = sum_j exp(S_j - m).
         l = ZERO
-        for j in range(lane_index(), seen, 32):
-            l += exp_below(S_kept[j] if j < ON_CHIP else widen(S_row[j]), m)
+        for start in range(0, seen, 32):
+            j = start + lane_index()
+            if j < seen:
+                l += exp_below(S_kept[j] if start < ON_CHIP else widen(S_row[j]), m)
         inverse = ONE / lanes_sum(l, 32)
 
         # Lines 9 to 11: P_j = exp(S_j - m) / l.
-        for j in range(lane_index(), seen, 32):
-            P_row[j] = narrow(exp_below(S_kept[j] if j < ON_CHIP else widen(S_row[j]), m) * inverse)
+        for start in range(0, seen, 32):
+            j = start + lane_index()
+            if j < seen:
+                P_row[j] = narrow(exp_below(S_kept[j] if start < ON_CHIP else widen(S_row[j]), m) * inverse)
 
     # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
     @cuda.jit
@@ -161,8 +169,10 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             load_tile(V_tile, BC, V_head, first_key, keys)
             for r in range(warp_index(), P_ROWS, WARPS):
                 stored_keys = keys_seen(first_row + r, q_len, kv_len, causal) - first_key if r < rows else 0
-                for c in range(lane_index(), BC, 32):
-                    P_tile[r, c] = widen(P_head[first_row + r, first_key + c]) if c < stored_keys else ZERO
+                for start in range(0, BC, 32):
+                    c = start + lane_index()
+                    if c < BC:
+                        P_tile[r, c] = widen(P_head[first_row + r, first_key + c]) if c < stored_keys else ZERO
             cuda.syncthreads()
 
             add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)

@@ -29,10 +29,10 @@ from variants._tiles.numba_tiles import (
 )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     """The kernel for these compile-time parameters."""
-    D, (BR, BC) = head_dim, tile
+    D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
