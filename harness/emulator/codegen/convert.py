@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from harness.emulator.codegen.floating import saturate
+from dataclasses import dataclass
+
+from harness.emulator.codegen.floating import ROUNDINGS, saturate
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.halves import from_float, put_packed, to_float
+from harness.emulator.codegen.halves import from_float, put_packed, to_float, without_negatives
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
-from harness.emulator.codegen.vocabulary import BITS, FLOAT, INTEGER, splat, splat_float, vector
+from harness.emulator.codegen.vocabulary import BITS, FLOAT, INTEGER, splat, vector
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.types import PtxType
 
 _ROUND_TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
+_REGISTERS = "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f16 bf16 f16x2 bf16x2 f32 f64"
+_INTEGERS = "u8 s8 u16 s16 u32 s32 u64 s64"
 
 
-@emits("mov")
+@emits("mov", operands=2)
 def mov(lanes: Lanes, instruction: Instruction) -> None:
     """mov: a register, a literal, an address; or packing and unpacking `{ }`."""
     form = Form(instruction)
-    kind = form.type()
+    kind = form.type(_REGISTERS)
     form.end()
     destination, source = instruction.operands
+    for operand in (destination, source):
+        if isinstance(operand, Vector) and kind.bits // max(1, len(operand.items)) not in INTEGER:
+            raise instruction.unsupported("a vector of these parts")
     if isinstance(destination, Vector):
         _unpack(lanes, kind, destination.items, lanes.use(source, INTEGER[kind.bits]))
     elif isinstance(source, Vector):
@@ -53,223 +60,270 @@ def _pack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...]) -> str:
     return whole
 
 
-@emits("cvta")
+_SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+_WINDOWS = {"shared": at.SHARED_WINDOW, "local": at.LOCAL_WINDOW, "param": at.PARAM_WINDOW}
+
+
+@emits("cvta", operands=2)
 def cvta(lanes: Lanes, instruction: Instruction) -> None:
     """Between a space's own addresses and generic ones."""
     form = Form(instruction)
     to_space = form.flag("to")
-    space = form.choice("global", "shared", "shared::cta", "local", "const", "param")
-    kind = form.type()
+    space = form.choice(*_SPACES)
+    form.type("u64")
     form.end()
-    element = INTEGER[kind.bits]
-    value = lanes.use(instruction.operands[1], element)
-    window = {"shared": at.SHARED_WINDOW, "shared::cta": at.SHARED_WINDOW, "local": at.LOCAL_WINDOW}.get(space or "")
     if space is None:
         raise instruction.unsupported()
-    if window is not None:
-        if element != "i64":
-            raise instruction.unsupported("32-bit generic addresses")
+    value = lanes.use(instruction.operands[1], "i64")
+    window = _WINDOWS.get(space.partition("::")[0])
+    # Addresses of parameters and of variables in global memory carry their window already.
+    if window is not None and window != at.PARAM_WINDOW:
         if to_space:
             value = lanes.binary("and", "i64", value, splat("i64", 0xFFFFFFFF))
         else:
             value = lanes.binary("or", "i64", value, splat("i64", window << at.WINDOW_BITS))
-    lanes.put(instruction.operands[0], value, element)
+    lanes.put(instruction.operands[0], value, "i64")
 
 
-@emits("isspacep")
+@emits("isspacep", operands=2)
 def is_space(lanes: Lanes, instruction: Instruction) -> None:
-    """Whether a generic address lies in a space."""
+    """Whether a generic address lies in a space. Parameters lie in global space, too."""
     form = Form(instruction)
-    space = form.choice("global", "shared", "shared::cta", "local", "const", "param")
+    space = form.choice(*_SPACES)
     form.end()
+    if space is None:
+        raise instruction.unsupported()
     address = lanes.use(instruction.operands[1], "i64")
     window = lanes.binary("lshr", "i64", address, splat("i64", at.WINDOW_BITS))
-    if space in ("global", "const"):
-        result = lanes.compare("uge", "i64", window, splat("i64", at.FIRST_VARIABLE_WINDOW))
-    else:
-        number = {"local": at.LOCAL_WINDOW, "param": at.PARAM_WINDOW}.get(space or "", at.SHARED_WINDOW)
+    number = _WINDOWS.get(space.partition("::")[0])
+    if number is not None:
         result = lanes.compare("eq", "i64", window, splat("i64", number))
+    else:
+        result = splat("i1", 0)
+        for kind, start in lanes.storage.addresses.values():
+            if kind == "const":
+                here = lanes.compare("eq", "i64", window, splat("i64", start >> at.WINDOW_BITS))
+                result = lanes.binary("or", "i1", result, here)
+        if space == "global":
+            above = lanes.compare("uge", "i64", window, splat("i64", at.PARAM_WINDOW))
+            result = lanes.select("i1", result, splat("i1", 0), above)
     lanes.put(instruction.operands[0], result, "i1")
 
 
-@emits("cvt")
-def cvt(lanes: Lanes, instruction: Instruction) -> None:
-    """Cvt between all integer and floating types."""
+# cvt ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """A form of cvt, read and found to be one that exists."""
+
+    instruction: Instruction
+    target: PtxType
+    source: PtxType
+    rounding: str | None
+    ftz: bool
+    sat: bool
+    relu: bool
+    finite: bool
+
+    @property
+    def to_integral(self) -> str | None:
+        """LLVM's word for a rounding to integers."""
+        return _ROUND_TO_INTEGRAL.get(self.rounding or "")
+
+
+def _read_form(instruction: Instruction) -> _Conversion:
     form = Form(instruction)
     types = form.types()
-    ftz, sat, relu = form.flag("ftz"), form.flag("sat"), form.flag("relu")
-    finite = form.flag("satfinite")
-    rounding = form.choice("rn", "rz", "rm", "rp", "rna", *_ROUND_TO_INTEGRAL)
+    rounding = form.choice(*ROUNDINGS, "rna", *_ROUND_TO_INTEGRAL)
+    flags = {word: form.flag(word) for word in ("ftz", "sat", "relu", "satfinite")}
     form.end()
-    if len(types) != 2 or finite:
+    known = f"{_INTEGERS} f16 bf16 f32 f64".split()
+    if len(types) != 2 or types[1].name not in known or types[0].name not in (*known, "f16x2", "bf16x2", "tf32"):
         raise instruction.unsupported()
-    target, source = types
-    if target.packed == 2:
-        _cvt_pair(lanes, instruction, target, source, rounding, relu)
-        return
-    if relu:
-        raise instruction.unsupported("modifier '.relu'")
-    operand = instruction.operands[1]
+    conversion = _Conversion(instruction, types[0], types[1], rounding, *flags.values())
+    if not _exists(conversion):
+        raise instruction.unsupported()
+    return conversion
+
+
+def _exists(conversion: _Conversion) -> bool:
+    """Whether PTX has the form: a rounding where something can be lost, of the kind that fits, and only there."""
+    target, source, rounding = conversion.target, conversion.source, conversion.rounding
+    if conversion.ftz and "f32" not in (target.name, source.name):
+        return False
+    if target.kind == "tf" or target.packed == 2 or conversion.relu or conversion.finite:
+        fits = target.kind == "tf" if rounding == "rna" else rounding in ("rn", "rz")
+        narrow = target.bits == 16 or (target.kind == "tf" and not conversion.finite)
+        return fits and narrow and source.name == "f32" and not conversion.ftz and not conversion.sat
+    integral = conversion.to_integral is not None
     if source.is_float and target.is_float:
-        _float_to_float(lanes, instruction, target, source, rounding, ftz, sat)
-    elif source.is_float:
-        value, element = _as_float(lanes, source, operand)
-        if ftz and element == "float":
-            value = lanes.flush(value)
-        _put_integer(lanes, instruction, target, _to_integer(lanes, instruction, target, rounding, value, element))
+        if integral:
+            return target.bits == source.bits
+        return rounding in ROUNDINGS or (rounding is None and target.bits >= source.bits)
+    if source.is_float:
+        return integral
+    return rounding in ROUNDINGS if target.is_float else rounding is None
+
+
+@emits("cvt", operands=(2, 3))
+def cvt(lanes: Lanes, instruction: Instruction) -> None:
+    """Every conversion between integers and floats of 8 to 64 bits, tf32, and two floats into a pair."""
+    conversion = _read_form(instruction)
+    target, source = conversion.target, conversion.source
+    destination, *operands = instruction.operands
+    if len(operands) != target.packed:
+        raise instruction.unsupported(f"a form with {len(instruction.operands)} operands")
+    if target.packed == 2:
+        high, low = operands
+        parts = [_narrow(lanes, conversion, lanes.use(operand, "float"), "float") for operand in (low, high)]
+        put_packed(lanes, destination, target, parts)
+    elif target.kind == "tf":
+        lanes.put(destination, _to_tf32(lanes, conversion, lanes.use(operands[0], "i32")), "i32")
     elif target.is_float:
-        _integer_to_float(lanes, instruction, target, source, rounding, sat)
+        value, element = (_float if source.is_float else _integer_as_float)(lanes, conversion, operands[0])
+        value = saturate(lanes, element, value) if conversion.sat else value
+        _put_float(lanes, conversion, value, element)
     else:
-        _integer_to_integer(lanes, instruction, target, source, sat)
+        if source.is_float:
+            value = _float_to_integer(lanes, conversion, *_float(lanes, conversion, operands[0]))
+        else:
+            value = _integer_to_integer(lanes, conversion, operands[0])
+        lanes.put(destination, value, INTEGER[target.bits], signed=target.kind == "s")
 
 
-def _as_float(lanes: Lanes, kind: PtxType, operand: Operand) -> tuple[str, str]:
-    """A float operand as `float` or `double`."""
-    if kind.bits == 16:
-        return to_float(lanes, kind, lanes.use(operand, "i16")), "float"
-    return lanes.use(operand, FLOAT[kind.bits]), FLOAT[kind.bits]
-
-
-def _narrow(lanes: Lanes, instruction: Instruction, target: PtxType, value: str, element: str, rounding: str) -> str:
-    """`float` or `double` -> i16 of f16 or bf16."""
-    if rounding not in ("rn", "rz"):
-        raise instruction.unsupported(f"rounding '.{rounding}'")
-    if element == "double":
-        value = lanes.prelude("double_to_float_odd", value)
-    if rounding == "rz":
-        value = _cut_fraction(lanes, target, value)
-    return from_float(lanes, target, value)
-
-
-def _cut_fraction(lanes: Lanes, target: PtxType, value: str) -> str:
-    """Towards zero: clear what the 16-bit format has no room for, unless the result is subnormal or special."""
-    keep = 16 if target.kind == "bf" else 13
-    bits = lanes.cast("bitcast", "float", value, "i32")
-    cut = lanes.binary("and", "i32", bits, splat("i32", -1 << keep))
-    nan = lanes.compare("uno", "float", value, value)
-    cut = lanes.select("i32", nan, bits, cut)
-    if target.kind == "f":
-        magnitude = lanes.binary("and", "i32", bits, splat("i32", 0x7FFFFFFF))
-        sign = lanes.binary("and", "i32", bits, splat("i32", 0x80000000))
-        finite = lanes.compare("ult", "i32", magnitude, splat("i32", 0x7F800000))
-        large = lanes.compare("ugt", "i32", magnitude, splat("i32", 0x477FE000))
-        clamped = lanes.binary("or", "i32", sign, splat("i32", 0x477FE000))
-        cut = lanes.select("i32", lanes.binary("and", "i1", finite, large), clamped, cut)
-        # Below 2^-14 the format's step is 2^-24: truncate the multiple of it.
-        scaled = lanes.binary("fmul", "float", value, splat_float("float", 2.0**24))
-        whole = lanes.intrinsic("llvm.trunc.v32f32", vector("float"), (vector("float"), scaled))
-        small = lanes.binary("fmul", "float", whole, splat_float("float", 2.0**-24))
-        tiny = lanes.compare("ult", "i32", magnitude, splat("i32", 0x38800000))
-        cut = lanes.select("i32", tiny, lanes.cast("bitcast", "float", small, "i32"), cut)
-    return lanes.cast("bitcast", "i32", cut, "float")
-
-
-def _cvt_pair(
-    lanes: Lanes, instruction: Instruction, target: PtxType, source: PtxType, rounding: str | None, relu: bool
-) -> None:
-    """cvt.rn.f16x2.f32 d, a, b: a goes to the upper half."""
-    if source.name != "f32":
-        raise instruction.unsupported()
-    destination, high, low = instruction.operands
-    parts = []
-    for operand in (low, high):
-        value = lanes.use(operand, "float")
-        if relu:
-            zero = splat_float("float", 0.0)
-            value = lanes.select("float", lanes.compare("ult", "float", value, zero), zero, value)
-        parts.append(_narrow(lanes, instruction, target, value, "float", rounding or "rn"))
-    put_packed(lanes, destination, target, parts)
-
-
-def _float_to_float(
-    lanes: Lanes, instruction: Instruction, target: PtxType, source: PtxType, rounding: str | None, ftz: bool, sat: bool
-) -> None:
-    value, element = _as_float(lanes, source, instruction.operands[1])
-    if ftz and element == "float":
+def _float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
+    """A float operand as `float` or `double`, flushed and rounded to an integral number where the form says so."""
+    source = conversion.source
+    if source.bits == 16:
+        value, element = to_float(lanes, source, lanes.use(operand, "i16")), "float"
+    else:
+        element = FLOAT[source.bits]
+        value = lanes.use(operand, element)
+    if conversion.ftz and element == "float":
         value = lanes.flush(value)
-    if rounding in _ROUND_TO_INTEGRAL:
-        name = f"llvm.{_ROUND_TO_INTEGRAL[rounding]}.v32f{BITS[element]}"
-        value = lanes.intrinsic(name, vector(element), (vector(element), value))
-    if sat:
-        value = saturate(lanes, element, value)
-    destination = instruction.operands[0]
-    if target.kind == "tf":
-        if rounding != "rna":
-            raise instruction.unsupported(f"rounding '.{rounding}'")
-        lanes.put(destination, lanes.prelude("float_to_tf32", value), "float")
-    elif target.bits == 16:
-        exact = rounding in _ROUND_TO_INTEGRAL or rounding is None
-        bits = _narrow(lanes, instruction, target, value, element, "rn" if exact else str(rounding))
-        lanes.put(destination, bits, "i16")
-    elif element == "double" and target.bits == 32:
-        if rounding in (None, "rn", *_ROUND_TO_INTEGRAL):
+    if conversion.to_integral:
+        kind = vector(element)
+        value = lanes.intrinsic(f"llvm.{conversion.to_integral}.v32f{BITS[element]}", kind, (kind, value))
+    return value, element
+
+
+def _integer_as_float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
+    """An integer as a float that the target can be rounded from: itself, or a double rounded to odd."""
+    target, source = conversion.target, conversion.source
+    integer = INTEGER[source.bits]
+    value = lanes.use(operand, integer)
+    word = "sitofp" if source.kind == "s" else "uitofp"
+    if target.bits > 16 and conversion.rounding == "rn":
+        return lanes.cast(word, integer, value, FLOAT[target.bits]), FLOAT[target.bits]
+    if source.bits == 64:
+        if target.bits == 64:
+            raise conversion.instruction.unsupported("directed rounding to f64")
+        value = _fold_low_bits(lanes, value, source.kind == "s")
+    return lanes.cast(word, integer, value, "double"), "double"
+
+
+def _fold_low_bits(lanes: Lanes, value: str, signed: bool) -> str:
+    """An i64 that fits a double, where the lowest bit kept says whether lower ones were set: rounded to odd."""
+    low = lanes.binary("and", "i64", value, splat("i64", 0x7FF))
+    some = lanes.cast("zext", "i1", lanes.compare("ne", "i64", low, splat("i64", 0)), "i64")
+    high = lanes.binary("xor", "i64", value, low)
+    folded = lanes.binary("or", "i64", high, lanes.binary("shl", "i64", some, splat("i64", 11)))
+    # Numbers of up to 53 bits, of either sign where there is one, stay as they are.
+    raised = lanes.binary("add", "i64", value, splat("i64", 1 << 53 if signed else 0))
+    small = lanes.compare("ult", "i64", raised, splat("i64", 1 << (54 if signed else 53)))
+    return lanes.select("i64", small, value, folded)
+
+
+def _put_float(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> None:
+    target, rounding = conversion.target, conversion.rounding
+    destination = conversion.instruction.operands[0]
+    if target.bits == 16:
+        lanes.put(destination, _narrow(lanes, conversion, value, element), "i16")
+        return
+    if element == "double" and target.bits == 32:
+        if rounding == "rn":
             value = lanes.cast("fptrunc", "double", value, "float")
         else:
             value = lanes.prelude(f"double_to_float_{rounding}", value)
-        lanes.put(destination, lanes.flush(value) if ftz else value, "float")
+        value = lanes.flush(value) if conversion.ftz else value
     else:
-        lanes.put(destination, lanes.cast("fpext", element, value, FLOAT[target.bits]), FLOAT[target.bits])
+        value = lanes.cast("fpext", element, value, FLOAT[target.bits])
+        value = lanes.flush(value) if conversion.ftz and target.bits == 32 else value
+    lanes.put(destination, value, FLOAT[target.bits])
 
 
-def _to_integer(
-    lanes: Lanes, instruction: Instruction, target: PtxType, rounding: str | None, value: str, element: str
-) -> str:
-    """Round to integral, clamp to the target's range; NaN becomes 0."""
-    if rounding not in _ROUND_TO_INTEGRAL:
-        raise instruction.unsupported("it needs a rounding to integers")
-    kind = vector(element)
-    integral = lanes.intrinsic(f"llvm.{_ROUND_TO_INTEGRAL[rounding]}.v32f{BITS[element]}", kind, (kind, value))
+def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
+    """`float` or `double` -> i16 of f16 or bf16: the nearest, then the neighbour where the rounding says so."""
+    target = conversion.target
+    if element == "double":
+        value = lanes.prelude("double_to_float_odd", value)
+    bits = from_float(lanes, target, value)
+    if conversion.rounding in ("rz", "rm", "rp"):
+        bits = _step_back(lanes, conversion.rounding, bits, to_float(lanes, target, bits), value)
+    if conversion.finite:
+        magnitude = lanes.binary("and", "i16", bits, splat("i16", 0x7FFF))
+        infinite = lanes.compare("eq", "i16", magnitude, splat("i16", 0x7F80 if target.kind == "bf" else 0x7C00))
+        bits = lanes.select("i16", infinite, lanes.binary("sub", "i16", bits, splat("i16", 1)), bits)
+    return without_negatives(lanes, bits) if conversion.relu else bits
+
+
+def _step_back(lanes: Lanes, rounding: str, bits: str, near: str, exact: str) -> str:
+    """From the nearest to the one on the other side, where the nearest lies beyond the exact value."""
+    negative = lanes.compare("slt", "i16", bits, splat("i16", 0))
+    above, below = lanes.compare("ogt", "float", near, exact), lanes.compare("olt", "float", near, exact)
+    beyond = {"rm": above, "rp": below, "rz": lanes.select("i1", negative, below, above)}[rounding]
+    inward = {"rm": splat("i16", -1), "rp": splat("i16", 1), "rz": splat("i16", -1)}[rounding]
+    if rounding != "rz":
+        # One up in value is one less in the magnitude of a negative number.
+        inward = lanes.select("i16", negative, splat("i16", 1 if rounding == "rm" else -1), inward)
+    return lanes.select("i16", beyond, lanes.binary("add", "i16", bits, inward), bits)
+
+
+def _to_tf32(lanes: Lanes, conversion: _Conversion, bits: str) -> str:
+    """The upper 19 bits of an f32, rounded; NaN in the hardware's one pattern."""
+    added = {"rna": splat("i32", 0x1000), "rz": splat("i32", 0)}.get(str(conversion.rounding), splat("i32", 0xFFF))
+    if conversion.rounding == "rn":
+        odd = lanes.binary("and", "i32", lanes.binary("lshr", "i32", bits, splat("i32", 13)), splat("i32", 1))
+        added = lanes.binary("add", "i32", added, odd)
+    magnitude = lanes.binary("and", "i32", bits, splat("i32", 0x7FFFFFFF))
+    rounded = lanes.binary("and", "i32", lanes.binary("add", "i32", bits, added), splat("i32", -1 << 13))
+    nan = lanes.compare("ugt", "i32", magnitude, splat("i32", 0x7F800000))
+    if conversion.relu:
+        negative = lanes.compare("slt", "i32", bits, splat("i32", 0))
+        rounded = lanes.select("i32", negative, splat("i32", 0), rounded)
+    return lanes.select("i32", nan, splat("i32", 0x7FFFFFFF), rounded)
+
+
+def _float_to_integer(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
+    """Clamp an integral number to the target's range. NaN: 0, or the top bit where 64 bits are involved."""
+    target = conversion.target
     integer = INTEGER[target.bits]
-    signed = "s" if target.kind == "s" else "u"
-    name = f"llvm.fpto{signed}i.sat.v32{integer}.v32f{BITS[element]}"
-    return lanes.intrinsic(name, vector(integer), (kind, integral))
+    name = f"llvm.fpto{'s' if target.kind == 's' else 'u'}i.sat.v32{integer}.v32f{BITS[element]}"
+    result = lanes.intrinsic(name, vector(integer), (vector(element), value))
+    if 64 in (target.bits, BITS[element]):
+        nan = lanes.compare("uno", element, value, value)
+        result = lanes.select(integer, nan, splat(integer, 1 << (target.bits - 1)), result)
+    return result
 
 
-def _put_integer(lanes: Lanes, instruction: Instruction, target: PtxType, value: str) -> None:
-    lanes.put(instruction.operands[0], value, INTEGER[target.bits], signed=target.kind == "s")
-
-
-def _integer_to_float(
-    lanes: Lanes, instruction: Instruction, target: PtxType, source: PtxType, rounding: str | None, sat: bool
-) -> None:
-    integer = INTEGER[source.bits]
-    value = lanes.use(instruction.operands[1], integer)
-    word = "sitofp" if source.kind == "s" else "uitofp"
-    destination = instruction.operands[0]
-    exact_in_double = source.bits <= 32
-    if target.bits == 16 or rounding not in (None, "rn"):
-        if not exact_in_double:
-            raise instruction.unsupported()
-        wide = lanes.cast(word, integer, value, "double")
-        if target.bits == 16:
-            lanes.put(destination, _narrow(lanes, instruction, target, wide, "double", rounding or "rn"), "i16")
-            return
-        result = wide if target.bits == 64 else lanes.prelude(f"double_to_float_{rounding}", wide)
-    else:
-        result = lanes.cast(word, integer, value, FLOAT[target.bits])
-    if sat:
-        result = saturate(lanes, FLOAT[target.bits], result)
-    lanes.put(destination, result, FLOAT[target.bits])
-
-
-def _integer_to_integer(lanes: Lanes, instruction: Instruction, target: PtxType, source: PtxType, sat: bool) -> None:
+def _integer_to_integer(lanes: Lanes, conversion: _Conversion, operand: Operand) -> str:
+    """Extend by the source's sign, clamp where `.sat` says so, cut."""
+    target, source = conversion.target, conversion.source
     narrow, wide = INTEGER[source.bits], INTEGER[max(target.bits, source.bits)]
-    value = lanes.use(instruction.operands[1], narrow)
-    value = lanes.cast("sext" if source.kind == "s" else "zext", narrow, value, wide)
-    if sat:
+    value = lanes.cast("sext" if source.kind == "s" else "zext", narrow, lanes.use(operand, narrow), wide)
+    if conversion.sat:
         value = _clamp(lanes, value, wide, source, target)
-    _put_integer(lanes, instruction, target, lanes.cast("trunc", wide, value, INTEGER[target.bits]))
+    return lanes.cast("trunc", wide, value, INTEGER[target.bits])
 
 
 def _clamp(lanes: Lanes, value: str, wide: str, source: PtxType, target: PtxType) -> str:
-    signed_target = target.kind == "s"
+    signed_target, signed_source = target.kind == "s", source.kind == "s"
     high = (1 << (target.bits - signed_target)) - 1
     low = -(1 << (target.bits - 1)) if signed_target else 0
-    prefix = "s" if source.kind == "s" else "u"
-    if source.kind == "s" and (BITS[wide] > target.bits or signed_target or low == 0):
+    if signed_source:
         value = lanes.select(wide, lanes.compare("slt", wide, value, splat(wide, low)), splat(wide, low), value)
-    if high < (1 << (BITS[wide] - (source.kind == "s"))):
-        value = lanes.select(
-            wide, lanes.compare(f"{prefix}gt", wide, value, splat(wide, high)), splat(wide, high), value
-        )
+    if high < 1 << (BITS[wide] - signed_source):
+        above = lanes.compare("sgt" if signed_source else "ugt", wide, value, splat(wide, high))
+        value = lanes.select(wide, above, splat(wide, high), value)
     return value

@@ -209,15 +209,6 @@ def _flush(element: str, exponent_mask: int) -> Callable[[Vocabulary, str], str]
     return build
 
 
-def _float_to_tf32(v: Vocabulary, x: str) -> str:
-    """Round to nearest, ties away from zero, to 10 bits of fraction (`cvt.rna.tf32.f32`)."""
-    bits = v.cast("bitcast", "float", x, "i32")
-    rounded = v.binary("and", "i32", v.binary("add", "i32", bits, splat("i32", 0x1000)), splat("i32", 0xFFFFE000))
-    exponent = v.binary("and", "i32", bits, splat("i32", 0x7F800000))
-    special = v.compare("eq", "i32", exponent, splat("i32", 0x7F800000))
-    return v.cast("bitcast", "i32", v.select("i32", special, bits, rounded), "float")
-
-
 def _permute_bytes(v: Vocabulary, low: str, high: str, selector: str) -> str:
     """`prmt.b32` in its default mode: four bytes picked from eight, each with an optional sign spread."""
     both = v.binary(
@@ -259,6 +250,5 @@ PRELUDE: dict[str, Prelude] = {
     "flush_double": Prelude((VD,), VD, _flush("double", 0x7FF0000000000000)),
     "flush_half": Prelude((V16,), V16, _flush("i16", 0x7C00)),
     "flush_bfloat": Prelude((V16,), V16, _flush("i16", 0x7F80)),
-    "float_to_tf32": Prelude((VF,), VF, _float_to_tf32),
     "permute_bytes": Prelude((V32, V32, V32), V32, _permute_bytes),
 }

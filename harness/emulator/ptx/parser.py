@@ -447,6 +447,8 @@ class _Parser:
         if name.startswith("%") and self._peek().kind == "dot":
             return Reg(name + self._next().text)
         name = self._resolve(name)
+        if name == "WARP_SZ":
+            return Imm(32)
         if name.startswith("%") or name == "_" or name in self._registers_here:
             return Reg(name)
         offset = 0

@@ -1,0 +1,291 @@
+"""mov and cvt: every pair of types, every rounding, against exact numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from exact_floats import F32, FORMATS, ROUNDINGS, Format, each_float, nans_of
+from operands import UNSIGNED, Array, each, floats, integers, signed
+from single_opcode import Case, Check, case, check, run_cases
+
+INTEGERS = tuple(f"{kind}{bits}" for kind in "us" for bits in (8, 16, 32, 64))
+FLOATS = ("f16", "bf16", "f32", "f64")
+INTEGRAL = ("rni", "rzi", "rmi", "rpi")
+
+
+def width(kind: str) -> int:
+    return FORMATS[kind].bits if kind in FORMATS else int(kind[1:])
+
+
+def limits(kind: str) -> tuple[int, int]:
+    bits = width(kind)
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
+
+
+def value_of(kind: str) -> Callable[[int], int]:
+    bits = width(kind)
+    return (lambda p: signed(p, bits)) if kind[0] == "s" else (lambda p: p & ((1 << bits) - 1))
+
+
+def integer_operands(kind: str) -> Array:
+    """Of at least 16 bits, the narrowest register; the bits above the type are noise that must not count."""
+    (values,) = integers(max(16, width(kind)), 1, edges=20, random=120)
+    return values
+
+
+@pytest.mark.parametrize("source", INTEGERS)
+def test_integers_to_integers(source: str):
+    operands, value = integer_operands(source), value_of(source)
+    checks: list[Check] = []
+    for target in INTEGERS:
+        low, high = limits(target)
+        for register in {max(16, width(target)), 64}:
+            # A register wider than the target is filled with its sign, or zeros.
+            cut = each(lambda p, target=target: value_of(target)(value(p)), register, operands)
+            checks.append((case(f"cvt.{target}.{source} d, a;", f"b{register}", operands), (cut,)))
+            clamped = each(lambda p, low=low, high=high: max(low, min(high, value(p))), register, operands)
+            checks.append((case(f"cvt.sat.{target}.{source} d, a;", f"b{register}", operands), (clamped,)))
+    check(checks)
+
+
+def float_operands(kind: str) -> Array:
+    """Edges, numbers near 1, and numbers near every limit of an integer type."""
+    form = FORMATS[kind]
+    (values,) = floats(kind, 1, edges=34, random=60)
+    edges = []
+    for limit in {limit for target in INTEGERS for limit in limits(target)}:
+        for numerator in (4 * limit, 4 * limit + 1, 4 * limit + 2, 4 * limit + 3, 4 * limit + 4, 4 * limit - 2):
+            edges.append(form.rounded(numerator, -2))
+    halves = [form.rounded(numerator, -1) for numerator in range(-9, 10)]
+    return np.concatenate([values, np.array(edges + halves, dtype=values.dtype)])
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_floats_to_integers(source: str):
+    form, operands = FORMATS[source], float_operands(source)
+
+    def to_integer(pattern: int, target: str, mode: str, ftz: bool) -> int:
+        low, high = limits(target)
+        pattern = form.flushed(pattern) if ftz else pattern
+        if form.is_nan(pattern):
+            return value_of(target)(1 << (width(target) - 1)) if 64 in (form.bits, width(target)) else 0
+        if form.is_infinite(pattern):
+            return low if form.is_negative(pattern) else high
+        return max(low, min(high, form.integral(pattern, mode)))
+
+    checks: list[Check] = []
+    for index, target in enumerate(INTEGERS):
+        register = max(16, width(target))
+        for mode in INTEGRAL:
+            for ftz in (False, True) if source == "f32" else (False,):
+                expected = each(lambda p, t=target, m=mode, z=ftz: to_integer(p, t, m, z), register, operands)
+                sat = ".sat" if (index + INTEGRAL.index(mode)) % 4 == 0 else ""
+                text = f"cvt.{mode}{'.ftz' * ftz}{sat}.{target}.{source} d, a;"
+                checks.append((case(text, f"b{register}", operands), (expected,)))
+    check(checks)
+
+
+@pytest.mark.parametrize("source", INTEGERS)
+def test_integers_to_floats(source: str):
+    value = value_of(source)
+    bits = width(source)
+    noise = integer_operands(source)
+    # Ties and near-ties for every fraction length.
+    near = [1 << e | 1 << max(0, e - f - 1) | tail for e in range(bits) for f in (7, 10, 23, 52) for tail in (0, 1)]
+    operands = np.concatenate([noise, np.array(near + [-n % (1 << bits) for n in near], dtype=noise.dtype)])
+    checks: list[Check] = []
+    for target in FLOATS:
+        form = FORMATS[target]
+        for mode in ROUNDINGS:
+            if (bits, form.bits, mode == "rn") == (64, 64, False):
+                continue
+            expected = each_float(form, lambda p, form=form, mode=mode: form.rounded(value(p), 0, mode), operands)
+            checks.append((case(f"cvt.{mode}.{target}.{source} d, a;", f"b{form.bits}", operands), (expected,)))
+        clamped = each_float(form, lambda p, form=form: form.saturated(form.rounded(value(p), 0)), operands)
+        checks.append((case(f"cvt.rn.sat.{target}.{source} d, a;", f"b{form.bits}", operands), (clamped,)))
+    check(checks)
+
+
+def converted(source: Format, target: Format, mode: str, ftz: bool) -> Callable[[int], int | None]:
+    """`.ftz` concerns f32 alone, at either end."""
+
+    def model(pattern: int) -> int | None:
+        pattern = source.flushed(pattern) if ftz and source is F32 else pattern
+        result = source.converted(pattern, target, mode)
+        return target.flushed(result) if ftz and target is F32 and result is not None else result
+
+    return model
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_floats_to_floats(source: str):
+    form = FORMATS[source]
+    operands = np.concatenate([*floats(source, 2, edges=600, random=300)])
+    if form.bits > 16:
+        # Between the numbers of the narrower formats, and around where they end.
+        for name in FLOATS:
+            narrow = FORMATS[name]
+            if narrow.bits < form.bits:
+                (patterns,) = floats(name, 1, edges=34, random=60)
+                exact = [narrow.converted(p, form) for p in patterns.tolist() if not narrow.is_nan(p)]
+                step = 1 << (form.fraction_bits - narrow.fraction_bits - 1)
+                spread = [p + s for p in exact if p is not None for s in (0, 1, step - 1, step, step + 1)]
+                operands = np.concatenate([operands, np.array(spread, dtype=operands.dtype)])
+    checks: list[Check] = []
+    for target in FLOATS:
+        into = FORMATS[target]
+        word = f"b{into.bits}"
+        modes = ROUNDINGS if into.bits < form.bits or {source, target} == {"f16", "bf16"} else ("",)
+        for mode in modes:
+            for ftz in (False, True) if "f32" in (source, target) else (False,):
+                text = f"cvt{'.' * bool(mode)}{mode}{'.ftz' * ftz}.{target}.{source} d, a;"
+                expected = each_float(into, converted(form, into, mode or "rn", ftz), operands)
+                checks.append((case(text, word, operands), (expected,)))
+        mode = modes[-1]
+        model = converted(form, into, mode or "rn", False)
+        expected = each_float(into, lambda p, model=model, into=into: into.saturated(model(p)), operands)
+        checks.append((case(f"cvt{'.' * bool(mode)}{mode}.sat.{target}.{source} d, a;", word, operands), (expected,)))
+    # 16-bit results have one NaN; of the others any will do.
+    wide = {4: nans_of(FORMATS["f32"]), 8: nans_of(FORMATS["f64"])}
+    check(checks, lambda patterns: wide.get(patterns.dtype.itemsize, np.zeros_like)(patterns).astype(bool))
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_floats_to_integral_floats(kind: str):
+    form, operands = FORMATS[kind], float_operands(kind)
+
+    def integral(pattern: int, mode: str, ftz: bool) -> int | None:
+        pattern = form.flushed(pattern) if ftz else pattern
+        if form.is_nan(pattern):
+            return None
+        if form.is_infinite(pattern):
+            return pattern
+        whole = form.integral(pattern, mode)
+        return form.rounded(whole, 0) if whole else form.zero(form.is_negative(pattern))
+
+    checks: list[Check] = []
+    for mode in INTEGRAL:
+        for ftz in (False, True) if kind == "f32" else (False,):
+            expected = each_float(form, lambda p, mode=mode, ftz=ftz: integral(p, mode, ftz), operands)
+            text = f"cvt.{mode}{'.ftz' * ftz}.{kind}.{kind} d, a;"
+            checks.append((case(text, f"b{form.bits}", operands), (expected,)))
+            clamped = each_float(form, lambda p, mode=mode, ftz=ftz: form.saturated(integral(p, mode, ftz)), operands)
+            text = f"cvt.{mode}{'.ftz' * ftz}.sat.{kind}.{kind} d, a;"
+            checks.append((case(text, f"b{form.bits}", operands), (clamped,)))
+    check(checks, nans_of(form))
+
+
+def narrow_operands() -> Array:
+    (patterns,) = floats("f32", 1, edges=34, random=300)
+    spread = []
+    for name in ("f16", "bf16"):
+        narrow = FORMATS[name]
+        (edges,) = floats(name, 1, edges=34, random=20)
+        spread += [narrow.converted(p, F32) for p in edges.tolist() if not narrow.is_nan(p)]
+    steps = [p + s for p in spread if p is not None for s in (0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001)]
+    return np.concatenate([patterns, np.array(steps, dtype=np.uint32)])
+
+
+def test_pairs_relu_and_finite_results():
+    a = narrow_operands()
+    b = np.roll(a, 11)
+    checks: list[Check] = []
+    for target in ("f16", "bf16"):
+        form = FORMATS[target]
+        for mode in ("rn", "rz"):
+            for relu in ("", ".relu"):
+                for finite in ("", ".satfinite"):
+
+                    def one(
+                        p: int, form: Format = form, mode: str = mode, relu: str = relu, finite: str = finite
+                    ) -> int:
+                        result = F32.converted(p, form, mode)
+                        if result is None:
+                            return form.sign_bit - 1
+                        if finite and form.is_infinite(result):
+                            result -= 1
+                        return 0 if relu and form.is_negative(result) else result
+
+                    text = f"cvt.{mode}{relu}{finite}.{target}.f32 d, a;"
+                    checks.append((case(text, "b16", a), (each(one, 16, a),)))
+                    text = f"cvt.{mode}{relu}{finite}.{target}x2.f32 d, a, b;"
+                    pair = each(lambda p, q, one=one: one(p) << 16 | one(q), 32, a, b)
+                    checks.append((case(text, "b32", a, b), (pair,)))
+    check(checks)
+
+
+def test_tf32():
+    """An f32 whose 13 low bits are gone."""
+    a = narrow_operands()
+    tf32 = Format(19, 8)
+
+    def model(mode: str, relu: bool) -> Callable[[int], int]:
+        def convert(p: int) -> int:
+            result = F32.converted(p, tf32, mode)
+            if result is None:
+                return 0x7FFFFFFF
+            return 0 if relu and tf32.is_negative(result) else result << 13
+
+        return convert
+
+    checks: list[Check] = [(case("cvt.rna.tf32.f32 d, a;", "b32", a), (each(model("rna", False), 32, a),))]
+    for mode in ("rn", "rz"):
+        checks.append((case(f"cvt.{mode}.tf32.f32 d, a;", "b32", a), (each(model(mode, False), 32, a),)))
+        checks.append((case(f"cvt.{mode}.relu.tf32.f32 d, a;", "b32", a), (each(model(mode, True), 32, a),)))
+    check(checks)
+
+
+# mov ------------------------------------------------------------------------------------------------------------------
+
+
+def split(value: Array, parts: int) -> list[Array]:
+    """The parts of a register, lowest first."""
+    return list(value.view(UNSIGNED[8 * value.dtype.itemsize // parts]).reshape(-1, parts).T)
+
+
+@pytest.mark.parametrize(("bits", "parts"), [(32, 2), (64, 2), (64, 4)])
+def test_vectors_of_parts(bits: int, parts: int):
+    part = bits // parts
+    (whole,) = integers(bits, 1)
+    pieces = [np.ascontiguousarray(p) for p in split(whole, parts)]
+    names = ", ".join("abcf"[:parts])
+    registers = " ".join(f".reg .b{part} t{i};" for i in range(parts))
+    checks: list[Check] = [(case(f"mov.b{bits} d, {{{names}}};", f"b{bits}", *pieces), (whole,))]
+    for index, piece in enumerate(pieces):
+        items = ", ".join("d" if i == index else ("_" if i % 2 else f"t{i}") for i in range(parts))
+        checks.append((case(f"{registers} mov.b{bits} {{{items}}}, a;", f"b{part}", whole), (piece,)))
+    check(checks)
+
+
+def test_moves_and_literals():
+    (a,), (x,) = integers(32, 1), floats("f64", 1)
+    n = np.zeros(1, np.uint32)
+    constants: list[tuple[str, str, int]] = [
+        ("mov.f32 d, 0f3F9D70A4;", "b32", 0x3F9D70A4),
+        ("mov.f32 d, 0d3FF8000000000000;", "b32", 0x3FC00000),
+        ("mov.f64 d, 0d3FF8000000000000;", "b64", 0x3FF8000000000000),
+        ("mov.f64 d, 1.5;", "b64", 0x3FF8000000000000),
+        ("mov.b64 d, -1;", "b64", (1 << 64) - 1),
+        ("mov.u32 d, 0xFFFFFFFFU;", "b32", 0xFFFFFFFF),
+        ("mov.b16 d, 0x3C00;", "b16", 0x3C00),
+        ("mov.u32 d, WARP_SZ;", "b32", 32),
+        ("mov.b64 d, {a, 7};", "b64", 7 << 32),
+    ]
+    checks: list[Check] = [
+        (case(text, kind, n), (np.array([value], dtype=UNSIGNED[int(kind[1:])]),)) for text, kind, value in constants
+    ]
+    checks.append((case("mov.b32 d, a;", "b32", a), (a,)))
+    checks.append((case("mov.f64 d, a;", "b64", x), (x,)))
+    check(checks)
+
+
+def test_noise_in_wide_registers_does_not_count():
+    """A value of 8 bits in a register of 64."""
+    (a,) = integers(64, 1)
+    low = (a & np.uint64(0xFF)).astype(np.uint32)
+    cases: list[Case] = [case("cvt.u32.u8 d, a;", "b32", a), case("cvt.rn.f32.u8 d, a;", "b32", a)]
+    (integer,), (number,) = run_cases(cases)
+    np.testing.assert_array_equal(integer, low)
+    np.testing.assert_array_equal(number.view(np.float32), low.astype(np.float32))
