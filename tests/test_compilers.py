@@ -163,7 +163,9 @@ def test_a_cuda_file_beside_the_module_is_named_in_messages(tmp_path: Path, monk
 
 
 def test_a_users_own_line_directive_stands() -> None:
-    code = '#line 70 "mine.cu"\nextern "C" __global__ void f(float* y) { y[0] = oops; }'
+    code = r"""#line 70 "mine.cu"
+    extern "C" __global__ void f(float* y) { y[0] = oops; }
+    """
     with pytest.raises(CompileError, match=r"mine\.cu\(70\): error"):
         compile_kernel(cupy.RawKernel(code, "f"), (buffer(1),), ARCH)
 
@@ -187,6 +189,7 @@ def test_headers_are_found() -> None:
     #include <cuda_bf16.h>
     #include <cuda/std/limits>
     #include <cooperative_groups.h>
+    #include <cupy/complex.cuh>
     extern "C" __global__ void f(__half* y, __nv_bfloat16* z) {
         y[0] = __float2half(cuda::std::numeric_limits<float>::max());
         z[0] = __float2bfloat16(1.0f);
@@ -298,6 +301,7 @@ def test_scalars_as_cupy_passes_them(position: int, given: Any, wanted: bytes) -
         (3, np.zeros(3, np.int32), "argument 4 is a ndarray"),
         (9, np.zeros(1, "V12"), r"\(12 bytes\).*16-byte value"),
         (9, 5, "argument 10 is the int 5"),
+        (3, True, r"argument 4 is bool \(1 bytes\).*write np\.int32"),
     ],
 )
 def test_what_would_arrive_as_garbage_is_a_plan_error(position: int, given: Any, message: str) -> None:
@@ -507,6 +511,15 @@ def test_numba_errors_carry_numbas_message_and_the_users_line() -> None:
     assert "\x1b" not in message
 
 
+def test_colours_are_taken_out_of_numbas_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("\x1b[1m\x1b[31mred\x1b[0m and plain")
+
+    monkeypatch.setattr(cuda, "compile_ptx", fail)
+    with pytest.raises(CompileError, match=r"(?m)^red and plain$"):
+        compile_kernel(cuda.jit(staged.py_func), STAGED_ARGS, ARCH)
+
+
 def test_numba_argument_count_is_a_plan_error() -> None:
     with pytest.raises(PlanError, match=r"staged takes 4 arguments \(y, x, a, n\), but it is given 3"):
         compile_kernel(staged, STAGED_ARGS[:3], ARCH)
@@ -639,6 +652,8 @@ def test_a_numba_kernels_entry_depends_on_all_that_it_refers_to(builds: Builds) 
     assert len(seen) >= 4
     compile_kernel(make(3), (buffer(2, dtype="float64"),), ARCH)
     assert builds.count == 7
+    assert ".target sm_80" in compile_kernel(make(3), (buffer(2),), "sm_80").ptx
+    assert builds.count == 8
 
 
 def identity(function: Any) -> str:
@@ -652,6 +667,13 @@ def test_a_moved_line_is_another_identity() -> None:
     spaces: list[dict[str, Any]] = [{}, {}]
     exec(compile(code, "a.py", "exec"), spaces[0])
     exec(compile("\n" + code, "a.py", "exec"), spaces[1])
+    assert identity(spaces[0]["f"]) != identity(spaces[1]["f"])
+
+
+def test_a_changed_constant_is_another_identity() -> None:
+    spaces: list[dict[str, Any]] = [{}, {}]
+    for space, number in zip(spaces, ("1.5", "2.5")):
+        exec(compile(f"def f(y):\n    y[0] = {number}\n", "a.py", "exec"), space)
     assert identity(spaces[0]["f"]) != identity(spaces[1]["f"])
 
 
@@ -798,13 +820,14 @@ def test_resources_are_read_from_older_reports() -> None:
     log = """ptxas info    : Compiling entry function 'other' for 'sm_80'
 ptxas info    : Function properties for other
     8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
-ptxas info    : Used 10 registers, 352 bytes cmem[0]
+ptxas info    : Used 10 registers, 24 bytes cumulative stack size, 352 bytes cmem[0]
 ptxas info    : Compiling entry function 'f' for 'sm_80'
 ptxas info    : Function properties for f
     16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
 ptxas info    : Used 255 registers, used 1 barriers, 400 bytes smem, 352 bytes cmem[0], 8 bytes cmem[2]
 """
     assert _parse(log, "f") == Resources(255, 12, 20, 400, 16, 360)
+    assert _parse(log, "other") == Resources(10, 4, 4, 0, 24, 352)
 
 
 # Imports
