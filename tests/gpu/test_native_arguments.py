@@ -85,7 +85,7 @@ def keeps(out, x, flag, number, half, part, pair):  # type: ignore[no-untyped-de
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint16", "float64", "int32", "int64", "uint8"])
-@pytest.mark.parametrize("shape", [(3, 5), (1, 1), (1, 4), (0, 2)])
+@pytest.mark.parametrize("shape", [(3, 5), (1, 1), (1, 4)])
 def test_numba_types_are_those_of_a_native_launch(dtype: str, shape: tuple[int, int]) -> None:
     scalars = (True, 2**40, np.float16(0.5), np.complex64(1 + 2j), (3, 4.5))
     out, x = cupy.zeros(10, cupy.float64), cupy.zeros(shape, dtype)
