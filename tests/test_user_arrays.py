@@ -109,6 +109,18 @@ def test_a_missing_or_broken_file_is_one_line_that_names_it(tmp_path: Path, kind
     assert "\n" not in str(caught.value)
 
 
+def test_nothing_in_a_file_is_ever_executed(tmp_path: Path):
+    class Bomb:
+        def __reduce__(self):
+            return Path.write_text, (tmp_path / "exploded", "")
+
+    paths = saved(tmp_path)
+    np.save(paths["Q"], np.array([Bomb()]), allow_pickle=True)
+    with pytest.raises(UsageError):
+        load_arrays(paths)
+    assert not (tmp_path / "exploded").exists()
+
+
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [

@@ -25,7 +25,9 @@ SHAPES = (
 def judge(problem: Problem, regime: str, **model: object) -> Accuracy:
     inputs = draw_inputs(problem, regime, seed=1)
     reference = attention(problem, inputs)
-    return measure_accuracy(online_softmax(problem, inputs, **model), reference, error_budget(problem, inputs, reference))
+    return measure_accuracy(
+        online_softmax(problem, inputs, **model), reference, error_budget(problem, inputs, reference)
+    )
 
 
 def problem_with(dtype: str, fields: dict[str, object]) -> Problem:
@@ -140,6 +142,18 @@ def test_lse_has_its_own_say(change: str):
 
 def test_an_all_zero_output_fails():
     assert not measured("all zero").passed
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("regime", ["hot", "overflow", "far-negative"])
+def test_however_unsure_the_scores_nothing_larger_than_every_value_passes(dtype: str, regime: str):
+    problem = problem_with(dtype, {})
+    inputs = draw_inputs(problem, regime, seed=1)
+    reference = attention(problem, inputs)
+    budget = error_budget(problem, inputs, reference)
+    largest = np.abs(inputs["V"].astype(np.float64)).max()
+    assert (budget.O <= 1.1 * (largest + np.abs(reference.O))).all()
+    assert np.isfinite(budget.lse).all()
 
 
 def test_where_nothing_is_stored_nothing_is_known():
