@@ -38,7 +38,8 @@ _HINTS = (
     "mmio",
     "unified",
 )
-_SPACES = ("global", "shared", "local", "const", "param", "shared::cta")
+_SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+_TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64"
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
             form.flag(modifier)
     space = form.choice(*_SPACES) or "generic"
     count = {"v2": 2, "v4": 4, "v8": 8}.get(form.choice("v2", "v4", "v8") or "", 1)
-    kind = form.type()
+    kind = form.type(_TYPES)
     form.end()
     items = value.items if isinstance(value, Vector) else (value,)
     if len(items) != count or not isinstance(address, Address):
         raise instruction.unsupported("its operands do not fit its form")
-    access = Access("shared" if space == "shared::cta" else space, kind, items, address)
+    access = Access(space.partition("::")[0], kind, items, address)
     if access.size_bytes > 16:
         raise instruction.unsupported("accesses wider than 16 bytes")
     return access
@@ -112,7 +113,7 @@ def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
         lanes.warp_store(vector(access.element), value, at.DATA + index * at.LANES * access.kind.size_bytes, 32)
 
 
-@emits("ld", "ldu")
+@emits("ld", "ldu", operands=2)
 def load(lanes: Lanes, instruction: Instruction) -> None:
     """ld, from any space."""
     destination, address = instruction.operands
@@ -187,7 +188,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     return [lanes.op(f"phi {kind} [ {a}, %{uniform} ], [ {b}, %{gathered} ]") for a, b in zip(once, each)]
 
 
-@emits("st")
+@emits("st", operands=2)
 def store(lanes: Lanes, instruction: Instruction) -> None:
     """st, to any space."""
     address, value = instruction.operands

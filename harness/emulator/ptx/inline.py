@@ -93,7 +93,8 @@ class _Inliner:
         for name, element in callee.registers.items():
             self._flat.registers[prefix + name] = element
         for name, variable in callee.variables.items():
-            names[name] = name if variable.space == "shared" else prefix + name
+            # One copy per block, however often the function is called; not another function's of the same name.
+            names[name] = f"{callee.name}.{name}" if variable.space == "shared" else prefix + name
             self._flat.variables[names[name]] = _renamed(variable, names[name])
         for statement in callee.body or ():
             if isinstance(statement, Label):

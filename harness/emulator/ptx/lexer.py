@@ -23,7 +23,8 @@ _TOKEN = re.compile(
     | (?P<newline>\n)
     | (?P<comment>/\*.*?\*/)
     | (?P<string>"(?:[^"\\]|\\.)*")
-    | (?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+(?:\.\d+)?U?)
+    | (?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
+        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)
     | (?P<dot>\.[A-Za-z0-9_]+(?:::[A-Za-z0-9_]+)*)
     | (?P<word>[%$A-Za-z_][A-Za-z0-9_$]*)
     | (?P<mark>[{}()\[\];:,@!|+\-<>=*])

@@ -6,8 +6,7 @@ text that they do not understand through instead of refusing it; faults and coun
 
 from __future__ import annotations
 
-import struct
-
+from harness.emulator.ptx.declarations import LINKAGE, SPACES, Declarations
 from harness.emulator.ptx.instructions import (
     Address,
     Arguments,
@@ -26,11 +25,9 @@ from harness.emulator.ptx.instructions import (
     Vector,
 )
 from harness.emulator.ptx.lexer import Token, tokenize
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.emulator.ptx.types import PtxType
 from harness.errors import CompileError
 
-_LINKAGE = {".extern", ".visible", ".weak", ".common"}
-_SPACES = {".global", ".const", ".shared", ".local", ".param"}
 _IGNORED_LINES = {".version", ".address_size", ".pragma"}
 _TUNING = {".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".noreturn", ".explicitcluster"}
 _TUNING |= {".reqnctapercluster", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control", ".unique"}
@@ -41,10 +38,9 @@ def parse(text: str) -> Module:
     return _Parser(tokenize(text)).module()
 
 
-class _Parser:
+class _Parser(Declarations):
     def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = tokens
-        self._at = 0
+        super().__init__(tokens)
         self._module = Module()
         self._files = dict(self._find_files())
         self._source: SourceLine | None = None
@@ -53,71 +49,34 @@ class _Parser:
         self._scope_count = 0
         self._registers_here: dict[str, PtxType] = {}
 
-    # Tokens ---------------------------------------------------------------------------------------------------------
-
-    def _peek(self, ahead: int = 0) -> Token:
-        index = self._at + ahead
-        if index >= len(self._tokens):
-            raise CompileError("the PTX ends in the middle of a statement")
-        return self._tokens[index]
-
-    def _next(self) -> Token:
-        token = self._peek()
-        self._at += 1
-        return token
-
-    def _accept(self, text: str) -> bool:
-        if self._at < len(self._tokens) and self._tokens[self._at].text == text:
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> Token:
-        token = self._next()
-        if token.text != text:
-            raise CompileError(f"PTX line {token.line}: expected '{text}', found '{token.text}'")
-        return token
-
-    def _integer(self) -> int:
-        sign = -1 if self._accept("-") else 1
-        token = self._next()
-        if token.kind != "number":
-            raise CompileError(f"PTX line {token.line}: expected a number, found '{token.text}'")
-        return sign * _integer_value(token.text)
-
-    def _skip_to_line_end(self) -> None:
-        line = self._tokens[self._at - 1].line
-        while self._at < len(self._tokens) and self._tokens[self._at].line == line:
-            self._at += 1
-
     def _find_files(self) -> list[tuple[int, str]]:
         """`.file` may stand at the end of the text, behind the `.loc` lines that use it."""
         found = []
-        for index, token in enumerate(self._tokens[:-2]):
+        for index, token in enumerate(self.tokens[:-2]):
             if token.text == ".file":
-                found.append((int(self._tokens[index + 1].text), self._tokens[index + 2].text.strip('"')))
+                found.append((int(self.tokens[index + 1].text), self.tokens[index + 2].text.strip('"')))
         return found
 
     # Module scope ---------------------------------------------------------------------------------------------------
 
     def module(self) -> Module:
-        while self._at < len(self._tokens):
-            token = self._peek()
+        while self.at < len(self.tokens):
+            token = self.peek()
             if token.text in _IGNORED_LINES or token.text == ".file":
-                self._next()
-                self._skip_to_line_end()
+                self.next()
+                self.skip_to_line_end()
             elif token.text == ".target":
-                self._next()
-                self._module.target = self._peek().text
-                self._skip_to_line_end()
+                self.next()
+                self._module.target = self.peek().text
+                self.skip_to_line_end()
             elif token.text == ".section":
-                self._skip_section()
+                self.skip_section()
             elif token.text in (".entry", ".func"):
                 self._function()
-            elif token.text in _LINKAGE and self._function_follows():
-                self._next()
-            elif token.text in _SPACES or token.text in _LINKAGE:
-                for variable in self._variables():
+            elif token.text in LINKAGE and self._function_follows():
+                self.next()
+            elif token.text in SPACES or token.text in LINKAGE:
+                for variable in self.variables():
                     self._module.variables[variable.name] = variable
             elif token.text in (".alias", ".loc"):
                 raise CompileError(f"PTX line {token.line}: '{token.text}' is not expected at module scope")
@@ -127,117 +86,23 @@ class _Parser:
 
     def _function_follows(self) -> bool:
         ahead = 1
-        while self._peek(ahead).text in _LINKAGE:
+        while self.peek(ahead).text in LINKAGE:
             ahead += 1
-        return self._peek(ahead).text in (".entry", ".func")
-
-    def _skip_section(self) -> None:
-        while self._next().text != "{":
-            pass
-        depth = 1
-        while depth:
-            text = self._next().text
-            depth += (text == "{") - (text == "}")
-
-    def _variables(self) -> list[Variable]:
-        """One declaration, of one or more variables."""
-        extern = False
-        while self._peek().text in _LINKAGE:
-            extern |= self._next().text == ".extern"
-        space = self._next().text
-        if space not in _SPACES:
-            raise CompileError(f"PTX line {self._peek().line}: unknown state space '{space}'")
-        align, element, lanes = self._declared_type()
-        variables = []
-        while True:
-            name = self._next().text
-            count, sized = lanes, True
-            while self._accept("["):
-                if self._accept("]"):
-                    sized = False
-                    continue
-                count *= self._integer()
-                self._expect("]")
-            initial = None
-            if self._accept("="):
-                values = self._initializer()
-                count = count if sized else len(values)
-                sized = True
-                initial = self._pack_initial(element, values, count)
-            variables.append(
-                Variable(
-                    name,
-                    space[1:],
-                    align or element.size_bytes,
-                    count * element.size_bytes if sized else 0,
-                    initial,
-                    extern,
-                    element,
-                )
-            )
-            if not self._accept(","):
-                break
-        self._expect(";")
-        return variables
-
-    def _declared_type(self) -> tuple[int, PtxType, int]:
-        """`[.align n] [.ptr ...] [.v2|.v4] .type` -> alignment (0 where not given), type, elements per vector."""
-        align, lanes = 0, 1
-        while True:
-            token = self._next()
-            if token.text == ".align":
-                align = self._integer()
-            elif token.text in (".v2", ".v4", ".v8"):
-                lanes = int(token.text[2:])
-            elif token.text in (".attribute", ".managed", ".unified"):
-                if self._accept("("):
-                    while self._next().text != ")":
-                        pass
-            elif token.text[1:] in TYPES:
-                return align, TYPES[token.text[1:]], lanes
-            else:
-                raise CompileError(f"PTX line {token.line}: unknown type '{token.text}'")
-
-    def _initializer(self) -> list[int]:
-        if not self._accept("{"):
-            return [self._initial_value()]
-        values: list[int] = []
-        while not self._accept("}"):
-            if self._peek().text == "{":
-                values += self._initializer()
-            else:
-                values.append(self._initial_value())
-            self._accept(",")
-        return values
-
-    def _initial_value(self) -> int:
-        token = self._peek()
-        if token.kind == "word":
-            raise CompileError(f"PTX line {token.line}: a variable initialised with the address of '{token.text}'")
-        if token.text[:2].lower() in ("0f", "0d") and len(token.text) > 8:
-            return int(self._next().text[2:], 16)
-        return self._integer()
-
-    @staticmethod
-    def _pack_initial(element: PtxType, values: list[int], count: int) -> bytes:
-        size = element.size_bytes
-        mask = (1 << (8 * size)) - 1
-        packed = b"".join((v & mask).to_bytes(size, "little") for v in values)
-        return packed.ljust(count * size, b"\0")
+        return self.peek(ahead).text in (".entry", ".func")
 
     # Functions ------------------------------------------------------------------------------------------------------
 
     def _function(self) -> None:
-        is_entry = self._next().text == ".entry"
-        returns = self._parameters() if self._peek().text == "(" else []
-        function = Function(self._next().text, is_entry, returns)
-        if self._peek().text == "(":
-            function.params = self._parameters()
-        while self._peek().text in _TUNING:
-            self._next()
-            while self._peek().kind == "number" or self._peek().text == ",":
-                self._next()
-        if self._accept(";"):
+        is_entry = self.next().text == ".entry"
+        returns = self.parameters() if self.peek().text == "(" else []
+        function = Function(self.next().text, is_entry, returns)
+        if self.peek().text == "(":
+            function.params = self.parameters()
+        while self.peek().text in _TUNING:
+            self.next()
+            while self.peek().kind == "number" or self.peek().text == ",":
+                self.next()
+        if self.accept(";"):
             self._module.functions.setdefault(function.name, function)
             return
         function.body = []
@@ -247,44 +112,20 @@ class _Parser:
         self._main_file = None
         self._block(function)
 
-    def _parameters(self) -> list[Variable]:
-        self._expect("(")
-        params: list[Variable] = []
-        while not self._accept(")"):
-            space = self._next().text
-            if space == ".reg":
-                raise CompileError(f"PTX line {self._peek().line}: '.reg' parameters are not supported")
-            align, element, _ = self._pointer_or_type()
-            name = self._next().text
-            count = 1
-            while self._accept("["):
-                count *= self._integer() if self._peek().text != "]" else 0
-                self._expect("]")
-            params.append(Variable(name, "param", align or element.size_bytes, count * element.size_bytes, None))
-            self._accept(",")
-        return params
-
-    def _pointer_or_type(self) -> tuple[int, PtxType, int]:
-        align, element, lanes = self._declared_type()
-        if self._accept(".ptr"):
-            while self._peek().kind == "dot":
-                if self._next().text == ".align":
-                    self._integer()
-        return align, element, lanes
-
     def _block(self, function: Function) -> None:
         """`{ ... }`: a scope of its own; names declared inside are renamed so that they are unique in the function."""
         assert function.body is not None
-        self._expect("{")
+        self.expect("{")
         self._scopes.append({})
-        while not self._accept("}"):
-            token = self._peek()
+        self._declare_labels()
+        while not self.accept("}"):
+            token = self.peek()
             if token.text == "{":
                 self._block(function)
             elif token.text == ".reg":
                 self._registers(function)
-            elif token.text in _SPACES or token.text in _LINKAGE:
-                for variable in self._variables():
+            elif token.text in SPACES or token.text in LINKAGE:
+                for variable in self.variables():
                     unique = self._declare(variable.name)
                     function.variables[unique] = Variable(
                         unique,
@@ -297,13 +138,13 @@ class _Parser:
             elif token.text == ".loc":
                 self._location()
             elif token.text == ".pragma":
-                self._next()
-                self._next()
-                self._expect(";")
+                self.next()
+                self.next()
+                self.expect(";")
             elif (
                 token.kind == "word"
-                and self._peek(1).text == ":"
-                and self._peek(2).text
+                and self.peek(1).text == ":"
+                and self.peek(2).text
                 in (
                     ".branchtargets",
                     ".calltargets",
@@ -311,14 +152,24 @@ class _Parser:
                 )
             ):
                 self._targets(function)
-            elif token.kind == "word" and self._peek(1).text == ":":
-                function.body.append(Label(self._next().text))
-                self._next()
+            elif token.kind == "word" and self.peek(1).text == ":":
+                function.body.append(Label(self._resolve(self.next().text)))
+                self.next()
             elif token.kind == "word" or token.text == "@":
                 function.body.append(self._instruction())
             else:
                 raise CompileError(f"PTX line {token.line}: unexpected '{token.text}' in a function")
         self._scopes.pop()
+
+    def _declare_labels(self) -> None:
+        """The labels and branch tables of the block that begins here: a branch may come before its label."""
+        ahead, depth = 0, 1
+        while depth:
+            token = self.peek(ahead)
+            depth += (token.text == "{") - (token.text == "}")
+            if depth == 1 and token.kind == "word" and self.peek(ahead + 1).text == ":":
+                self._declare(token.text)
+            ahead += 1
 
     def _declare(self, name: str) -> str:
         unique = name
@@ -335,32 +186,32 @@ class _Parser:
         return name
 
     def _registers(self, function: Function) -> None:
-        self._next()
-        _, element, lanes = self._declared_type()
+        self.next()
+        _, element, lanes = self.declared_type()
         while True:
-            token = self._next()
-            if self._accept("<"):
-                for index in range(self._integer()):
+            token = self.next()
+            if self.accept("<"):
+                for index in range(self.integer()):
                     function.registers[self._declare(f"{token.text}{index}")] = element
-                self._expect(">")
+                self.expect(">")
             elif lanes != 1:
                 raise CompileError(f"PTX line {token.line}: vector registers are not supported")
             else:
                 function.registers[self._declare(token.text)] = element
-            if not self._accept(","):
+            if not self.accept(","):
                 break
-        self._expect(";")
+        self.expect(";")
 
     def _targets(self, function: Function) -> None:
-        name = self._next().text
-        self._expect(":")
-        directive = self._next()
+        name = self._resolve(self.next().text)
+        self.expect(":")
+        directive = self.next()
         if directive.text != ".branchtargets":
             raise CompileError(f"PTX line {directive.line}: indirect calls ('{directive.text}') are not supported")
-        labels = [self._next().text]
-        while self._accept(","):
-            labels.append(self._next().text)
-        self._expect(";")
+        labels = [self._resolve(self.next().text)]
+        while self.accept(","):
+            labels.append(self._resolve(self.next().text))
+        self.expect(";")
         function.branch_targets[name] = tuple(labels)
 
     def _location(self) -> None:
@@ -368,22 +219,22 @@ class _Parser:
 
         Lines of a toolkit header that was inlined count for the user's line that called it.
         """
-        self._next()
-        file, line = self._integer(), self._integer()
-        self._integer()
-        while self._accept(","):
-            word = self._next().text
+        self.next()
+        file, line = self.integer(), self.integer()
+        self.integer()
+        while self.accept(","):
+            word = self.next().text
             if word == "function_name":
-                self._next()
-                if self._accept("+"):
-                    self._integer()
+                self.next()
+                if self.accept("+"):
+                    self.integer()
             elif word == "inlined_at":
-                at_file, at_line = self._integer(), self._integer()
-                self._integer()
+                at_file, at_line = self.integer(), self.integer()
+                self.integer()
                 if file != self._main_file and at_file == self._main_file:
                     file, line = at_file, at_line
             else:
-                raise CompileError(f"PTX line {self._peek().line}: unknown '.loc' attribute '{word}'")
+                raise CompileError(f"PTX line {self.peek().line}: unknown '.loc' attribute '{word}'")
         if self._main_file is None:
             self._main_file = file
         if line:
@@ -393,102 +244,80 @@ class _Parser:
 
     def _instruction(self) -> Instruction:
         predicate, negated = None, False
-        if self._accept("@"):
-            negated = self._accept("!")
-            predicate = Reg(self._resolve(self._next().text))
-        opcode = self._next()
+        if self.accept("@"):
+            negated = self.accept("!")
+            predicate = Reg(self._resolve(self.next().text))
+        opcode = self.next()
         if opcode.kind != "word":
             raise CompileError(f"PTX line {opcode.line}: expected an opcode, found '{opcode.text}'")
         modifiers = []
-        while self._peek().kind == "dot":
-            modifiers.append(self._next().text[1:])
+        while self.peek().kind == "dot":
+            modifiers.append(self.next().text[1:])
         operands: list[Operand] = []
-        while not self._accept(";"):
+        while not self.accept(";"):
             operands.append(self._operand())
-            if self._peek().text != ";":
-                self._expect(",")
+            if self.peek().text != ";":
+                self.expect(",")
         return Instruction(
             opcode.text, tuple(modifiers), tuple(operands), predicate, negated, opcode.line, self._source
         )
 
     def _operand(self) -> Operand:
         first = self._simple_operand()
-        if self._accept("|"):
+        if self.accept("|"):
             return Pair(first, self._simple_operand())
         return first
 
     def _simple_operand(self) -> Operand:
-        token = self._peek()
-        if self._accept("["):
+        token = self.peek()
+        if self.accept("["):
             address = self._address()
-            self._expect("]")
+            self.expect("]")
             return address
-        if self._accept("{"):
+        if self.accept("{"):
             return Vector(self._list("}"))
-        if self._accept("("):
+        if self.accept("("):
             return Arguments(self._list(")"))
-        if self._accept("!"):
-            return Not(Reg(self._resolve(self._next().text)))
+        if self.accept("!"):
+            return Not(Reg(self._resolve(self.next().text)))
         if token.kind == "number" or token.text == "-":
-            return self._literal()
+            return self.literal()
         if token.kind != "word":
             raise CompileError(f"PTX line {token.line}: expected an operand, found '{token.text}'")
         return self._named()
 
     def _list(self, closing: str) -> tuple[Operand, ...]:
         items: list[Operand] = []
-        while not self._accept(closing):
+        while not self.accept(closing):
             items.append(self._operand())
-            self._accept(",")
+            self.accept(",")
         return tuple(items)
 
     def _named(self) -> Operand:
-        name = self._next().text
-        if name.startswith("%") and self._peek().kind == "dot":
-            return Reg(name + self._next().text)
+        name = self.next().text
+        if name.startswith("%") and self.peek().kind == "dot":
+            return Reg(name + self.next().text)
         name = self._resolve(name)
         if name == "WARP_SZ":
             return Imm(32)
         if name.startswith("%") or name == "_" or name in self._registers_here:
             return Reg(name)
         offset = 0
-        while self._peek().text in ("+", "-"):
-            sign = 1 if self._next().text == "+" else -1
-            offset += sign * self._integer()
+        while self.peek().text in ("+", "-"):
+            sign = 1 if self.next().text == "+" else -1
+            offset += sign * self.integer()
         return Symbol(name, offset)
 
-    def _literal(self) -> Imm:
-        token = self._peek()
-        if token.text[:2] in ("0f", "0F") and len(token.text) == 10:
-            return Imm(int(self._next().text[2:], 16), 32)
-        if token.text[:2] in ("0d", "0D") and len(token.text) == 18:
-            return Imm(int(self._next().text[2:], 16), 64)
-        if "." in token.text:
-            self._next()
-            return Imm(struct.unpack("<Q", struct.pack("<d", float(token.text)))[0], 64)
-        return Imm(self._integer())
-
     def _address(self) -> Address:
-        token = self._peek()
+        token = self.peek()
         if token.kind == "number" or token.text == "-":
-            return Address(Imm(self._integer()))
+            return Address(Imm(self.integer()))
         base = self._named()
         offset = 0
-        while self._peek().text in ("+", "-"):
-            sign = 1 if self._next().text == "+" else -1
-            offset += sign * self._integer()
+        while self.peek().text in ("+", "-"):
+            sign = 1 if self.next().text == "+" else -1
+            offset += sign * self.integer()
         if isinstance(base, Symbol):
             return Address(Symbol(base.name), base.offset + offset)
         assert isinstance(base, Reg)
         return Address(base, offset)
-
-
-def _integer_value(text: str) -> int:
-    text = text.rstrip("U")
-    if text[:2] in ("0x", "0X"):
-        return int(text, 16)
-    if text[:2] in ("0b", "0B"):
-        return int(text, 2)
-    if len(text) > 1 and text[0] == "0":
-        return int(text, 8)
-    return int(text)
