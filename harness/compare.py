@@ -18,6 +18,7 @@ from harness.measure.error_budget import Budget, error_budget
 from harness.oracle import Reference, attention
 from harness.outcome import Comparison, Row
 from harness.planning import claimed_traffic, make_plan
+from harness.preparation import Preparation
 from harness.problem import Problem
 from harness.variant import Plan, Variant
 
@@ -87,11 +88,14 @@ def compare(
     seed.
     """
     step("the oracle")
-    question = Question.pose(problem, draw_inputs(problem, regime, seed))
+    inputs = draw_inputs(problem, regime, seed)
     rows = []
-    for variant in variants:
-        step(variant.name)
-        rows.append(judge(variant, question, executor, counter)[0])
+    with Preparation(variants, problem, executor, counter) as preparation:
+        question = Question.pose(problem, inputs)
+        for variant in variants:
+            step(variant.name)
+            preparation.wait(variant)
+            rows.append(judge(variant, question, executor, counter)[0])
     return Comparison(
         problem=problem,
         regime=regime,

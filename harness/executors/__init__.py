@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -101,4 +101,13 @@ class Executor(Protocol):
 
         Raises `PlanError`, `CompileError`, `UnsupportedInstruction` or `KernelFault`; the executor stays usable.
         """
+        ...
+
+
+@runtime_checkable
+class Preparer(Protocol):
+    """An executor that can compile ahead of a run, from any thread."""
+
+    def prepare(self, problem: Problem, plan: Plan) -> None:
+        """Compile all that `plan` launches. Raises what `run` would raise for it."""
         ...

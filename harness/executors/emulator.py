@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
-from harness.emulator.codegen.kernel import KernelCode, generate
+from harness.emulator.codegen.facts import KernelFacts
 from harness.emulator.machine import layout as at
+from harness.emulator.machine.kernels import NativeKernel, native_kernel
 from harness.emulator.machine.launch import (
     DeviceBuffer,
     Geometry,
@@ -22,8 +21,6 @@ from harness.emulator.machine.launch import (
     default_threads,
     launch,
 )
-from harness.emulator.machine.native import kernel_address
-from harness.emulator.ptx.parser import parse
 from harness.executors import Device, Execution, LaunchReport, SiteTraffic
 from harness.problem import Problem
 from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
@@ -75,39 +72,22 @@ class EmulatorExecutor:
         for step in plan.launches:
             self._compile(step, _arguments(step, pointers))
 
-    def _compile(self, step: Launch, args: tuple[Any, ...]) -> tuple[CompiledKernel, KernelCode]:
+    def _compile(self, step: Launch, args: tuple[Any, ...]) -> tuple[CompiledKernel, NativeKernel]:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        code = native_kernel(compiled)
-        kernel_address(code.symbol, code.ir)
-        return compiled, code
+        return compiled, native_kernel(compiled.ptx, compiled.entry)
 
     def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
         args = _arguments(step, pointers)
-        compiled, code = self._compile(step, args)
+        compiled, kernel = self._compile(step, args)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
-        counts = launch(code, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress)
+        counts = launch(kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress)
         return LaunchReport(
             step.kernel_name,
-            _by_source_line(code, counts),
+            _by_source_line(kernel.facts, counts),
             counts.warp_instructions,
             counts.lane_instructions,
             counts.seconds,
         )
-
-
-_codes: dict[str, KernelCode] = {}
-_codes_lock = threading.Lock()
-
-
-def native_kernel(compiled: CompiledKernel) -> KernelCode:
-    """The emulator's code of a compiled kernel; kept for the life of the process."""
-    key = hashlib.sha256(f"{compiled.entry}\0{compiled.ptx}".encode()).hexdigest()
-    code = _codes.get(key)
-    if code is None:
-        code = generate(parse(compiled.ptx), compiled.entry)
-        with _codes_lock:
-            code = _codes.setdefault(key, code)
-    return code
 
 
 def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:
@@ -148,13 +128,13 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
     return typed.reshape(buffer.shape)
 
 
-def _by_source_line(code: KernelCode, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:
+def _by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:
     """Add up the instructions of one source line, kind and buffer."""
     rows: dict[tuple[str, str, str, int], list[int]] = {}
     for count in counts.sites:
-        instruction = code.sites[count.site]
-        file, line = (instruction.source.file, instruction.source.line) if instruction.source else ("", 0)
-        row = rows.setdefault((count.buffer, _KINDS[instruction.opcode], file, line), [0, 0, 0])
+        site = facts.sites[count.site]
+        file, line = (site.source.file, site.source.line) if site.source else ("", 0)
+        row = rows.setdefault((count.buffer, _KINDS[site.opcode], file, line), [0, 0, 0])
         row[0] += count.requests
         row[1] += count.requested_bytes
         row[2] += count.sectors

@@ -8,8 +8,8 @@ import numpy as np
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.emulator.machine import layout as at
+from harness.emulator.machine.kernels import native_kernel
 from harness.emulator.machine.launch import DeviceBuffer, Geometry, LaunchCounts, LaunchOptions, aligned_zeros, launch
-from harness.executors.emulator import native_kernel
 
 STEP_LIMIT = 2_000_000
 
@@ -44,7 +44,7 @@ def run(
     values = tuple(pointers[a] if isinstance(a, str) else a for a in args)
     compiled = compile_kernel(kernel, values, "sm_90")
     counts = launch(
-        native_kernel(compiled),
+        native_kernel(compiled.ptx, compiled.entry),
         compiled.name,
         Geometry(grid, block, shared_bytes),
         compiled.pack(values),

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.codegen.kernel import generate
 from harness.emulator.machine import layout as at
+from harness.emulator.machine.kernels import native_kernel
 from harness.emulator.machine.launch import DeviceBuffer, Geometry, LaunchOptions, aligned_zeros, launch
-from harness.emulator.ptx.parser import parse
 
 Array = npt.NDArray[Any]
 
@@ -175,9 +174,22 @@ def run_ptx(
     pointers = [at.buffer_address(index).to_bytes(8, "little") for index in range(len(memory))]
     geometry = Geometry(_three(grid), _three(block), shared_bytes)
     options = LaunchOptions(_STEP_LIMIT, 2, seed)
-    launch(generate(parse(text), entry), entry, geometry, (*pointers, *scalars), memory, options)
+    launch(native_kernel(text, entry), entry, geometry, (*pointers, *scalars), memory, options)
     for array, buffer in zip(buffers.values(), memory):
         array.reshape(-1).view(np.uint8)[:] = buffer.data
+
+
+def run_body(body: str, buffers: Mapping[str, Array], declarations: str = "", **geometry: Any) -> None:
+    """Launch a kernel of these statements. It finds each buffer's address in the register of its name, and `tid`.
+
+    Free registers: r0 to r31 (b32), q0 to q31 (b64), h0 to h15 (b16), p0 to p7. `declarations` stand before the kernel.
+    """
+    lines = [HEADER, declarations]
+    lines.append(f".visible .entry kernel({', '.join(f'.param .u64 {name}_0' for name in buffers)}) {{")
+    lines.append(".reg .b32 r<32>, tid; .reg .b64 q<32>; .reg .b16 h<16>; .reg .pred p<8>;")
+    for name in buffers:
+        lines.append(f".reg .b64 {name}; ld.param.u64 {name}, [{name}_0];")
+    run_ptx("\n".join([*lines, "mov.u32 tid, %tid.x;", body, "ret;", "}"]), buffers, **geometry)
 
 
 def _three(extents: int | tuple[int, int, int]) -> tuple[int, int, int]:

@@ -17,15 +17,16 @@ def counted(source: str, threads_per_block: int = 128, blocks: int = 1) -> dict[
 
     from harness.compilers import DevicePointer, compile_kernel
     from harness.emulator.machine import layout as at
-    from harness.executors.emulator import native_kernel
+    from harness.emulator.machine.kernels import native_kernel
 
     kernel = cupy.RawKernel(source, "k")
     _, counts = run(kernel, A, ("A", "B"), grid=(blocks, 1, 1), block=(threads_per_block, 1, 1))
     pointers = tuple(DevicePointer(at.buffer_address(i), (N,), "float32") for i in range(2))
-    code = native_kernel(compile_kernel(kernel, pointers, "sm_90"))
+    compiled = compile_kernel(kernel, pointers, "sm_90")
+    sites = native_kernel(compiled.ptx, compiled.entry).facts.sites
     rows: dict[tuple[str, str], list[int]] = {}
     for site in counts.sites:
-        row = rows.setdefault((site.buffer, code.sites[site.site].opcode), [0, 0, 0])
+        row = rows.setdefault((site.buffer, sites[site.site].opcode), [0, 0, 0])
         for index, value in enumerate((site.requests, site.requested_bytes, site.sectors)):
             row[index] += value
     return {key: (row[0], row[1], row[2]) for key, row in rows.items()}

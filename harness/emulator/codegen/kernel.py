@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
+from harness.emulator.codegen.facts import KernelFacts, ModuleVariable, Parameter, Site
 from harness.emulator.codegen.integer import CARRY
 from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.codegen.prelude import PRELUDE
@@ -31,39 +32,13 @@ from harness.emulator.ptx.instructions import (
 from harness.emulator.ptx.types import TYPES
 from harness.errors import CompileError
 
-EMITTER_VERSION = 2
-"""Part of every cache key: raise it when generated code changes."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of the entry."""
-
-    name: str
-    offset: int
-    size_bytes: int
-
 
 @dataclass(frozen=True)
 class KernelCode:
-    """The IR of one kernel and what is needed to launch it."""
+    """The IR of one kernel, and what a launch has to know about it."""
 
-    symbol: str
-    """Name of the LLVM function."""
     ir: str
-    parameters: tuple[Parameter, ...]
-    shared_bytes: int
-    """Static shared memory; dynamic shared memory begins here."""
-    local_bytes: int
-    """Local memory per thread."""
-    variables: tuple[Variable, ...]
-    """Module variables in global and const space, by number."""
-    register_bytes: int
-    clear_registers: bool
-    """Whether some register may be read before it is written."""
-    ordered: bool
-    """Whether blocks have to run one after the other, because atomics on global memory connect them."""
-    sites: tuple[Instruction, ...]
+    facts: KernelFacts
 
 
 def generate(module: Module, entry: str) -> KernelCode:
@@ -82,20 +57,21 @@ def generate(module: Module, entry: str) -> KernelCode:
     graph = build_graph(flat)
     live_out = live_registers(graph)
     lanes = Lanes(flat.registers, storage)
-    symbol = "warp_" + hashlib.sha256(repr((flat.body, parameters, EMITTER_VERSION)).encode()).hexdigest()[:24]
     _Writer(lanes, graph, live_out).write()
-    return KernelCode(
+    body = _assemble(lanes)
+    symbol = "warp_" + hashlib.sha256(body.encode()).hexdigest()[:32]
+    facts = KernelFacts(
         symbol,
-        _assemble(symbol, lanes),
         parameters,
         shared,
         local,
-        variables,
+        tuple(ModuleVariable(v.name, v.size_bytes, v.initial) for v in variables),
         lanes.register_bytes,
         bool(_live_at_entry(graph, live_out)),
         any(_connects_blocks(i) for i in flat.instructions()),
-        tuple(lanes.sites),
+        tuple(Site.of(i) for i in lanes.sites),
     )
+    return KernelCode(body.replace("@warp(", f"@{symbol}(", 1), facts)
 
 
 def _connects_blocks(instruction: Instruction) -> bool:
@@ -387,7 +363,7 @@ class _Writer:
         lanes.check(lanes.op(f"select i1 {beyond}, i32 {lanes.mask}, i32 0"), "step limit", place)
 
 
-def _assemble(symbol: str, lanes: Lanes) -> str:
+def _assemble(lanes: Lanes) -> str:
     declarations = set(lanes.declarations)
     functions: list[str] = []
     for name in sorted(lanes.preludes):
@@ -398,7 +374,7 @@ def _assemble(symbol: str, lanes: Lanes) -> str:
         [
             *sorted(declarations),
             *functions,
-            f"define i32 @{symbol}(i64 %ctx, i64 %warp) {{",
+            "define i32 @warp(i64 %ctx, i64 %warp) {",
             "entry:",
             "  %ctx.p = inttoptr i64 %ctx to ptr",
             "  %warp.p = inttoptr i64 %warp to ptr",

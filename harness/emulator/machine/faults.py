@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.emulator.codegen.facts import Site
 from harness.emulator.machine import layout as at
-from harness.emulator.ptx.instructions import Instruction
 from harness.errors import KernelFault
 
 
@@ -31,7 +31,7 @@ class Fault:
     """For each warp the barrier's site where it waits, None where it has exited."""
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
-    sites: tuple[Instruction, ...]
+    sites: tuple[Site, ...]
     buffers: tuple[tuple[str, int], ...]
     variables: tuple[tuple[str, int], ...]
     local_bytes: int

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.codegen.kernel import KernelCode
+from harness.emulator.codegen.facts import KernelFacts
 from harness.emulator.machine import layout as at
 from harness.emulator.machine.faults import Fault, describe
-from harness.emulator.machine.native import kernel_address, runtime_address
+from harness.emulator.machine.kernels import NativeKernel
+from harness.emulator.machine.native import runtime_address
 from harness.errors import PlanError
 
 _PAGE = 64
@@ -85,14 +86,14 @@ def aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
 class _Worker:
     """One core's context, with the memory of one thread block at a time."""
 
-    def __init__(self, code: KernelCode, geometry: Geometry, options: LaunchOptions) -> None:
+    def __init__(self, facts: KernelFacts, geometry: Geometry, options: LaunchOptions) -> None:
         warps = -(-geometry.threads // at.LANES)
-        self.warp_bytes = -(-(at.REGISTERS + code.register_bytes) // 64) * 64
-        shared = code.shared_bytes + geometry.dynamic_shared_bytes
+        self.warp_bytes = -(-(at.REGISTERS + facts.register_bytes) // 64) * 64
+        shared = facts.shared_bytes + geometry.dynamic_shared_bytes
         self.context = np.zeros(at.CONTEXT_SLOTS, dtype=np.int64)
         self.shared = aligned_zeros(shared)
         self.warps = aligned_zeros(self.warp_bytes * warps)
-        self.locals = aligned_zeros(code.local_bytes * at.LANES * warps)
+        self.locals = aligned_zeros(facts.local_bytes * at.LANES * warps)
         self.order = np.zeros(warps, dtype=np.int32)
         self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
         self.set("SHARED_BASE", self.shared.ctypes.data)
@@ -101,13 +102,13 @@ class _Worker:
         self.set("WARP_COUNT", warps)
         self.set("WARP_BYTES", self.warp_bytes)
         self.set("LOCALS", self.locals.ctypes.data)
-        self.set("LOCAL_SIZE", code.local_bytes)
+        self.set("LOCAL_SIZE", facts.local_bytes)
         self.set("ORDER", self.order.ctypes.data)
         self.set("BARRIERS", self.barriers.ctypes.data)
         self.set("THREADS", geometry.threads)
         self.set("STEP_LIMIT", options.step_limit)
         self.set("SEED", options.seed)
-        self.set("CLEAR_REGISTERS", int(code.clear_registers))
+        self.set("CLEAR_REGISTERS", int(facts.clear_registers))
         for axis, name in enumerate("XYZ"):
             self.set(f"NTID_{name}", geometry.block[axis])
             self.set(f"NCTAID_{name}", geometry.grid[axis])
@@ -148,7 +149,7 @@ class LaunchOptions:
 
 
 def launch(
-    code: KernelCode,
+    kernel: NativeKernel,
     name: str,
     geometry: Geometry,
     parameters: Sequence[bytes],
@@ -161,19 +162,19 @@ def launch(
     `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
     wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
     """
-    shared = code.shared_bytes + geometry.dynamic_shared_bytes
+    facts = kernel.facts
+    shared = facts.shared_bytes + geometry.dynamic_shared_bytes
     if shared > MAX_SHARED_BYTES:
         raise PlanError(f"kernel {name} asks for {shared} bytes of shared memory per block; {MAX_SHARED_BYTES} is all")
     run_blocks = _run_blocks()
-    entry = kernel_address(code.symbol, code.ir)
-    block_of_parameters = _parameter_block(code, name, parameters)
-    tables = _Tables(code, buffers)
-    count = 1 if code.ordered else max(1, min(options.threads, geometry.blocks))
+    block_of_parameters = _parameter_block(facts, name, parameters)
+    tables = _Tables(facts, buffers)
+    count = 1 if facts.ordered else max(1, min(options.threads, geometry.blocks))
     stop_at = np.array([geometry.blocks], dtype=np.int64)
     workers = []
     for _ in range(count):
-        worker = _Worker(code, geometry, options)
-        worker.set("ENTRY", entry)
+        worker = _Worker(facts, geometry, options)
+        worker.set("ENTRY", kernel.address)
         worker.set("PARAMS", block_of_parameters.ctypes.data)
         worker.set("PARAMS_SIZE", len(block_of_parameters) - _SLACK_BYTES)
         worker.set("STOP_AT", stop_at.ctypes.data)
@@ -184,7 +185,7 @@ def launch(
     seconds = time.perf_counter() - started
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
-        raise describe(_fault_of(worker, code, name, geometry, buffers))
+        raise describe(_fault_of(worker, facts, name, geometry, buffers))
     return LaunchCounts(
         tables.totals(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
@@ -196,15 +197,15 @@ def launch(
 class _Tables:
     """Addresses and sizes of buffers and module variables, and each worker's counters."""
 
-    def __init__(self, code: KernelCode, buffers: Sequence[DeviceBuffer]) -> None:
+    def __init__(self, facts: KernelFacts, buffers: Sequence[DeviceBuffer]) -> None:
         self._names = [b.name for b in buffers] + ["local"]
-        self._sites = len(code.sites)
+        self._sites = len(facts.sites)
         self._buffers = np.array([[b.data.ctypes.data, b.data.nbytes] for b in buffers], dtype=np.int64).reshape(-1, 2)
-        self._storage = [aligned_zeros(v.size_bytes) for v in code.variables]
-        for data, variable in zip(self._storage, code.variables):
+        self._storage = [aligned_zeros(v.size_bytes) for v in facts.variables]
+        for data, variable in zip(self._storage, facts.variables):
             if variable.initial is not None:
                 data[: len(variable.initial)] = np.frombuffer(variable.initial, dtype=np.uint8)
-        rows = [[d.ctypes.data, v.size_bytes] for d, v in zip(self._storage, code.variables)]
+        rows = [[d.ctypes.data, v.size_bytes] for d, v in zip(self._storage, facts.variables)]
         self._variables = np.array(rows, dtype=np.int64).reshape(-1, 2)
         self._counters: list[npt.NDArray[np.int64]] = []
 
@@ -225,12 +226,12 @@ class _Tables:
         )
 
 
-def _parameter_block(code: KernelCode, name: str, values: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    if len(values) != len(code.parameters):
-        raise PlanError(f"kernel {name} takes {len(code.parameters)} arguments; the plan gives {len(values)}")
-    end = max((p.offset + p.size_bytes for p in code.parameters), default=0)
+def _parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    if len(values) != len(facts.parameters):
+        raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; the plan gives {len(values)}")
+    end = max((p.offset + p.size_bytes for p in facts.parameters), default=0)
     block = aligned_zeros(end)
-    for parameter, value in zip(code.parameters, values):
+    for parameter, value in zip(facts.parameters, values):
         if len(value) != parameter.size_bytes:
             raise PlanError(
                 f"kernel {name}: argument {parameter.name} takes {parameter.size_bytes} bytes, not {len(value)}"
@@ -292,7 +293,7 @@ def _run_all(
 
 
 def _fault_of(
-    worker: _Worker, code: KernelCode, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+    worker: _Worker, facts: KernelFacts, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
 ) -> Fault:
     waiting = []
     for warp in range(worker.get("WARP_COUNT")):
@@ -314,10 +315,10 @@ def _fault_of(
         waiting=tuple(waiting),
         grid=geometry.grid,
         threads=geometry.block,
-        sites=code.sites,
+        sites=facts.sites,
         buffers=tuple((b.name, b.data.nbytes) for b in buffers),
-        variables=tuple((v.name, v.size_bytes) for v in code.variables),
-        local_bytes=code.local_bytes,
+        variables=tuple((v.name, v.size_bytes) for v in facts.variables),
+        local_bytes=facts.local_bytes,
     )
 
 

@@ -12,14 +12,17 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from harness.cache import default_cache
-from harness.emulator.codegen.kernel import EMITTER_VERSION
 from harness.errors import CompileError
 
 _LOCK = threading.Lock()
 
 
+def host_key() -> tuple[str, ...]:
+    """What native code depends on besides its source: llvmlite, triple, CPU and its features."""
+    return llvmlite.__version__, *_host()
+
+
 def _host() -> tuple[str, str, str]:
-    """What native code depends on: triple, CPU and its features."""
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
@@ -75,7 +78,7 @@ def _runtime_key() -> tuple[str, ...]:
     here = Path(__file__).parent
     names = ("layout.py", "runtime.py", "../memory/raw.py", "../memory/sectors.py")
     texts = [(here / name).read_bytes() for name in names]
-    return (hashlib.sha256(b"\0".join(texts)).hexdigest(), version("numba"), llvmlite.__version__, *_host())
+    return (hashlib.sha256(b"\0".join(texts)).hexdigest(), version("numba"), *host_key())
 
 
 def _build_runtime() -> bytes:
@@ -143,13 +146,9 @@ def runtime_address(name: str) -> int:
 _loaded: dict[str, int] = {}
 
 
-def kernel_address(symbol: str, ir: str) -> int:
-    """Native code of one kernel: from this process, from the cache, or compiled now."""
+def native_address(symbol: str, native: bytes) -> int:
+    """Load an object file that `compile_ir` made, and find its function."""
     runtime_address("run_blocks")
-    if symbol in _loaded:
-        return _loaded[symbol]
-    key = (hashlib.sha256(ir.encode()).hexdigest(), str(EMITTER_VERSION), llvmlite.__version__, *_host())
-    native = default_cache().cached("kernel", key, lambda: compile_ir(ir))
     with _LOCK:
         if symbol not in _loaded:
             engine = _engine()

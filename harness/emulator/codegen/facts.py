@@ -1,0 +1,92 @@
+"""What a launch has to know about a kernel besides its native code; kept beside that code on disk, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from harness.emulator.ptx.instructions import Instruction, SourceLine
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the entry."""
+
+    name: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ModuleVariable:
+    """A `.global` or `.const` variable."""
+
+    name: str
+    size_bytes: int
+    initial: bytes | None
+
+
+@dataclass(frozen=True)
+class Site:
+    """An instruction that generated code refers to by number: whatever touches memory or can fault."""
+
+    opcode: str
+    form: str
+    """Opcode and modifiers."""
+    ptx_line: int
+    source: SourceLine | None
+
+    @classmethod
+    def of(cls, instruction: Instruction) -> Site:
+        """The site of an instruction."""
+        return cls(instruction.opcode, instruction.form, instruction.ptx_line, instruction.source)
+
+    def where(self) -> str:
+        """For messages: the PTX line and, if known, the source line."""
+        at = f"PTX line {self.ptx_line}"
+        return f"{self.source.file}:{self.source.line} ({at})" if self.source else at
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """All but the code."""
+
+    symbol: str
+    """Name of the native function."""
+    parameters: tuple[Parameter, ...]
+    shared_bytes: int
+    """Static shared memory; dynamic shared memory begins here."""
+    local_bytes: int
+    """Local memory per thread."""
+    variables: tuple[ModuleVariable, ...]
+    """By number."""
+    register_bytes: int
+    """Per warp."""
+    clear_registers: bool
+    """Whether some register may be read before it is written."""
+    ordered: bool
+    """Whether blocks have to run one after the other, because atomics on global memory connect them."""
+    sites: tuple[Site, ...]
+
+    def to_json(self) -> bytes:
+        """For the cache."""
+        fields = asdict(self)
+        for variable in fields["variables"]:
+            if variable["initial"] is not None:
+                variable["initial"] = variable["initial"].hex()
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> KernelFacts:
+        """Back again."""
+        fields = json.loads(text)
+        fields["parameters"] = tuple(Parameter(**p) for p in fields["parameters"])
+        fields["variables"] = tuple(
+            ModuleVariable(v["name"], v["size_bytes"], None if v["initial"] is None else bytes.fromhex(v["initial"]))
+            for v in fields["variables"]
+        )
+        fields["sites"] = tuple(
+            Site(s["opcode"], s["form"], s["ptx_line"], None if s["source"] is None else SourceLine(**s["source"]))
+            for s in fields["sites"]
+        )
+        return cls(**fields)

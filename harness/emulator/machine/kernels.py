@@ -1,0 +1,65 @@
+"""PTX -> a kernel that can be launched: from this process, from the disk cache, or compiled now."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from harness.cache import default_cache
+from harness.emulator.codegen.facts import KernelFacts
+from harness.emulator.machine.native import compile_ir, host_key, native_address
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class NativeKernel:
+    """A kernel in this process's memory."""
+
+    facts: KernelFacts
+    address: int
+    """Of the native function that runs one warp."""
+
+
+_loaded: dict[str, NativeKernel] = {}
+_lock = threading.Lock()
+
+
+def native_kernel(ptx: str, entry: str) -> NativeKernel:
+    """One entry of a PTX module as native code. Several threads may ask at once.
+
+    Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
+    """
+    identity = hashlib.sha256(f"{entry}\0{ptx}".encode()).hexdigest()
+    kernel = _loaded.get(identity)
+    if kernel is None:
+        key = (identity, _emitter_version(), *host_key())
+        payload = default_cache().cached("kernel", key, lambda: _compile(ptx, entry))
+        (length,) = _LENGTH.unpack_from(payload)
+        facts = KernelFacts.from_json(payload[_LENGTH.size : _LENGTH.size + length])
+        address = native_address(facts.symbol, payload[_LENGTH.size + length :])
+        with _lock:
+            kernel = _loaded.setdefault(identity, NativeKernel(facts, address))
+    return kernel
+
+
+def _compile(ptx: str, entry: str) -> bytes:
+    # Here, so that a warm start loads no code generator.
+    from harness.emulator.codegen.kernel import generate
+    from harness.emulator.ptx.parser import parse
+
+    code = generate(parse(ptx), entry)
+    facts = code.facts.to_json()
+    return _LENGTH.pack(len(facts)) + facts + compile_ir(code.ir)
+
+
+@lru_cache(maxsize=1)
+def _emitter_version() -> str:
+    """A hash of the code that makes code: whoever changes it need not remember to raise a number."""
+    emulator = Path(__file__).parents[1]
+    sources = sorted([*emulator.glob("ptx/*.py"), *emulator.glob("codegen/*.py"), *emulator.glob("machine/*.py")])
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
