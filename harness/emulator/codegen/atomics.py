@@ -17,23 +17,38 @@ from harness.emulator.ptx.instructions import Address, Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
 _ORDERING = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz")
-_OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+_WORDS = "b32 u32 s32 b64 u64 s64"
+_TYPES = {
+    "add": "u32 s32 u64 s64 f32 f64 f16 f16x2 bf16 bf16x2",
+    "min": "u32 s32 u64 s64",
+    "max": "u32 s32 u64 s64",
+    "and": _WORDS,
+    "or": _WORDS,
+    "xor": _WORDS,
+    "exch": _WORDS,
+    "cas": f"b16 {_WORDS}",
+    "inc": "u32",
+    "dec": "u32",
+}
+"""Operation -> its types."""
 
 
-@emits("atom", "red")
+@emits("atom", operands=(3, 4))
+@emits("red", operands=2)
 def atomic(lanes: Lanes, instruction: Instruction) -> None:
     """atom: old value to the destination; red: without one."""
     form = Form(instruction)
     for word in _ORDERING:
         form.flag(word)
     space = form.choice("global", "shared", "shared::cta") or "generic"
-    operation = form.choice(*_OPERATIONS)
-    kind = form.type()
+    operation = form.choice(*_TYPES)
+    kind = form.type(_TYPES.get(operation or "", ""))
     form.end()
     operands = list(instruction.operands)
     destination = operands.pop(0) if instruction.opcode == "atom" else None
     address, *values = operands
-    if operation is None or not isinstance(address, Address):
+    no_such_red = destination is None and operation in ("exch", "cas")
+    if operation is None or no_such_red or not isinstance(address, Address) or len(values) != 1 + (operation == "cas"):
         raise instruction.unsupported()
     old = _one_by_one(lanes, instruction, space.removesuffix("::cta"), operation, kind, address, values)
     if destination is not None:
@@ -68,7 +83,7 @@ def _one_by_one(
     one_lane = lanes.widen(lowest)
     lanes.runtime("gather", "%warp", one_lane, size, "1")
     old = lanes.warp_load(vector(element), at.DATA)
-    new = _combine(lanes, instruction, operation, kind, element, old, operands)
+    new = _combine(lanes, operation, kind, element, old, operands)
     lanes.warp_store(vector(element), new, at.DATA)
     lanes.runtime("scatter", "%warp", one_lane, size, "1")
     lanes.do(
@@ -81,17 +96,13 @@ def _one_by_one(
     return next_olds
 
 
-def _combine(
-    lanes: Lanes, instruction: Instruction, operation: str, kind: PtxType, element: str, old: str, values: list[str]
-) -> str:
+def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str, values: list[str]) -> str:
     value = values[0]
     if operation == "exch":
         return value
     if operation == "cas":
         return lanes.select(element, lanes.compare("eq", element, old, value), values[1], old)
     if kind.is_float:
-        if operation != "add":
-            raise instruction.unsupported()
         return _float_add(lanes, kind, element, old, value)
     if operation in ("add", "and", "or", "xor"):
         return lanes.binary(operation, element, old, value)
