@@ -1,2 +1,1 @@
 """What is measured about an execution: how far off its outputs are."""
-
