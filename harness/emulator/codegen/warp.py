@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lane_tables import LANE_ID
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
 from harness.emulator.machine import layout as at
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Pair
+from harness.emulator.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
 
 
 def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:
-    """Fault where the mask names lanes that have not exited and are not here: on a GPU they would be waited for."""
+    """Fault where a mask names lanes that have not exited and are not here: on a GPU they would be waited for."""
     if not lanes.first_check_of(members):
         return
-    value = lanes.use(members, "i32")
-    named = _first_lane(lanes, value)
+    active = lanes.active_bits()
+    if isinstance(members, Imm):
+        some = lanes.op(f"icmp ne i32 {active}, 0")
+        named = lanes.op(f"select i1 {some}, i32 {members.value & at.FULL_MASK}, i32 0")
+    else:
+        masks = lanes.select("i32", lanes.active(), lanes.use(members, "i32"), splat("i32", 0))
+        named = lanes.intrinsic("llvm.vector.reduce.or.v32i32", "i32", ("<32 x i32>", masks))
     alive = lanes.warp_load("i32", at.ALIVE, 4)
-    absent = lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {lanes.mask}, -1')}")
-    some_active = lanes.op(f"icmp ne i32 {lanes.active_bits()}, 0")
-    missing = lanes.op(f"select i1 {some_active}, i32 {lanes.op(f'and i32 {named}, {absent}')}, i32 0")
-    lanes.check(missing, "divergent warp operation", instruction)
+    absent = lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {active}, -1')}")
+    lanes.check(lanes.op(f"and i32 {named}, {absent}"), "divergent warp operation", instruction)
 
 
-def _first_lane(lanes: Lanes, value: str) -> str:
-    """The value in the lowest active lane, as a scalar i32."""
-    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    first = lanes.op(f"call i32 @llvm.cttz.i32(i32 {lanes.active_bits()}, i1 false)")
-    return lanes.op(f"extractelement <32 x i32> {value}, i32 {lanes.op(f'and i32 {first}, 31')}")
+def _groups(lanes: Lanes, instruction: Instruction, members: Operand) -> str:
+    """For each lane the lanes that take part with it, as i32. Lanes that run one instruction may have other masks."""
+    check_members(lanes, instruction, members)
+    active = lanes.spread("i32", lanes.active_bits())
+    return lanes.binary("and", "i32", lanes.use(members, "i32"), active)
 
 
-@emits("shfl")
+@emits("shfl", operands=5)
 def shuffle(lanes: Lanes, instruction: Instruction) -> None:
     """shfl.sync.{up,down,bfly,idx}.b32 d[|p], a, b, c, membermask."""
     form = Form(instruction)
     if not form.flag("sync"):
         raise instruction.unsupported("shuffles without '.sync' are gone since sm_70")
     mode = form.choice("up", "down", "bfly", "idx")
-    form.type()
+    form.type("b32")
     form.end()
+    if mode is None:
+        raise instruction.unsupported()
     destination, a, b, c, members = instruction.operands
     check_members(lanes, instruction, members)
     value = lanes.use(a, "i32")
     if isinstance(b, Imm) and isinstance(c, Imm):
-        sources = [_source_lane(str(mode), lane, b.value, c.value) for lane in range(32)]
+        sources = [_source_lane(mode, lane, b.value, c.value) for lane in range(32)]
         order = ", ".join(f"i32 {lane if source is None else source}" for lane, source in enumerate(sources))
         result = lanes.op(f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> <{order}>")
         valid = "<" + ", ".join(f"i1 {'false' if s is None else 'true'}" for s in sources) + ">"
     else:
-        result, valid = _dynamic_shuffle(lanes, str(mode), value, lanes.use(b, "i32"), lanes.use(c, "i32"))
+        result, valid = _dynamic_shuffle(lanes, mode, value, lanes.use(b, "i32"), lanes.use(c, "i32"))
     if isinstance(destination, Pair):
         lanes.put(destination.first, result, "i32")
         lanes.put(destination.second, valid, "i1")
@@ -100,104 +107,128 @@ def _dynamic_shuffle(lanes: Lanes, mode: str, value: str, b: str, c: str) -> tup
     return lanes.warp_load("<32 x i32>", at.DATA), valid
 
 
-@emits("vote")
+@emits("vote", operands=3)
 def vote(lanes: Lanes, instruction: Instruction) -> None:
     """vote.sync.{all,any,uni}.pred and .ballot.b32."""
     form = Form(instruction)
-    form.flag("sync")
-    mode = form.choice("all", "any", "uni", "ballot")
-    form.type()
+    is_sync, mode = form.flag("sync"), form.choice("all", "any", "uni", "ballot")
+    form.type("b32" if mode == "ballot" else "pred")
     form.end()
-    destination, predicate, *members = instruction.operands
-    if members:
-        check_members(lanes, instruction, members[0])
-    active = lanes.active_bits()
-    bits = lanes.op(f"and i32 {lanes.bits_of(lanes.use(predicate, 'i1'))}, {active}")
+    if mode is None or not is_sync:
+        raise instruction.unsupported()
+    destination, predicate, members = instruction.operands
+    group = _groups(lanes, instruction, members)
+    bits = lanes.spread("i32", lanes.bits_of(lanes.use(predicate, "i1")))
+    votes = lanes.binary("and", "i32", bits, group)
     if mode == "ballot":
-        lanes.put(destination, lanes.spread("i32", bits), "i32")
+        lanes.put(destination, votes, "i32")
         return
-    all_of = lanes.op(f"icmp eq i32 {bits}, {active}")
-    none = lanes.op(f"icmp eq i32 {bits}, 0")
-    if mode == "any":
-        answer = lanes.op(f"xor i1 {none}, true")
-    else:
-        answer = all_of if mode == "all" else lanes.op(f"or i1 {all_of}, {none}")
-    lanes.put(destination, lanes.spread("i1", answer), "i1")
+    everyone = lanes.compare("eq", "i32", votes, group)
+    someone = lanes.compare("ne", "i32", votes, splat("i32", 0))
+    nobody = lanes.binary("xor", "i1", someone, splat("i1", 1))
+    answers = {"all": everyone, "any": someone, "uni": lanes.binary("or", "i1", everyone, nobody)}
+    lanes.put(destination, answers[mode], "i1")
 
 
-@emits("activemask")
+@emits("activemask", operands=1)
 def active_mask(lanes: Lanes, instruction: Instruction) -> None:
     """The lanes that are here."""
+    form = Form(instruction)
+    form.type("b32")
+    form.end()
     lanes.put(instruction.operands[0], lanes.spread("i32", lanes.active_bits()), "i32")
 
 
-@emits("match")
+@emits("match", operands=3)
 def match(lanes: Lanes, instruction: Instruction) -> None:
-    """match.sync.any: the lanes that hold the same value; .all: everyone, if all agree."""
+    """match.any.sync: the lanes that hold the same value; match.all.sync: everyone, if all agree."""
     form = Form(instruction)
-    form.flag("sync")
-    mode = form.choice("any", "all")
-    kind = form.type()
+    is_sync, mode = form.flag("sync"), form.choice("any", "all")
+    element = INTEGER[form.type("b32 b64").bits]
     form.end()
     destination, a, members = instruction.operands
-    check_members(lanes, instruction, members)
-    element = INTEGER[kind.bits]
-    value, active = lanes.use(a, element), lanes.active_bits()
-    if mode == "all":
-        lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-        first = lanes.op(f"and i32 {lanes.op(f'call i32 @llvm.cttz.i32(i32 {active}, i1 false)')}, 31")
-        scalar = lanes.op(f"extractelement {vector(element)} {value}, i32 {first}")
-        differs = lanes.bits_of(lanes.compare("ne", element, value, lanes.spread(element, scalar)))
-        agree = lanes.op(f"icmp eq i32 {lanes.op(f'and i32 {differs}, {active}')}, 0")
-        answer = lanes.op(f"select i1 {agree}, i32 {active}, i32 0")
-        target = destination.first if isinstance(destination, Pair) else destination
-        lanes.put(target, lanes.spread("i32", answer), "i32")
-        if isinstance(destination, Pair):
-            lanes.put(destination.second, lanes.spread("i1", agree), "i1")
-        return
-    result = splat("i32", 0)
-    for lane in range(32):
+    if mode is None or not is_sync or (mode == "any" and isinstance(destination, Pair)):
+        raise instruction.unsupported()
+    group = _groups(lanes, instruction, members)
+    value = lanes.use(a, element)
+    same = splat("i32", 0)
+    for lane in range(at.LANES):
         scalar = lanes.op(f"extractelement {vector(element)} {value}, i32 {lane}")
-        same = lanes.bits_of(lanes.compare("eq", element, value, lanes.spread(element, scalar)))
-        row = lanes.op(f"and i32 {same}, {active}")
-        result = lanes.op(f"insertelement <32 x i32> {result}, i32 {row}, i32 {lane}")
-    lanes.put(destination, result, "i32")
+        row = lanes.bits_of(lanes.compare("eq", element, value, lanes.spread(element, scalar)))
+        same = lanes.op(f"insertelement <32 x i32> {same}, i32 {row}, i32 {lane}")
+    found = lanes.binary("and", "i32", same, group)
+    if mode == "any":
+        lanes.put(destination, found, "i32")
+        return
+    agree = lanes.compare("eq", "i32", found, group)
+    first, second = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, SINK)
+    lanes.put(first, lanes.select("i32", agree, group, splat("i32", 0)), "i32")
+    lanes.put(second, agree, "i1")
 
 
-_REDUCTIONS = {"add": "add", "and": "and", "or": "or", "xor": "xor", "min": "min", "max": "max"}
+_REDUCTIONS = {"add": "u32 s32", "min": "u32 s32", "max": "u32 s32", "and": "b32", "or": "b32", "xor": "b32"}
 
 
-@emits("redux")
+@emits("redux", operands=3)
 def reduce(lanes: Lanes, instruction: Instruction) -> None:
-    """redux.sync: one integer from all lanes."""
+    """redux.sync: one integer from all lanes of a group."""
     form = Form(instruction)
-    form.flag("sync")
-    operation = form.choice(*_REDUCTIONS)
-    kind = form.type()
+    is_sync, operation = form.flag("sync"), form.choice(*_REDUCTIONS)
+    kind = form.type(_REDUCTIONS.get(operation or "", ""))
     form.end()
-    if operation is None or kind.is_float:
+    if operation is None or not is_sync:
         raise instruction.unsupported()
     destination, a, members = instruction.operands
-    check_members(lanes, instruction, members)
+    groups = _groups(lanes, instruction, members)
     signed = kind.kind == "s"
     neutral = {"and": -1, "min": 0x7FFFFFFF if signed else -1, "max": 0x80000000 if signed else 0}.get(operation, 0)
-    value = lanes.select("i32", lanes.active(), lanes.use(a, "i32"), splat("i32", neutral))
     word = ("s" if signed else "u") + operation if operation in ("min", "max") else operation
-    name = f"llvm.vector.reduce.{word}.v32i32"
-    lanes.put(destination, lanes.spread("i32", lanes.intrinsic(name, "i32", ("<32 x i32>", value))), "i32")
+    value = lanes.use(a, "i32")
+
+    def of_group(group: str) -> str:
+        taken = lanes.select("i32", lanes.lanes_of(group), value, splat("i32", neutral))
+        name = f"llvm.vector.reduce.{word}.v32i32"
+        return lanes.spread("i32", lanes.intrinsic(name, "i32", ("<32 x i32>", taken)))
+
+    lanes.put(destination, _for_each_group(lanes, groups, of_group), "i32")
 
 
-@emits("elect")
+def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -> str:
+    """A loop over the groups among the active lanes; `of_group` makes 32 times its i32 from the group's bits."""
+    before, loop, after = (lanes.fresh_label(word) for word in ("before", "group", "after"))
+    left, results = lanes.fresh_label("%left"), lanes.fresh_label("%results")
+    next_left, next_results = lanes.fresh_label("%left"), lanes.fresh_label("%results")
+    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
+    active = lanes.active_bits()
+    lanes.do(f"br label %{before}")
+    lanes.label(before)
+    lanes.do(f"br label %{loop}")
+    lanes.label(loop)
+    lanes.do(f"{left} = phi i32 [ {active}, %{before} ], [ {next_left}, %{loop} ]")
+    lanes.do(f"{results} = phi <32 x i32> [ zeroinitializer, %{before} ], [ {next_results}, %{loop} ]")
+    first = lanes.op(f"and i32 {lanes.op(f'call i32 @llvm.cttz.i32(i32 {left}, i1 false)')}, 31")
+    # A lane that is not in its own mask is a group alone, so that the loop ends.
+    alone = lanes.op(f"shl i32 1, {first}")
+    group = lanes.op(f"or i32 {alone}, {lanes.op(f'extractelement <32 x i32> {groups}, i32 {first}')}")
+    result = of_group(group)
+    lanes.do(f"{next_results} = select <32 x i1> {lanes.lanes_of(group)}, <32 x i32> {result}, <32 x i32> {results}")
+    lanes.do(f"{next_left} = and i32 {left}, {lanes.op(f'xor i32 {group}, -1')}")
+    lanes.do(f"br i1 {lanes.op(f'icmp ne i32 {next_left}, 0')}, label %{loop}, label %{after}")
+    lanes.label(after)
+    return next_results
+
+
+@emits("elect", operands=2)
 def elect(lanes: Lanes, instruction: Instruction) -> None:
     """elect.sync d|p, membermask: the lowest lane leads."""
     form = Form(instruction)
-    form.flag("sync")
+    is_sync = form.flag("sync")
     form.end()
     destination, members = instruction.operands
-    check_members(lanes, instruction, members)
-    active = lanes.active_bits()
-    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    leader = lanes.op(f"call i32 @llvm.cttz.i32(i32 {active}, i1 false)")
-    assert isinstance(destination, Pair)
-    lanes.put(destination.first, lanes.spread("i32", leader), "i32")
-    lanes.put(destination.second, lanes.compare("eq", "i32", LANE_ID, lanes.spread("i32", leader)), "i1")
+    if not is_sync or not isinstance(destination, Pair):
+        raise instruction.unsupported()
+    group = _groups(lanes, instruction, members)
+    kind = vector("i32")
+    leader = lanes.intrinsic("llvm.cttz.v32i32", kind, (kind, group), ("i1", "false"))
+    lanes.put(destination.first, leader, "i32")
+    lanes.put(destination.second, lanes.compare("eq", "i32", LANE_ID, leader), "i1")
