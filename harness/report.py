@@ -122,7 +122,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _problem_line(problem: Problem) -> str:
-    heads = f"{problem.heads} heads"
+    heads = "1 head" if problem.heads == 1 else f"{problem.heads} heads"
     if problem.kv_heads != problem.heads:
         heads += f" ({problem.kv_heads} for K and V)"
     lengths = f"{problem.q_len} x {problem.kv_len}"
