@@ -169,7 +169,7 @@ REGIMES: dict[str, Regime] = {
         Regime("normal", "Q, K, V from N(0, 1)", _standard_normal),
         Regime("uniform", "Q, K, V from [0, 1): every score positive, weights nearly even", _uniform),
         Regime("hot", "scores beyond +-100: exp overflows unless the maximum is subtracted", _hot),
-        Regime("overflow", "q.k beyond what float16 holds before the scale, scores within it (needs a scale below 0.9)", _overflow),
+        Regime("overflow", "q.k beyond float16 before the scale, scores within it (for scales below 0.9)", _overflow),
         Regime("negative", "every score between -120 and -400: exp underflows without the maximum", _negative),
         Regime("far-negative", "every score below -50,000: beyond a finite stand-in for -inf", _far_negative),
         Regime("constant", "one key repeated: every weight is 1/n", _constant),
