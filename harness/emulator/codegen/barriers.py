@@ -14,29 +14,37 @@ RESULT = "barrier_result"
 """Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived."""
 
 
+_OPERANDS = {"sync": (1, 2), "arrive": (2,), "red": (3, 4)}
+_VOTE_TYPES = {"popc": "u32", "and": "pred", "or": "pred"}
+
+
 @emits("bar", "barrier")
 def barrier(lanes: Lanes, instruction: Instruction) -> None:
     """bar.{sync,arrive,red}: leaves the barrier's number, count and vote for the scheduler."""
     form = Form(instruction)
+    operands = list(instruction.operands)
     if form.flag("warp"):
-        form.flag("sync")
+        is_sync = form.flag("sync")
         form.end()
-        check_members(lanes, instruction, instruction.operands[0])
+        if not is_sync or len(operands) != 1:
+            raise instruction.unsupported()
+        check_members(lanes, instruction, operands[0])
         return
     form.flag("cta")
     form.flag("aligned")
-    what = form.choice("sync", "arrive", "red")
-    vote = form.choice("popc", "and", "or")
-    kinds = form.types()
+    what = form.choice(*_OPERANDS)
+    vote = form.choice(*_VOTE_TYPES)
+    if vote is not None:
+        form.type(_VOTE_TYPES[vote])
     form.end()
-    if what is None or (what == "red") != (vote is not None) or instruction.predicate is not None:
+    if what is None or (what == "red") != (vote is not None) or len(operands) not in _OPERANDS[what]:
         raise instruction.unsupported()
-    operands = list(instruction.operands)
+    if instruction.predicate is not None:
+        raise instruction.unsupported("a barrier under a predicate")
     predicate = None
     if what == "red":
         operands.pop(0)
         predicate = operands.pop()
-        assert kinds
     started = lanes.warp_load("i32", at.STARTED, 4)
     missing = lanes.op(f"and i32 {started}, {lanes.op(f'xor i32 {lanes.mask}, -1')}")
     lanes.check(missing, "divergent barrier", instruction)
@@ -67,6 +75,6 @@ def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(instruction.operands[0], result, "i32")
 
 
-@emits("nanosleep")
+@emits("nanosleep", operands=1)
 def nanosleep(lanes: Lanes, instruction: Instruction) -> None:
     """The warp gives the others a turn; the block's end does it."""

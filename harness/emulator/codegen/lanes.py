@@ -54,6 +54,8 @@ class Lanes(Vocabulary):
         self._dirty: dict[str, str] = {}
         self._flushed: dict[str, str] = {}
         self._checked_members: set[Operand] = set()
+        self.instruction: Instruction | None = None
+        """What is being emitted, for messages."""
         self._guard: str | None = None
         self._mask_lanes = ""
 
@@ -130,6 +132,7 @@ class Lanes(Vocabulary):
 
     def guard(self, instruction: Instruction) -> None:
         """From here to the next `guard`, writes and memory accesses happen where the instruction's predicate holds."""
+        self.instruction = instruction
         self._guard = None
         if instruction.predicate is not None:
             lanes = self.use(instruction.predicate, "i1")

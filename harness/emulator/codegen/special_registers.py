@@ -25,6 +25,9 @@ _SLOTS = {
     "%warpid": "WARP_INDEX",
     "%nwarpid": "WARP_COUNT",
 }
+# Without an explicit cluster, each block is one.
+_SLOTS |= {f"%clusterid.{axis}": f"CTAID_{axis.upper()}" for axis in "xyz"}
+_SLOTS |= {f"%nclusterid.{axis}": f"NCTAID_{axis.upper()}" for axis in "xyz"}
 _THREADS = {"%tid.x": at.TID_X, "%tid.y": at.TID_Y, "%tid.z": at.TID_Z}
 _TABLES = {
     "%laneid": lane_tables.LANE_ID,
@@ -34,7 +37,9 @@ _TABLES = {
     "%lanemask_gt": lane_tables.LANEMASK_GT,
     "%lanemask_ge": lane_tables.LANEMASK_GE,
 }
-_CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clusterid.x": 0, "%nclusterid.x": 1}
+_CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0, "%cluster_ctarank": 0, "%cluster_nctarank": 1}
+_CONSTANTS |= {f"%cluster_ctaid.{axis}": 0 for axis in "xyz"} | {f"%cluster_nctaid.{axis}": 1 for axis in "xyz"}
+_CONSTANTS |= {"%is_explicit_cluster": 0}
 _CLOCKS: dict[str, Callable[[str], str]] = {
     "%clock": lambda steps: f"trunc i64 {steps} to i32",
     "%clock64": lambda steps: f"add i64 {steps}, 0",
@@ -57,6 +62,6 @@ def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
     if name in _CLOCKS:
         element = "i32" if name == "%clock" else "i64"
         return lanes.spread(element, lanes.op(_CLOCKS[name](lanes.slot("STEPS")))), element
-    if name == "%dynamic_smem_size":
-        raise UnsupportedInstruction(f"the emulator does not support the special register '{name}'")
-    raise UnsupportedInstruction(f"the emulator does not support the register '{name}'; the PTX does not declare it")
+    if lanes.instruction is not None:
+        raise lanes.instruction.unsupported(f"the register '{name}', which is neither declared nor emulated")
+    raise UnsupportedInstruction(f"the emulator does not support the register '{name}'")
