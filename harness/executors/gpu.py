@@ -189,7 +189,7 @@ class GpuExecutor:
         stream = numba.cuda.external_stream(self._stream.ptr)
         with warnings.catch_warnings():
             # Small problems are wanted here; that they do not fill the GPU is no news.
-            warnings.filterwarnings("ignore", message="Grid size .* will likely result in GPU under-utilization")
+            warnings.filterwarnings("ignore", message=".*Grid size .* will likely result in GPU under-utilization")
             configured = dispatcher[launch.grid, launch.block, stream, launch.shared_bytes]
         return lambda: configured(*args)
 
