@@ -22,6 +22,7 @@ from harness.emulator.codegen.vocabulary import (
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
 from harness.emulator.ptx.types import PtxType
+from harness.errors import UnsupportedInstruction
 
 
 class Storage:
@@ -180,7 +181,7 @@ class Lanes(Vocabulary):
                 special = special_register(self, name)
                 return self._resize(special[0], special[1], element)
             case _:
-                raise AssertionError(f"not a value: {operand}")
+                raise self._misplaced(operand)
 
     def _constant(self, value: int, float_bits: int, element: str) -> str:
         if element in FLOAT.values():
@@ -219,11 +220,16 @@ class Lanes(Vocabulary):
             return self.cast("trunc", own, value, element)
         return self.cast("zext", own, value, element)
 
+    def _misplaced(self, operand: Operand) -> UnsupportedInstruction:
+        assert self.instruction is not None, operand
+        return self.instruction.unsupported("its operands do not fit its form")
+
     def put(self, destination: Operand, value: str, element: str, signed: bool = False) -> None:
         """Write a register in the active lanes. A narrower value is extended, by its sign if `signed`."""
         if destination == SINK:
             return
-        assert isinstance(destination, Reg), destination
+        if not isinstance(destination, Reg) or destination.name not in self._registers:
+            raise self._misplaced(destination)
         name = destination.name
         own = self._element(name)
         as_float = (element, value) if element in FLOAT.values() and BITS[element] == BITS[own] else None
@@ -253,7 +259,8 @@ class Lanes(Vocabulary):
 
     def address(self, operand: Operand, element: str = "i64") -> str:
         """The 32 addresses of `[base + offset]`."""
-        assert isinstance(operand, Address), operand
+        if not isinstance(operand, Address):
+            raise self._misplaced(operand)
         base = self.use(operand.base, element)
         if operand.offset == 0:
             return base

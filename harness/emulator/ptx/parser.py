@@ -272,6 +272,8 @@ class _Parser(Declarations):
         token = self.peek()
         if self.accept("["):
             address = self._address()
+            if self.accept(","):  # `[map, {x, y}]` of textures and tensors
+                return Vector((address, *self._list("]")))
             self.expect("]")
             return address
         if self.accept("{"):

@@ -1,0 +1,215 @@
+"""What is not supported says so, with opcode and line; what is accepted is code that LLVM takes. Nothing in between."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+
+import llvmlite.binding as llvm
+import pytest
+from single_opcode import HEADER, run_body
+
+from harness.emulator.codegen.kernel import generate
+from harness.emulator.codegen.lanes import Lanes, Storage
+from harness.emulator.codegen.table import emitter_for, supported_opcodes
+from harness.emulator.ptx.instructions import Instruction
+from harness.emulator.ptx.parser import parse
+from harness.emulator.ptx.types import TYPES, PtxType
+from harness.errors import UnsupportedInstruction
+
+REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"
+
+
+def kernel(text: str) -> str:
+    return f"{HEADER}.visible .entry kernel()\n{{ {REGISTERS}\n{text}\nret; }}"
+
+
+SHAPES = (
+    "",
+    "q1",
+    "[q1]",
+    "q1, q2",
+    "p1, q2",
+    "q1, [q2]",
+    "[q1], q2",
+    "{q1, q2}, [q3]",
+    "q1|p1, -1",
+    "q1, q2, q3",
+    "p1, q2, q3",
+    "p1|p2, q2, q3",
+    "p1, p2, p3",
+    "q1, [q2], q3",
+    "q1, p2, -1",
+    "q1|p1, q2, -1",
+    "q1, q2, q3, q4",
+    "p1, q2, q3, p4",
+    "q1, q2, q3, p4",
+    "q1, [q2], q3, q4",
+    "q1, q2, q3, q4, q5",
+    "q1, q2, q3, q4, 0x1B",
+    "q1|p1, q2, q3, q4, q5",
+    "q1|p1, q2, q3, q4, 0x1B, p5",
+)
+MODIFIERS: dict[str, tuple[str, ...]] = {
+    "add": ("", "rz", "sat", "cc", "rn.ftz.sat"),
+    "sub": ("", "rp", "sat", "cc"),
+    "mul": ("", "lo", "hi", "wide", "rm"),
+    "mad": ("lo", "hi", "wide", "rn", "lo.cc", "hi.sat"),
+    "madc": ("lo", "hi.cc", "wide"),
+    "mul24": ("lo", "hi", ""),
+    "mad24": ("lo", "hi"),
+    "fma": ("", "rn", "rz.ftz", "rn.relu", "rn.sat"),
+    "div": ("", "rn", "approx", "full.ftz", "rz"),
+    "rcp": ("", "rn", "approx.ftz", "rp"),
+    "sqrt": ("", "rn", "approx", "rm.ftz"),
+    "rsqrt": ("", "approx", "approx.ftz"),
+    **dict.fromkeys(("ex2", "lg2", "sin", "cos", "tanh"), ("", "approx", "approx.ftz")),
+    **dict.fromkeys(("min", "max"), ("", "relu", "NaN", "ftz")),
+    **dict.fromkeys(("neg", "abs", "selp", "copysign"), ("", "ftz", "sat")),
+    "testp": ("finite", "subnormal", ""),
+    "setp": ("lt", "lo", "num", "ne.and", "ge.ftz", ""),
+    "set": ("lt.u32", "gt.f32", "num.f16", "eq.and.u16", ""),
+    "slct": ("u32", "f64", "ftz.b16", ""),
+    "shf": ("l.wrap", "r.clamp", "l", ""),
+    "bmsk": ("wrap", "clamp", ""),
+    "bfind": ("", "shiftamt"),
+    "prmt": ("", "ecl", "f5e"),
+    "lop3": ("", "and"),
+    "dp4a": ("s32", "u32", ""),
+    "dp2a": ("lo.s32", "hi.u32", "u32"),
+    "cvt": tuple(
+        f"{rounding}{target}" for rounding in ("", "rn.", "rzi.") for target in ("u8", "s64", "f16", "f32", "tf32")
+    ),
+    "ld": ("", "global", "shared", "local.v2", "v4", "const", "param"),
+    "st": ("", "global", "shared", "local.v2", "const", "param"),
+    "atom": ("add", "global.cas", "shared.exch", "inc", "add.noftz", ""),
+    "red": ("add", "global.cas", "shared.max", "inc", ""),
+    "shfl": ("sync.up", "sync.idx", "idx", "sync"),
+    "vote": ("sync.all", "sync.ballot", "ballot", "sync"),
+    "match": ("any.sync", "all.sync", "any"),
+    "redux": ("sync.add", "sync.xor", "sync.inc", "add"),
+    "elect": ("sync", ""),
+    "bar": ("sync", "warp.sync", "arrive", "red.popc", "red.and", "red", ""),
+    "barrier": ("sync.aligned", "cta.sync", "red.or"),
+    "cvta": ("global", "to.shared", "local", ""),
+    "isspacep": ("global", "shared", "const", ""),
+}
+
+
+def shapes() -> tuple[dict[str, PtxType], list[Instruction]]:
+    """The registers, and an instruction with the operands of each shape."""
+    function = parse(kernel("\n".join(f"nothing {shape};" for shape in SHAPES))).functions["kernel"]
+    return {**function.registers, "%carry": TYPES["pred"]}, list(function.instructions())[:-1]
+
+
+def refusal(registers: dict[str, PtxType], instruction: Instruction) -> str | None:
+    """Why the instruction is refused, or None where code comes of it."""
+    lanes = Lanes(registers, Storage())
+    lanes.begin_block("%mask")
+    try:
+        emitter = emitter_for(instruction)
+        lanes.guard(instruction)
+        emitter(lanes, instruction)
+    except UnsupportedInstruction as error:
+        return str(error)
+    return None
+
+
+def opcodes() -> list[str]:
+    return sorted({name.partition(".")[0] for name in supported_opcodes()} - {"call", "barrier_result"})
+
+
+NO_EFFECT = ("applypriority", "brkpt", "discard", "fence", "griddepcontrol", "membar", "nanosleep", "pmevent")
+NO_EFFECT += ("prefetch", "prefetchu", "trap")
+
+
+def test_every_form_is_either_supported_or_refused_by_name():
+    """Opcode x modifiers x type x operands: the only exception is the one that names the form and its line."""
+    accepted: dict[str, str] = {}
+    registers, samples = shapes()
+    for opcode in opcodes():
+        for modifiers, kind in itertools.product(MODIFIERS.get(opcode, ("",)), (*TYPES, "")):
+            words = tuple(word for word in (*modifiers.split("."), kind) if word)
+            for sample, shape in zip(samples, SHAPES):
+                instruction = replace(sample, opcode=opcode, modifiers=words)
+                why = refusal(registers, instruction)
+                if why is None:
+                    accepted.setdefault(instruction.form, f"{instruction.form} {shape};")
+                    # A word that PTX does not have is never passed over.
+                    odd = replace(instruction, modifiers=(*words, "sideways"))
+                    assert opcode in NO_EFFECT or f"'{odd.form}'" in str(refusal(registers, odd)), odd.form
+                else:
+                    assert f"'{instruction.form}' at PTX line {instruction.ptx_line}" in why, instruction.form
+    assert {form.partition(".")[0] for form in accepted} == set(opcodes())
+    for text in accepted.values():
+        llvm.parse_assembly(generate(parse(kernel(text)), "kernel").ir).verify()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "wgmma.fence.sync.aligned;",
+        "add.rz.f64 q1, q1, q2;",
+        "div.rp.f64 q1, q1, q2;",
+        "fma.rm.f64 q1, q1, q2, q2;",
+        "add.rz.f16 h1, h1, h2;",
+        "max.xorsign.abs.f32 r1, r1, r2;",
+        "add.f32x2 q1, q1, q2;",
+        "add.f32.f16 r1, h1, r2;",
+        "fma.rn.oob.f16 h1, h1, h2, h3;",
+        "cvt.rn.satfinite.e4m3x2.f32 h1, r1, r2;",
+        "cvt.rz.f64.s64 q1, q2;",
+        "mov.b128 q1, {q1, q2};",
+        "ld.global.b128 q1, [q2];",
+        "ld.global.v8.f32 {r1, r2, r3, r4, r5, r6, r7, r8}, [q2];",
+        "ld.global.L2::cache_hint.f32 r1, [q2], q3;",
+        "ld.shared::cluster.u32 r1, [q2];",
+        "atom.global.v2.f32.add {r1, r2}, [q1], {r3, r4};",
+        "atom.global.exch.b128 q1, [q2], q3;",
+        "red.async.relaxed.cluster.add.u32 [q1], r1;",
+        "shfl.idx.b32 r1, r2, 0, 31;",
+        "vote.ballot.b32 r1, p1;",
+        "redux.sync.min.f32 r1, r2, -1;",
+        "@p1 bar.sync 0;",
+        "fence.proxy.async;",
+        "membar.proxy.alias;",
+        "fns.b32 r1, r2, 0, 1;",
+        "vadd.s32.s32.s32 r1, r2, r3;",
+        "szext.wrap.s32 r1, r2, r3;",
+        "mov.u32 r1, %total_smem_size;",
+        "mov.u32 r1, %envreg3;",
+        "tex.2d.v4.f32.s32 {r1, r2, r3, r4}, [q1, {r1, r2}];",
+        "sub.u16x2 r1, r2, r3;",
+        "mbarrier.init.shared.b64 [r1], 1;",
+    ],
+)
+def test_what_is_not_supported_names_opcode_and_line(text: str):
+    form = text.removeprefix("@p1 ").split()[0].rstrip(";")
+    with pytest.raises(UnsupportedInstruction, match=rf"'{re.escape(form)}' at PTX line 6"):
+        generate(parse(kernel(text)), "kernel")
+
+
+def test_where_the_user_wrote_it():
+    """With line information the user's own line stands first."""
+    body = ".reg .f64 d<3>;\n.loc 1 42 7\nadd.rz.f64 d1, d1, d2;\nret;"
+    text = f'{HEADER}.visible .entry kernel()\n{{ {body} }}\n.file 1 "attention.cu"\n'
+    with pytest.raises(UnsupportedInstruction, match=r"'add.rz.f64' at attention.cu:42 \(PTX line 7\)"):
+        generate(parse(text), "kernel")
+
+
+def test_printing_is_refused():
+    with pytest.raises(UnsupportedInstruction, match=r"'call.uni' at PTX line \d+: printing"):
+        run_body(
+            "{ .param .b64 a; .param .b64 b; .param .b32 c; st.param.b64 [a], q1; st.param.b64 [b], 0;"
+            " call.uni (c), vprintf, (a, b); ld.param.b32 r1, [c]; }",
+            {},
+            ".extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 values);",
+        )
+
+
+def test_an_instruction_is_not_supported_by_mistake():
+    """The check above can fail: a form that is taken but not emulated would be noticed by its opcode."""
+    instruction = Instruction("teleport", ("b32",), (), None, False, 3, None)
+    with pytest.raises(UnsupportedInstruction, match=r"'teleport.b32' at PTX line 3"):
+        emitter_for(instruction)
