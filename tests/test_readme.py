@@ -1,0 +1,109 @@
+"""What the README shows is what happens: its example, its outputs, its list of commands and options."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.arguments import build_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def example() -> str:
+    found = re.search(r"<!-- example: one_thread_per_row.py -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert found
+    return found.group(1)
+
+
+def shown_output(command: str) -> str:
+    found = re.search(rf"<!-- output of: {re.escape(command)} -->\n```text\n(.*?)```", README, re.DOTALL)
+    assert found
+    return found.group(1)
+
+
+def harness(*arguments: str, root: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *arguments, "--device", "emulator"]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, **options)  # type: ignore
+
+
+def cells(table: str) -> list[list[str]]:
+    """The rows of a table without their error, whose last digit may depend on the CPU's math library."""
+    rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
+    return [row[:3] + row[4:] for row in rows if len(row) > 5 and row[0].isdigit()]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    path = tmp_path / "one_thread_per_row.py"
+    path.write_text(example())
+    return path
+
+
+def test_the_example_is_at_most_twelve_lines_beyond_its_kernel() -> None:
+    source = example()
+    kernel = re.search(r"kernel = cupy\.RawKernel\(.*?\n\)\n", source, re.DOTALL)
+    assert kernel
+    lines = [line for line in source.replace(kernel.group(), "").splitlines() if line.strip()]
+    assert len(lines) <= 12
+
+
+def test_the_example_runs_as_a_plugin_and_prints_what_the_readme_shows(plugin: Path, tmp_path: Path) -> None:
+    arguments = ("--variants", "fa2-cupy,one*", "--seq-len", "100")
+    ran = harness("compare", "--plugin", str(plugin), *arguments, root=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    shown = shown_output("scripts/compare --plugin one_thread_per_row.py --variants 'fa2-cupy,one*' --seq-len 100")
+    assert cells(ran.stdout) == cells(shown)
+    assert len(cells(shown)) == 2
+
+
+def test_the_example_runs_from_the_variants_folder(plugin: Path, tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    for folder in ("harness", "variants"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(plugin, root / "variants")
+    arguments = ("--q-len", "70", "--kv-len", "45", "--heads", "4", "--kv-heads", "2", "--head-dim", "24", "--causal")
+    ran = harness("compare", "--variants", "one*", *arguments, root=root)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "one-thread-per-row" in ran.stdout
+    assert "pass" in ran.stdout
+
+
+def test_a_stray_access_of_the_example_reads_as_the_readme_says(tmp_path: Path) -> None:
+    wrong = example().replace("V + (kv_head * kv_len + j) * d;", "V + (kv_head * kv_len + j + kv_len * 2) * d;")
+    assert wrong != example()
+    path = tmp_path / "one_thread_per_row.py"
+    path.write_text(wrong)
+    ran = harness("compare", "--plugin", str(path), "--variants", "one*", "--seq-len", "100", root=ROOT)
+    assert ran.returncode == 1
+    words = ran.stdout.replace(f"{tmp_path}/", "").split()
+    shown = re.search(r"what a stray access says:\n\n```text\n(.*?)```", README, re.DOTALL)
+    assert shown
+    expected = re.sub(r"PTX line \d+", "PTX line", " ".join(shown.group(1).split()))
+    assert expected in re.sub(r"PTX line \d+", "PTX line", " ".join(words))
+
+
+def test_the_first_output_is_the_real_one() -> None:
+    ran = harness("compare", root=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    assert cells(ran.stdout) == cells(shown_output("scripts/compare"))
+    assert len(cells(ran.stdout)) == 8
+
+
+def test_every_command_and_option_has_help_and_stands_in_the_readme() -> None:
+    parser = build_parser()
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        assert f"`{name}" in README, name
+        for action in command._actions:
+            assert action.help, (name, action.option_strings)
+            for option in action.option_strings:
+                assert option in README or option == "-h", f"{name} {option} is not in the README"
