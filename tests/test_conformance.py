@@ -1,0 +1,270 @@
+"""One battery for every registered variant: to be registered is all that it takes to be tested."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings, target
+from hypothesis import strategies as st
+
+from harness.discovery import discover
+from harness.executors import Execution
+from harness.executors.emulator import EmulatorExecutor
+from harness.inputs import NUMPY_DTYPES, REGIMES, draw_inputs
+from harness.measure.accuracy import Accuracy, measure_accuracy
+from harness.measure.error_budget import error_budget
+from harness.oracle import attention
+from harness.problem import Problem
+from harness.variant import Plan, Variant
+from variants._tiles import Tile
+
+VARIANTS = tuple(discover().registry)
+EXECUTOR = EmulatorExecutor()
+
+# dtype and head_dim are compiled into most kernels and a compilation takes a second or two: there are few pairs to draw
+# from, most of them at an edge: fewer elements than a warp has lanes, not a multiple of 8 or 16, one more than 32.
+KERNELS = (("float32", 64), ("float32", 20), ("float16", 64), ("float16", 7), ("bfloat16", 33))
+# The rest of the range gets one problem each.
+FURTHER_KERNELS = (("float32", 1), ("bfloat16", 80), ("float16", 128), ("float32", 256))
+
+LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)), st.integers(1, 150))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Problems of a few tiles, with every rule of the game: groups, batches, masks, odd lengths, any scale."""
+    dtype, head_dim = draw(st.sampled_from(KERNELS))
+    kv_heads = draw(st.integers(1, 2))
+    return Problem(
+        batch=draw(st.integers(1, 2)),
+        heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        q_len=draw(LENGTHS),
+        kv_len=draw(LENGTHS),
+        head_dim=head_dim,
+        dtype=dtype,
+        causal=draw(st.booleans()),
+        scale=draw(st.one_of(st.none(), st.sampled_from((1.0, -0.25, 0.0)))),
+    )
+
+
+def parametrize_variants(*backends: str):
+    chosen = [v for v in VARIANTS if not backends or v.backend in backends]
+    return pytest.mark.parametrize("variant", chosen, ids=lambda variant: variant.name)
+
+
+def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **tiles: Tile) -> Execution:
+    plan: Plan = variant.plan(problem, **tiles)
+    return EXECUTOR.run(problem, plan, inputs)
+
+
+def accuracy(problem: Problem, inputs: dict[str, np.ndarray], execution: Execution) -> Accuracy:
+    reference = attention(problem, inputs)
+    return measure_accuracy(execution.outputs, reference, error_budget(problem, inputs, reference))
+
+
+def takes_tile(variant: Variant) -> bool:
+    return "tile" in inspect.signature(variant.plan).parameters
+
+
+def skip_unsupported(variant: Variant, problem: Problem) -> None:
+    reason = variant.supports(problem)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@parametrize_variants()
+@given(problem=problems(), regime=st.sampled_from(sorted(REGIMES)), seed=st.integers(0, 2**16))
+@settings(
+    max_examples=60,
+    deadline=None,  # the first example of a kernel compiles it
+    derandomize="CI" in os.environ,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
+)
+def test_every_output_is_within_its_budget(variant: Variant, problem: Problem, regime: str, seed: int):
+    assume(variant.supports(problem) is None)
+    inputs = draw_inputs(problem, regime, seed)
+    result = accuracy(problem, inputs, run(variant, problem, inputs))
+    assert result.passed, result.reason
+    target(result.error_over_budget)
+
+
+@parametrize_variants()
+@pytest.mark.parametrize(("dtype", "head_dim"), FURTHER_KERNELS)
+def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: int):
+    problem = Problem(heads=2, kv_heads=1, q_len=37, kv_len=41, head_dim=head_dim, dtype=dtype, causal=True)
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 5)
+    result = accuracy(problem, inputs, run(variant, problem, inputs))
+    assert result.passed, result.reason
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_that_see_no_key_give_zero_and_minus_infinity(variant: Variant, dtype: str):
+    # 70 rows and 3 keys: whole tiles of rows see nothing, and the tile with the first seeing row is mixed.
+    problem = Problem(heads=1, q_len=70, kv_len=3, head_dim=64, dtype=dtype, causal=True)
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 1)
+    outputs = run(variant, problem, inputs).outputs
+    blind, seeing = slice(None, 67), slice(67, None)
+    assert np.array_equal(outputs["O"][0, 0, blind], np.zeros((67, 64)))
+    assert np.all(outputs["O"][0, 0, seeing].astype(np.float64) != 0)
+    if "lse" in outputs:
+        assert np.all(np.isneginf(outputs["lse"][0, 0, blind]))
+        assert np.all(np.isfinite(outputs["lse"][0, 0, seeing]))
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, poison: float):
+    # The last key lies on the last row's diagonal: in the same tiles as keys that all rows see, and a zero weight
+    # times NaN or infinity is NaN.
+    problem = Problem(heads=2, q_len=40, kv_len=40, head_dim=64, causal=True)
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = run(variant, problem, inputs).outputs["O"]
+    for name in "KV":
+        poisoned = {**inputs, name: inputs[name].copy()}
+        poisoned[name][:, :, -1] = poison
+        dirty = run(variant, problem, poisoned).outputs["O"]
+        assert np.array_equal(dirty[:, :, :-1], clean[:, :, :-1])
+        assert not np.all(np.isfinite(dirty[:, :, -1]))
+
+
+# A worked example: scores 1, 2, 4, 2, 5, 1, 3, 1.
+EIGHT_KEYS = Problem(heads=1, q_len=1, kv_len=8, head_dim=4, scale=1.0)
+EIGHT_KEYS_Q = [1, 0, 2, 1]
+EIGHT_KEYS_K = [
+    [1, 1, 0, 0],
+    [0, 1, 1, 0],
+    [1, 0, 1, 1],
+    [0, 0, 1, 0],
+    [2, 1, 1, 1],
+    [0, 1, 0, 1],
+    [1, 1, 1, 0],
+    [0, 0, 0, 1],
+]
+EIGHT_KEYS_V = [
+    [2, 1, 0, 3],
+    [1, 0, 1, 2],
+    [0, 2, 1, 1],
+    [3, 1, 0, 0],
+    [1, 3, 2, 0],
+    [0, 1, 0, 2],
+    [2, 0, 1, 1],
+    [1, 0, 0, 3],
+]
+EIGHT_KEYS_O = [0.920, 2.306, 1.540, 0.452]
+
+TILES = (None, Tile(2, 2), Tile(4, 4), Tile(3, 5))
+
+
+def example_inputs(problem: Problem, q: object, k: object, v: object) -> dict[str, np.ndarray]:
+    shapes = {"Q": (q, problem.q_shape), "K": (k, problem.kv_shape), "V": (v, problem.kv_shape)}
+    return {name: np.array(a, NUMPY_DTYPES[problem.dtype]).reshape(shape) for name, (a, shape) in shapes.items()}
+
+
+def tile_argument(variant: Variant, tile: Tile | None) -> dict[str, Tile]:
+    if tile is None:
+        return {}
+    if not takes_tile(variant):
+        pytest.skip("its tiles are not a parameter")
+    return {"tile": tile}
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_worked_example_of_eight_keys(variant: Variant, tile: Tile | None):
+    skip_unsupported(variant, EIGHT_KEYS)
+    inputs = example_inputs(EIGHT_KEYS, EIGHT_KEYS_Q, EIGHT_KEYS_K, EIGHT_KEYS_V)
+    output = run(variant, EIGHT_KEYS, inputs, **tile_argument(variant, tile)).outputs["O"]
+    # Half a unit of the last printed digit.
+    np.testing.assert_allclose(output.reshape(-1), EIGHT_KEYS_O, rtol=0, atol=0.0005)
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_worked_example_of_four_keys(variant: Variant, tile: Tile | None):
+    problem = Problem(heads=1, q_len=1, kv_len=4, head_dim=1, scale=1.0)
+    skip_unsupported(variant, problem)
+    inputs = example_inputs(problem, [1], [2, 3, 5, 4], [10, 20, 30, 40])
+    output = run(variant, problem, inputs, **tile_argument(variant, tile)).outputs["O"]
+    assert abs(float(output.item()) - 30.86) <= 0.005
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", [None, Tile(2, 2)], ids=str)
+def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: Tile | None):
+    problem = Problem(heads=1, q_len=1, kv_len=4, head_dim=1, scale=1.0)
+    skip_unsupported(variant, problem)
+    inputs = example_inputs(problem, [1], [1, 2, 3, 4], [1, 1, 1, 1])
+    outputs = run(variant, problem, inputs, **tile_argument(variant, tile)).outputs
+    if "lse" not in outputs:
+        pytest.skip("it stores no log-sum-exp")
+    denominator = math.exp(float(outputs["lse"].item()) - 4)
+    assert denominator == pytest.approx(sum(math.exp(x - 4) for x in (1, 2, 3, 4)), rel=1e-6)
+    # In print it is 1.552: the intermediate results there are cut to three digits, 1.367 * 0.135 + 1.367.
+    assert abs(denominator - 1.552) < 0.0015
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", [Tile(2, 2), Tile(3, 5), Tile(16, 40)], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_any_tile_sizes_give_the_answer(variant: Variant, tile: Tile, causal: bool):
+    problem = Problem(heads=2, kv_heads=1, q_len=9, kv_len=23, head_dim=4, causal=causal)
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "rising", 4)
+    result = accuracy(problem, inputs, run(variant, problem, inputs, **tile_argument(variant, tile)))
+    assert result.passed, result.reason
+
+
+@parametrize_variants()
+def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
+    problem = Problem(heads=4, kv_heads=2, q_len=70, kv_len=97, head_dim=20, causal=True)
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 3)
+    plan = variant.plan(problem)
+    runs = [
+        EmulatorExecutor(threads=threads, seed=seed).run(problem, plan, inputs)
+        for threads, seed in ((1, 0), (2, 0), (5, 0), (2, 77))
+    ]
+    for other in runs[1:]:
+        assert {n: a.tobytes() for n, a in other.outputs.items()} == {
+            n: a.tobytes() for n, a in runs[0].outputs.items()
+        }
+        assert [(r.traffic, r.warp_instructions) for r in other.launches] == [
+            (r.traffic, r.warp_instructions) for r in runs[0].launches
+        ]
+
+
+SEQUENCES = (512, 1024, 2048, 4096, 8192)
+
+
+@functools.cache
+def by_algorithm(algorithm: str) -> tuple[Variant, ...]:
+    return tuple(v for v in VARIANTS if v.algorithm == algorithm)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "printed_mib"),
+    [
+        ("three-pass", ("1.06", "4.12", "16.25", "64.50", "257.00")),
+        ("fa2", ("0.06", "0.12", "0.25", "0.50", "1.00")),
+        ("two-pass", ("0.06", "0.12", "0.25", "0.50", "1.00")),
+    ],
+)
+def test_allocated_bytes_are_those_of_the_literature(algorithm: str, printed_mib: tuple[str, ...]):
+    assert by_algorithm(algorithm)
+    for variant in by_algorithm(algorithm):
+        for length, printed in zip(SEQUENCES, printed_mib, strict=True):
+            problem = Problem(heads=1, q_len=length, kv_len=length, head_dim=64, dtype="float16")
+            plan = variant.plan(problem)
+            lse_bytes = sum(buffer.size_bytes for buffer in plan.buffers if buffer.name == "lse")
+            # Rounded half down, as printed: 4.125 -> 4.12, 0.125 -> 0.12.
+            assert f"{(plan.allocated_bytes(problem) - lse_bytes) / 2**20 - 1e-9:.2f}" == printed
