@@ -60,11 +60,17 @@ def test_saturation_of_f32(name: str):
 
 
 @pytest.mark.parametrize("name", ROUNDED)
-def test_rounding_to_nearest_of_f64(name: str):
+def test_rounding_of_f64(name: str):
     operands = floats("f64", ROUNDED[name], edges=300, random=300)
     names = ", ".join("abc"[: len(operands)])
-    expected = each_float(F64, exactly(F64, name, "rn"), *operands)
-    check([(case(f"{name}.rn.f64 d, {names};", "b64", *operands), (expected,))], nans_of(F64))
+    checks: list[Check] = []
+    for mode in ROUNDINGS:
+        expected = each_float(F64, exactly(F64, name, mode), *operands)
+        checks.append((case(f"{name}.{mode}.f64 d, {names};", "b64", *operands), (expected,)))
+        # The CPU's own rounding is back to nearest behind each of them.
+        expected = each_float(F64, exactly(F64, "add", "rn"), operands[0], operands[-1])
+        checks.append((case("add.f64 d, a, b;", "b64", operands[0], operands[-1]), (expected,)))
+    check(checks, nans_of(F64))
 
 
 def test_forms_without_a_rounding_round_to_nearest():

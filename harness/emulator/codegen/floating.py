@@ -67,10 +67,11 @@ def _fma(lanes: Lanes, element: str, a: str, b: str, c: str) -> str:
     return lanes.intrinsic(name, kind, (kind, a), (kind, b), (kind, c))
 
 
-def _directed(lanes: Lanes, instruction: Instruction, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
-    """A * b + c, a * b, or a + c, in f32 with a directed rounding: rounded to odd in double first."""
-    if form.element != "float":
-        raise instruction.unsupported("directed rounding of f64")
+def _directed(lanes: Lanes, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
+    """Gives a * b + c, a * b, or a + c with a directed rounding. f32 is rounded to odd in double first."""
+    if form.element == "double":
+        name = "fma" if b is not None and c is not None else "fadd" if b is None else "fmul"
+        return lanes.prelude(f"{name}_double_{form.rounding}", *(value for value in (a, b, c) if value is not None))
     wide_a = lanes.cast("fpext", "float", a, "double")
     if b is not None:
         wide_a = lanes.binary("fmul", "double", wide_a, lanes.cast("fpext", "float", b, "double"))
@@ -99,7 +100,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     x, y = form.use(lanes, a), form.use(lanes, b)
     if form.is_directed:
         y = negate(lanes, form.element, y) if instruction.opcode == "sub" else y
-        result = _directed(lanes, instruction, form, x, None, y)
+        result = _directed(lanes, form, x, None, y)
     else:
         result = lanes.binary("f" + instruction.opcode, form.element, x, y)
     form.put(lanes, destination, result)
@@ -111,10 +112,7 @@ def mul(lanes: Lanes, instruction: Instruction) -> None:
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b = instruction.operands
     x, y = form.use(lanes, a), form.use(lanes, b)
-    if form.is_directed:
-        result = _directed(lanes, instruction, form, x, y, None)
-    else:
-        result = lanes.binary("fmul", form.element, x, y)
+    result = _directed(lanes, form, x, y, None) if form.is_directed else lanes.binary("fmul", form.element, x, y)
     form.put(lanes, destination, result)
 
 
@@ -124,7 +122,7 @@ def fma(lanes: Lanes, instruction: Instruction) -> None:
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b, c = instruction.operands
     x, y, z = (form.use(lanes, o) for o in (a, b, c))
-    result = _directed(lanes, instruction, form, x, y, z) if form.is_directed else _fma(lanes, form.element, x, y, z)
+    result = _directed(lanes, form, x, y, z) if form.is_directed else _fma(lanes, form.element, x, y, z)
     form.put(lanes, destination, result)
 
 
@@ -136,20 +134,23 @@ def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
     A quotient or root of floats that is no float is so far from every float that its double lies on the same side.
     """
     form = _FloatForm(instruction, *ROUNDINGS, "approx", "full")
-    if not (form.rounding or form.approximate) or (form.is_directed and form.element == "double"):
+    if not (form.rounding or form.approximate):
         raise instruction.unsupported("its rounding")
     if form.approximate and form.element == "double":
         _approximate_double(lanes, instruction, form)
         return
     element = "double" if form.is_directed else form.element
     values = [lanes.cast("fpext", form.element, form.use(lanes, o), element) for o in instruction.operands[1:]]
-    if instruction.opcode == "sqrt":
+    if instruction.opcode == "rcp":
+        values.insert(0, splat_float(element, 1.0))
+    if form.is_directed and form.element == "double":
+        name = "sqrt" if instruction.opcode == "sqrt" else "fdiv"
+        result = lanes.prelude(f"{name}_double_{form.rounding}", *values)
+    elif instruction.opcode == "sqrt":
         result = _square_root(lanes, element, values[0])
-    elif instruction.opcode == "rcp":
-        result = lanes.binary("fdiv", element, splat_float(element, 1.0), values[0])
     else:
         result = lanes.binary("fdiv", element, values[0], values[1])
-    if form.is_directed:
+    if form.is_directed and form.element == "float":
         result = lanes.prelude(f"double_to_float_{form.rounding}", result)
     form.put(lanes, instruction.operands[0], result)
 

@@ -23,6 +23,7 @@ class Prelude:
     arguments: tuple[str, ...]
     result: str
     build: Callable[..., str]
+    attributes: str = "noinline"
 
     def text(self, name: str) -> tuple[list[str], set[str]]:
         """Its definition, and the declarations that it needs."""
@@ -30,7 +31,7 @@ class Prelude:
         names = [f"%a{i}" for i in range(len(self.arguments))]
         result = self.build(v, *names)
         parameters = ", ".join(f"{t} {n}" for t, n in zip(self.arguments, names))
-        head = f"define internal {self.result} @{name}({parameters}) noinline {{"
+        head = f"define internal {self.result} @{name}({parameters}) {self.attributes} {{"
         return [head, *v.lines, f"  ret {self.result} {result}", "}"], v.declarations
 
 
@@ -138,6 +139,31 @@ def _double_to_float_rp(v: Vocabulary, wide: str) -> str:
     return v.cast("bitcast", "i32", v.select("i32", below, _step(v, bits, up=True), bits), "float")
 
 
+_MODES = {"rz": 0, "rp": 2, "rm": 3}
+"""The numbers that `llvm.set.rounding` has for them; 1 is to nearest."""
+_OPERATIONS = {"fadd": 2, "fmul": 2, "fdiv": 2, "sqrt": 1, "fma": 3}
+
+
+def _directed(operation: str, mode: str) -> Prelude:
+    """An operation on double under another rounding of the CPU: no wider format is left to compute in."""
+    operands = _OPERATIONS[operation]
+
+    def build(v: Vocabulary, *values: str) -> str:
+        name = f"llvm.experimental.constrained.{operation}.v32f64"
+        v.declarations |= {
+            "declare void @llvm.set.rounding(i32)",
+            f"declare {VD} @{name}({', '.join([VD] * operands)}, metadata, metadata)",
+        }
+        v.do(f"call void @llvm.set.rounding(i32 {_MODES[mode]}) strictfp")
+        arguments = ", ".join(f"{VD} {value}" for value in values)
+        words = 'metadata !"round.dynamic", metadata !"fpexcept.strict"'
+        result = v.op(f"call {VD} @{name}({arguments}, {words}) strictfp")
+        v.do("call void @llvm.set.rounding(i32 1) strictfp")
+        return result
+
+    return Prelude((VD,) * operands, VD, build, "noinline strictfp")
+
+
 def _add_odd(v: Vocabulary, a: str, b: str) -> str:
     """A + b in double, rounded to odd: Knuth's TwoSum gives the error's sign."""
     total = v.binary("fadd", "double", a, b)
@@ -241,6 +267,7 @@ PRELUDE: dict[str, Prelude] = {
     "double_to_float_rm": Prelude((VD,), VF, _double_to_float_rm),
     "double_to_float_rp": Prelude((VD,), VF, _double_to_float_rp),
     "add_odd": Prelude((VD, VD), VD, _add_odd),
+    **{f"{name}_double_{mode}": _directed(name, mode) for name in _OPERATIONS for mode in _MODES},
     "exp2_float": Prelude((VF,), VF, _exp2),
     "log2_float": Prelude((VF,), VF, _through_double("log2")),
     "sin_float": Prelude((VF,), VF, _through_double("sin")),
