@@ -758,8 +758,6 @@ def test_names_imported_from_numba_are_understood() -> None:
 
 
 def test_ptxas_reports_resources() -> None:
-    if find_ptxas() is None:
-        pytest.skip("ptxas is not installed")
     code = """
     extern "C" __global__ void heavy(volatile float* y, int n) {
         __shared__ float tile[100];
@@ -775,9 +773,8 @@ def test_ptxas_reports_resources() -> None:
     free = resources(compiled.ptx, ARCH, "heavy")
     light = resources(compiled.ptx, ARCH, "light")
     tight = resources(compiled.ptx, ARCH, "heavy", max_registers=32)
-    assert free is not None
-    assert light is not None
-    assert tight is not None
+    if free is None or light is None or tight is None:
+        pytest.skip("no ptxas is installed that reads this PTX")
     assert free.shared_bytes == 400
     assert light.shared_bytes == 0
     assert (free.spill_load_bytes, free.spill_store_bytes) == (0, 0)
@@ -788,10 +785,10 @@ def test_ptxas_reports_resources() -> None:
 
 
 def test_ptxas_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    if find_ptxas() is None:
-        pytest.skip("ptxas is not installed")
     ptx = compile_kernel(axpy(), AXPY_ARGS, ARCH).ptx
     first = resources(ptx, ARCH, "axpy")
+    if first is None:
+        pytest.skip("no ptxas is installed that reads this PTX")
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("ran again")
@@ -805,6 +802,11 @@ def test_ptxas_rejection_is_shown() -> None:
         pytest.skip("ptxas is not installed")
     with pytest.raises(CompileError, match=r"(?s)ptxas rejects.*kernel\.ptx.*Missing \.version"):
         resources("garbage", ARCH, "axpy")
+
+
+def test_a_ptxas_that_is_older_than_the_ptx_knows_nothing() -> None:
+    ptx = compile_kernel(axpy(), AXPY_ARGS, ARCH).ptx
+    assert resources(re.sub(r"\.version \d+\.\d+", ".version 99.0", ptx), ARCH, "axpy") is None
 
 
 def test_without_ptxas_resources_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Resources:
 
 
 def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None) -> Resources | None:
-    """What kernel `entry` of the module `ptx` takes on `arch`. None where ptxas is not installed.
+    """What kernel `entry` of the module `ptx` takes on `arch`. None where no ptxas is installed that reads this PTX.
 
     `max_registers` is the limit that the user asked for (`CompiledKernel.max_registers`). Raises `CompileError` with
     ptxas' own message where it rejects the PTX.
@@ -52,7 +52,14 @@ def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None)
     def build() -> bytes:
         return json.dumps(asdict(_parse(_run(tool, ptx, arch, max_registers), entry))).encode()
 
-    return Resources(**json.loads(default_cache().cached("ptxas", key, build)))
+    try:
+        return Resources(**json.loads(default_cache().cached("ptxas", key, build)))
+    except _TooOld:
+        return None
+
+
+class _TooOld(Exception):
+    """The installed ptxas is older than the compiler that wrote the PTX."""
 
 
 @functools.cache
@@ -84,6 +91,8 @@ def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> str:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CompileError(f"ptxas ({tool}) did not run: {error}") from error
         log = done.stdout + done.stderr
+        if "Unsupported .version" in log:
+            raise _TooOld
         if done.returncode != 0:
             raise CompileError(f"ptxas rejects the PTX for {arch}:\n{log.replace(file.name, 'kernel.ptx').strip()}")
         return log
