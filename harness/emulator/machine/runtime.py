@@ -211,38 +211,46 @@ def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def shared_host(ctx: int, warp: int, site: int, lane: int, size: int) -> int:
-    """Host address of a lane's 32-bit shared offset in ADDRESSES, or 0 after recording a fault."""
-    offset = load32(warp + at.ADDRESSES + 4 * lane)
-    if offset + size > load64(ctx + SHARED_SIZE):
-        set_fault(ctx, OUT_OF_BOUNDS, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
-        return 0
-    if offset & (size - 1):
-        set_fault(ctx, MISALIGNED, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
-        return 0
-    host: int = load64(ctx + SHARED_BASE) + offset
-    return host
+def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: int) -> int:
+    """Record a stray or misaligned access to shared memory."""
+    kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED
+    set_fault(ctx, kind, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
+    return 1
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
-    """`translate` and `gather` for shared memory, without the detour. 1 on a fault, else 0."""
+    """`translate` and `gather` for 32-bit shared offsets in ADDRESSES, without the detour. 1 on a fault, else 0."""
+    # Inner loops live here: what does not change is read once, and the common case has a loop of its own.
+    size = element_bytes * count
+    base = load64(ctx + SHARED_BASE)
+    limit = load64(ctx + SHARED_SIZE) - size
+    if mask == at.FULL_MASK and size == 4 and element_bytes == 4:
+        for lane in range(32):
+            offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit or offset & 3:
+                return shared_fault(ctx, site, lane, offset, limit, size)
+            store32(warp + at.DATA + 4 * lane, load32(base + offset))
+        return 0
     for lane in range(32):
         if (mask >> lane) & 1:
-            host = shared_host(ctx, warp, site, lane, element_bytes * count)
-            if host == 0:
-                return 1
-            copy_in(host, warp + at.DATA, lane, element_bytes, count)
+            offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit or offset & (size - 1):
+                return shared_fault(ctx, site, lane, offset, limit, size)
+            copy_in(base + offset, warp + at.DATA, lane, element_bytes, count)
     return 0
 
 
 def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
     """The other direction: DATA to shared memory. 1 on a fault, else 0."""
+    size = element_bytes * count
+    base = load64(ctx + SHARED_BASE)
+    limit = load64(ctx + SHARED_SIZE) - size
     for lane in range(32):
         if (mask >> lane) & 1:
-            host = shared_host(ctx, warp, site, lane, element_bytes * count)
-            if host == 0:
-                return 1
-            copy_out(host, warp + at.DATA, lane, element_bytes, count)
+            offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit or offset & (size - 1):
+                return shared_fault(ctx, site, lane, offset, limit, size)
+            copy_out(base + offset, warp + at.DATA, lane, element_bytes, count)
     return 0
 
 
