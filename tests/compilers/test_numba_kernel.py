@@ -1,0 +1,93 @@
+"""Numba kernels compile to PTX without a GPU, with the options of their dispatchers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from numba import cuda
+from sample_kernels import ARCH, SAMPLES, STAGED_ARGS, buffer, line_of, staged, twice
+
+from harness.compilers import compile_kernel
+from harness.errors import CompileError, PlanError
+
+
+def test_numba_compiles_to_ptx() -> None:
+    compiled = compile_kernel(staged, STAGED_ARGS, ARCH)
+    assert (compiled.name, compiled.backend, compiled.arch) == ("staged", "numba", ARCH)
+    assert f".entry {compiled.entry}(" in compiled.ptx
+    assert compiled.signature == ("array(float32, 1d, C)", "array(float32, 2d, C)", "float32", "int32")
+    assert len(compiled.parameters) == 7 + 9 + 1 + 1
+    assert len(re.findall(r"\.shared .*\[128\]", compiled.ptx)) == 2
+
+
+def test_numba_line_table_names_the_users_lines_inside_of_device_functions_too() -> None:
+    ptx = compile_kernel(staged, STAGED_ARGS, ARCH).ptx
+    assert f'"{SAMPLES}"' in ptx
+    for text in ("tile[0, cuda.threadIdx.x] = x[i, 0]", "    return x * np.float32(2)"):
+        assert re.search(rf"\.loc\s+\d+ {line_of(text)} ", ptx), text
+
+
+def test_dispatcher_options_are_honoured() -> None:
+    def divides(y, a):  # type: ignore[no-untyped-def]
+        y[0] = a / y[1]
+
+    args = (buffer(2), np.float32(1))
+    exact = compile_kernel(cuda.jit(divides), args, ARCH).ptx
+    fast = compile_kernel(cuda.jit(fastmath=True)(divides), args, ARCH).ptx
+    assert "div.rn.f32" in exact
+    assert "div.approx" in fast
+    bounded = compile_kernel(cuda.jit(launch_bounds=(96, 2))(divides), args, ARCH).ptx
+    assert re.search(r"\.maxntid\s+96", bounded)
+    unoptimised = compile_kernel(cuda.jit(opt=False)(divides), args, ARCH).ptx
+    assert len(unoptimised) > 1.5 * len(exact)
+    assert compile_kernel(cuda.jit(max_registers=24)(divides), args, ARCH).max_registers == 24
+
+
+def test_numba_errors_carry_numbas_message_and_the_users_line() -> None:
+    @cuda.jit
+    def untypable(y):  # type: ignore[no-untyped-def]
+        y[0] = y.no_such_attribute
+
+    with pytest.raises(CompileError) as caught:
+        compile_kernel(untypable, (buffer(1),), ARCH)
+    message = str(caught.value)
+    assert "no_such_attribute" in message
+    assert __file__ in message
+    assert f"line {line_of('y[0] = y.no_such_attribute', __file__)}" in message
+    assert "\x1b" not in message
+
+
+def test_colours_are_taken_out_of_numbas_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("\x1b[1m\x1b[31mred\x1b[0m and plain")
+
+    monkeypatch.setattr(cuda, "compile_ptx", fail)
+    with pytest.raises(CompileError, match=r"(?m)^red and plain$"):
+        compile_kernel(cuda.jit(staged.py_func), STAGED_ARGS, ARCH)
+
+
+def test_what_cannot_be_honoured_is_said() -> None:
+    def body(y):  # type: ignore[no-untyped-def]
+        y[0] = 1
+
+    with pytest.raises(CompileError, match=r"links helper\.cu"):
+        compile_kernel(cuda.jit(link=["helper.cu"])(body), (buffer(1),), ARCH)
+    with pytest.raises(CompileError, match="extensions="):
+        compile_kernel(cuda.jit(extensions=[object()])(body), (buffer(1),), ARCH)
+    with pytest.raises(PlanError, match="device function"):
+        compile_kernel(twice, (np.float32(1),), ARCH)
+    with pytest.raises(PlanError, match=r"kernel body is a function; it has to be a cupy\.RawKernel or"):
+        compile_kernel(body, (buffer(1),), ARCH)
+
+
+def test_a_foreign_function_is_said_to_be_missing() -> None:
+    foreign = cuda.declare_device("foreign", "float32(float32)")
+
+    @cuda.jit
+    def calls(y):  # type: ignore[no-untyped-def]
+        y[0] = foreign(y[1])
+
+    with pytest.raises(CompileError, match="calls foreign, which would have to be linked"):
+        compile_kernel(calls, (buffer(2),), ARCH)

@@ -1,0 +1,89 @@
+"""Registers, spills and shared memory, as ptxas reports them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import cupy
+import pytest
+from sample_kernels import ARCH, AXPY_ARGS, axpy, buffer
+
+from harness.compilers import compile_kernel
+from harness.compilers.ptxas import Resources, find_ptxas, resources
+from harness.errors import CompileError
+
+
+def test_ptxas_reports_resources() -> None:
+    code = """
+    extern "C" __global__ void heavy(volatile float* y, int n) {
+        __shared__ float tile[100];
+        float x[64];
+        for (int i = 0; i < 64; ++i) x[i] = y[i * 7 + threadIdx.x];
+        for (int k = 0; k < n; ++k) for (int i = 0; i < 64; ++i) x[i] = x[i] * x[(i + 1) % 64] + k;
+        float s = 0; for (int i = 0; i < 64; ++i) s += x[i];
+        tile[n] = s; __syncthreads(); y[0] = tile[n + 1];
+    }
+    extern "C" __global__ void light(float* y) { y[0] = 1; }
+    """
+    compiled = compile_kernel(cupy.RawKernel(code, "heavy"), (buffer(1), 1), ARCH)
+    free = resources(compiled.ptx, ARCH, "heavy")
+    light = resources(compiled.ptx, ARCH, "light")
+    tight = resources(compiled.ptx, ARCH, "heavy", max_registers=32)
+    if free is None or light is None or tight is None:
+        pytest.skip("no ptxas is installed that reads this PTX")
+    assert free.shared_bytes == 400
+    assert light.shared_bytes == 0
+    assert (free.spill_load_bytes, free.spill_store_bytes) == (0, 0)
+    assert light.registers < 32 < free.registers
+    assert tight.registers <= 32
+    assert tight.spill_load_bytes > 0
+    assert tight.stack_bytes > 0
+
+
+def test_ptxas_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptx = compile_kernel(axpy(), AXPY_ARGS, ARCH).ptx
+    first = resources(ptx, ARCH, "axpy")
+    if first is None:
+        pytest.skip("no ptxas is installed that reads this PTX")
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(subprocess, "run", never)
+    assert resources(ptx, ARCH, "axpy") == first
+
+
+def test_ptxas_rejection_is_shown() -> None:
+    if find_ptxas() is None:
+        pytest.skip("ptxas is not installed")
+    with pytest.raises(CompileError, match=r"(?s)ptxas rejects.*kernel\.ptx.*Missing \.version"):
+        resources("garbage", ARCH, "axpy")
+
+
+def test_a_ptxas_that_is_older_than_the_ptx_knows_nothing() -> None:
+    ptx = compile_kernel(axpy(), AXPY_ARGS, ARCH).ptx
+    assert resources(re.sub(r"\.version \d+\.\d+", ".version 99.0", ptx), ARCH, "axpy") is None
+
+
+def test_without_ptxas_resources_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.compilers import ptxas
+
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda: None)
+    assert resources("anything", ARCH, "axpy") is None
+
+
+def test_resources_are_read_from_older_reports() -> None:
+    from harness.compilers.ptxas import _parse
+
+    log = """ptxas info    : Compiling entry function 'other' for 'sm_80'
+ptxas info    : Function properties for other
+    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 10 registers, 24 bytes cumulative stack size, 352 bytes cmem[0]
+ptxas info    : Compiling entry function 'f' for 'sm_80'
+ptxas info    : Function properties for f
+    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 400 bytes smem, 352 bytes cmem[0], 8 bytes cmem[2]
+"""
+    assert _parse(log, "f") == Resources(255, 12, 20, 400, 16, 360)
+    assert _parse(log, "other") == Resources(10, 4, 4, 0, 24, 352)

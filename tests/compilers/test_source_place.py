@@ -1,0 +1,62 @@
+"""Compile errors and line tables name the user's own file and line."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import cupy
+import pytest
+from sample_kernels import ARCH, AXPY_ARGS, SAMPLES, axpy, buffer, line_of
+
+from harness.compilers import compile_kernel
+from harness.errors import CompileError
+
+
+def test_line_table_names_the_users_file_and_line() -> None:
+    compiled = compile_kernel(axpy(), AXPY_ARGS, ARCH)
+    assert f'.file\t1 "{SAMPLES}"' in compiled.ptx
+    assert re.search(rf"\.loc\s+1 {line_of('y[i] += a * x[i] * SCALE')} ", compiled.ptx)
+
+
+def test_compile_error_carries_the_log_with_the_users_line() -> None:
+    code = r"""
+    extern "C" __global__ void broken(float* y) {
+        y[0] = undeclared_here;
+    }
+    """
+    kernel = cupy.RawKernel(code, "broken")
+    line = line_of("y[0] = undeclared_here;", __file__)
+    with pytest.raises(CompileError) as caught:
+        compile_kernel(kernel, (buffer(1),), ARCH)
+    assert 'identifier "undeclared_here" is undefined' in str(caught.value)
+    assert f"{__file__}({line}): error" in str(caught.value)
+
+
+def test_a_source_that_is_in_no_file_keeps_its_own_lines() -> None:
+    code = "\n".join(["", 'extern "C" __global__ void broken(float* y) {', "    y[0] = " + "not" + "_there;", "}"])
+    with pytest.raises(CompileError, match=r"broken\.cu\(3\): error"):
+        compile_kernel(cupy.RawKernel(code, "broken"), (buffer(1),), ARCH)
+
+
+def test_a_cuda_file_beside_the_module_is_named_in_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernel.cu").write_text('// a comment\nextern "C" __global__ void f(float* y) {\n    y[0] = oops;\n}\n')
+    (tmp_path / "module_beside_kernel.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("module_beside_kernel")
+    try:
+        kernel = cupy.RawKernel("#define N 3\n" + (tmp_path / "kernel.cu").read_text(), "f")
+        with pytest.raises(CompileError, match=re.escape(f"{tmp_path}/kernel.cu(3): error")):
+            compile_kernel(kernel, (buffer(1),), ARCH)
+    finally:
+        del sys.modules["module_beside_kernel"]
+
+
+def test_a_users_own_line_directive_stands() -> None:
+    code = r"""#line 70 "mine.cu"
+    extern "C" __global__ void f(float* y) { y[0] = oops; }
+    """
+    with pytest.raises(CompileError, match=r"mine\.cu\(70\): error"):
+        compile_kernel(cupy.RawKernel(code, "f"), (buffer(1),), ARCH)
