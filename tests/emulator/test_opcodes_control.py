@@ -279,6 +279,45 @@ def test_structures_by_value_and_calls_without_a_result():
     assert counter[0] == 32
 
 
+def test_parameters_of_bytes_of_mixed_widths_and_by_address():
+    """Pieces that overlap, signed bytes, and a structure that the callee indexes with what only it knows."""
+    functions = """
+    .func (.param .align 8 .b8 result[16]) mix(.param .align 8 .b8 given[16]) {
+        .reg .b32 a, b; .reg .b64 c; .reg .b16 h;
+        ld.param.s8 a, [given+3]; ld.param.u16 b, [given+4]; add.u32 a, a, b; st.param.b32 [result], a;
+        ld.param.u8 h, [given+7]; st.param.b8 [result+4], h;
+        ld.param.v2.b8 {h, _}, [given+8]; st.param.b8 [result+5], h;
+        ld.param.b64 c, [given]; st.param.b64 [result+8], c; ret;
+    }
+    .func (.param .b32 result) pick(.param .align 8 .b8 given[16], .param .b32 index) {
+        .reg .b64 base, place; .reg .b32 n;
+        mov.b64 base, given; ld.param.u32 n, [index]; mul.wide.u32 place, n, 4; add.u64 place, place, base;
+        ld.param.u32 n, [place]; st.param.b32 [result], n; ret;
+    }
+    """
+    out = np.zeros((32, 5), dtype=np.uint32)
+    run_body(
+        """
+        mul.wide.u32 q1, tid, 20; add.u64 q1, q1, out; mul.wide.u32 q2, tid, 0x9E3779B1; not.b64 q3, q2;
+        { .param .align 8 .b8 g[16]; .param .align 8 .b8 r[16]; st.param.b64 [g], q2; st.param.v2.b32 [g+8], {tid, tid};
+          call.uni (r), mix, (g); ld.param.b32 r1, [r]; ld.param.u16 r2, [r+4]; ld.param.b64 q4, [r+8]; }
+        { .param .align 8 .b8 g[16]; .param .b32 i; .param .b32 r; st.param.b64 [g], q2; st.param.b64 [g+8], q3;
+          and.b32 r3, tid, 3; st.param.b32 [i], r3; call.uni (r), pick, (g, i); ld.param.b32 r3, [r]; }
+        st.global.u32 [q1], r1; st.global.u32 [q1+4], r2; mov.b64 {r4, r5}, q4; st.global.u32 [q1+8], r4;
+        st.global.u32 [q1+12], r5; st.global.u32 [q1+16], r3;
+        """,
+        {"out": out},
+        functions,
+    )
+    for lane in range(32):
+        word = lane * 0x9E3779B1
+        given = word.to_bytes(8, "little") + lane.to_bytes(4, "little") * 2
+        wide = given[:8] + (word ^ (1 << 64) - 1).to_bytes(8, "little")
+        total = (given[3] - 256 * (given[3] > 127) + int.from_bytes(given[4:6], "little")) % (1 << 32)
+        picked = int.from_bytes(wide[4 * (lane % 4) :][:4], "little")
+        assert out[lane].tolist() == [total, given[7] | given[8] << 8, word % (1 << 32), word >> 32, picked], lane
+
+
 def test_a_function_has_one_shared_variable_however_often_it_is_called():
     """And it is not the caller's, though that has the same name."""
     out = run(
@@ -350,21 +389,24 @@ def test_coordinates_and_sizes():
         np.testing.assert_array_equal(out[:, index], np.broadcast_to(wanted, thread.shape), err_msg=name)
 
 
-def test_clocks_go_forward():
+def test_clocks_tick_once_per_instruction():
     out = run(
         """
-        mov.u32 r1, %clock; mov.u64 q1, %clock64;
+        mov.u32 r1, %clock; mov.u64 q1, %clock64; mov.u64 q2, %globaltimer; sub.u64 q2, q2, q1; cvt.u32.u64 r5, q2;
         mov.b32 r2, 0; AGAIN: add.u32 r2, r2, 1; setp.lt.u32 p1, r2, 9; @p1 bra AGAIN;
-        mov.u32 r3, %clock; sub.u32 r3, r3, r1; mov.u64 q2, %globaltimer; setp.gt.u64 p2, q2, q1; selp.u32 r4, 1, 0, p2;
-        st.global.u32 [q30], r3; st.global.u32 [q30+128], r4;
+        mov.u32 r3, %clock; sub.u32 r3, r3, r1; mov.u64 q3, %globaltimer; setp.gt.u64 p2, q3, q1; selp.u32 r4, 1, 0, p2;
+        st.global.u32 [q30], r3; st.global.u32 [q30+128], r4; st.global.u32 [q30+256], r5;
         """,
-        rows=2,
+        rows=3,
     )
-    assert (out[0] >= 9 * 3).all() and (out[1] == 1).all()
+    assert set(out[0].tolist()) == {5 + 9 * 3 + 1}
+    assert set(out[1].tolist()) == set(out[2].tolist()) == {1}
 
 
 def test_broken_branches_are_refused():
     with pytest.raises(CompileError, match="NOWHERE"):
         run("bra NOWHERE;")
+    with pytest.raises(UnsupportedInstruction, match=r"initialised with an address \('counter' at PTX line 5\)"):
+        run("", declarations=".global .u64 pointer = counter;")
     with pytest.raises(UnsupportedInstruction, match=r"'brx.idx' at PTX line \d+"):
         run("brx.idx tid, NOTABLE; NOTABLE:")

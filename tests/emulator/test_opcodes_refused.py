@@ -106,7 +106,7 @@ def shapes() -> tuple[dict[str, PtxType], list[Instruction]]:
 def refusal(registers: dict[str, PtxType], instruction: Instruction) -> str | None:
     """Why the instruction is refused, or None where code comes of it."""
     lanes = Lanes(registers, Storage())
-    lanes.begin_block("%mask")
+    lanes.begin_block("%mask", 1)
     try:
         emitter = emitter_for(instruction)
         lanes.guard(instruction)

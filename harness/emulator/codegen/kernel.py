@@ -8,7 +8,7 @@ jumps directly, unless others wait at or before the target: then it goes through
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.emulator.codegen.facts import KernelFacts, ModuleVariable, Parameter, Site
 from harness.emulator.codegen.integer import CARRY
@@ -17,17 +17,15 @@ from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.table import emitter_for
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
+from harness.emulator.ptx.call_parameters import lower_call_parameters
 from harness.emulator.ptx.inline import inline_calls
 from harness.emulator.ptx.instructions import (
-    Address,
     Function,
     Instruction,
     Module,
     Reg,
-    Statement,
     Symbol,
     Variable,
-    Vector,
 )
 from harness.emulator.ptx.types import TYPES
 from harness.errors import CompileError
@@ -49,7 +47,8 @@ def generate(module: Module, entry: str) -> KernelCode:
     function = module.functions.get(entry)
     if function is None or function.body is None or not function.is_entry:
         raise CompileError(f"the PTX has no kernel '{entry}'")
-    flat = _parameters_as_registers(inline_calls(module, function))
+    flat = inline_calls(module, function)
+    lower_call_parameters(flat)
     flat.registers[CARRY] = TYPES["pred"]
     storage, shared, local, variables = _place_variables(module, flat)
     parameters = _place_parameters(flat, storage)
@@ -87,39 +86,6 @@ def _live_at_entry(graph: Graph, live_out: list[set[str]]) -> set[str]:
         reads, writes = registers_of(instruction)
         live = (live - writes if instruction.predicate is None else live | writes) | reads
     return {name for name in live if not name.startswith("%") or "." not in name}
-
-
-def _parameters_as_registers(function: Function) -> Function:
-    """`.param` variables of inlined calls -> registers, one for each offset; st.param and ld.param -> mov."""
-    local = {v.name for v in function.variables.values() if v.space == "param"}
-    if not local:
-        return function
-    body: list[Statement] = []
-    for statement in function.body or ():
-        if isinstance(statement, Instruction) and statement.opcode in ("ld", "st") and "param" in statement.modifiers:
-            address = statement.operands[0 if statement.opcode == "st" else 1]
-            if isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in local:
-                body += _moves(function, statement, address.base.name, address.offset)
-                continue
-        body.append(statement)
-    function.body = body
-    return function
-
-
-def _moves(function: Function, access: Instruction, name: str, offset: int) -> list[Instruction]:
-    kind = TYPES[access.modifiers[-1]]
-    if kind.bits < 16:
-        raise access.unsupported("parameters of one byte")
-    value = access.operands[1 if access.opcode == "st" else 0]
-    moves = []
-    for index, item in enumerate(value.items if isinstance(value, Vector) else (value,)):
-        register = f"%{name}+{offset + index * kind.size_bytes}"
-        known = function.registers.setdefault(register, kind)
-        if known.total_bits != kind.total_bits:
-            raise access.unsupported("a parameter that is written and read in different widths")
-        pair = (Reg(register), item) if access.opcode == "st" else (item, Reg(register))
-        moves.append(replace(access, opcode="mov", modifiers=(f"b{kind.total_bits}",), operands=pair))
-    return moves
 
 
 def _align(offset: int, align: int) -> int:
@@ -236,8 +202,9 @@ class _Writer:
     def _block(self, number: int, block: Block) -> None:
         lanes = self._lanes
         lanes.label(f"block{number}")
-        lanes.begin_block(lanes.op("load i32, ptr %mask.slot"))
-        self._count(len(block.body) + (block.branch is not None))
+        instructions = len(block.body) + (block.branch is not None)
+        lanes.begin_block(lanes.op("load i32, ptr %mask.slot"), instructions)
+        self._count(instructions)
         for instruction in block.body:
             emit = emitter_for(instruction)
             lanes.guard(instruction)

@@ -46,6 +46,8 @@ class Lanes(Vocabulary):
         self.preludes: set[str] = set()
         self.pointers: dict[str, str] = {}
         """Name -> expression of pointers into the context and the warp, for the function's entry."""
+        self.instructions_left = 0
+        """Instructions of the block behind the one that is being emitted; `STEPS` counts them already."""
         self.mask = ""
         """i32: the lanes that run this block."""
         self.register_bytes = 0
@@ -103,9 +105,10 @@ class Lanes(Vocabulary):
 
     # Blocks ---------------------------------------------------------------------------------------------------------
 
-    def begin_block(self, mask: str) -> None:
-        """Forget all register values; `mask` is the i32 of active lanes."""
+    def begin_block(self, mask: str, instructions: int) -> None:
+        """Forget all register values; `mask` is the i32 of active lanes, `instructions` the length of the block."""
         self.mask = mask
+        self.instructions_left = instructions
         self._mask_lanes = self.lanes_of(mask)
         self._values.clear()
         self._dirty.clear()
@@ -134,6 +137,7 @@ class Lanes(Vocabulary):
     def guard(self, instruction: Instruction) -> None:
         """From here to the next `guard`, writes and memory accesses happen where the instruction's predicate holds."""
         self.instruction = instruction
+        self.instructions_left -= 1
         self._guard = None
         if instruction.predicate is not None:
             lanes = self.use(instruction.predicate, "i1")

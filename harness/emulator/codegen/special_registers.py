@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.emulator.codegen import lane_tables
@@ -40,11 +39,7 @@ _TABLES = {
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0, "%cluster_ctarank": 0, "%cluster_nctarank": 1}
 _CONSTANTS |= {f"%cluster_ctaid.{axis}": 0 for axis in "xyz"} | {f"%cluster_nctaid.{axis}": 1 for axis in "xyz"}
 _CONSTANTS |= {"%is_explicit_cluster": 0}
-_CLOCKS: dict[str, Callable[[str], str]] = {
-    "%clock": lambda steps: f"trunc i64 {steps} to i32",
-    "%clock64": lambda steps: f"add i64 {steps}, 0",
-    "%globaltimer": lambda steps: f"add i64 {steps}, 0",
-}
+_CLOCKS = ("%clock", "%clock64", "%globaltimer")
 """Clocks tick once per instruction of the warp: monotonic and the same in every run."""
 
 
@@ -60,8 +55,8 @@ def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
     if name in _CONSTANTS:
         return f"splat (i32 {_CONSTANTS[name]})", "i32"
     if name in _CLOCKS:
-        element = "i32" if name == "%clock" else "i64"
-        return lanes.spread(element, lanes.op(_CLOCKS[name](lanes.slot("STEPS")))), element
+        now = lanes.op(f"sub i64 {lanes.slot('STEPS')}, {lanes.instructions_left}")
+        return lanes.spread("i64", now), "i64"
     if lanes.instruction is not None:
         raise lanes.instruction.unsupported(f"the register '{name}', which is neither declared nor emulated")
     raise UnsupportedInstruction(f"the emulator does not support the register '{name}'")

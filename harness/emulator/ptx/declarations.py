@@ -8,7 +8,7 @@ import struct
 from harness.emulator.ptx.instructions import Variable
 from harness.emulator.ptx.token_stream import TokenStream
 from harness.emulator.ptx.types import TYPES, PtxType
-from harness.errors import CompileError
+from harness.errors import CompileError, UnsupportedInstruction
 
 LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}
@@ -98,7 +98,10 @@ class Declarations(TokenStream):
     def _initial_value(self, element: PtxType) -> int:
         token = self.peek()
         if token.kind == "word":
-            raise CompileError(f"PTX line {token.line}: a variable initialised with the address of '{token.text}'")
+            raise UnsupportedInstruction(
+                f"the emulator does not support a variable initialised with an address ('{token.text}' at PTX line "
+                f"{token.line}): a pointer to another variable or to a function"
+            )
         literal = self.literal()
         if not element.is_float or literal.float_bits == element.bits:
             return literal.value
