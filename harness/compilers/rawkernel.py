@@ -76,9 +76,8 @@ def _with_cupys_paths(options: tuple[str, ...]) -> tuple[str, ...]:
 
     try:
         return tuple(core.assemble_cupy_compiler_options(options))
-    except RuntimeError as error:  # CUDA's headers not found where CuPy looks; ours are searched next
-        del error
-        return (*options, "--std=c++17") if not any("-std=" in o for o in options) else options
+    except RuntimeError:  # no CUDA headers where CuPy looks; ours are searched next
+        return options if any("-std=" in option for option in options) else (*options, "--std=c++17")
 
 
 def _split_options(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
