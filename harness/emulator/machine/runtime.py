@@ -211,11 +211,10 @@ def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: int) -> int:
+def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: int) -> None:
     """Record a stray or misaligned access to shared memory."""
     kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED
     set_fault(ctx, kind, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
-    return 1
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
@@ -228,14 +227,16 @@ def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, c
         for lane in range(32):
             offset = load32(warp + at.ADDRESSES + 4 * lane)
             if offset > limit or offset & 3:
-                return shared_fault(ctx, site, lane, offset, limit, size)
+                shared_fault(ctx, site, lane, offset, limit, size)
+                return 1
             store32(warp + at.DATA + 4 * lane, load32(base + offset))
         return 0
     for lane in range(32):
         if (mask >> lane) & 1:
             offset = load32(warp + at.ADDRESSES + 4 * lane)
             if offset > limit or offset & (size - 1):
-                return shared_fault(ctx, site, lane, offset, limit, size)
+                shared_fault(ctx, site, lane, offset, limit, size)
+                return 1
             copy_in(base + offset, warp + at.DATA, lane, element_bytes, count)
     return 0
 
@@ -249,7 +250,8 @@ def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, 
         if (mask >> lane) & 1:
             offset = load32(warp + at.ADDRESSES + 4 * lane)
             if offset > limit or offset & (size - 1):
-                return shared_fault(ctx, site, lane, offset, limit, size)
+                shared_fault(ctx, site, lane, offset, limit, size)
+                return 1
             copy_out(base + offset, warp + at.DATA, lane, element_bytes, count)
     return 0
 
