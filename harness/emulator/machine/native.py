@@ -75,10 +75,10 @@ def compile_ir(ir: str) -> bytes:
 
 def _runtime_key() -> tuple[str, ...]:
     """Found from files, so that a warm start does not import Numba."""
-    here = Path(__file__).parent
-    names = ("layout.py", "runtime.py", "../memory/raw.py", "../memory/sectors.py")
-    texts = [(here / name).read_bytes() for name in names]
-    return (hashlib.sha256(b"\0".join(texts)).hexdigest(), version("numba"), *host_key())
+    emulator = Path(__file__).parents[1]
+    sources = sorted([*emulator.glob("machine/*.py"), *emulator.glob("memory/*.py")])
+    texts = b"\0".join(source.read_bytes() for source in sources)
+    return hashlib.sha256(texts).hexdigest(), version("numba"), *host_key()
 
 
 def _build_runtime() -> bytes:

@@ -1,0 +1,192 @@
+"""Thread blocks one after the other, their warps in turns, barriers between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.context import (
+    BARRIERS,
+    BLOCK,
+    CLEAR_REGISTERS,
+    CTAID_X,
+    CTAID_Y,
+    CTAID_Z,
+    ENTRY,
+    LOCAL_BASE,
+    LOCAL_SIZE,
+    LOCALS,
+    NCTAID_X,
+    NCTAID_Y,
+    ORDER,
+    SEED,
+    SHARED_BASE,
+    SHARED_SIZE,
+    STEPS,
+    STOP_AT,
+    THREADS,
+    WARP_BYTES,
+    WARP_COUNT,
+    WARP_INDEX,
+    WARP_INSTRUCTIONS,
+    WARPS,
+    set_fault,
+)
+from harness.emulator.memory.raw import fill_ones, load32, load64, store32, store64
+
+DEADLOCK = at.FAULT["barrier deadlock"]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def call_warp(typingctx: Any, entry: Any, context_address: Any, warp: Any) -> Any:
+    """Run one warp's generated code until it exits, waits or faults."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i64 = ir.IntType(64)
+        function = ir.FunctionType(ir.IntType(32), (i64, i64))
+        pointer = builder.inttoptr(args[0], function.as_pointer())
+        return builder.zext(builder.call(pointer, args[1:]), i64)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def start_block(ctx: int, block: int) -> None:
+    """Coordinates, hostile memory, and every warp at the first block of code."""
+    grid_x = load64(ctx + NCTAID_X)
+    grid_y = load64(ctx + NCTAID_Y)
+    store64(ctx + BLOCK, block)
+    store64(ctx + CTAID_X, block % grid_x)
+    store64(ctx + CTAID_Y, (block // grid_x) % grid_y)
+    store64(ctx + CTAID_Z, block // (grid_x * grid_y))
+    fill_ones(load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE))
+    warps = load64(ctx + WARP_COUNT)
+    fill_ones(load64(ctx + LOCALS), load64(ctx + LOCAL_SIZE) * 32 * warps)
+    for slot in range(at.BARRIER_SLOTS):
+        store64(load64(ctx + BARRIERS) + 8 * slot, 0)
+    threads = load64(ctx + THREADS)
+    width = load64(ctx + WARP_BYTES)
+    for index in range(warps):
+        warp = load64(ctx + WARPS) + index * width
+        lanes = threads - 32 * index
+        started = 0xFFFFFFFF if lanes >= 32 else (1 << lanes) - 1
+        for lane in range(32):
+            store32(warp + at.PCS + 4 * lane, 0 if (started >> lane) & 1 else at.EXITED_PC)
+        store32(warp + at.ALIVE, started)
+        store32(warp + at.STARTED, started)
+        store32(warp + at.STATUS, at.READY)
+        store64(warp + at.SAVED_STEPS, 0)
+        if load64(ctx + CLEAR_REGISTERS):
+            fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
+    shuffle_warps(ctx, block, warps)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def shuffle_warps(ctx: int, block: int, warps: int) -> None:
+    """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the block."""
+    order = load64(ctx + ORDER)
+    for index in range(warps):
+        store32(order + 4 * index, index)
+    seed = load64(ctx + SEED)
+    if seed == 0:
+        return
+    state = (seed * 0x5851F42D4C957F2D + block * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF
+    for index in range(warps - 1, 0, -1):
+        state = (state * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
+        other = (state >> 33) % (index + 1)
+        held = load32(order + 4 * index)
+        store32(order + 4 * index, load32(order + 4 * other))
+        store32(order + 4 * other, held)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def population(bits: int) -> int:
+    """How many of the low 32 bits are set."""
+    total = 0
+    for lane in range(32):
+        total += (bits >> lane) & 1
+    return total
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def waits_at(warp: int, number: int) -> bool:
+    """Whether a warp waits at this barrier."""
+    here = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
+    return bool(here and load32(warp + at.STATUS) == at.AT_BARRIER)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def arrive(ctx: int, warp: int) -> None:
+    """Count a warp in at its barrier; the one that completes it releases all who wait there, and their vote."""
+    number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
+    slot = load64(ctx + BARRIERS) + 8 * number
+    wanted = load32(warp + at.BARRIER_THREADS)
+    if wanted == 0:
+        wanted = load64(ctx + WARP_COUNT) * 32
+    arrived = load64(slot) + 32
+    store64(slot, arrived)
+    if arrived < wanted:
+        return
+    store64(slot, 0)
+    votes, all_of, any_of = 0, 1, 0
+    width = load64(ctx + WARP_BYTES)
+    for index in range(load64(ctx + WARP_COUNT)):
+        other = load64(ctx + WARPS) + index * width
+        if waits_at(other, number):
+            started = load32(other + at.STARTED)
+            bits = load32(other + at.VOTE_BITS) & started
+            votes += population(bits)
+            all_of &= 1 if bits == started else 0
+            any_of |= 1 if bits != 0 else 0
+    for index in range(load64(ctx + WARP_COUNT)):
+        other = load64(ctx + WARPS) + index * width
+        if waits_at(other, number):
+            kind = load32(other + at.VOTE_KIND)
+            store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
+            store32(other + at.STATUS, at.READY)
+
+
+def run_blocks(ctx: int, first: int, last: int) -> int:
+    """Run thread blocks `first` up to, not including, `last` to their end. 1 where one of them faulted, else 0."""
+    entry = load64(ctx + ENTRY)
+    warps = load64(ctx + WARP_COUNT)
+    width = load64(ctx + WARP_BYTES)
+    order = load64(ctx + ORDER)
+    for block in range(first, last):
+        # Another worker met a fault in an earlier block: what follows it does not count.
+        if block > load64(load64(ctx + STOP_AT)):
+            return 0
+        start_block(ctx, block)
+        exited = 0
+        while exited < warps:
+            progress = 0
+            for place in range(warps):
+                index = load32(order + 4 * place)
+                warp = load64(ctx + WARPS) + index * width
+                if load32(warp + at.STATUS) != at.READY:
+                    continue
+                progress = 1
+                store64(ctx + WARP_INDEX, index)
+                store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
+                store64(ctx + STEPS, load64(warp + at.SAVED_STEPS))
+                status = call_warp(entry, ctx, warp)
+                store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
+                if status == at.FAULTED:
+                    return 1
+                if status == at.EXITED:
+                    total = load64(ctx + WARP_INSTRUCTIONS) + load64(ctx + STEPS)
+                    store64(ctx + WARP_INSTRUCTIONS, total)
+                    store32(warp + at.STATUS, at.EXITED)
+                    exited += 1
+                elif status == at.AT_BARRIER:
+                    if load32(warp + at.BARRIER_ARRIVES) == 0:
+                        store32(warp + at.STATUS, at.AT_BARRIER)
+                    arrive(ctx, warp)
+            if progress == 0:
+                set_fault(ctx, DEADLOCK, -1, 0, 0, 0)
+                return 1
+    return 0

@@ -1,0 +1,119 @@
+"""Between memory and the warp's DATA area, where each element of a vector access has a row of 32 lanes."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.context import SHARED_BASE, SHARED_SIZE, set_fault
+from harness.emulator.memory.raw import (
+    load8,
+    load16,
+    load32,
+    load64,
+    store8,
+    store16,
+    store32,
+    store64,
+)
+
+OUT_OF_BOUNDS = at.FAULT["out of bounds"]
+MISALIGNED = at.FAULT["misaligned"]
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def copy_in(host: int, out: int, lane: int, element_bytes: int, count: int) -> None:
+    """One lane's `count` elements -> DATA, where each element has a row of 32 lanes."""
+    for item in range(count):
+        if element_bytes == 4:
+            store32(out + 128 * item + 4 * lane, load32(host + 4 * item))
+        elif element_bytes == 8:
+            store64(out + 256 * item + 8 * lane, load64(host + 8 * item))
+        elif element_bytes == 2:
+            store16(out + 64 * item + 2 * lane, load16(host + 2 * item))
+        else:
+            store8(out + 32 * item + lane, load8(host + item))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def copy_out(host: int, source: int, lane: int, element_bytes: int, count: int) -> None:
+    """The other way."""
+    for item in range(count):
+        if element_bytes == 4:
+            store32(host + 4 * item, load32(source + 128 * item + 4 * lane))
+        elif element_bytes == 8:
+            store64(host + 8 * item, load64(source + 256 * item + 8 * lane))
+        elif element_bytes == 2:
+            store16(host + 2 * item, load16(source + 64 * item + 2 * lane))
+        else:
+            store8(host + item, load8(source + 32 * item + lane))
+
+
+def gather(warp: int, mask: int, element_bytes: int, count: int) -> int:
+    """Copy `count` elements of each active lane from its host address to the warp's DATA area."""
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            copy_in(load64(warp + at.HOSTS + 8 * lane), warp + at.DATA, lane, element_bytes, count)
+    return 0
+
+
+def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
+    """Copy each active lane's elements from the DATA area to its host address; where two meet, the higher lane wins."""
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            copy_out(load64(warp + at.HOSTS + 8 * lane), warp + at.DATA, lane, element_bytes, count)
+    return 0
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: int) -> None:
+    """Record a stray or misaligned access to shared memory."""
+    kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED
+    set_fault(ctx, kind, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
+
+
+def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
+    """`translate` and `gather` for 32-bit shared offsets in ADDRESSES, without the detour. 1 on a fault, else 0."""
+    # Inner loops live here: what does not change is read once, and the common case has a loop of its own.
+    size = element_bytes * count
+    base = load64(ctx + SHARED_BASE)
+    limit = load64(ctx + SHARED_SIZE) - size
+    if mask == at.FULL_MASK and size == 4 and element_bytes == 4:
+        for lane in range(32):
+            offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit or offset & 3:
+                shared_fault(ctx, site, lane, offset, limit, size)
+                return 1
+            store32(warp + at.DATA + 4 * lane, load32(base + offset))
+        return 0
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit or offset & (size - 1):
+                shared_fault(ctx, site, lane, offset, limit, size)
+                return 1
+            copy_in(base + offset, warp + at.DATA, lane, element_bytes, count)
+    return 0
+
+
+def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
+    """The other direction: DATA to shared memory. 1 on a fault, else 0."""
+    size = element_bytes * count
+    base = load64(ctx + SHARED_BASE)
+    limit = load64(ctx + SHARED_SIZE) - size
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit or offset & (size - 1):
+                shared_fault(ctx, site, lane, offset, limit, size)
+                return 1
+            copy_out(base + offset, warp + at.DATA, lane, element_bytes, count)
+    return 0
+
+
+def permute(warp: int) -> int:
+    """DATA[lane] = DATA_2[ADDRESSES[lane]] on 32-bit words: a shuffle whose lanes are known only at run time."""
+    for lane in range(32):
+        source = load32(warp + at.ADDRESSES + 4 * lane) & 31
+        store32(warp + at.DATA + 4 * lane, load32(warp + at.DATA_2 + 4 * source))
+    return 0

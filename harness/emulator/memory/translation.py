@@ -1,0 +1,111 @@
+"""Virtual addresses of a warp's request -> host addresses: checked for bounds and alignment, counted in sectors."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.context import (
+    BUFFER_COUNT,
+    BUFFERS,
+    COUNTERS,
+    LOCAL_BASE,
+    LOCAL_SIZE,
+    PARAMS,
+    PARAMS_SIZE,
+    SHARED_BASE,
+    SHARED_SIZE,
+    VARIABLE_COUNT,
+    VARIABLES,
+    set_fault,
+)
+from harness.emulator.memory.raw import load64, store64
+from harness.emulator.memory.sectors import insert_sector
+
+SPACE_SHARED = at.SPACES["shared"]
+SPACE_LOCAL = at.SPACES["local"]
+OUT_OF_BOUNDS = at.FAULT["out of bounds"]
+MISALIGNED = at.FAULT["misaligned"]
+OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def count(ctx: int, site: int, buffer: int, requests: int, requested: int, sectors: int) -> None:
+    """Add to the counters of one memory instruction and one buffer."""
+    entry = load64(ctx + COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (site * (load64(ctx + BUFFER_COUNT) + 1) + buffer)
+    store64(entry, load64(entry) + requests)
+    store64(entry + 8, load64(entry + 8) + requested)
+    store64(entry + 16, load64(entry + 16) + sectors)
+
+
+def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) -> int:
+    """Virtual addresses of the active lanes -> host addresses, checked and counted. 1 on a fault, else 0."""
+    window = -1
+    base = 0
+    limit = 0
+    start = 0
+    buffer = -1
+    stride = 0
+    distinct = 0
+    lanes = 0
+    words = 1 if size < 4 else size >> 2
+    for lane in range(32):
+        if not (mask >> lane) & 1:
+            continue
+        address = load64(warp + at.ADDRESSES + 8 * lane)
+        if space == SPACE_SHARED:
+            address = (address & 0xFFFFFFFF) | (at.SHARED_WINDOW << at.WINDOW_BITS)
+        elif space == SPACE_LOCAL:
+            address = (address & 0xFFFFFFFF) | (at.LOCAL_WINDOW << at.WINDOW_BITS)
+        here = address >> at.WINDOW_BITS
+        if here != window:
+            if lanes > 0 and buffer >= 0:
+                count(ctx, site, buffer, 0, lanes * size, distinct * words if stride else distinct)
+            distinct = 0
+            stride = 0
+            start = 0
+            window = here
+            fresh = lanes == 0
+            lanes = 0
+            if here == at.SHARED_WINDOW:
+                base, limit, buffer = load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE), -1
+            elif here == at.LOCAL_WINDOW:
+                base, limit = load64(ctx + LOCAL_BASE), load64(ctx + LOCAL_SIZE)
+                buffer = load64(ctx + BUFFER_COUNT)
+                stride = limit
+            elif here == at.PARAM_WINDOW:
+                base, limit, buffer = load64(ctx + PARAMS), load64(ctx + PARAMS_SIZE), -1
+            elif at.FIRST_VARIABLE_WINDOW <= here < at.FIRST_BUFFER_WINDOW:
+                variable = here - at.FIRST_VARIABLE_WINDOW
+                if variable >= load64(ctx + VARIABLE_COUNT):
+                    set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+                    return 1
+                base = load64(load64(ctx + VARIABLES) + 16 * variable)
+                limit = load64(load64(ctx + VARIABLES) + 16 * variable + 8)
+                start, buffer = at.BUFFER_START, -1
+            else:
+                buffer = here - at.FIRST_BUFFER_WINDOW
+                if buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT):
+                    set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+                    return 1
+                base = load64(load64(ctx + BUFFERS) + 16 * buffer)
+                limit = load64(load64(ctx + BUFFERS) + 16 * buffer + 8)
+                start = at.BUFFER_START
+            if fresh and buffer >= 0:
+                count(ctx, site, buffer, 1, 0, 0)
+        offset = (address & OFFSET_MASK) - start
+        if offset < 0 or offset + size > limit:
+            set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+            return 1
+        if address & (size - 1):
+            set_fault(ctx, MISALIGNED, site, lane, address, size)
+            return 1
+        store64(warp + at.HOSTS + 8 * lane, base + offset + lane * stride)
+        if buffer >= 0:
+            # Local memory is interleaved by word: the same offset in all lanes is one row of 128 bytes.
+            sector = (offset >> 2) * 4 + (lane >> 3) if stride else offset >> 5
+            distinct = insert_sector(warp + at.DATA_3, distinct, sector)
+        lanes += 1
+    if lanes > 0 and buffer >= 0:
+        count(ctx, site, buffer, 0, lanes * size, distinct * words if stride else distinct)
+    return 0
