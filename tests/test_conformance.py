@@ -27,10 +27,10 @@ VARIANTS = tuple(discover().registry)
 EXECUTOR = EmulatorExecutor()
 
 # dtype and head_dim are compiled into most kernels and a compilation takes a second or two: there are few pairs to draw
-# from, most of them at an edge: fewer elements than a warp has lanes, not a multiple of 8 or 16, one more than 32.
-KERNELS = (("float32", 64), ("float32", 20), ("float16", 64), ("float16", 7), ("bfloat16", 33))
+# from: rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that.
+KERNELS = (("float32", 64), ("float32", 20), ("float16", 48), ("bfloat16", 33))
 # The rest of the range gets one problem each.
-FURTHER_KERNELS = (("float32", 1), ("bfloat16", 80), ("float16", 128), ("float32", 256))
+FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 256))
 
 LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)), st.integers(1, 150))
 
@@ -105,15 +105,15 @@ def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: in
 
 
 @parametrize_variants()
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_rows_that_see_no_key_give_zero_and_minus_infinity(variant: Variant, dtype: str):
+@pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 64), ("float16", 48)])
+def test_rows_that_see_no_key_give_zero_and_minus_infinity(variant: Variant, dtype: str, head_dim: int):
     # 70 rows and 3 keys: whole tiles of rows see nothing, and the tile with the first seeing row is mixed.
-    problem = Problem(heads=1, q_len=70, kv_len=3, head_dim=64, dtype=dtype, causal=True)
+    problem = Problem(heads=1, q_len=70, kv_len=3, head_dim=head_dim, dtype=dtype, causal=True)
     skip_unsupported(variant, problem)
     inputs = draw_inputs(problem, "normal", 1)
     outputs = run(variant, problem, inputs).outputs
     blind, seeing = slice(None, 67), slice(67, None)
-    assert np.array_equal(outputs["O"][0, 0, blind], np.zeros((67, 64)))
+    assert np.array_equal(outputs["O"][0, 0, blind], np.zeros((67, head_dim)))
     assert np.all(outputs["O"][0, 0, seeing].astype(np.float64) != 0)
     if "lse" in outputs:
         assert np.all(np.isneginf(outputs["lse"][0, 0, blind]))
@@ -162,12 +162,22 @@ EIGHT_KEYS_V = [
 ]
 EIGHT_KEYS_O = [0.920, 2.306, 1.540, 0.452]
 
-TILES = (None, Tile(2, 2), Tile(4, 4), Tile(3, 5))
+# The same for a problem whose scores are given: q picks the first element of each key.
+FOUR_KEYS = Problem(heads=1, q_len=1, kv_len=4, head_dim=4, scale=1.0)
+
+TILES = (None, Tile(2, 2), Tile(4, 4))
 
 
 def example_inputs(problem: Problem, q: object, k: object, v: object) -> dict[str, np.ndarray]:
     shapes = {"Q": (q, problem.q_shape), "K": (k, problem.kv_shape), "V": (v, problem.kv_shape)}
     return {name: np.array(a, NUMPY_DTYPES[problem.dtype]).reshape(shape) for name, (a, shape) in shapes.items()}
+
+
+def given_scores(scores: list[float], values: list[float]) -> dict[str, np.ndarray]:
+    """Inputs of FOUR_KEYS with these scores and, in the first column, these values."""
+    k, v = np.zeros((4, 4)), np.zeros((4, 4))
+    k[:, 0], v[:, 0] = scores, values
+    return example_inputs(FOUR_KEYS, [1, 0, 0, 0], k, v)
 
 
 def tile_argument(variant: Variant, tile: Tile | None) -> dict[str, Tile]:
@@ -191,20 +201,18 @@ def test_worked_example_of_eight_keys(variant: Variant, tile: Tile | None):
 @parametrize_variants()
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_worked_example_of_four_keys(variant: Variant, tile: Tile | None):
-    problem = Problem(heads=1, q_len=1, kv_len=4, head_dim=1, scale=1.0)
-    skip_unsupported(variant, problem)
-    inputs = example_inputs(problem, [1], [2, 3, 5, 4], [10, 20, 30, 40])
-    output = run(variant, problem, inputs, **tile_argument(variant, tile)).outputs["O"]
-    assert abs(float(output.item()) - 30.86) <= 0.005
+    skip_unsupported(variant, FOUR_KEYS)
+    inputs = given_scores([2, 3, 5, 4], [10, 20, 30, 40])
+    output = run(variant, FOUR_KEYS, inputs, **tile_argument(variant, tile)).outputs["O"].reshape(-1)
+    np.testing.assert_allclose(output, [30.86, 0, 0, 0], rtol=0, atol=0.005)
 
 
 @parametrize_variants()
 @pytest.mark.parametrize("tile", [None, Tile(2, 2)], ids=str)
 def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: Tile | None):
-    problem = Problem(heads=1, q_len=1, kv_len=4, head_dim=1, scale=1.0)
-    skip_unsupported(variant, problem)
-    inputs = example_inputs(problem, [1], [1, 2, 3, 4], [1, 1, 1, 1])
-    outputs = run(variant, problem, inputs, **tile_argument(variant, tile)).outputs
+    skip_unsupported(variant, FOUR_KEYS)
+    inputs = given_scores([1, 2, 3, 4], [1, 1, 1, 1])
+    outputs = run(variant, FOUR_KEYS, inputs, **tile_argument(variant, tile)).outputs
     if "lse" not in outputs:
         pytest.skip("it stores no log-sum-exp")
     denominator = math.exp(float(outputs["lse"].item()) - 4)
@@ -214,7 +222,7 @@ def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: Til
 
 
 @parametrize_variants()
-@pytest.mark.parametrize("tile", [Tile(2, 2), Tile(3, 5), Tile(16, 40)], ids=str)
+@pytest.mark.parametrize("tile", [Tile(2, 2), Tile(4, 4), Tile(3, 5)], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_any_tile_sizes_give_the_answer(variant: Variant, tile: Tile, causal: bool):
     problem = Problem(heads=2, kv_heads=1, q_len=9, kv_len=23, head_dim=4, causal=causal)
