@@ -47,7 +47,8 @@ FORMS: dict[str, tuple[int, Model]] = {
 for kind in ("u32", "s32", "u64", "s64"):
     bits = int(kind[1:])
     value = (lambda x, bits=bits: signed(x, bits)) if kind[0] == "s" else (lambda x: x)
-    FORMS[f"add.{kind}"] = (bits, lambda old, x: old + x)
+    if kind != "s64":
+        FORMS[f"add.{kind}"] = (bits, lambda old, x: old + x)
     FORMS[f"min.{kind}"] = (bits, lambda old, x, value=value: min(old, x, key=value))
     FORMS[f"max.{kind}"] = (bits, lambda old, x, value=value: max(old, x, key=value))
 for bits in (32, 64):

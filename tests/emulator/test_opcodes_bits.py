@@ -189,6 +189,8 @@ def inserted(field: int, into: int, start: int, length: int, bits: int) -> int:
 def test_bit_fields_of_odd_lengths(bits: int):
     a, b = integers(bits, 2, random=400)
     start, length = odd_lengths(bits, a.size), odd_lengths(bits, a.size)
+    if bits == 64:  # Larger ones are not defined, and an H200 takes 8 bits of them in the 32-bit forms only.
+        start, length = start & np.uint32(0xFF), length & np.uint32(0xFF)
     word = f"b{bits}"
     checks: list[Check] = []
     for kind in "us":

@@ -103,7 +103,7 @@ def test_minimum_and_maximum(kind: str):
             checks.append((case(f"{name}.ftz.f32 d, a, b;", word, a, b), (each_float(form, flushed, a, b),)))
             strict = lambda p, q, largest=name == "max": form.extreme(p, q, largest, nan=True)  # noqa: E731
             checks.append((case(f"{name}.NaN.f32 d, a, b;", word, a, b), (each_float(form, strict, a, b),)))
-    check(checks)
+    check(checks, nans_of(form) if kind == "f64" else None)
 
 
 def test_minimum_and_maximum_of_three():
@@ -223,10 +223,17 @@ def test_an_approximation_that_is_off_is_noticed():
 
 
 def test_approximate_division():
+    """Correctly rounded; but a divisor beyond 2**126 has the reciprocal 0 in `.approx`."""
     a, b = floats("f32", 2, edges=1000)
+    huge = F32.rounded(1, 126)
+
+    def approximate(p: int, q: int) -> int | None:
+        if not F32.is_nan(q) and q & ~F32.sign_bit > huge:
+            return F32.mul(p, F32.zero(F32.is_negative(q)))
+        return F32.div(p, q)
+
     checks: list[Check] = []
-    for word in ("approx", "full"):
-        model = exactly(F32, "div", "rn")
+    for word, model in (("approx", approximate), ("full", F32.div)):
         checks.append((case(f"div.{word}.f32 d, a, b;", "b32", a, b), (each_float(F32, model, a, b),)))
         flushed = each_float(F32, flushing(F32, model), a, b)
         checks.append((case(f"div.{word}.ftz.f32 d, a, b;", "b32", a, b), (flushed,)))

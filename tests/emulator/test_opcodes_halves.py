@@ -83,11 +83,12 @@ def test_minimum_and_maximum(kind: str):
 def test_signs(kind: str):
     form = FORMATS[kind]
     (a,) = floats(kind, 1)
-    checks = both_forms("neg", kind, lambda p: p ^ form.sign_bit, a)
-    checks += both_forms("abs", kind, lambda p: p & ~form.sign_bit, a)
+    negated: Operation = lambda p: None if form.is_nan(p) else p ^ form.sign_bit  # noqa: E731
+    absolute: Operation = lambda p: None if form.is_nan(p) else p & ~form.sign_bit  # noqa: E731
+    checks = both_forms("neg", kind, negated, a) + both_forms("abs", kind, absolute, a)
     if kind == "f16":
-        checks += both_forms("neg.ftz", kind, lambda p: form.flushed(p) ^ form.sign_bit, a)
-        checks += both_forms("abs.ftz", kind, lambda p: form.flushed(p) & ~form.sign_bit, a)
+        checks += both_forms("neg.ftz", kind, lambda p: negated(form.flushed(p)), a)
+        checks += both_forms("abs.ftz", kind, lambda p: absolute(form.flushed(p)), a)
     check(checks)
 
 

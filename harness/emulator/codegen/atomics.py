@@ -19,7 +19,7 @@ from harness.emulator.ptx.types import PtxType
 _ORDERING = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz")
 _WORDS = "b32 u32 s32 b64 u64 s64"
 _TYPES = {
-    "add": "u32 s32 u64 s64 f32 f64 f16 f16x2 bf16 bf16x2",
+    "add": "u32 s32 u64 f32 f64 f16 f16x2 bf16 bf16x2",
     "min": "u32 s32 u64 s64",
     "max": "u32 s32 u64 s64",
     "and": _WORDS,

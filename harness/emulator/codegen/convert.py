@@ -152,6 +152,8 @@ def _exists(conversion: _Conversion) -> bool:
     target, source, rounding = conversion.target, conversion.source, conversion.rounding
     if conversion.ftz and "f32" not in (target.name, source.name):
         return False
+    if conversion.sat and ("bf" in (target.kind, source.kind) or (not target.is_float and _holds(target, source))):
+        return False
     if target.kind == "tf" or target.packed == 2 or conversion.relu or conversion.finite:
         fits = target.kind == "tf" if rounding == "rna" else rounding in ("rn", "rz")
         narrow = target.bits == 16 or (target.kind == "tf" and not conversion.finite)
@@ -164,6 +166,13 @@ def _exists(conversion: _Conversion) -> bool:
     if source.is_float:
         return integral
     return rounding in ROUNDINGS if target.is_float else rounding is None
+
+
+def _holds(target: PtxType, source: PtxType) -> bool:
+    """Whether an integer type has all values of another one."""
+    if source.is_float or (source.kind == "s" and target.kind != "s"):
+        return False
+    return target.bits - (target.kind == "s") >= source.bits - (source.kind == "s")
 
 
 @emits("cvt", operands=(2, 3))
@@ -200,7 +209,8 @@ def _float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str
     else:
         element = FLOAT[source.bits]
         value = lanes.use(operand, element)
-    if conversion.ftz and element == "float":
+    # An H200 does not flush what it rounds to f16, where it would only be seen in a directed rounding.
+    if conversion.ftz and element == "float" and conversion.target.name != "f16":
         value = lanes.flush(value)
     if conversion.to_integral:
         kind = vector(element)
@@ -256,9 +266,13 @@ def _put_float(lanes: Lanes, conversion: _Conversion, value: str, element: str) 
 def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
     """`float` or `double` -> i16 of f16 or bf16: the nearest, then the neighbour where the rounding says so."""
     target = conversion.target
+    nan = None
     if element == "double":
+        nan = lanes.compare("uno", "double", value, value)
         value = lanes.prelude("double_to_float_odd", value)
     bits = from_float(lanes, target, value)
+    if nan is not None:
+        bits = lanes.select("i16", nan, splat("i16", 0x7FC0 if target.kind == "bf" else 0x7E00), bits)
     if conversion.rounding in ("rz", "rm", "rp"):
         bits = _step_back(lanes, conversion.rounding, bits, to_float(lanes, target, bits), value)
     if conversion.finite:
@@ -281,18 +295,20 @@ def _step_back(lanes: Lanes, rounding: str, bits: str, near: str, exact: str) ->
 
 
 def _to_tf32(lanes: Lanes, conversion: _Conversion, bits: str) -> str:
-    """The upper 19 bits of an f32, rounded; NaN in the hardware's one pattern."""
+    """The upper 19 bits of an f32, rounded. NaN is as an H200 has it: rna cuts it, the others have one pattern."""
     added = {"rna": splat("i32", 0x1000), "rz": splat("i32", 0)}.get(str(conversion.rounding), splat("i32", 0xFFF))
     if conversion.rounding == "rn":
         odd = lanes.binary("and", "i32", lanes.binary("lshr", "i32", bits, splat("i32", 13)), splat("i32", 1))
         added = lanes.binary("add", "i32", added, odd)
-    magnitude = lanes.binary("and", "i32", bits, splat("i32", 0x7FFFFFFF))
-    rounded = lanes.binary("and", "i32", lanes.binary("add", "i32", bits, added), splat("i32", -1 << 13))
-    nan = lanes.compare("ugt", "i32", magnitude, splat("i32", 0x7F800000))
+    upper = splat("i32", -1 << 13)
+    rounded = lanes.binary("and", "i32", lanes.binary("add", "i32", bits, added), upper)
     if conversion.relu:
         negative = lanes.compare("slt", "i32", bits, splat("i32", 0))
         rounded = lanes.select("i32", negative, splat("i32", 0), rounded)
-    return lanes.select("i32", nan, splat("i32", 0x7FFFFFFF), rounded)
+    magnitude = lanes.binary("and", "i32", bits, splat("i32", 0x7FFFFFFF))
+    nan = lanes.compare("ugt", "i32", magnitude, splat("i32", 0x7F800000))
+    cut = lanes.binary("and", "i32", bits, upper) if conversion.rounding == "rna" else splat("i32", 0x7FFFE000)
+    return lanes.select("i32", nan, cut, rounded)
 
 
 def _float_to_integer(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:

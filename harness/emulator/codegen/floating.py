@@ -13,7 +13,8 @@ from harness.emulator.ptx.instructions import Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
-_NAN = {"float": 0x7FFFFFFF, "double": 0x7FFFFFFFFFFFFFFF}
+_NAN = 0x7FFFFFFF
+"""What min and max of f32 give for NaN; those of f64 pass one on."""
 
 
 class _FloatForm:
@@ -150,9 +151,20 @@ def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
         result = _square_root(lanes, element, values[0])
     else:
         result = lanes.binary("fdiv", element, values[0], values[1])
+        if form.approximate == "approx" and instruction.opcode == "div":
+            result = _divide_by_huge(lanes, *values, result)
     if form.is_directed and form.element == "float":
         result = lanes.prelude(f"double_to_float_{form.rounding}", result)
     form.put(lanes, instruction.operands[0], result)
+
+
+def _divide_by_huge(lanes: Lanes, a: str, b: str, quotient: str) -> str:
+    """div.approx is a * (1 / b), where 1 / b is 0 for |b| beyond 2**126."""
+    kind = vector("float")
+    magnitude = lanes.intrinsic("llvm.fabs.v32f32", kind, (kind, b))
+    huge = lanes.compare("ogt", "float", magnitude, splat_float("float", 2.0**126))
+    zero = lanes.intrinsic("llvm.copysign.v32f32", kind, (kind, splat_float("float", 0.0)), (kind, b))
+    return lanes.select("float", huge, lanes.binary("fmul", "float", a, zero), quotient)
 
 
 def _square_root(lanes: Lanes, element: str, value: str) -> str:
@@ -226,8 +238,10 @@ def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) 
     x_nan, y_nan = lanes.compare("uno", element, x, x), lanes.compare("uno", element, y, y)
     if not nan:
         result = lanes.select(element, y_nan, x, lanes.select(element, x_nan, y, result))
+    if element == "double":
+        return result
     canonical = lanes.binary("or" if nan else "and", "i1", x_nan, y_nan)
-    return lanes.select(element, canonical, float_from_bits(element, _NAN[element]), result)
+    return lanes.select(element, canonical, float_from_bits(element, _NAN), result)
 
 
 @emits("min.float", "max.float", operands=(3, 4))

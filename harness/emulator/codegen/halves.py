@@ -119,7 +119,7 @@ def transcendental(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("neg.half", "abs.half", operands=2)
 def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
-    """neg, abs: on the sign bits alone."""
+    """neg, abs: on the sign bits; NaN becomes the hardware's one pattern."""
     form = Form(instruction)
     ftz = form.flag("ftz")
     kind = form.type("f16 f16x2" if ftz else "f16 f16x2 bf16 bf16x2")
@@ -128,5 +128,8 @@ def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
     results = []
     for bits in unpack(lanes, instruction.operands[1], kind):
         value = flush(lanes, kind, bits) if ftz else bits
-        results.append(lanes.binary(word, "i16", value, splat("i16", constant)))
+        magnitude = lanes.binary("and", "i16", bits, splat("i16", 0x7FFF))
+        nan = lanes.compare("ugt", "i16", magnitude, splat("i16", 0x7F80 if kind.kind == "bf" else 0x7C00))
+        value = lanes.binary(word, "i16", value, splat("i16", constant))
+        results.append(lanes.select("i16", nan, splat("i16", 0x7FFF), value))
     put_packed(lanes, instruction.operands[0], kind, results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 
 from harness.emulator.ptx.instructions import Variable
@@ -30,20 +29,16 @@ class Declarations(TokenStream):
         variables = []
         while True:
             name = self.next().text
-            extents, sized = [lanes] if lanes > 1 else [], True
-            dimensions: list[int] = []
+            count, sized = lanes, True
             while self.accept("["):
                 if self.accept("]"):
                     sized = False
-                    dimensions.append(0)
                     continue
-                dimensions.append(self.integer())
+                count *= self.integer()
                 self.expect("]")
-            extents = dimensions + extents
-            count = math.prod(extents)
             initial = None
             if self.accept("="):
-                values = self._initializer(extents, element)
+                values = self._initializer(element)
                 count = count if sized else len(values)
                 sized = True
                 initial = self._pack_initial(element, values, count)
@@ -81,17 +76,13 @@ class Declarations(TokenStream):
             else:
                 raise CompileError(f"PTX line {token.line}: unknown type '{token.text}'")
 
-    def _initializer(self, extents: list[int], element: PtxType) -> list[int]:
-        """Bits of the elements; what an inner list leaves out is zero."""
+    def _initializer(self, element: PtxType) -> list[int]:
+        """Bits of the elements. Inner lists are only for the reader: ptxas fills rows without regard to them."""
         if not self.accept("{"):
             return [self._initial_value(element)]
         values: list[int] = []
         while not self.accept("}"):
-            if self.peek().text == "{":
-                inner = self._initializer(extents[1:], element)
-                values += inner + [0] * (math.prod(extents[1:]) - len(inner))
-            else:
-                values.append(self._initial_value(element))
+            values += self._initializer(element)
             self.accept(",")
         return values
 
