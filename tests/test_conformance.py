@@ -121,11 +121,29 @@ def test_rows_that_see_no_key_give_zero_and_minus_infinity(variant: Variant, dty
 
 
 @parametrize_variants()
+@pytest.mark.parametrize(("dtype", "head_dim"), KERNELS)
+def test_exact_answers_are_rounded_to_nearest_even(variant: Variant, dtype: str, head_dim: int):
+    # q = 0 gives each of 16 keys the weight 1/16, and sums of 16 small integers are exact in float32. What is left is
+    # one rounding to 16 bits; that of sixteenths meets ties, too.
+    problem = Problem(heads=2, q_len=5, kv_len=16, head_dim=head_dim, dtype=dtype)
+    skip_unsupported(variant, problem)
+    largest = 2**8 if dtype == "bfloat16" else 2**11  # integers up to here are exact
+    v = np.random.default_rng(6).integers(-largest, largest, problem.kv_shape)
+    inputs = draw_inputs(problem, "normal", 6)
+    inputs["Q"][:] = 0
+    inputs["V"][:] = v
+    expected = (v.sum(axis=2, keepdims=True) / 16).astype(NUMPY_DTYPES[dtype])
+    output = run(variant, problem, inputs).outputs["O"]
+    np.testing.assert_array_equal(output, np.broadcast_to(expected, output.shape))
+
+
+@parametrize_variants()
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, poison: float):
+@pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 64), ("bfloat16", 33)])
+def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, dtype: str, head_dim: int, poison: float):
     # The last key lies on the last row's diagonal: in the same tiles as keys that all rows see, and a zero weight
     # times NaN or infinity is NaN.
-    problem = Problem(heads=2, q_len=40, kv_len=40, head_dim=64, causal=True)
+    problem = Problem(heads=2, q_len=40, kv_len=40, head_dim=head_dim, dtype=dtype, causal=True)
     skip_unsupported(variant, problem)
     inputs = draw_inputs(problem, "normal", 2)
     clean = run(variant, problem, inputs).outputs["O"]
@@ -134,7 +152,7 @@ def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, poison: flo
         poisoned[name][:, :, -1] = poison
         dirty = run(variant, problem, poisoned).outputs["O"]
         assert np.array_equal(dirty[:, :, :-1], clean[:, :, :-1])
-        assert not np.all(np.isfinite(dirty[:, :, -1]))
+        assert not np.any(np.isfinite(dirty[:, :, -1].astype(np.float32)))
 
 
 # A worked example: scores 1, 2, 4, 2, 5, 1, 3, 1.
@@ -249,6 +267,23 @@ def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_w
         assert [(r.traffic, r.warp_instructions) for r in other.launches] == [
             (r.traffic, r.warp_instructions) for r in runs[0].launches
         ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"head_dim": 257}, "head_dim is 257"),
+        ({"batch": 65_536}, "batch is 65536"),
+        ({"scale": 1e300}, "scale is 1e"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["three-pass", "two-pass", "fa1", "fa2"])
+def test_what_is_out_of_reach_is_said(algorithm: str, fields: dict[str, object], reason: str):
+    assert by_algorithm(algorithm)
+    for variant in by_algorithm(algorithm):
+        assert variant.supports(Problem()) is None
+        said = variant.supports(Problem(**fields))
+        assert said is not None and reason in said
 
 
 SEQUENCES = (512, 1024, 2048, 4096, 8192)
