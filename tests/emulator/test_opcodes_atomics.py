@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from exact_floats import BF16, F16, F32, F64, Format, through_pairs
+from exact_floats import BF16, F16, F32, F64, Format, each_float, through_pairs
 from operands import UNSIGNED, Array, floats_near_one, integers, signed
 from single_opcode import run_body
 
@@ -136,6 +136,27 @@ def test_every_operation(space: str):
         step = 8 // old.dtype.itemsize
         np.testing.assert_array_equal(found[index].view(old.dtype)[::step], old, err_msg=f"atom{dot}.{name}")
         np.testing.assert_array_equal(words[index].view(old.dtype)[::step], after, err_msg=f"words of {dot}.{name}")
+
+
+@pytest.mark.parametrize(("space", "place"), [("global", "q3"), ("shared", "q4"), ("", "q3"), ("", "q5")])
+def test_floats_on_global_memory_are_flushed(space: str, place: str):
+    """atom.add.f32 takes and leaves no subnormals there; on shared memory it does, by generic addresses as well."""
+    values = np.array([1, 0x400000, 0x80000001, 0x800000, 0x80400000, 0x3F800000, 0x80800000, 0x7FFFFF] * 4, np.uint32)
+    words = np.array([0x400000, 1 << 31, 1, 0x80800001, 0x7FFFFF, 0x800001, 0, 0x3F800001] * 4, np.uint32)
+    found = np.zeros((2, 32), np.uint32)
+    run_body(
+        f"""
+        .shared .b32 ours[32]; mov.u64 q2, ours; mul.wide.u32 q1, tid, 4; add.u64 q3, q1, words; add.u64 q4, q1, q2;
+        cvta.shared.u64 q5, q4; add.u64 q6, q1, values; add.u64 q7, q1, found;
+        ld.global.b32 r1, [q3]; st.shared.b32 [q4], r1; ld.global.b32 r2, [q6];
+        atom{"." * bool(space)}{space}.add.f32 r3, [{place}], r2; st.global.b32 [q7], r3;
+        ld{"." * bool(space)}{space}.b32 r4, [{place}]; st.global.b32 [q7+128], r4;
+        """,
+        {"values": values, "words": words.copy(), "found": found},
+    )
+    flush = F32.flushed if place == "q3" else lambda p: p
+    expected = each_float(F32, lambda p, q: flush(F32.add(flush(p), flush(q)) or 0), words, values)
+    np.testing.assert_array_equal(found[1], expected)
 
 
 def test_scopes_orders_and_sinks():

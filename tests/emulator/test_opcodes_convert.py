@@ -118,7 +118,13 @@ def converted(source: Format, target: Format, mode: str, ftz: bool) -> Callable[
         result = source.converted(pattern, target, mode)
         if result is None and source is F64 and target.bits == 16:
             return target.infinity | 1 << (target.fraction_bits - 1)
-        return target.flushed(result) if ftz and target is F32 and result is not None else result
+        if ftz and target is F32 and result is not None:
+            # Flushed is what would round below the normal numbers if exponents had no end.
+            unbounded = source.converted(pattern, Format(35, 11), mode)
+            assert unbounded is not None
+            tiny = unbounded & ~Format(35, 11).sign_bit < Format(35, 11).rounded(1, -126)
+            return target.zero(target.is_negative(result)) if tiny else result
+        return result
 
     return model
 
@@ -136,6 +142,11 @@ def test_floats_to_floats(source: str):
                 exact = [narrow.converted(p, form) for p in patterns.tolist() if not narrow.is_nan(p)]
                 step = 1 << (form.fraction_bits - narrow.fraction_bits - 1)
                 spread = [p + s for p in exact if p is not None for s in (0, 1, step - 1, step, step + 1)]
+                below = [narrow.rounded(1, narrow.unit + narrow.fraction_bits) - 1, 1]
+                for number in (narrow.converted(p, form) for p in below):
+                    # Just below the smallest normal number, where one more bit would still fit.
+                    spread += [] if number is None else [number + s for s in range(2 * step - 3, 2 * step + 3)]
+                    spread += [] if number is None else [number + 2 * step + step // 2 + s for s in range(-2, 3)]
                 operands = np.concatenate([operands, np.array(spread, dtype=operands.dtype)])
     checks: list[Check] = []
     for target in FLOATS:

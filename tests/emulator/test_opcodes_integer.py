@@ -18,7 +18,7 @@ def quotient(a: int, b: int) -> int:
 
 
 def remainder(a: int, b: int) -> int:
-    return a if b == 0 else a - b * quotient(a, b)
+    return -1 if b == 0 else a - b * quotient(a, b)
 
 
 TWO_OPERANDS: dict[str, Callable[[int, int, int], int]] = {

@@ -68,7 +68,9 @@ def _one_by_one(
     element = INTEGER[kind.total_bits]
     size = str(kind.size_bytes)
     operands = [lanes.use(value, element) for value in values]
-    mask64 = translate(lanes, instruction, space, lanes.address(address), kind.size_bytes)
+    addresses = lanes.address(address)
+    flushed = _flushed_lanes(lanes, space, addresses) if (operation, kind.name) == ("add", "f32") else None
+    mask64 = translate(lanes, instruction, space, addresses, kind.size_bytes)
     mask = lanes.op(f"trunc i64 {mask64} to i32")
     before, loop, after = (lanes.fresh_label(word) for word in ("before", "atomic", "after"))
     lanes.do(f"br label %{before}")
@@ -83,7 +85,10 @@ def _one_by_one(
     one_lane = lanes.widen(lowest)
     lanes.runtime("gather", "%warp", one_lane, size, "1")
     old = lanes.warp_load(vector(element), at.DATA)
-    new = _combine(lanes, operation, kind, element, old, operands)
+    if kind.is_float and operation == "add":
+        new = _float_add(lanes, kind, element, old, operands[0], flushed)
+    else:
+        new = _combine(lanes, operation, kind, element, old, operands)
     lanes.warp_store(vector(element), new, at.DATA)
     lanes.runtime("scatter", "%warp", one_lane, size, "1")
     lanes.do(
@@ -102,8 +107,6 @@ def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str
         return value
     if operation == "cas":
         return lanes.select(element, lanes.compare("eq", element, old, value), values[1], old)
-    if kind.is_float:
-        return _float_add(lanes, kind, element, old, value)
     if operation in ("add", "and", "or", "xor"):
         return lanes.binary(operation, element, old, value)
     if operation in ("min", "max"):
@@ -118,15 +121,22 @@ def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str
     return lanes.select(element, resets, value, lanes.binary("sub", element, old, splat(element, 1)))
 
 
-def _float_add(lanes: Lanes, kind: PtxType, element: str, old: str, value: str) -> str:
+def _flushed_lanes(lanes: Lanes, space: str, addresses: str) -> str | None:
+    """Where atom.add.f32 flushes subnormals: on global memory, not on shared memory (PTX ISA, atom)."""
+    if space == "shared":
+        return None
+    window = lanes.binary("lshr", "i64", addresses, splat("i64", at.WINDOW_BITS))
+    return lanes.compare("ne", "i64", window, splat("i64", at.SHARED_WINDOW))
+
+
+def _float_add(lanes: Lanes, kind: PtxType, element: str, old: str, value: str, flushed: str | None) -> str:
     if kind.bits >= 32:
         floating = FLOAT[kind.bits]
-        total = lanes.binary(
-            "fadd",
-            floating,
-            lanes.cast("bitcast", element, old, floating),
-            lanes.cast("bitcast", element, value, floating),
-        )
+        x, y = (lanes.cast("bitcast", element, bits, floating) for bits in (old, value))
+        total = lanes.binary("fadd", floating, x, y)
+        if flushed is not None:
+            without = lanes.flush(lanes.binary("fadd", floating, lanes.flush(x), lanes.flush(y)))
+            total = lanes.select(floating, flushed, without, total)
         return lanes.cast("bitcast", floating, total, element)
 
     def half(index: int, bits: str) -> str:

@@ -9,7 +9,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, without_negatives
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
-from harness.emulator.codegen.vocabulary import BITS, FLOAT, INTEGER, splat, vector
+from harness.emulator.codegen.vocabulary import BITS, FLOAT, INTEGER, splat, splat_float, vector
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.types import PtxType
@@ -252,15 +252,28 @@ def _put_float(lanes: Lanes, conversion: _Conversion, value: str, element: str) 
         lanes.put(destination, _narrow(lanes, conversion, value, element), "i16")
         return
     if element == "double" and target.bits == 32:
-        if rounding == "rn":
-            value = lanes.cast("fptrunc", "double", value, "float")
-        else:
-            value = lanes.prelude(f"double_to_float_{rounding}", value)
-        value = lanes.flush(value) if conversion.ftz else value
+        single = _double_to_float(lanes, str(rounding), value)
+        value = _flush_rounded(lanes, str(rounding), value, single) if conversion.ftz else single
     else:
         value = lanes.cast("fpext", element, value, FLOAT[target.bits])
         value = lanes.flush(value) if conversion.ftz and target.bits == 32 else value
     lanes.put(destination, value, FLOAT[target.bits])
+
+
+def _flush_rounded(lanes: Lanes, rounding: str, exact: str, rounded: str) -> str:
+    """Flush what would round below 2**-126 if exponents had no end: seen 2**64 higher up."""
+    kind = vector("float")
+    raised = lanes.binary("fmul", "double", exact, splat_float("double", 2.0**64))
+    size = lanes.intrinsic("llvm.fabs.v32f32", kind, (kind, _double_to_float(lanes, rounding, raised)))
+    tiny = lanes.compare("olt", "float", size, splat_float("float", 2.0**-62))
+    zero = lanes.intrinsic("llvm.copysign.v32f32", kind, (kind, splat_float("float", 0.0)), (kind, rounded))
+    return lanes.select("float", tiny, zero, rounded)
+
+
+def _double_to_float(lanes: Lanes, rounding: str, value: str) -> str:
+    if rounding == "rn":
+        return lanes.cast("fptrunc", "double", value, "float")
+    return lanes.prelude(f"double_to_float_{rounding}", value)
 
 
 def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:

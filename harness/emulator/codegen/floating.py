@@ -1,6 +1,8 @@
 """Arithmetic on f32 and f64 (PTX ISA 9.7.3): IEEE, with the rounding and `.ftz` that the opcode says.
 
 Approximate opcodes are computed correctly rounded, or within a hair of it; they promise less, so only `.ftz` matters.
+`.ftz` looks at the rounded result. An H200 looks at it as if exponents had no end: it flushes the one number of 24 bits
+just below the smallest normal one, which otherwise rounds up to that and stays.
 """
 
 from __future__ import annotations
@@ -152,7 +154,7 @@ def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
     else:
         result = lanes.binary("fdiv", element, values[0], values[1])
         if form.approximate == "approx" and instruction.opcode == "div":
-            result = _divide_by_huge(lanes, *values, result)
+            result = _divide_by_huge(lanes, values[0], values[1], result)
     if form.is_directed and form.element == "float":
         result = lanes.prelude(f"double_to_float_{form.rounding}", result)
     form.put(lanes, instruction.operands[0], result)

@@ -158,7 +158,7 @@ def mul24(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("div.int", "rem.int", operands=3)
 def div_rem(lanes: Lanes, instruction: Instruction) -> None:
-    """Division that never traps: x / 0 is all ones, x % 0 is x, and the smallest integer over -1 wraps."""
+    """Division that never traps: by zero it is all ones, as on an H200, and the smallest integer over -1 wraps."""
     form = Form(instruction)
     kind = form.type(_ANY)
     form.end()
@@ -177,7 +177,7 @@ def div_rem(lanes: Lanes, instruction: Instruction) -> None:
     if signed:
         negated = lanes.binary("sub", element, splat(element, 0), x)
         result = lanes.select(element, minus_one, negated if division else splat(element, 0), result)
-    result = lanes.select(element, zero, splat(element, -1) if division else x, result)
+    result = lanes.select(element, zero, splat(element, -1), result)
     lanes.put(destination, result, element)
 
 
