@@ -59,7 +59,7 @@ def unsupported(problem: Problem) -> str | None:
     for field in ("heads", "batch"):
         if getattr(problem, field) > 65_535:
             return f"{field} is {getattr(problem, field)}; a grid has at most 65,535 blocks along y and z"
-    if abs(problem.tau) > np.finfo(np.float32).max:
+    if abs(problem.tau) > float(np.finfo(np.float32).max):
         return f"scale is {problem.tau:g}; float32, in which scores are computed, does not hold that"
     return None
 
