@@ -39,7 +39,9 @@ class GpuExecutor:
 
     device: Device
 
-    def __init__(self) -> None:
+    def __init__(self, timed: bool = True) -> None:
+        """`timed` False: each plan runs once, and `time_ms` is None. That is what a profiler wants to see."""
+        self._timed = timed
         try:
             import cupy
 
@@ -91,7 +93,7 @@ class GpuExecutor:
 
     def _run(
         self, plan: Plan, buffers: Mapping[str, Buffer], inputs: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], float]:
+    ) -> tuple[dict[str, np.ndarray], float | None]:
         """Outputs and time. The arrays are this method's own, so that the pool has them back when it returns."""
         arrays = {name: self._allocate(buffer) for name, buffer in buffers.items()}
         for name in ("Q", "K", "V"):
@@ -105,6 +107,8 @@ class GpuExecutor:
                 # CUDA reports a fault at some later call; waiting here pins it to this launch.
                 self._stream.synchronize()
         outputs = {name: self._download(arrays[name], buffers[name]) for name in ("O", "lse") if name in buffers}
+        if not self._timed:
+            return outputs, None
         with self._faults_named(", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))):
             return outputs, self._time(calls, fresh)
 
