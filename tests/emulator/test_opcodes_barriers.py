@@ -110,6 +110,26 @@ def test_producers_arrive_and_consumers_wait(seed: int):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_who_arrives_goes_on_at_once(seed: int):
+    """Warp 0 arrives at barrier 1 and then at 2, warp 1 waits at 2 and then at 1: if arrivals waited, both would."""
+    out = np.zeros(64, dtype=np.uint32)
+    run_body(
+        """
+        .shared .b32 ours;
+        mul.wide.u32 q1, tid, 4; add.u64 q1, q1, out; mov.b32 r1, 1;
+        setp.lt.u32 p1, tid, 32; @!p1 bra WAIT;
+        bar.arrive 1, 64; st.shared.u32 [ours], 77; bar.arrive 2, 64; bra.uni DONE;
+        WAIT: bar.sync 2, 64; ld.shared.u32 r1, [ours]; bar.sync 1, 64;
+        DONE: st.global.u32 [q1], r1;
+        """,
+        {"out": out},
+        block=64,
+        seed=seed,
+    )
+    assert out.tolist() == [1] * 32 + [77] * 32
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("space", ["volatile.shared", "volatile", "acquire.cta.shared"])
 def test_a_warp_sleeps_until_another_one_has_written(space: str, seed: int):
     """A token goes round four warps five times; each sleeps until it is its turn."""

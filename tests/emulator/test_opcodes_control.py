@@ -27,7 +27,7 @@ def run(body: str, rows: int = 1, declarations: str = "", threads: int = 32) -> 
 
 
 def test_continue_and_break_and_what_stands_behind_the_loop():
-    """Lanes leave at different turns, some turns are cut short; behind the loop all are together again."""
+    """Lanes leave at different turns and cut other ones short; behind the loop all are together again."""
     out = run(
         """
         mov.b32 r1, 0; mov.b32 r2, 0; mov.b32 r9, 0;
@@ -35,7 +35,7 @@ def test_continue_and_break_and_what_stands_behind_the_loop():
         add.u32 r1, r1, 1;
         activemask.b32 r8; popc.b32 r8, r8; add.u32 r9, r9, r8;
         setp.gt.u32 p1, r1, tid; @p1 bra OUT;
-        and.b32 r3, r1, 1; setp.eq.u32 p2, r3, 0; @p2 bra LOOP;
+        add.u32 r3, r1, tid; and.b32 r3, r3, 1; setp.eq.u32 p2, r3, 0; @p2 bra LOOP;
         add.u32 r2, r2, r1;
         setp.gt.u32 p3, r2, 50; @p3 bra OUT;
         setp.lt.u32 p4, r1, 100; @p4 bra LOOP;
@@ -52,7 +52,7 @@ def test_continue_and_break_and_what_stands_behind_the_loop():
             turn += 1
             if turn > lane:
                 return total, turn
-            if turn % 2 == 0:
+            if (turn + lane) % 2 == 0:
                 continue
             total += turn
             if total > 50:
@@ -300,10 +300,11 @@ def test_parameters_of_bytes_of_mixed_widths_and_by_address():
         """
         mul.wide.u32 q1, tid, 20; add.u64 q1, q1, out; mul.wide.u32 q2, tid, 0x9E3779B1; not.b64 q3, q2;
         { .param .align 8 .b8 g[16]; .param .align 8 .b8 r[16]; st.param.b64 [g], q2; st.param.v2.b32 [g+8], {tid, tid};
-          call.uni (r), mix, (g); ld.param.b32 r1, [r]; ld.param.u16 r2, [r+4]; ld.param.b64 q4, [r+8]; }
+          call.uni (r), mix, (g); ld.param.b32 r1, [r]; ld.param.u16 r2, [r+4];
+          ld.param.b32 r4, [r+8]; ld.param.b32 r5, [r+12]; }
         { .param .align 8 .b8 g[16]; .param .b32 i; .param .b32 r; st.param.b64 [g], q2; st.param.b64 [g+8], q3;
           and.b32 r3, tid, 3; st.param.b32 [i], r3; call.uni (r), pick, (g, i); ld.param.b32 r3, [r]; }
-        st.global.u32 [q1], r1; st.global.u32 [q1+4], r2; mov.b64 {r4, r5}, q4; st.global.u32 [q1+8], r4;
+        st.global.u32 [q1], r1; st.global.u32 [q1+4], r2; st.global.u32 [q1+8], r4;
         st.global.u32 [q1+12], r5; st.global.u32 [q1+16], r3;
         """,
         {"out": out},

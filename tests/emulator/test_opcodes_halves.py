@@ -65,6 +65,21 @@ def test_arithmetic(name: str, kind: str):
     check(checks)
 
 
+def test_a_sum_just_beyond_a_tie():
+    """1 + a * b, where the product exceeds half an ulp by less than a float next to 1 can tell."""
+    pairs = [(a, b) for a in range(1024, 2048) for b in range(a, 2048) if 1 << 21 < a * b < (1 << 21) + 512]
+    assert len(pairs) > 20
+    a, b = (np.array(column, dtype=np.uint16) for column in zip(*pairs))
+    # a * 2**-16 and b * 2**-16, so that their product is a little more than 2**-11.
+    a, b = a - np.uint16(1024) + np.uint16(0x2400), b - np.uint16(1024) + np.uint16(0x2400)
+    one, minus = np.full_like(a, 0x3C00), np.full_like(a, 0xBC00)
+    form = FORMATS["f16"]
+    expected = each(settled(form.fma), 16, a, b, one)
+    assert (expected == 0x3C01).all()
+    checks = both_forms("fma.rn", "f16", form.fma, a, b, one)
+    check(checks + both_forms("fma.rn", "f16", form.fma, a, b ^ np.uint16(0x8000), minus))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_minimum_and_maximum(kind: str):
     form = FORMATS[kind]

@@ -192,6 +192,22 @@ def test_variables_have_their_initial_values():
     assert out[22:24].tolist() == [0, 0]
 
 
+def test_variables_are_aligned_as_their_type_is():
+    """A vector behind a byte, in shared and in local memory: its store would be misaligned otherwise."""
+    out = np.zeros((32, 2), dtype=np.float32)
+    run_body(
+        """
+        .shared .b8 a; .shared .v4 .f32 b; .shared .b8 c; .shared .v2 .b16 d; .local .b8 e; .local .v2 .f64 f;
+        mul.wide.u32 q1, tid, 8; add.u64 q1, q1, out; cvt.rn.f32.u32 r1, tid; cvt.rn.f64.u32 q2, tid;
+        st.local.v2.f64 [f], {q2, q2}; ld.local.f64 q3, [f+8]; cvt.rn.f32.f64 r2, q3;
+        st.shared.v4.f32 [b], {r1, r1, 0f40A00000, r1}; st.shared.v2.b16 [d], {1, 2}; ld.shared.f32 r3, [b+8];
+        st.global.v2.f32 [q1], {r2, r3};
+        """,
+        {"out": out},
+    )
+    np.testing.assert_array_equal(out, np.stack([np.arange(32), np.full(32, 5)], axis=1))
+
+
 def test_a_global_variable_is_one_for_all_blocks():
     out = np.zeros(8, dtype=np.uint32)
     run_body(
