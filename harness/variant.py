@@ -12,6 +12,9 @@ from typing import Any
 from harness.errors import PlanError, PluginError, UsageError
 from harness.problem import Problem
 
+GRID_LIMITS = (2**31 - 1, 65535, 65535)
+BLOCK_LIMITS = (1024, 1024, 64)
+"""CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
 BACKENDS = ("cupy", "numba")
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
 
@@ -58,6 +61,9 @@ class Launch:
         for what, extents in (("grid", self.grid), ("block", self.block)):
             if not 1 <= len(extents) <= 3 or any(extent < 1 for extent in extents):
                 raise PlanError(f"{what} is {extents}; it needs one to three whole numbers of at least 1")
+        for what, extents, limits in (("grid", self.grid, GRID_LIMITS), ("block", self.block, BLOCK_LIMITS)):
+            if any(extent > limit for extent, limit in zip(extents, limits)):
+                raise PlanError(f"{what} is {extents}; a GPU takes at most {limits} in x, y, z")
         if math.prod(self.block) > 1024:
             raise PlanError(f"block is {self.block}: {math.prod(self.block)} threads, and a GPU takes at most 1024")
 

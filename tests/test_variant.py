@@ -37,7 +37,14 @@ def test_a_plan_knows_its_buffers():
 
 @pytest.mark.parametrize(
     ("grid", "block", "words"),
-    [((0,), (32,), "grid"), ((1,), (32, 0), "block"), ((1, 1, 1, 1), (1,), "grid"), ((1,), (64, 32), "1024")],
+    [
+        ((0,), (32,), "grid"),
+        ((1,), (32, 0), "block"),
+        ((1, 1, 1, 1), (1,), "grid"),
+        ((1,), (64, 32), "1024"),
+        ((1, 65536), (32,), "65535"),
+        ((1,), (1, 1, 65), "64"),
+    ],
 )
 def test_impossible_launches_are_refused(grid: tuple[int, ...], block: tuple[int, ...], words: str):
     with pytest.raises(PlanError, match=words):

@@ -157,6 +157,12 @@ def test_too_much_shared_memory_is_refused() -> None:
         run(cuda_source("float* x", "x[0] = 0.f;"), X, ("X",), shared_bytes=300_000)
 
 
+def test_too_much_static_shared_memory_is_refused_as_ptxas_does() -> None:
+    source = cuda_source("float* x", "__shared__ float s[12289]; s[threadIdx.x] = x[0]; __syncthreads(); x[0] = s[1];")
+    with pytest.raises(PlanError, match="49156 bytes of static shared memory"):
+        run(source, X, ("X",))
+
+
 def test_the_executor_lives_on_after_a_fault() -> None:
     fault(cuda_source("float* x", "x[1000] = 0.f;"), "out of bounds")
     after, _ = run(cuda_source("float* x", "x[threadIdx.x] = 2.f;"), X, ("X",))

@@ -24,7 +24,8 @@ from harness.errors import PlanError
 _PAGE = 64
 _SLACK_BYTES = 64
 MAX_SHARED_BYTES = 227 * 1024
-"""What a block may have on sm_90; more cannot be launched."""
+"""What a block may have on sm_90, static and dynamic; more cannot be launched."""
+MAX_STATIC_SHARED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,11 @@ def launch(
     wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
     """
     facts = kernel.facts
+    if facts.shared_bytes > MAX_STATIC_SHARED_BYTES:
+        raise PlanError(
+            f"kernel {name} declares {facts.shared_bytes} bytes of static shared memory; ptxas takes at most "
+            f"{MAX_STATIC_SHARED_BYTES}, beyond that it has to be dynamic ('extern __shared__')"
+        )
     shared = facts.shared_bytes + geometry.dynamic_shared_bytes
     if shared > MAX_SHARED_BYTES:
         raise PlanError(f"kernel {name} asks for {shared} bytes of shared memory per block; {MAX_SHARED_BYTES} is all")
