@@ -122,6 +122,15 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     def tile_element(j):
         return column_of(j) if D == TX * TD else min(column_of(j), D - 1)
 
+    # Whether row i and element j of this thread lie in the tile.
+    @cuda.jit(device=True, forceinline=True)
+    def has_row(i):
+        return BR == TY * TM or row_of(i) < BR
+
+    @cuda.jit(device=True, forceinline=True)
+    def has_element(j):
+        return D == TX * TD or column_of(j) < D
+
     # How many keys of the tile that starts at first_key each row of this thread sees; below 1: it sees none.
     @cuda.jit(device=True, forceinline=True)
     def keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal):
@@ -182,6 +191,8 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
         row_of=row_of,
         column_of=column_of,
         tile_row=tile_row,
+        has_row=has_row,
+        has_element=has_element,
         keys_seen_in_tile=keys_seen_in_tile,
         multiply_Q_Kt=multiply_Q_Kt,
         scale_and_mask=scale_and_mask,

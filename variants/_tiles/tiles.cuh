@@ -51,6 +51,10 @@ __device__ __forceinline__ int tile_row(int i) { return BR == TY * TM ? row_of(i
 __device__ __forceinline__ int tile_key(int j) { return BC == TX * TN ? column_of(j) : min(column_of(j), BC - 1); }
 __device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? column_of(j) : min(column_of(j), D - 1); }
 
+// Whether row i and element j of this thread lie in the tile.
+__device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(i) < BR; }
+__device__ __forceinline__ bool has_element(int j) { return D == TX * TD || column_of(j) < D; }
+
 // How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
 __device__ __forceinline__ int keys_seen(int row, int q_len, int kv_len, int causal)
 {

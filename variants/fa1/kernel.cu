@@ -103,10 +103,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
             add_P_V(PV, P_tile, V_tile, min(max(seen_by_first, 0), keys), keys, seen);
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
-                if (row_of(i) < BR) {
+                if (has_row(i)) {
 #pragma unroll
                     for (int j = 0; j < TD; ++j) {
-                        if (column_of(j) < D) {
+                        if (has_element(j)) {
                             float *O_ij = &O_tile[row_of(i) * LD + column_of(j)];
                             *O_ij = weight_old[i] * *O_ij + weight_new[i] * PV[i][j];
                         }

@@ -42,12 +42,8 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, tile_row, keys_seen_in_tile = (
-        tiles.row_of,
-        tiles.column_of,
-        tiles.tile_row,
-        tiles.keys_seen_in_tile,
-    )
+    row_of, column_of, tile_row = tiles.row_of, tiles.column_of, tiles.tile_row
+    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
@@ -149,9 +145,9 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
                 seen_by_first = keys_seen(first_row, q_len, kv_len, causal) - first_key
                 add_P_V(PV, P_tile, V_tile, min(max(seen_by_first, 0), keys), keys, seen)
                 for i in range(TM):
-                    if row_of(i) < BR:
+                    if has_row(i):
                         for j in range(TD):
-                            if column_of(j) < D:
+                            if has_element(j):
                                 O_ij = O_tile[row_of(i), column_of(j)]
                                 O_tile[row_of(i), column_of(j)] = weight_old[i] * O_ij + weight_new[i] * PV[i, j]
                         if cuda.threadIdx.x == 0:

@@ -86,7 +86,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
         const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (row_of(i) < BR && column_of(j) < D) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j] * inverse;
+            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j] * inverse;
         }
         if (threadIdx.x == 0) {
             l_tile[row_of(i)] = l[i];

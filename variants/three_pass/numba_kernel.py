@@ -57,6 +57,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    has_row, has_element = tiles.has_row, tiles.has_element
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
     ON_CHIP = on_chip
 
@@ -179,7 +180,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
 
         for i in range(TM):
             for j in range(TD):
-                if row_of(i) < BR and column_of(j) < D:
+                if has_row(i) and has_element(j):
                     O_tile[row_of(i), column_of(j)] = O_acc[i, j]
         cuda.syncthreads()
         store_tile(O_head, first_row, O_tile, rows)

@@ -97,7 +97,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (row_of(i) < BR && column_of(j) < D) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
+            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
         }
     }
     __syncthreads();

@@ -38,6 +38,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    has_row, has_element = tiles.has_row, tiles.has_element
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
@@ -122,7 +123,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         cuda.syncthreads()
         for i in range(TM):
             for j in range(TD):
-                if row_of(i) < BR and column_of(j) < D:
+                if has_row(i) and has_element(j):
                     Q_tile[row_of(i), column_of(j)] = O_acc[i, j]
         cuda.syncthreads()
         store_tile(O_head, first_row, Q_tile, rows)
