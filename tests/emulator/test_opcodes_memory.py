@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from operands import Array
-from single_opcode import run_body
+from single_opcode import HEADER, run_body, run_ptx
 
 RNG = np.random.default_rng(11)
 TYPES = [f"{kind}{bits}" for bits in (8, 16, 32, 64) for kind in ("b", "u", "s")] + ["f32", "f64"]
@@ -258,14 +258,45 @@ def test_spaces_of_generic_addresses():
 
 
 def test_hints_change_nothing():
-    out = np.zeros(10, dtype=np.uint32)
+    out = np.zeros(11, dtype=np.uint32)
     loads = ("ca", "cg", "cs", "lu", "cv", "nc", "nc.L1::no_allocate.L2::128B", "L1::evict_last", "L2::256B")
+    loads += ("ldu",)
     body = ["setp.ne.u32 p1, tid, 0; @p1 ret;"]
     for index, hint in enumerate(loads):
         # `.volatile`, `.relaxed` and their like come before the space, cache operators behind it.
-        body.append(f"ld.global.{hint}.u32 r1, [data+{4 * index}]; st.global.wt.u32 [out+{4 * index}], r1;")
+        load = "ldu.global" if hint == "ldu" else f"ld.global.{hint}"
+        body.append(f"{load}.u32 r1, [data+{4 * index}]; st.global.wt.u32 [out+{4 * index}], r1;")
     body.append("ld.relaxed.gpu.global.u32 r1, [data]; ld.acquire.sys.global.u32 r2, [data+4];")
     body.append("ld.volatile.global.u32 r3, [data];")
-    body.append("xor.b32 r1, r1, r3; add.u32 r1, r1, r2; st.release.gpu.global.u32 [out+36], r1;")
+    body.append("xor.b32 r1, r1, r3; add.u32 r1, r1, r2; st.release.gpu.global.u32 [out+40], r1;")
     run_body("\n".join(body), {"data": DATA.copy(), "out": out})
-    np.testing.assert_array_equal(out, [*DATA.view(np.uint32)[:9], DATA.view(np.uint32)[1]])
+    np.testing.assert_array_equal(out, [*DATA.view(np.uint32)[:10], DATA.view(np.uint32)[1]])
+
+
+def test_parameters_of_the_kernel():
+    """Scalars of every width, a structure by value read in pieces, and through its address by what a lane chooses."""
+    text = f"""{HEADER}
+    .visible .entry kernel(.param .u64 .ptr .global .align 8 out, .param .u8 small, .param .s16 middle,
+                           .param .f64 wide, .param .align 16 .b8 many[48]) {{
+        .reg .b32 t, r<9>; .reg .b64 q<9>; .reg .pred p;
+        mov.u32 t, %tid.x; ld.param.u64 q1, [out]; mul.wide.u32 q2, t, 40; add.u64 q1, q1, q2;
+        ld.param.u8 r1, [small]; ld.param.s16 r2, [middle]; ld.param.b64 q3, [wide];
+        st.global.v2.b32 [q1], {{r1, r2}}; st.global.b64 [q1+8], q3;
+        ld.param.v4.b32 {{r3, r4, r5, r6}}, [many+16]; st.global.v2.b32 [q1+16], {{r3, r6}};
+        mov.b64 q4, many; rem.u32 r7, t, 12; mul.wide.u32 q5, r7, 4; add.u64 q5, q5, q4; ld.param.u32 r8, [q5];
+        st.global.b32 [q1+24], r8; cvta.param.u64 q6, q4; ld.s8 r8, [q6+47]; st.global.b32 [q1+28], r8;
+        isspacep.param p, q6; selp.u32 r8, 1, 0, p; st.global.b32 [q1+32], r8;
+        ret;
+    }}"""
+    out = np.zeros((32, 10), dtype=np.uint32)
+    many = RNG.integers(0, 256, 48, dtype=np.uint8)
+    scalars = (b"\xfe", (-5).to_bytes(2, "little", signed=True), np.float64(2.5).tobytes(), many.tobytes())
+    run_ptx(text, {"out": out}, scalars=scalars)
+    words = many.view(np.uint32)
+    lane = np.arange(32)
+    assert set(out[:, 0].tolist()) == {0xFE} and set(out[:, 1].tolist()) == {2**32 - 5}
+    assert (np.ascontiguousarray(out[:, 2:4]).view(np.float64) == 2.5).all()
+    np.testing.assert_array_equal(out[:, 4:6], np.broadcast_to(words[[4, 7]], (32, 2)))
+    np.testing.assert_array_equal(out[:, 6], words[lane % 12])
+    assert set(out[:, 7].tolist()) == {int(many[47].astype(np.int8)) % 2**32}
+    assert (out[:, 8] == 1).all()
