@@ -11,6 +11,7 @@ import numpy.typing as npt
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.emulator.codegen.facts import KernelFacts
 from harness.emulator.machine import layout as at
+from harness.emulator.machine.compile_worker import HERE, Compiler, WorkerPool
 from harness.emulator.machine.kernels import NativeKernel, native_kernel
 from harness.emulator.machine.launch import (
     DeviceBuffer,
@@ -49,6 +50,7 @@ class EmulatorExecutor:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
         self._options = LaunchOptions(step_limit, threads or default_threads(), seed)
         self._progress = progress
+        self._workers = WorkerPool()
 
     def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
@@ -69,12 +71,15 @@ class EmulatorExecutor:
         Raises what `run` would raise for it.
         """
         pointers = _pointers(plan.all_buffers(problem))
-        for step in plan.launches:
-            self._compile(step, _arguments(step, pointers))
+        with self._workers.borrow() as worker:
+            for step in plan.launches:
+                self._compile(step, _arguments(step, pointers), worker)
 
-    def _compile(self, step: Launch, args: tuple[Any, ...]) -> tuple[CompiledKernel, NativeKernel]:
+    def _compile(
+        self, step: Launch, args: tuple[Any, ...], compiler: Compiler = HERE
+    ) -> tuple[CompiledKernel, NativeKernel]:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        return compiled, native_kernel(compiled.ptx, compiled.entry)
+        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler)
 
     def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
         args = _arguments(step, pointers)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from harness.cache import default_cache
 from harness.emulator.codegen.facts import KernelFacts
-from harness.emulator.machine.native import compile_ir, host_key, native_address
+from harness.emulator.machine.compile_worker import HERE, Compiler
+from harness.emulator.machine.llvm_compiler import host_key
+from harness.emulator.machine.native import load_runtime, native_address
 
 _LENGTH = struct.Struct("<Q")
 
@@ -29,8 +31,8 @@ _loaded: dict[str, NativeKernel] = {}
 _lock = threading.Lock()
 
 
-def native_kernel(ptx: str, entry: str) -> NativeKernel:
-    """One entry of a PTX module as native code. Several threads may ask at once.
+def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE) -> NativeKernel:
+    """One entry of a PTX module as native code, by way of `compiler`. Several threads may ask at once.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
@@ -38,23 +40,24 @@ def native_kernel(ptx: str, entry: str) -> NativeKernel:
     kernel = _loaded.get(identity)
     if kernel is None:
         key = (identity, _emitter_version(), *host_key())
-        payload = default_cache().cached("kernel", key, lambda: _compile(ptx, entry))
+        payload = default_cache().cached("kernel", key, lambda: _compile(ptx, entry, compiler))
         (length,) = _LENGTH.unpack_from(payload)
         facts = KernelFacts.from_json(payload[_LENGTH.size : _LENGTH.size + length])
+        load_runtime(compiler.build_runtime)
         address = native_address(facts.symbol, payload[_LENGTH.size + length :])
         with _lock:
             kernel = _loaded.setdefault(identity, NativeKernel(facts, address))
     return kernel
 
 
-def _compile(ptx: str, entry: str) -> bytes:
+def _compile(ptx: str, entry: str, compiler: Compiler) -> bytes:
     # Here, so that a warm start loads no code generator.
     from harness.emulator.codegen.kernel import generate
     from harness.emulator.ptx.parser import parse
 
     code = generate(parse(ptx), entry)
     facts = code.facts.to_json()
-    return _LENGTH.pack(len(facts)) + facts + compile_ir(code.ir)
+    return _LENGTH.pack(len(facts)) + facts + compiler.compile_ir(code.ir)
 
 
 @lru_cache(maxsize=1)

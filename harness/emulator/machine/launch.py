@@ -18,7 +18,7 @@ from harness.emulator.codegen.facts import KernelFacts
 from harness.emulator.machine import layout as at
 from harness.emulator.machine.faults import Fault, describe
 from harness.emulator.machine.kernels import NativeKernel
-from harness.emulator.machine.native import runtime_address
+from harness.emulator.machine.native import load_runtime
 from harness.errors import PlanError
 
 _PAGE = 64
@@ -248,7 +248,7 @@ def _parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> 
 
 def _run_blocks() -> Callable[[int, int, int], int]:
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    return kind(runtime_address("run_blocks"))
+    return kind(load_runtime())
 
 
 def _run_all(

@@ -1,0 +1,61 @@
+"""The runtime's functions as one native object file, made from what Numba compiles them to."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from harness.emulator.machine.llvm_compiler import host, host_key, initialize, target_machine
+
+
+def runtime_key() -> tuple[str, ...]:
+    """What the object file depends on. Found from files, so that a warm start does not import Numba."""
+    emulator = Path(__file__).parents[1]
+    sources = sorted([*emulator.glob("machine/*.py"), *emulator.glob("memory/*.py")])
+    texts = b"\0".join(source.read_bytes() for source in sources)
+    return hashlib.sha256(texts).hexdigest(), version("numba"), *host_key()
+
+
+def build_runtime() -> bytes:
+    """Let Numba compile `runtime.EXPORTS`, take its IR, and put plain C-like functions in front."""
+    from numba import njit, types
+
+    from harness.emulator.machine import runtime
+
+    initialize()
+    i64 = types.int64
+    wrappers = []
+    modules = []
+    internal = []
+    for name, (function, count) in runtime.EXPORTS.items():
+        dispatcher = njit(i64(*[i64] * count), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+            function
+        )
+        (signature,) = dispatcher.signatures
+        mangled = dispatcher.overloads[signature].fndesc.llvm_func_name
+        modules.append(dispatcher.inspect_llvm(signature))
+        internal.append(mangled)
+        formal = ", ".join(f"i64 %a{i}" for i in range(count))
+        kinds = "".join(", i64" for _ in range(count))
+        wrappers.append(
+            f"declare i32 @{mangled}(ptr, ptr{kinds})\n"
+            f"define i64 @sandbox_{name}({formal}) {{\n"
+            f"  %result = alloca i64\n  %error = alloca ptr\n"
+            f"  %status = call i32 @{mangled}(ptr %result, ptr %error{''.join(f', i64 %a{i}' for i in range(count))})\n"
+            f"  %value = load i64, ptr %result\n  ret i64 %value\n}}\n"
+        )
+    # A context of our own: other threads may be compiling.
+    context = llvm.create_context()
+    linked = llvm.parse_assembly("\n".join(wrappers), context=context)
+    linked.triple = host()[0]
+    for text in modules:
+        linked.link_in(llvm.parse_assembly(text, context=context))
+    for function in linked.functions:
+        if function.name in internal:
+            function.linkage = "internal"
+    linked.verify()
+    # Numba has optimised it already.
+    return bytes(target_machine().emit_object(linked))

@@ -1,0 +1,86 @@
+"""Compiling in another process gives the same code, and no accident there reaches this process."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.emulator.codegen.kernel import generate
+from harness.emulator.machine.compile_worker import HERE, CompileWorker, WorkerPool
+from harness.emulator.ptx.parser import parse
+from harness.errors import CompileError
+from harness.executors.emulator import EmulatorExecutor
+from harness.inputs import draw_inputs
+from harness.problem import Problem
+from harness.variant import Launch, Plan
+
+PTX = """.version 8.0
+.target sm_90
+.address_size 64
+.entry k(.param .u64 a) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [a]; st.global.u64 [%rd1], %rd1; ret; }
+"""
+
+
+def test_the_object_is_the_one_made_here() -> None:
+    ir = generate(parse(PTX), "k").ir
+    worker = CompileWorker()
+    assert worker.compile_ir(ir) == HERE.compile_ir(ir)
+    worker.close()
+
+
+def test_what_llvm_refuses_is_an_error_and_the_worker_goes_on() -> None:
+    worker = CompileWorker()
+    with pytest.raises(CompileError, match="LLVM refuses"):
+        worker.compile_ir("define i32 @f( {")
+    assert worker.compile_ir(generate(parse(PTX), "k").ir)
+    worker.close()
+
+
+def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
+    worker = CompileWorker()
+    ir = generate(parse(PTX), "k").ir
+    first = worker.compile_ir(ir)
+    assert worker._process is not None
+    worker._process.kill()
+    with pytest.raises(CompileError, match="ended without an answer"):
+        worker.compile_ir(ir)
+    assert worker.compile_ir(ir) == first
+    worker.close()
+
+
+def test_workers_are_used_again_and_end_with_their_pool() -> None:
+    pool = WorkerPool()
+    with pool.borrow() as one, pool.borrow() as other:
+        assert one is not other
+        one.compile_ir(generate(parse(PTX), "k").ir)
+        process = one._process
+        assert process is not None
+    with pool.borrow() as again:
+        assert again in (one, other)
+    del pool, one, other, again
+    gc.collect()
+    assert process.wait(timeout=20) == 0
+
+
+def test_the_runtime_too_can_be_built_there() -> None:
+    worker = CompileWorker()
+    assert worker.build_runtime().startswith(b"\x7fELF")
+    worker.close()
+
+
+def test_preparing_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import cupy
+
+    monkeypatch.setenv("ATTENTION_SANDBOX_CACHE_DIR", str(tmp_path / "cache"))
+    kernel = cupy.RawKernel(
+        'extern "C" __global__ void k(const float* q, float* o) { o[threadIdx.x] = 3 * q[7]; }', "k"
+    )
+    problem = Problem(heads=1, q_len=1, kv_len=1, head_dim=32)
+    plan = Plan((Launch(kernel, (1,), (32,), ("Q", "O")),))
+    executor = EmulatorExecutor()
+    executor.prepare(problem, plan)
+    inputs = draw_inputs(problem)
+    assert (executor.run(problem, plan, inputs).outputs["O"] == np.float32(3) * inputs["Q"].flat[7]).all()
