@@ -132,6 +132,15 @@ def test_an_endless_loop_meets_the_step_limit() -> None:
     fault(source, "step limit", "2000000 instructions", "--step-limit")
 
 
+def test_an_endless_loop_through_a_branch_table_meets_it_too() -> None:
+    body = """
+extern "C" __global__ void k(int* x) {
+    asm volatile("{ .reg .u32 i; and.b32 i, %0, 1; t: .branchtargets A, B; A: bra.uni B; B: brx.idx i, t; }" ::"r"(*x));
+}
+"""
+    fault(body, "step limit", "--step-limit")
+
+
 def test_a_trap_and_a_failed_assertion() -> None:
     fault(cuda_source("float* x", "if (x[threadIdx.x] == 9.f) __trap();"), "trap", "thread (9, 0, 0)")
 

@@ -94,3 +94,24 @@ def test_numba_shared_arrays_made_on_one_line_are_two() -> None:
 
     after, _ = run(make(), {"B": np.zeros(32, np.float32)}, ("B",))
     assert (after["B"] == 21).all()
+
+
+SPIN = """
+extern "C" __global__ void k(volatile float* b) {
+    __shared__ volatile int ready;
+    if (threadIdx.x == 0) ready = 0;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        while (!ready) {}
+        b[threadIdx.x] = 5.f;
+    } else {
+        b[threadIdx.x] = 3.f;
+        ready = 1;
+    }
+}
+"""
+
+
+def test_a_warp_that_waits_for_another_in_a_loop_gets_its_answer() -> None:
+    after, _ = run(SPIN, {"B": np.zeros(64, np.float32)}, ("B",), block=(64, 1, 1))
+    assert (after["B"][:32] == 5).all() and (after["B"][32:] == 3).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from harness.emulator.ptx.instructions import Instruction, SourceLine
 
@@ -41,6 +42,12 @@ class Site:
         """The site of an instruction."""
         return cls(instruction.opcode, instruction.form, instruction.ptx_line, instruction.source)
 
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Site:
+        """A site that was written as JSON."""
+        source = fields["source"]
+        return cls(**{**fields, "source": None if source is None else SourceLine(**source)})
+
     def where(self) -> str:
         """For messages: the PTX line and, if known, the source line."""
         at = f"PTX line {self.ptx_line}"
@@ -67,6 +74,8 @@ class KernelFacts:
     ordered: bool
     """Whether blocks have to run one after the other, because atomics on global memory connect them."""
     sites: tuple[Site, ...]
+    blocks: tuple[Site | None, ...]
+    """Some instruction of each block, to say where a warp is."""
 
     def to_json(self) -> bytes:
         """For the cache."""
@@ -85,8 +94,6 @@ class KernelFacts:
             ModuleVariable(v["name"], v["size_bytes"], None if v["initial"] is None else bytes.fromhex(v["initial"]))
             for v in fields["variables"]
         )
-        fields["sites"] = tuple(
-            Site(s["opcode"], s["form"], s["ptx_line"], None if s["source"] is None else SourceLine(**s["source"]))
-            for s in fields["sites"]
-        )
+        fields["sites"] = tuple(Site.from_fields(s) for s in fields["sites"])
+        fields["blocks"] = tuple(None if b is None else Site.from_fields(b) for b in fields["blocks"])
         return cls(**fields)

@@ -69,6 +69,7 @@ def generate(module: Module, entry: str) -> KernelCode:
         bool(_live_at_entry(graph, live_out)),
         any(_connects_blocks(i) for i in flat.instructions()),
         tuple(Site.of(i) for i in lanes.sites),
+        tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )
     return KernelCode(body.replace("@warp(", f"@{symbol}(", 1), facts)
 
@@ -187,7 +188,11 @@ class _Writer:
         pcs = lanes.warp_load("<32 x i32>", at.PCS)
         lowest = self._minimum(pcs)
         done = lanes.op(f"icmp eq i32 {lowest}, {at.EXITED_PC}")
-        lanes.do(f"br i1 {done}, label %exited, label %go")
+        lanes.do(f"br i1 {done}, label %exited, label %alive")
+        lanes.label("alive")
+        lanes.do(f"br i1 {self._turn_is_over()}, label %yield, label %go, !prof !0")
+        lanes.label("yield")
+        lanes.do(f"ret i32 {at.YIELDED}")
         lanes.label("go")
         here = lanes.compare("eq", "i32", pcs, lanes.spread("i32", lowest))
         lanes.do(f"store i32 {lanes.bits_of(here)}, ptr %mask.slot")
@@ -195,6 +200,11 @@ class _Writer:
         lanes.do(f"store i32 {self._minimum(waiting)}, ptr %next.slot")
         cases = " ".join(f"i32 {n}, label %block{n}" for n in range(len(self._graph.blocks)))
         lanes.do(f"switch i32 {lowest}, label %nowhere [ {cases} ]")
+
+    def _turn_is_over(self) -> str:
+        """Whether the other warps shall have a turn. All loops pass here or through `dispatch`, so none is endless."""
+        lanes = self._lanes
+        return lanes.op(f"icmp ugt i64 {lanes.slot('STEPS')}, {lanes.slot('TURN_END')}")
 
     def _minimum(self, values: str) -> str:
         return self._lanes.intrinsic("llvm.vector.reduce.smin.v32i32", "i32", ("<32 x i32>", values))
@@ -237,7 +247,7 @@ class _Writer:
                 code = at.AT_BARRIER if is_block_barrier(block.body[-1]) else at.YIELDED
                 lanes.do(f"ret i32 {code}")
             else:
-                self._go(number, target, block)
+                self._go(number, target)
             return
         if branch.opcode == "brx":
             self._switch(branch, block, live)
@@ -256,11 +266,10 @@ class _Writer:
         everyone = lanes.op(f"icmp eq i32 {bits}, {lanes.mask}")
         lanes.do(f"br i1 {everyone}, label %{all_taken}, label %{diverged}")
         lanes.label(all_taken)
-        self._go(number, taken, block)
+        self._go(number, taken)
         lanes.label(fall_through)
-        self._go(number, straight, block)
+        self._go(number, straight)
         lanes.label(diverged)
-        self._check_steps(number, min(t if t != EXIT else number + 1 for t in block.targets), block)
         where = lanes.select("i32", taken_lanes, self._pc(taken), self._pc(straight))
         self._park(where)
         if taken == EXIT:
@@ -297,7 +306,7 @@ class _Writer:
         alive = lanes.warp_load("i32", at.ALIVE, 4)
         lanes.warp_store("i32", lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {bits}, -1')}"), at.ALIVE, 4)
 
-    def _go(self, number: int, target: int, block: Block) -> None:
+    def _go(self, number: int, target: int) -> None:
         """All active lanes go to `target`."""
         lanes = self._lanes
         if target == EXIT:
@@ -305,10 +314,11 @@ class _Writer:
             self._retire(lanes.mask)
             lanes.do("br label %dispatch")
             return
-        self._check_steps(number, target, block)
         self._meeting_places.add(target)
         waiting = lanes.op("load i32, ptr %next.slot")
         reached = lanes.op(f"icmp sle i32 {waiting}, {target}")
+        if target <= number:
+            reached = lanes.op(f"or i1 {reached}, {self._turn_is_over()}")
         lanes.do(f"br i1 {reached}, label %meet{target}, label %block{target}, !prof !0")
 
     def _meet(self, target: int) -> None:
@@ -318,16 +328,6 @@ class _Writer:
         lanes.mask = lanes.op("load i32, ptr %mask.slot")
         self._park(self._pc(target))
         lanes.do("br label %dispatch")
-
-    def _check_steps(self, number: int, target: int, block: Block) -> None:
-        """On the way back: stop a warp that has run past its limit."""
-        if target > number:
-            return
-        lanes = self._lanes
-        beyond = lanes.op(f"icmp ugt i64 {lanes.slot('STEPS')}, {lanes.slot('STEP_LIMIT')}")
-        place = block.branch or block.source or next((b.source for b in self._graph.blocks if b.source), None)
-        assert place is not None
-        lanes.check(lanes.op(f"select i1 {beyond}, i32 {lanes.mask}, i32 0"), "step limit", place)
 
 
 def _assemble(lanes: Lanes) -> str:

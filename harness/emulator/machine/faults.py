@@ -16,8 +16,8 @@ class Fault:
 
     kernel: str
     kind: str
-    site: int
-    """Number of the instruction, -1 where it is the block as a whole."""
+    site: Site | None
+    """The instruction; None where it is the block as a whole."""
     block: int
     warp: int
     lane: int
@@ -27,11 +27,10 @@ class Fault:
     size_bytes: int
     step_limit: int
     shared_bytes: int
-    waiting: tuple[tuple[int, int | None], ...]
-    """For each warp the barrier's site where it waits, None where it has exited."""
+    waiting: tuple[tuple[int, Site | None], ...]
+    """For each warp the barrier where it waits, None where it has exited."""
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
-    sites: tuple[Site, ...]
     buffers: tuple[tuple[str, int], ...]
     variables: tuple[tuple[str, int], ...]
     local_bytes: int
@@ -40,8 +39,8 @@ class Fault:
 def describe(fault: Fault) -> KernelFault:
     """The error to raise."""
     where = f"kernel {fault.kernel}"
-    if fault.site >= 0:
-        where += f", {fault.sites[fault.site].where()}"
+    if fault.site is not None:
+        where += f", {fault.site.where()}"
     block = f"block {_coordinates(fault.block, fault.grid)}"
     thread = f"thread {_coordinates(32 * fault.warp + fault.lane, fault.threads)}"
     explanations: dict[str, Callable[[Fault], str]] = {
@@ -65,7 +64,8 @@ def _coordinates(number: int, extents: tuple[int, int, int]) -> str:
 
 
 def _access(fault: Fault) -> str:
-    instruction = fault.sites[fault.site]
+    instruction = fault.site
+    assert instruction is not None
     verb = {"ld": "load", "ldu": "load", "st": "store"}.get(instruction.opcode, "atomic")
     what = f"{fault.kind} {verb} of {fault.size_bytes} bytes"
     name, size, offset = _target(fault)
@@ -97,7 +97,7 @@ def _target(fault: Fault) -> tuple[str | None, int, int]:
 def _deadlock(fault: Fault) -> str:
     groups: dict[str, list[int]] = {}
     for warp, site in fault.waiting:
-        place = "have exited" if site is None else f"wait at a barrier, {fault.sites[site].where()}"
+        place = "have exited" if site is None else f"wait at a barrier, {site.where()}"
         groups.setdefault(place, []).append(warp)
     told = "; ".join(f"warps {_ranges(warps)} {place}" for place, warps in groups.items())
     return f"barrier deadlock: {told}; every thread of the block has to reach the same barrier"
@@ -125,7 +125,8 @@ def _divergent(fault: Fault) -> str:
 
 
 def _divergent_warp(fault: Fault) -> str:
-    instruction = fault.sites[fault.site]
+    instruction = fault.site
+    assert instruction is not None
     return (
         f"'{instruction.form}' names lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are on another path; "
         "its mask may hold only lanes that get there together"

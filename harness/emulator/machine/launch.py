@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.codegen.facts import KernelFacts
+from harness.emulator.codegen.facts import KernelFacts, Site
 from harness.emulator.machine import layout as at
 from harness.emulator.machine.faults import Fault, describe
 from harness.emulator.machine.kernels import NativeKernel
@@ -304,12 +304,12 @@ def _fault_of(
     waiting = []
     for warp in range(worker.get("WARP_COUNT")):
         status = worker.warp_word(warp, at.STATUS)
-        site = worker.warp_word(warp, at.BARRIER_SITE) if status == at.AT_BARRIER else None
+        site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)] if status == at.AT_BARRIER else None
         waiting.append((warp, site))
     return Fault(
         kernel=name,
         kind=at.FAULTS[worker.get("FAULT_KIND")],
-        site=worker.get("FAULT_SITE"),
+        site=_site_of(worker, facts),
         block=worker.get("FAULT_BLOCK"),
         warp=worker.get("FAULT_WARP"),
         lane=worker.get("FAULT_LANE"),
@@ -321,11 +321,21 @@ def _fault_of(
         waiting=tuple(waiting),
         grid=geometry.grid,
         threads=geometry.block,
-        sites=facts.sites,
         buffers=tuple((b.name, b.data.nbytes) for b in buffers),
         variables=tuple((v.name, v.size_bytes) for v in facts.variables),
         local_bytes=facts.local_bytes,
     )
+
+
+def _site_of(worker: _Worker, facts: KernelFacts) -> Site | None:
+    """The instruction at fault; for a warp that was stopped in a loop, where its lowest lane would go on."""
+    number = worker.get("FAULT_SITE")
+    if number >= 0:
+        return facts.sites[number]
+    if worker.get("FAULT_KIND") != at.FAULT["step limit"]:
+        return None
+    pc = min(worker.warp_word(worker.get("FAULT_WARP"), at.PCS + 4 * lane) for lane in range(at.LANES))
+    return facts.blocks[pc]
 
 
 def default_threads() -> int:

@@ -40,8 +40,8 @@ KINDS = ("load", "store", "atomic")
 _SLOTS = (
     "SHARED_BASE", "SHARED_SIZE", "LOCAL_BASE", "LOCAL_SIZE", "PARAMS", "PARAMS_SIZE", "COUNTERS", "BUFFER_COUNT",
     "BUFFERS", "CTAID_X", "CTAID_Y", "CTAID_Z", "NTID_X", "NTID_Y", "NTID_Z", "NCTAID_X", "NCTAID_Y", "NCTAID_Z",
-    "WARP_INDEX", "BLOCK", "STEPS", "STEP_LIMIT", "WARP_INSTRUCTIONS", "LANE_INSTRUCTIONS", "STOP_AT", "FAULT_KIND",
-    "FAULT_SITE", "FAULT_LANE", "FAULT_ADDRESS", "FAULT_SIZE", "FAULT_BLOCK", "FAULT_WARP", "FAULT_MASK", "WARPS",
+    "WARP_INDEX", "BLOCK", "STEPS", "STEP_LIMIT", "TURN_END", "WARP_INSTRUCTIONS", "LANE_INSTRUCTIONS", "STOP_AT",
+    "FAULT_KIND", "FAULT_SITE", "FAULT_LANE", "FAULT_ADDRESS", "FAULT_SIZE", "FAULT_BLOCK", "FAULT_WARP", "FAULT_MASK", "WARPS",
     "WARP_COUNT", "WARP_BYTES", "THREADS", "ENTRY", "BARRIERS", "LOCALS", "ORDER", "SEED", "CLEAR_REGISTERS",
     "VARIABLES", "VARIABLE_COUNT",
 )
@@ -73,6 +73,8 @@ DATA_3 = 2176
 REGISTERS = 2688
 
 EXITED_PC = 0x7FFFFFFF
+TURN_INSTRUCTIONS = 1 << 16
+"""How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
 
 # What a warp's code returns -------------------------------------------------------------------------------------------
 EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3

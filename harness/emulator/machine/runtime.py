@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.emulator.machine.context import FAULT_MASK, set_fault
-from harness.emulator.machine.schedule import run_blocks
+from harness.emulator.machine.schedule import lowest_lane, run_blocks
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
 from harness.emulator.memory.raw import store64
 from harness.emulator.memory.translation import translate
@@ -17,10 +17,7 @@ from harness.emulator.memory.translation import translate
 
 def fault(ctx: int, warp: int, kind: int, site: int, mask: int) -> int:
     """Record a fault that generated code found itself; the lane is the lowest in `mask`."""
-    lane = 0
-    while lane < 31 and not (mask >> lane) & 1:
-        lane += 1
-    set_fault(ctx, kind, site, lane, 0, 0)
+    set_fault(ctx, kind, site, lowest_lane(mask), 0, 0)
     store64(ctx + FAULT_MASK, mask & 0xFFFFFFFF)
     return 1
 

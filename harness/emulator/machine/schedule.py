@@ -26,9 +26,11 @@ from harness.emulator.machine.context import (
     SEED,
     SHARED_BASE,
     SHARED_SIZE,
+    STEP_LIMIT,
     STEPS,
     STOP_AT,
     THREADS,
+    TURN_END,
     WARP_BYTES,
     WARP_COUNT,
     WARP_INDEX,
@@ -39,6 +41,7 @@ from harness.emulator.machine.context import (
 from harness.emulator.memory.raw import fill_ones, load32, load64, store32, store64
 
 DEADLOCK = at.FAULT["barrier deadlock"]
+PAST_LIMIT = at.FAULT["step limit"]
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -113,6 +116,15 @@ def population(bits: int) -> int:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
+def lowest_lane(bits: int) -> int:
+    """Number of the lowest set bit; 31 where none is set."""
+    lane = 0
+    while lane < 31 and not (bits >> lane) & 1:
+        lane += 1
+    return lane
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def waits_at(warp: int, number: int) -> bool:
     """Whether a warp waits at this barrier."""
     here = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
@@ -172,7 +184,9 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                 progress = 1
                 store64(ctx + WARP_INDEX, index)
                 store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
-                store64(ctx + STEPS, load64(warp + at.SAVED_STEPS))
+                steps = load64(warp + at.SAVED_STEPS)
+                store64(ctx + STEPS, steps)
+                store64(ctx + TURN_END, min(steps + at.TURN_INSTRUCTIONS, load64(ctx + STEP_LIMIT)))
                 status = call_warp(entry, ctx, warp)
                 store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
                 if status == at.FAULTED:
@@ -182,6 +196,10 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                     store64(ctx + WARP_INSTRUCTIONS, total)
                     store32(warp + at.STATUS, at.EXITED)
                     exited += 1
+                elif status == at.YIELDED:
+                    if load64(ctx + STEPS) > load64(ctx + STEP_LIMIT):
+                        set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
+                        return 1
                 elif status == at.AT_BARRIER:
                     if load32(warp + at.BARRIER_ARRIVES) == 0:
                         store32(warp + at.STATUS, at.AT_BARRIER)
