@@ -190,7 +190,7 @@ class Registry:
         """The variant of that name. Raises `UsageError` with the nearest name."""
         if name in self._variants:
             return self._variants[name]
-        near = difflib.get_close_matches(name, self._variants, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(name, self._variants, n=1, cutoff=0.3)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise UsageError(f"no variant {name!r}{hint} 'list' shows all")
 
