@@ -74,6 +74,19 @@ def build_parser() -> argparse.ArgumentParser:
     _add_device(run)
     _add_report(run)
 
+    traffic = command("traffic", "a variant's bytes by level, buffer, launch and source line")
+    traffic.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    traffic.add_argument(
+        "--lines",
+        action="store_true",
+        help="by source line too, with the bank conflicts of shared memory (which takes several times as long)",
+    )
+    _add_problem(traffic)
+    _add_drawing(traffic)
+    _add_plugins(traffic)
+    _add_emulator(traffic.add_argument_group("device (bytes are counted on the emulator)"))
+    _add_report(traffic)
+
     show = command("show", "a variant's source or PTX, registers, spills, shared memory")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
@@ -152,6 +165,10 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
         help="on a GPU: count bytes by running on the emulator too (auto: where that takes seconds). The emulator "
         "itself always counts",
     )
+    _add_emulator(group)
+
+
+def _add_emulator(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
     )

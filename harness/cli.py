@@ -132,15 +132,32 @@ def _run(arguments: argparse.Namespace) -> int:
     return PASSED if comparison.all_passed else FAILED
 
 
+def _traffic(arguments: argparse.Namespace) -> int:
+    from harness.measure.io_bound import io_bound
+    from harness.progress import progress_bar
+    from harness.traffic import measure_traffic, on_chip_bytes
+    from harness.traffic_report import TrafficReport, render_traffic
+
+    problem = problem_of(arguments)
+    _check_output(arguments.output)
+    variant = _discover(arguments).registry.get(arguments.variant)
+    with progress_bar(1) as progress:
+        executor = _emulator(arguments, progress, _arch(), count_shared=arguments.lines)
+        progress.step(variant.name)
+        account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
+    on_chip = on_chip_bytes(variant, problem, executor.device.arch)
+    bound = None if on_chip is None else io_bound(problem, on_chip)
+    _publish(arguments, render_traffic(TrafficReport(account, bound, arguments.lines), arguments.format))
+    return PASSED
+
+
 def _show(arguments: argparse.Namespace) -> int:
-    from harness.executors.gpu import GpuExecutor
     from harness.kernel_listing import list_kernels, render_kernels
 
     problem = problem_of(arguments)
     registry = _discover(arguments).registry
     variant = registry.get(arguments.variant)
-    arch = GpuExecutor().device.arch if GpuExecutor.available() else DEFAULT_ARCH
-    listings = list_kernels(variant, problem, arch)
+    listings = list_kernels(variant, problem, _arch())
     print(
         f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {registry.origin_of(variant.name)})\n"
     )
@@ -152,6 +169,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "compare": _compare,
     "run": _run,
+    "traffic": _traffic,
     "show": _show,
 }
 
@@ -161,6 +179,13 @@ def _discover(arguments: argparse.Namespace) -> Discovery:
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found
+
+
+def _arch() -> str:
+    """What to compile for: the GPU that is there, else the default."""
+    from harness.executors.gpu import GpuExecutor
+
+    return GpuExecutor().device.arch if GpuExecutor.available() else DEFAULT_ARCH
 
 
 def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
@@ -175,7 +200,9 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     return _emulator(arguments, progress)
 
 
-def _emulator(arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH) -> Executor:
+def _emulator(
+    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, count_shared: bool = False
+) -> Executor:
     from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
 
     for option in ("step_limit", "threads"):
@@ -188,6 +215,7 @@ def _emulator(arguments: argparse.Namespace, progress: Progress, arch: str = DEF
         threads=arguments.threads,
         seed=arguments.seed,
         progress=progress.part,
+        count_shared=count_shared,
     )
 
 
