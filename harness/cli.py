@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.arguments import build_parser, problem_of
+from harness.arguments import build_parser, problem_of, problem_with
 from harness.discovery import Discovery, discover
 from harness.errors import SandboxError, UsageError
 from harness.file_replacement import replace_files, require_writable
@@ -133,6 +133,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _traffic(arguments: argparse.Namespace) -> int:
+    if arguments.sweep is not None:
+        return _sweep(arguments)
+    for option in ("variants", "plot", "roofline"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
+    if arguments.variant is None:
+        raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
     from harness.measure.io_bound import io_bound
     from harness.progress import progress_bar
     from harness.traffic import measure_traffic, on_chip_bytes
@@ -142,13 +149,58 @@ def _traffic(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output)
     variant = _discover(arguments).registry.get(arguments.variant)
     with progress_bar(1) as progress:
-        executor = _emulator(arguments, progress, _arch(), count_shared=arguments.lines)
+        executor = _emulator(arguments, progress, _counted_arch(arguments), count_shared=arguments.lines)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
     _publish(arguments, render_traffic(TrafficReport(account, bound, arguments.lines), arguments.format))
     return PASSED
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from harness.gpus import gpu
+    from harness.progress import progress_bar
+    from harness.sweep import parse_sweep, require_sensible
+    from harness.sweep_plot import draw_bytes, draw_roofline, require_drawable
+    from harness.sweep_report import render_sweep, what_is_fixed
+    from harness.sweep_run import run_sweep
+
+    if arguments.lines:
+        raise UsageError("--lines shows one problem; leave out --sweep")
+    if arguments.variant is not None and arguments.variants is not None:
+        raise UsageError("VARIANT and --variants both select; leave out one")
+    sweep = parse_sweep(arguments.sweep)
+    problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+    require_sensible(problems)
+    roof = gpu(arguments.gpu)
+    pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
+    for path in pictures:
+        require_drawable(path)
+    _check_output(arguments.output, *pictures)
+    registry = _discover(arguments).registry
+    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
+    with progress_bar(len(problems) * len(chosen)) as progress:
+        executor = _emulator(arguments, progress, _counted_arch(arguments))
+        points = run_sweep(
+            chosen,
+            sweep,
+            problems,
+            executor,
+            count=arguments.count,
+            regime=arguments.regime,
+            seed=arguments.seed,
+            step=progress.step,
+        )
+    fixed = what_is_fixed(sweep, problems)
+    drawn = {}
+    if arguments.plot is not None:
+        drawn[arguments.plot] = draw_bytes(sweep, points, fixed, arguments.plot.suffix)
+    if arguments.roofline is not None:
+        drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
+    replace_files(drawn)
+    _publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
+    return FAILED if any(point.failed for point in points) else PASSED
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -186,6 +238,10 @@ def _arch() -> str:
     from harness.executors.gpu import GpuExecutor
 
     return GpuExecutor().device.arch if GpuExecutor.available() else DEFAULT_ARCH
+
+
+def _counted_arch(arguments: argparse.Namespace) -> str:
+    return DEFAULT_ARCH if arguments.device == "emulator" else _arch()
 
 
 def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:

@@ -118,3 +118,10 @@ def test_the_traffic_shown_is_the_real_one() -> None:
     shown = shown_output("traffic fa1-cupy --lines").splitlines()
     assert [line for line in shown if line not in real and line != "..."] == []
     assert len(shown) > 20
+
+
+def test_the_sweep_shown_is_the_real_one() -> None:
+    command = [sys.executable, "-m", "harness", "traffic", "--sweep", "seq_len=512..16384", "--variants", "*cupy"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == shown_output("traffic --sweep seq_len=512..16384 --variants '*cupy'")
