@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness.errors import UsageError
+from harness.gpus import GPUS
 from harness.inputs import REGIMES
 from harness.problem import ITEMSIZE_BYTES, Problem
 
@@ -74,6 +75,29 @@ def build_parser() -> argparse.ArgumentParser:
     _add_device(run)
     _add_report(run)
 
+    traffic = command("traffic", "a variant's bytes by level, buffer, launch and source line, or a sweep over many")
+    traffic.add_argument(
+        "variant", metavar="VARIANT", nargs="?", help="the variant's name, as 'list' shows it; --sweep needs none"
+    )
+    traffic.add_argument(
+        "--lines",
+        action="store_true",
+        help="by source line too, with the bank conflicts of shared memory (which takes several times as long)",
+    )
+    _add_problem(traffic)
+    _add_drawing(traffic)
+    _add_plugins(traffic)
+    _add_sweep(traffic)
+    counting = traffic.add_argument_group("device")
+    counting.add_argument(
+        "--device",
+        choices=("auto", "emulator"),
+        default="auto",
+        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any",
+    )
+    _add_emulator(counting)
+    _add_report(traffic)
+
     show = command("show", "a variant's source or PTX, registers, spills, shared memory")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
@@ -120,7 +144,7 @@ def _add_drawing(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "\n".join(["regimes:", *lines])
 
 
-def _add_selection(parser: argparse.ArgumentParser) -> None:
+def _add_selection(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--variants", metavar="GLOB[,GLOB]", help="names, or shell patterns such as 'fa*' (default: all)"
     )
@@ -152,6 +176,39 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
         help="on a GPU: count bytes by running on the emulator too (auto: where that takes seconds). The emulator "
         "itself always counts",
     )
+    _add_emulator(group)
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sweep")
+    group.add_argument(
+        "--sweep",
+        metavar="FIELD=VALUES",
+        help="bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
+        "head_dim=32,64,128; seq_len is q_len and kv_len",
+    )
+    _add_selection(group)
+    group.add_argument(
+        "--count",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: points that take longer than seconds to emulate are as the variant claims; never: all are",
+    )
+    group.add_argument(
+        "--plot", type=Path, metavar="FILE.png|.svg", help="draw bytes against the field, all variants, to this file"
+    )
+    group.add_argument(
+        "--roofline",
+        type=Path,
+        metavar="FILE.png|.svg",
+        help="draw each variant's arithmetic intensity under a GPU's roof",
+    )
+    group.add_argument(
+        "--gpu", default="h200", metavar="NAME", help=f"whose roof: {', '.join(GPUS)} (default: %(default)s)"
+    )
+
+
+def _add_emulator(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
@@ -188,3 +245,14 @@ def problem_of(arguments: argparse.Namespace) -> Problem:
         causal=arguments.causal,
         scale=arguments.scale,
     )
+
+
+def problem_with(arguments: argparse.Namespace, field: str, value: object) -> Problem:
+    """The problem that the options describe, but for one field, a name of the command line's.
+
+    Raises `UsageError` where an option sets that field too.
+    """
+    default = getattr(Problem(), field) if field in ("batch", "heads", "head_dim", "dtype", "causal") else None
+    if getattr(arguments, field) != default:
+        raise UsageError(f"--sweep {field} and --{field.replace('_', '-')} set the same field; leave out one")
+    return problem_of(argparse.Namespace(**{**vars(arguments), field: value}))

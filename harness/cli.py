@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.arguments import build_parser, problem_of
+from harness.arguments import build_parser, problem_of, problem_with
 from harness.discovery import Discovery, discover
 from harness.errors import SandboxError, UsageError
 from harness.file_replacement import replace_files, require_writable
@@ -132,15 +132,84 @@ def _run(arguments: argparse.Namespace) -> int:
     return PASSED if comparison.all_passed else FAILED
 
 
+def _traffic(arguments: argparse.Namespace) -> int:
+    if arguments.sweep is not None:
+        return _sweep(arguments)
+    for option in ("variants", "plot", "roofline"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
+    if arguments.variant is None:
+        raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
+    from harness.measure.io_bound import io_bound
+    from harness.progress import progress_bar
+    from harness.traffic import measure_traffic, on_chip_bytes
+    from harness.traffic_report import TrafficReport, render_traffic
+
+    problem = problem_of(arguments)
+    _check_output(arguments.output)
+    variant = _discover(arguments).registry.get(arguments.variant)
+    with progress_bar(1) as progress:
+        executor = _emulator(arguments, progress, _counted_arch(arguments), count_shared=arguments.lines)
+        progress.step(variant.name)
+        account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
+    on_chip = on_chip_bytes(variant, problem, executor.device.arch)
+    bound = None if on_chip is None else io_bound(problem, on_chip)
+    _publish(arguments, render_traffic(TrafficReport(account, bound, arguments.lines), arguments.format))
+    return PASSED
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from harness.gpus import gpu
+    from harness.progress import progress_bar
+    from harness.sweep import parse_sweep, require_sensible
+    from harness.sweep_plot import draw_bytes, draw_roofline, require_drawable
+    from harness.sweep_report import render_sweep, what_is_fixed
+    from harness.sweep_run import run_sweep
+
+    if arguments.lines:
+        raise UsageError("--lines shows one problem; leave out --sweep")
+    if arguments.variant is not None and arguments.variants is not None:
+        raise UsageError("VARIANT and --variants both select; leave out one")
+    sweep = parse_sweep(arguments.sweep)
+    problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+    require_sensible(problems)
+    roof = gpu(arguments.gpu)
+    pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
+    for path in pictures:
+        require_drawable(path)
+    _check_output(arguments.output, *pictures)
+    registry = _discover(arguments).registry
+    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
+    with progress_bar(len(problems) * len(chosen)) as progress:
+        executor = _emulator(arguments, progress, _counted_arch(arguments))
+        points = run_sweep(
+            chosen,
+            sweep,
+            problems,
+            executor,
+            count=arguments.count,
+            regime=arguments.regime,
+            seed=arguments.seed,
+            step=progress.step,
+        )
+    fixed = what_is_fixed(sweep, problems)
+    drawn = {}
+    if arguments.plot is not None:
+        drawn[arguments.plot] = draw_bytes(sweep, points, fixed, arguments.plot.suffix)
+    if arguments.roofline is not None:
+        drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
+    replace_files(drawn)
+    _publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
+    return FAILED if any(point.failed for point in points) else PASSED
+
+
 def _show(arguments: argparse.Namespace) -> int:
-    from harness.executors.gpu import GpuExecutor
     from harness.kernel_listing import list_kernels, render_kernels
 
     problem = problem_of(arguments)
     registry = _discover(arguments).registry
     variant = registry.get(arguments.variant)
-    arch = GpuExecutor().device.arch if GpuExecutor.available() else DEFAULT_ARCH
-    listings = list_kernels(variant, problem, arch)
+    listings = list_kernels(variant, problem, _arch())
     print(
         f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {registry.origin_of(variant.name)})\n"
     )
@@ -152,6 +221,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "compare": _compare,
     "run": _run,
+    "traffic": _traffic,
     "show": _show,
 }
 
@@ -161,6 +231,17 @@ def _discover(arguments: argparse.Namespace) -> Discovery:
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found
+
+
+def _arch() -> str:
+    """What to compile for: the GPU that is there, else the default."""
+    from harness.executors.gpu import GpuExecutor
+
+    return GpuExecutor().device.arch if GpuExecutor.available() else DEFAULT_ARCH
+
+
+def _counted_arch(arguments: argparse.Namespace) -> str:
+    return DEFAULT_ARCH if arguments.device == "emulator" else _arch()
 
 
 def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
@@ -175,7 +256,9 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     return _emulator(arguments, progress)
 
 
-def _emulator(arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH) -> Executor:
+def _emulator(
+    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, count_shared: bool = False
+) -> Executor:
     from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
 
     for option in ("step_limit", "threads"):
@@ -188,6 +271,7 @@ def _emulator(arguments: argparse.Namespace, progress: Progress, arch: str = DEF
         threads=arguments.threads,
         seed=arguments.seed,
         progress=progress.part,
+        count_shared=count_shared,
     )
 
 

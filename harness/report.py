@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-import tabulate
-
-from harness.executors import Device
 from harness.outcome import Comparison, Row
-from harness.problem import Problem
+from harness.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, problem_line, table
 from harness.variant import Registry, Variant
-
-FORMATS = ("table", "markdown", "csv", "json")
-MIB = 2**20
-
-# Twice two blanks less per column: the table fits where 100 characters do.
-tabulate.MIN_PADDING = 0
-UNKNOWN = "-"
 
 
 @dataclass(frozen=True)
@@ -40,16 +27,15 @@ class Column:
 def render_comparison(comparison: Comparison, format: str) -> str:
     """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
     if format == "json":
-        return _json(_comparison_object(comparison))
+        return json_text(_comparison_object(comparison))
     if format == "csv":
-        return _csv([_row_object(row) for row in comparison.rows], [*_row_keys()])
+        return csv_text([_row_object(row) for row in comparison.rows], [*_row_keys()])
     columns = _columns(comparison)
     markdown = format == "markdown"
-    table = _table(
-        [c.header for c in columns], [[c.cell(r) for c in columns] for r in comparison.rows], columns, markdown
-    )
+    cells = [[c.cell(r) for c in columns] for r in comparison.rows]
+    text = table([c.header for c in columns], cells, [c.number for c in columns], markdown)
     footnotes = ("\n\n" if markdown else "\n").join(_footnotes(comparison))
-    return f"{_headline(comparison)}\n\n{table}\n\n{footnotes}\n"
+    return f"{_headline(comparison)}\n\n{text}\n\n{footnotes}\n"
 
 
 def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
@@ -57,33 +43,30 @@ def render_listing(variants: Sequence[Variant], registry: Registry, format: str)
     keys = ["name", "algorithm", "backend", "idea"]
     listing = [{key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name)} for v in variants]
     if format == "json":
-        return _json({"variants": listing})
+        return json_text({"variants": listing})
     if format == "csv":
-        return _csv(listing, [*keys, "origin"])
-    columns = [Column(key, lambda row: "", number=False) for key in keys]
-    return _table(keys, [[entry[key] for key in keys] for entry in listing], columns, format == "markdown") + "\n"
+        return csv_text(listing, [*keys, "origin"])
+    cells = [[entry[key] for key in keys] for entry in listing]
+    return table(keys, cells, [False] * len(keys), format == "markdown") + "\n"
 
 
 def _columns(comparison: Comparison) -> list[Column]:
-    # Two decimals tell megabytes apart; a problem of a few kilobytes needs more.
-    decimals = 2 if comparison.problem.compulsory_bytes >= 0.05 * MIB else 4
-
-    def mib(value: int | None) -> str:
-        return UNKNOWN if value is None else f"{value / MIB:,.{decimals}f}"
+    def size(value: int | None) -> str:
+        return mib(value, comparison.problem.compulsory_bytes)
 
     columns = [
         Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
         Column("variant", lambda r: r.variant, number=False),
         Column("verdict", lambda r: r.verdict, number=False),
         Column("error /\nbudget", lambda r: _ratio(_worst_ratio(r))),
-        Column("read\nMiB", lambda r: mib(r.read_bytes)),
-        Column("written\nMiB", lambda r: mib(r.write_bytes)),
-        Column("total\nMiB", lambda r: mib(r.total_bytes)),
+        Column("read\nMiB", lambda r: size(r.read_bytes)),
+        Column("written\nMiB", lambda r: size(r.write_bytes)),
+        Column("total\nMiB", lambda r: size(r.total_bytes)),
         Column(
             "total /\ncompulsory", lambda r: UNKNOWN if r.times_compulsory is None else f"{r.times_compulsory:,.2f}"
         ),
         Column("claim", _claim, number=False),
-        Column("allocated\nMiB", lambda r: mib(r.allocated_bytes)),
+        Column("allocated\nMiB", lambda r: size(r.allocated_bytes)),
         Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
     ]
     if comparison.device.kind == "gpu":
@@ -118,19 +101,7 @@ def _headline(comparison: Comparison) -> str:
     drawn = "the user's arrays"
     if comparison.regime is not None:
         drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
-    return f"{_problem_line(comparison.problem)}; {drawn}"
-
-
-def _problem_line(problem: Problem) -> str:
-    heads = "1 head" if problem.heads == 1 else f"{problem.heads} heads"
-    if problem.kv_heads != problem.heads:
-        heads += f" ({problem.kv_heads} for K and V)"
-    lengths = f"{problem.q_len} x {problem.kv_len}"
-    causal = ", causal" if problem.causal else ""
-    return (
-        f"batch {problem.batch}, {heads}, {lengths}, head_dim {problem.head_dim}, {problem.dtype}{causal}, "
-        f"scale {problem.tau:.6g}"
-    )
+    return f"{problem_line(comparison.problem)}; {drawn}"
 
 
 _RATIO = "error / budget: the largest error over the most that a right kernel may make on these very inputs."
@@ -138,17 +109,13 @@ _RATIO = "error / budget: the largest error over the most that a right kernel ma
 
 def _footnotes(comparison: Comparison) -> list[str]:
     """What the table was measured on and what its ranking means; then what is to be said about single rows."""
-    notes = [f"Device: {_device(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
+    notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     for row in comparison.rows:
         if row.reason is not None:
             notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
-
-
-def _device(device: Device) -> str:
-    return f"{device.name} ({device.arch})" if device.kind == "gpu" else device.name
 
 
 def _ranking(comparison: Comparison) -> str:
@@ -160,29 +127,13 @@ def _ranking(comparison: Comparison) -> str:
 def _units(comparison: Comparison) -> str:
     if comparison.counted_on is None:
         return "Bytes were not counted; --count always does, on the emulator."
-    where = "" if comparison.counted_on == comparison.device else f" on: {_device(comparison.counted_on)};"
+    where = "" if comparison.counted_on == comparison.device else f" on: {device_line(comparison.counted_on)};"
     return f"MiB: 2^20 bytes, counted{where} in the 32-byte sectors that each warp's requests touch, before any cache."
 
 
 def _indented(text: str) -> str:
     """A compiler's log keeps its lines, set off from what is ours."""
     return text.replace("\n", "\n    ")
-
-
-def _table(headers: list[str], cells: list[list[str]], columns: Sequence[Column], markdown: bool) -> str:
-    align = ["right" if column.number else "left" for column in columns]
-    if markdown:
-        # A line break or a bar would end the cell.
-        headers = [header.replace("\n", " ") for header in headers]
-        cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in cells]
-    text: str = tabulate.tabulate(
-        cells,
-        headers,
-        tablefmt="pipe" if markdown else "simple",
-        colalign=align if cells else None,
-        disable_numparse=True,
-    )
-    return text
 
 
 def _comparison_object(comparison: Comparison) -> dict[str, Any]:
@@ -204,17 +155,4 @@ def _row_keys() -> Iterable[str]:
 
 def _row_object(row: Row) -> dict[str, Any]:
     # JSON has neither NaN nor infinity; the verdict and its reason say what they were.
-    values = {key: getattr(row, key) for key in _row_keys()}
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
-
-
-def _csv(rows: list[dict[str, Any]], keys: list[str]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, keys, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return {key: finite(getattr(row, key)) for key in _row_keys()}

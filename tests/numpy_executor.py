@@ -45,9 +45,9 @@ class NumpyExecutor:
             self.runs.append(launch.kernel_name)
             launch.kernel.body(problem, arrays)
             traffic = (
-                SiteTraffic("Q", "load", "kernel.cu", 1, 1, 1, launch.kernel.read_sectors),
-                SiteTraffic("O", "store", "kernel.cu", 2, 1, 1, launch.kernel.write_sectors),
-                SiteTraffic("local", "store", "kernel.cu", 3, 1, 1, 1000),
+                SiteTraffic("Q", "load", "kernel.cu", 1, 1, 1, launch.kernel.read_sectors, 1),
+                SiteTraffic("O", "store", "kernel.cu", 2, 1, 1, launch.kernel.write_sectors, 1),
+                SiteTraffic("local", "store", "kernel.cu", 3, 1, 1, 1000, 1),
             )
             reports.append(LaunchReport(launch.kernel_name, traffic if self.counts else None))
         return Execution(

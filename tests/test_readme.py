@@ -107,3 +107,21 @@ def test_every_command_and_option_has_help_and_stands_in_the_readme() -> None:
             assert action.help, (name, action.option_strings)
             for option in action.option_strings:
                 assert option in README or option == "-h", f"{name} {option} is not in the README"
+
+
+def test_the_traffic_shown_is_the_real_one() -> None:
+    command = [sys.executable, "-m", "harness", "traffic", "fa1-cupy", "--lines"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    # What was compiled elsewhere names its files as they were named there.
+    real = {re.sub(r"/\S*/(?=variants/)", "", line) for line in ran.stdout.splitlines()}
+    shown = shown_output("traffic fa1-cupy --lines").splitlines()
+    assert [line for line in shown if line not in real and line != "..."] == []
+    assert len(shown) > 20
+
+
+def test_the_sweep_shown_is_the_real_one() -> None:
+    command = [sys.executable, "-m", "harness", "traffic", "--sweep", "seq_len=512..16384", "--variants", "*cupy"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == shown_output("traffic --sweep seq_len=512..16384 --variants '*cupy'")

@@ -11,7 +11,8 @@ import pytest
 from harness.executors import Device
 from harness.outcome import Comparison, Row
 from harness.problem import Problem
-from harness.report import FORMATS, render_comparison, render_listing
+from harness.report import render_comparison, render_listing
+from harness.tables import FORMATS
 from harness.variant import Plan, Registry, Variant
 
 MIB = 2**20

@@ -42,6 +42,28 @@ class SiteTraffic:
     """Bytes that the active lanes asked for."""
     sectors: int
     """Distinct 32-byte sectors per request, added up."""
+    ideal_sectors: int
+    """The fewest sectors that the distinct bytes of each request fit into, added up."""
+
+
+@dataclass(frozen=True)
+class SharedTraffic:
+    """What the loads, or the stores, of one source line did to shared memory during one launch."""
+
+    kind: str
+    """`load` or `store`."""
+    file: str
+    """Source file of the kernel, as the compiler names it."""
+    line: int
+    """Source line, or 0 where the compiler gave none."""
+    requests: int
+    """Warp-wide instructions executed."""
+    requested_bytes: int
+    """Bytes that the active lanes asked for."""
+    wavefronts: int
+    """Rounds that the 32 banks took, added up."""
+    ideal_wavefronts: int
+    """Rounds that they would have taken without any bank conflict."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +77,8 @@ class LaunchReport:
     """PTX instructions executed, a warp's counted once."""
     lane_instructions: int | None = None
     """The same, counted once per active lane."""
+    shared: tuple[SharedTraffic, ...] | None = None
+    """None where it was not counted, which it is only where asked for. Atomics are not in it."""
     seconds: float | None = None
     """Wall-clock seconds the emulator took."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
-from harness.emulator.codegen.facts import KernelFacts
+from harness.emulator.codegen.facts import KernelFacts, Site
 from harness.emulator.machine import layout as at
 from harness.emulator.machine.compile_worker import HERE, Compiler, WorkerPool
 from harness.emulator.machine.kernels import NativeKernel, native_kernel
@@ -22,7 +22,7 @@ from harness.emulator.machine.launch import (
     default_threads,
     launch,
 )
-from harness.executors import Device, Execution, LaunchReport, SiteTraffic
+from harness.executors import Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
 from harness.problem import Problem
 from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
 
@@ -37,6 +37,7 @@ class EmulatorExecutor:
 
     `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
     the order in which the warps of a block take turns. `progress` is told the fraction of a launch that is done.
+    `count_shared` counts the bank conflicts of shared memory too, which takes longer.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class EmulatorExecutor:
         threads: int | None = None,
         seed: int = 0,
         progress: Callable[[float], None] | None = None,
+        count_shared: bool = False,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
         self._options = LaunchOptions(step_limit, threads or default_threads(), seed)
         self._progress = progress
         self._workers = WorkerPool()
+        self._count_shared = count_shared
 
     def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
@@ -79,7 +82,7 @@ class EmulatorExecutor:
         self, step: Launch, args: tuple[Any, ...], compiler: Compiler = HERE
     ) -> tuple[CompiledKernel, NativeKernel]:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler)
+        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._count_shared)
 
     def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
         args = _arguments(step, pointers)
@@ -91,6 +94,7 @@ class EmulatorExecutor:
             _by_source_line(kernel.facts, counts),
             counts.warp_instructions,
             counts.lane_instructions,
+            _shared_by_source_line(kernel.facts, counts) if self._count_shared else None,
             counts.seconds,
         )
 
@@ -138,9 +142,23 @@ def _by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SiteTraff
     rows: dict[tuple[str, str, str, int], list[int]] = {}
     for count in counts.sites:
         site = facts.sites[count.site]
-        file, line = (site.source.file, site.source.line) if site.source else ("", 0)
-        row = rows.setdefault((count.buffer, _KINDS[site.opcode], file, line), [0, 0, 0])
-        row[0] += count.requests
-        row[1] += count.requested_bytes
-        row[2] += count.sectors
+        row = rows.setdefault((count.buffer, *_place(site)), [0, 0, 0, 0])
+        numbers = (count.requests, count.requested_bytes, count.sectors, count.ideal_sectors)
+        row[:] = map(sum, zip(row, numbers))
     return tuple(SiteTraffic(*key, *row) for key, row in sorted(rows.items()))
+
+
+def _shared_by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SharedTraffic, ...]:
+    """The same for shared memory, which has no buffers."""
+    rows: dict[tuple[str, str, int], list[int]] = {}
+    for count in counts.shared:
+        row = rows.setdefault(_place(facts.sites[count.site]), [0, 0, 0, 0])
+        numbers = (count.requests, count.requested_bytes, count.wavefronts, count.ideal_wavefronts)
+        row[:] = map(sum, zip(row, numbers))
+    return tuple(SharedTraffic(*key, *row) for key, row in sorted(rows.items()))
+
+
+def _place(site: Site) -> tuple[str, str, int]:
+    """Kind of access, file and line."""
+    file, line = (site.source.file, site.source.line) if site.source else ("", 0)
+    return _KINDS[site.opcode], file, line

@@ -61,6 +61,29 @@ def test_access_patterns(body: str, load: tuple[int, int, int], store: tuple[int
     assert found == {("A", "ld"): load, ("B", "st"): store}
 
 
+@pytest.mark.parametrize(
+    ("body", "sectors", "ideal"),
+    [
+        ("b[i] = a[i];", 4, 4),
+        ("b[i] = a[i + 1];", 5, 4),  # straddles a sector
+        ("b[i] = a[8 * i];", 32, 4),
+        ("b[i] = a[0];", 1, 1),  # 4 distinct bytes
+        ("b[i] = a[8 * (i / 2)];", 16, 2),  # 16 distinct words
+        ("b[i] = a[127 - i];", 4, 4),
+        ("b[i] = a[8 * (i % 4)];", 4, 1),  # the same four words again and again, not in rising order
+        ("if (i < 9) b[i] = a[8 * i];", 9, 2),
+        ("((float4*)b)[i] = ((const float4*)a)[2 * i];", 32, 16),
+        ("((char*)b)[i] = ((const char*)a)[32 * i];", 32, 1),
+    ],
+)
+def test_the_fewest_possible_sectors(body: str, sectors: int, ideal: int) -> None:
+    import cupy
+
+    _, counts = run(cupy.RawKernel(kernel(body), "k"), A, ("A", "B"))
+    (load,) = [site for site in counts.sites if site.buffer == "A"]
+    assert (load.sectors, load.ideal_sectors) == (sectors, ideal)
+
+
 def test_every_block_and_iteration_counts() -> None:
     found = counted(kernel("for (int j = 0; j < 10; ++j) b[i + 128 * blockIdx.x] += a[i + j * 128];"), blocks=3)
     assert found["A", "ld"] == (3 * 4 * 10, 3 * 512 * 10, 3 * 16 * 10)
@@ -76,6 +99,10 @@ def test_local_memory_is_counted_interleaved() -> None:
     found = counted(kernel(body), threads_per_block=32)
     # 64 bytes in each of 32 lanes are written, whatever the width of the stores: 64 sectors.
     assert found["local", "st"][1:] == (2048, 64)
+    _, counts = run(kernel(body), A, ("A", "B"))
+    assert sum(site.ideal_sectors for site in counts.sites if site.buffer == "local") == sum(
+        site.requested_bytes // 32 for site in counts.sites if site.buffer == "local"
+    )
 
 
 def test_instructions_are_counted_per_warp_and_per_lane() -> None:

@@ -51,6 +51,23 @@ add.s32 %r2, %r2, %r2;
     assert second.source == SourceLine("mine.cu", 7)
 
 
+def test_a_call_within_a_call_counts_for_the_kernels_own_line() -> None:
+    text = """.loc 1 5 3
+add.s32 %r1, %r1, %r1;
+.loc 2 92 9, function_name $L__info0, inlined_at 1 123 13
+.loc 2 20 33, function_name $L__info1, inlined_at 2 92 9
+add.s32 %r2, %r2, %r2;
+.loc 2 92 9
+.loc 2 20 33, function_name $L__info1, inlined_at 2 92 9
+add.s32 %r3, %r3, %r3;
+"""
+    module = parse(f'{HEAD}.entry k()\n{{ .reg .b32 %r<5>;\n{text} ret; }}\n.file 1 "mine.cu"\n.file 2 "tiles.cuh"\n')
+    _, second, third, _ = module.functions["k"].instructions()
+    assert second.source == SourceLine("mine.cu", 123)
+    # Here the compiler does not say who called line 92.
+    assert third.source == SourceLine("tiles.cuh", 20)
+
+
 def test_variables_with_initial_values() -> None:
     module = parse(HEAD + ".global .align 4 .f32 t[3] = {0f3F800000, 0f40000000};\n.const .u8 c = 7;\n")
     assert module.variables["t"].initial == bytes.fromhex("0000803f0000004000000000")

@@ -39,8 +39,8 @@ class KernelCode:
     facts: KernelFacts
 
 
-def generate(module: Module, entry: str) -> KernelCode:
-    """Emit one entry.
+def generate(module: Module, entry: str, count_shared: bool = False) -> KernelCode:
+    """Emit one entry; with `count_shared`, such that it counts the wavefronts of its shared memory.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
@@ -55,7 +55,7 @@ def generate(module: Module, entry: str) -> KernelCode:
     _verify(flat, storage)
     graph = build_graph(flat)
     live_out = live_registers(graph)
-    lanes = Lanes(flat.registers, storage)
+    lanes = Lanes(flat.registers, storage, count_shared)
     _Writer(lanes, graph, live_out).write()
     body = _assemble(lanes)
     symbol = "warp_" + hashlib.sha256(body.encode()).hexdigest()[:32]

@@ -38,9 +38,11 @@ class Storage:
 class Lanes(Vocabulary):
     """Emits one function. `begin_block` and `end_block` frame each basic block; families call the rest in between."""
 
-    def __init__(self, registers: dict[str, PtxType], storage: Storage) -> None:
+    def __init__(self, registers: dict[str, PtxType], storage: Storage, count_shared: bool = False) -> None:
         super().__init__()
         self.storage = storage
+        self.count_shared = count_shared
+        """Whether loads and stores of shared memory count their wavefronts."""
         self.sites: list[Instruction] = []
         """Instructions that generated code refers to by number: whatever touches memory or can fault."""
         self.preludes: set[str] = set()

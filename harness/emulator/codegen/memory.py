@@ -97,10 +97,18 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
     store_addresses(lanes, addresses)
     mask = lanes.widen(lanes.active_bits())
     site = lanes.site(instruction)
+    if space == "generic" and instruction.opcode in ("ld", "ldu", "st"):
+        _count_shared(lanes, site, mask, size_bytes, generic=True)
     code = at.SPACES[space]
     failed = lanes.runtime("translate", "%ctx", "%warp", str(site), str(code), mask, str(size_bytes))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     return mask
+
+
+def _count_shared(lanes: Lanes, site: int, mask: str, size_bytes: int, generic: bool) -> None:
+    """Count the wavefronts of an access whose addresses the runtime has been handed, where that was asked for."""
+    if lanes.count_shared:
+        lanes.runtime("count_shared", "%ctx", "%warp", str(site), mask, str(size_bytes), str(int(generic)))
 
 
 def _read_data(lanes: Lanes, access: Access) -> list[str]:
@@ -149,6 +157,10 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     offsets = lanes.address(access.address, "i32")
     mask = lanes.active_bits()
     size = access.size_bytes
+    site = lanes.site(instruction)
+    if lanes.count_shared:
+        lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
+        _count_shared(lanes, site, lanes.widen(mask), size, generic=False)
     uniform, general, join = (lanes.fresh_label(w) for w in ("uniform", "general", "loaded"))
     # One address for all active lanes, in bounds and aligned: read it once.
     first = lanes.op(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 false)")
@@ -175,7 +187,6 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     lanes.do(f"br label %{join}")
     lanes.label(general)
     lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
-    site = lanes.site(instruction)
     failed = lanes.runtime("shared_load", "%ctx", "%warp", str(site), lanes.widen(mask), *access.shape)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     each = _read_data(lanes, access)
@@ -202,6 +213,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
         _write_data(lanes, access, values)
         mask = lanes.widen(lanes.active_bits())
         site = lanes.site(instruction)
+        _count_shared(lanes, site, mask, access.size_bytes, generic=False)
         failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, *access.shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
         return

@@ -31,16 +31,18 @@ _loaded: dict[str, NativeKernel] = {}
 _lock = threading.Lock()
 
 
-def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE) -> NativeKernel:
+def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, count_shared: bool = False) -> NativeKernel:
     """One entry of a PTX module as native code, by way of `compiler`. Several threads may ask at once.
+
+    `count_shared`: the code also counts the wavefronts of shared memory, which takes it longer.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
-    identity = hashlib.sha256(f"{entry}\0{ptx}".encode()).hexdigest()
+    identity = hashlib.sha256(f"{entry}\0{count_shared}\0{ptx}".encode()).hexdigest()
     kernel = _loaded.get(identity)
     if kernel is None:
         key = (identity, _emitter_version(), *host_key())
-        payload = default_cache().cached("kernel", key, lambda: _compile(ptx, entry, compiler))
+        payload = default_cache().cached("kernel", key, lambda: _compile(ptx, entry, compiler, count_shared))
         (length,) = _LENGTH.unpack_from(payload)
         facts = KernelFacts.from_json(payload[_LENGTH.size : _LENGTH.size + length])
         load_runtime(compiler.build_runtime)
@@ -50,12 +52,12 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE) -> NativeKern
     return kernel
 
 
-def _compile(ptx: str, entry: str, compiler: Compiler) -> bytes:
+def _compile(ptx: str, entry: str, compiler: Compiler, count_shared: bool) -> bytes:
     # Here, so that a warm start loads no code generator.
     from harness.emulator.codegen.kernel import generate
     from harness.emulator.ptx.parser import parse
 
-    code = generate(parse(ptx), entry)
+    code = generate(parse(ptx), entry, count_shared)
     facts = code.facts.to_json()
     return _LENGTH.pack(len(facts)) + facts + compiler.compile_ir(code.ir)
 

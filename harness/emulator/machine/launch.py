@@ -46,6 +46,20 @@ class SiteCount:
     requests: int
     requested_bytes: int
     sectors: int
+    ideal_sectors: int
+    """The fewest sectors that the distinct bytes of each request fit into, added up."""
+
+
+@dataclass(frozen=True)
+class SharedCount:
+    """Counters of one instruction that loads from or stores to shared memory."""
+
+    site: int
+    requests: int
+    requested_bytes: int
+    wavefronts: int
+    ideal_wavefronts: int
+    """Without any bank conflict."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,8 @@ class LaunchCounts:
     """What a launch did."""
 
     sites: tuple[SiteCount, ...]
+    shared: tuple[SharedCount, ...]
+    """Empty unless the kernel was compiled to count them."""
     warp_instructions: int
     lane_instructions: int
     seconds: float
@@ -194,6 +210,7 @@ def launch(
         raise describe(_fault_of(worker, facts, name, geometry, buffers))
     return LaunchCounts(
         tables.totals(),
+        tables.shared_totals(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,
@@ -214,11 +231,15 @@ class _Tables:
         rows = [[d.ctypes.data, v.size_bytes] for d, v in zip(self._storage, facts.variables)]
         self._variables = np.array(rows, dtype=np.int64).reshape(-1, 2)
         self._counters: list[npt.NDArray[np.int64]] = []
+        self._shared: list[npt.NDArray[np.int64]] = []
 
     def attach(self, worker: _Worker) -> None:
         counters = np.zeros((self._sites, len(self._names), at.COUNTERS_PER_ENTRY), dtype=np.int64)
+        shared = np.zeros((self._sites, at.SHARED_COUNTERS_PER_SITE), dtype=np.int64)
         self._counters.append(counters)
+        self._shared.append(shared)
         worker.set("COUNTERS", counters.ctypes.data)
+        worker.set("SHARED_COUNTERS", shared.ctypes.data)
         worker.set("BUFFERS", self._buffers.ctypes.data)
         worker.set("BUFFER_COUNT", len(self._names) - 1)
         worker.set("VARIABLES", self._variables.ctypes.data)
@@ -230,6 +251,10 @@ class _Tables:
             SiteCount(int(site), self._names[buffer], *(int(n) for n in total[site, buffer]))
             for site, buffer in np.argwhere(total[:, :, 0])
         )
+
+    def shared_totals(self) -> tuple[SharedCount, ...]:
+        total = np.sum(self._shared, axis=0)
+        return tuple(SharedCount(int(site), *(int(n) for n in total[site])) for site in np.flatnonzero(total[:, 0]))
 
 
 def _parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> npt.NDArray[np.uint8]:

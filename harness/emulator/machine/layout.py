@@ -43,12 +43,13 @@ _SLOTS = (
     "WARP_INDEX", "BLOCK", "STEPS", "STEP_LIMIT", "TURN_END", "WARP_INSTRUCTIONS", "LANE_INSTRUCTIONS", "STOP_AT",
     "FAULT_KIND", "FAULT_SITE", "FAULT_LANE", "FAULT_ADDRESS", "FAULT_SIZE", "FAULT_BLOCK", "FAULT_WARP", "FAULT_MASK",
     "WARPS", "WARP_COUNT", "WARP_BYTES", "THREADS", "ENTRY", "BARRIERS", "LOCALS", "ORDER", "SEED", "CLEAR_REGISTERS",
-    "VARIABLES", "VARIABLE_COUNT",
+    "VARIABLES", "VARIABLE_COUNT", "SHARED_COUNTERS",
 )
 # fmt: on
 SLOT = {name: index for index, name in enumerate(_SLOTS)}
 CONTEXT_SLOTS = len(_SLOTS)
-COUNTERS_PER_ENTRY = 3  # requests, requested bytes, sectors
+COUNTERS_PER_ENTRY = 4  # requests, requested bytes, sectors, fewest possible sectors
+SHARED_COUNTERS_PER_SITE = 4  # requests, requested bytes, wavefronts, fewest possible wavefronts
 BARRIER_SLOTS = 16
 
 # The state of one warp, in bytes --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from harness.emulator.machine.context import FAULT_MASK, set_fault
 from harness.emulator.machine.schedule import lowest_lane, run_blocks
+from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
 from harness.emulator.memory.raw import store64
 from harness.emulator.memory.translation import translate
@@ -29,6 +30,7 @@ EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
     "scatter": (scatter, 4),
     "shared_load": (shared_load, 6),
     "shared_store": (shared_store, 6),
+    "count_shared": (count_shared, 6),
     "permute": (permute, 1),
     "run_blocks": (run_blocks, 3),
 }

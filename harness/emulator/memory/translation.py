@@ -30,12 +30,22 @@ OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def count(ctx: int, site: int, buffer: int, requests: int, requested: int, sectors: int) -> None:
-    """Add to the counters of one memory instruction and one buffer."""
+def count(ctx: int, site: int, buffer: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
+    """Add to the counters of one memory instruction and one buffer. `distinct` bytes need so many sectors at least."""
     entry = load64(ctx + COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (site * (load64(ctx + BUFFER_COUNT) + 1) + buffer)
     store64(entry, load64(entry) + requests)
     store64(entry + 8, load64(entry + 8) + requested)
     store64(entry + 16, load64(entry + 16) + sectors)
+    store64(entry + 24, load64(entry + 24) + ((distinct + 31) >> 5))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def is_new(warp: int, mask: int, first: int, lane: int, host: int) -> bool:
+    """Whether no active lane from `first` up to, not including, `lane` has this host address."""
+    for other in range(lane - 1, first - 1, -1):
+        if (mask >> other) & 1 and load64(warp + at.HOSTS + 8 * other) == host:
+            return False
+    return True
 
 
 def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) -> int:
@@ -48,6 +58,9 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
     stride = 0
     distinct = 0
     lanes = 0
+    first = 0
+    highest = 0
+    unique = 0
     words = 1 if size < 4 else size >> 2
     for lane in range(32):
         if not (mask >> lane) & 1:
@@ -60,8 +73,12 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
         here = address >> at.WINDOW_BITS
         if here != window:
             if lanes > 0 and buffer >= 0:
-                count(ctx, site, buffer, 0, lanes * size, distinct * words if stride else distinct)
+                sectors = distinct * words if stride else distinct
+                count(ctx, site, buffer, 0, lanes * size, sectors, unique * size)
             distinct = 0
+            first = lane
+            highest = 0
+            unique = 0
             stride = 0
             start = 0
             window = here
@@ -92,7 +109,7 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
                 limit = load64(load64(ctx + BUFFERS) + 16 * buffer + 8)
                 start = at.BUFFER_START
             if fresh and buffer >= 0:
-                count(ctx, site, buffer, 1, 0, 0)
+                count(ctx, site, buffer, 1, 0, 0, 0)
         offset = (address & OFFSET_MASK) - start
         if offset < 0 or offset + size > limit:
             set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
@@ -100,12 +117,19 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
         if address & (size - 1):
             set_fault(ctx, MISALIGNED, site, lane, address, size)
             return 1
-        store64(warp + at.HOSTS + 8 * lane, base + offset + lane * stride)
+        host = base + offset + lane * stride
+        store64(warp + at.HOSTS + 8 * lane, host)
         if buffer >= 0:
+            # Addresses mostly rise from lane to lane; only where they do not is there something to look up.
+            if host > highest:
+                highest = host
+                unique += 1
+            elif is_new(warp, mask, first, lane, host):
+                unique += 1
             # Local memory is interleaved by word: the same offset in all lanes is one row of 128 bytes.
             sector = (offset >> 2) * 4 + (lane >> 3) if stride else offset >> 5
             distinct = insert_sector(warp + at.DATA_3, distinct, sector)
         lanes += 1
     if lanes > 0 and buffer >= 0:
-        count(ctx, site, buffer, 0, lanes * size, distinct * words if stride else distinct)
+        count(ctx, site, buffer, 0, lanes * size, distinct * words if stride else distinct, unique * size)
     return 0

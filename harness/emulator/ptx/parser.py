@@ -45,6 +45,8 @@ class _Parser(Declarations):
         self._files = dict(self._find_files())
         self._source: SourceLine | None = None
         self._main_file: int | None = None
+        self._callers: dict[tuple[int, int, int], tuple[int, int]] = {}
+        """Place (file, line, column) within an inlined function -> file and line of the outermost call."""
         self._scopes: list[dict[str, str]] = []
         self._scope_count = 0
         self._registers_here: dict[str, PtxType] = {}
@@ -217,11 +219,12 @@ class _Parser(Declarations):
     def _location(self) -> None:
         """`.loc file line column [, function_name label[+n], inlined_at file line column]`.
 
-        Lines of a toolkit header that was inlined count for the user's line that called it.
+        Lines of another file that were inlined, such as a header's, count for the line of the kernel's own file that
+        called them. Calls within calls are a `.loc` each, outermost first: the one before says where the caller stands.
         """
         self.next()
-        file, line = self.integer(), self.integer()
-        self.integer()
+        here = file, line, _ = self.integer(), self.integer(), self.integer()
+        self._callers.pop(here, None)
         while self.accept(","):
             word = self.next().text
             if word == "function_name":
@@ -229,8 +232,8 @@ class _Parser(Declarations):
                 if self.accept("+"):
                     self.integer()
             elif word == "inlined_at":
-                at_file, at_line = self.integer(), self.integer()
-                self.integer()
+                call = at_file, at_line, _ = self.integer(), self.integer(), self.integer()
+                at_file, at_line = self._callers[here] = self._callers.get(call, (at_file, at_line))
                 if file != self._main_file and at_file == self._main_file:
                     file, line = at_file, at_line
             else:

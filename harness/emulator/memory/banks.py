@@ -1,0 +1,80 @@
+"""Bank conflicts of shared memory: how many wavefronts a warp's request takes, and how few it could take.
+
+Shared memory has 32 banks of 4 bytes; successive words lie in successive banks. In one wavefront each bank serves one
+word, to any number of lanes (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later). Accesses
+of 8 bytes per lane are served by half warps and those of 16 bytes by quarter warps, so a group of lanes never wants
+more than 32 words. A group takes as many wavefronts as its busiest bank has distinct words.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.context import SHARED_COUNTERS
+from harness.emulator.memory.raw import load32, load64, store64
+
+SHARED_WINDOW = at.SHARED_WINDOW
+WORDS = at.DATA_3
+"""Scratch: the distinct words of a group, 32 at most."""
+BANKS = at.DATA_3 + 8 * 32
+"""Scratch: how many of them each bank has."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def add_word(warp: int, count: int, word: int) -> int:
+    """Add a 4-byte word to the `count` distinct ones of a group; the new count."""
+    for index in range(count - 1, -1, -1):
+        if load64(warp + WORDS + 8 * index) == word:
+            return count
+    store64(warp + WORDS + 8 * count, word)
+    bank = warp + BANKS + 8 * (word & 31)
+    store64(bank, load64(bank) + 1)
+    return count + 1
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def busiest_bank(warp: int) -> int:
+    """The most words that one bank has."""
+    most = 0
+    for bank in range(32):
+        most = max(most, load64(warp + BANKS + 8 * bank))
+    return most
+
+
+def count_shared(ctx: int, warp: int, site: int, mask: int, size: int, generic: int) -> int:
+    """Count one request of `size` bytes per lane. Always 0.
+
+    ADDRESSES holds 32-bit offsets or, where `generic` is 1, 64-bit addresses of which some may be elsewhere.
+    """
+    lanes_per_group = 32 if size <= 4 else 128 // size
+    words = 1 if size <= 4 else size >> 2
+    lanes = 0
+    wavefronts = 0
+    ideal = 0
+    for first in range(0, 32, lanes_per_group):
+        count = 0
+        for bank in range(32):
+            store64(warp + BANKS + 8 * bank, 0)
+        for lane in range(first, first + lanes_per_group):
+            if not (mask >> lane) & 1:
+                continue
+            if generic:
+                address = load64(warp + at.ADDRESSES + 8 * lane)
+                if address >> at.WINDOW_BITS != SHARED_WINDOW:
+                    continue
+            else:
+                address = load32(warp + at.ADDRESSES + 4 * lane)
+            lanes += 1
+            for item in range(words):
+                count = add_word(warp, count, ((address & 0xFFFFFFFF) >> 2) + item)
+        if count > 0:
+            wavefronts += busiest_bank(warp)
+            ideal += 1
+    if lanes > 0:
+        entry = load64(ctx + SHARED_COUNTERS) + 8 * at.SHARED_COUNTERS_PER_SITE * site
+        store64(entry, load64(entry) + 1)
+        store64(entry + 8, load64(entry + 8) + lanes * size)
+        store64(entry + 16, load64(entry + 16) + wavefronts)
+        store64(entry + 24, load64(entry + 24) + ideal)
+    return 0

@@ -1,0 +1,59 @@
+"""The text of a source line that a compiler named, and a short name for its file."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+
+def source_line(file: str, line: int) -> str | None:
+    """The line without the blanks around it; None where there is no such file or line."""
+    path = find_source(file)
+    lines = () if path is None else _lines(path)
+    return lines[line - 1].strip() if 1 <= line <= len(lines) else None
+
+
+def short_name(file: str) -> str:
+    """`file` as seen from here, or from where Python found it; as it is where it lies elsewhere."""
+    path = find_source(file)
+    if path is None:
+        return file
+    for root in _roots():
+        if path.is_relative_to(root):
+            return str(path.relative_to(root))
+    return str(path)
+
+
+@functools.lru_cache(maxsize=256)
+def find_source(file: str) -> Path | None:
+    """The file itself, or the one that the end of its name means.
+
+    A relative `#line` becomes absolute with the folder where the compiler ran, and what it made may come from a cache:
+    `/elsewhere/variants/fa2/kernel.cu` is looked for as `variants/fa2/kernel.cu` where Python looks for modules.
+    """
+    if not file:
+        return None
+    path = Path(file)
+    if path.is_absolute() and path.is_file():
+        return path
+    parts = path.parts[1:] if path.is_absolute() else path.parts
+    for start in range(len(parts)):
+        for root in _roots():
+            candidate = root.joinpath(*parts[start:])
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def _roots() -> list[Path]:
+    return [Path.cwd(), *(Path(os.path.abspath(entry)) for entry in sys.path if os.path.isdir(entry or "."))]
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return ()

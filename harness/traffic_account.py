@@ -1,0 +1,253 @@
+"""Where a variant's bytes go: by level, by buffer, by launch, by source line. Plain data, added up from one execution.
+
+Levels from the top: compulsory and claimed are formulas; requested and sectors are counted at each warp's requests.
+What lies behind the caches has its place after them, in `LEVELS` and in `levels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from harness.executors import Device, Execution, SharedTraffic, SiteTraffic
+from harness.problem import Problem
+from harness.variant import Traffic
+
+SECTOR_BYTES = 32
+LOCAL = "local"
+READS, WRITES = ("load", "atomic"), ("store", "atomic")
+"""Kinds of access. An atomic reads and writes."""
+
+LEVELS = {
+    "compulsory": "every input read once, every output written once",
+    "claimed": "the variant's own closed form",
+    "requested": "bytes that the active lanes asked for",
+    "sectors": "32 bytes x distinct 32-byte sectors per warp request, before any cache",
+}
+"""Every level and what it is, from the fewest assumptions about hardware to the most."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Bytes at one level."""
+
+    name: str
+    """A key of `LEVELS`."""
+    read_bytes: int | None
+    """None where it is not known."""
+    write_bytes: int | None
+    """None where it is not known."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Read and written."""
+        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
+
+
+@dataclass(frozen=True)
+class Count:
+    """What warps asked of memory."""
+
+    requests: int = 0
+    """Warp-wide memory instructions."""
+    requested_bytes: int = 0
+    """Bytes that the active lanes asked for."""
+    sectors: int = 0
+    """Distinct 32-byte sectors per request, added up."""
+    ideal_sectors: int = 0
+    """The fewest sectors that the distinct bytes of each request fit into, added up."""
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.requests + other.requests,
+            self.requested_bytes + other.requested_bytes,
+            self.sectors + other.sectors,
+            self.ideal_sectors + other.ideal_sectors,
+        )
+
+    @property
+    def sector_bytes(self) -> int:
+        """Bytes at the `sectors` level."""
+        return SECTOR_BYTES * self.sectors
+
+    @classmethod
+    def of(cls, sites: Iterable[SiteTraffic]) -> Count:
+        """All sites together."""
+        total = cls()
+        for site in sites:
+            total += cls(site.requests, site.requested_bytes, site.sectors, site.ideal_sectors)
+        return total
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of a breakdown: a buffer or a launch."""
+
+    name: str
+    """Of the buffer or the kernel."""
+    count: Count
+    """All of it, an atomic once."""
+    read: Count
+    """Loads and atomics."""
+    written: Count
+    """Stores and atomics."""
+
+    @property
+    def sector_bytes(self) -> int:
+        """Read and written."""
+        return self.read.sector_bytes + self.written.sector_bytes
+
+
+@dataclass(frozen=True)
+class LinePart:
+    """What one source line did to one buffer, all launches together."""
+
+    file: str
+    """As the compiler names it; empty where it gave none."""
+    line: int
+    """0 where the compiler gave none."""
+    buffer: str
+    """`local` for the threads' local memory."""
+    kind: str
+    """`load`, `store` or `atomic`."""
+    count: Count
+
+    @property
+    def sector_bytes(self) -> int:
+        """Read and written: an atomic's sectors count twice."""
+        return self.count.sector_bytes * ((self.kind in READS) + (self.kind in WRITES))
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """What one source line did to shared memory, all launches together."""
+
+    file: str
+    line: int
+    kind: str
+    requests: int
+    requested_bytes: int
+    wavefronts: int
+    """Rounds that the banks took."""
+    ideal_wavefronts: int
+    """Rounds without any bank conflict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficAccount:
+    """All of it for one variant on one problem."""
+
+    variant: str
+    problem: Problem
+    regime: str
+    seed: int
+    device: Device
+    levels: tuple[Level, ...]
+    """In the order of `LEVELS`; without a claim there is no such level."""
+    claim_holds: bool | None
+    """Claimed and counted bytes are equal, reads and writes each; None where nothing is claimed."""
+    buffers: tuple[Part, ...]
+    """In the plan's order; those that nobody touched are left out."""
+    launches: tuple[Part, ...]
+    """In order."""
+    local: Part
+    """The threads' local memory: the kernel's own doing, and no part of any level above."""
+    lines: tuple[LinePart, ...]
+    """By file, line, buffer and kind; local memory too."""
+    shared: tuple[SharedPart, ...] | None
+    """By file, line and kind; None where it was not counted."""
+
+    def level(self, name: str) -> Level:
+        """The level of that name."""
+        return next(level for level in self.levels if level.name == name)
+
+    @property
+    def sector_bytes(self) -> int:
+        """Read and written at the `sectors` level: what shares are shares of."""
+        total = self.level("sectors").total_bytes
+        assert total is not None
+        return total
+
+
+def account(
+    variant: str,
+    problem: Problem,
+    regime: str,
+    seed: int,
+    device: Device,
+    execution: Execution,
+    claim: Traffic | None,
+    buffer_order: Iterable[str],
+) -> TrafficAccount:
+    """Add up an execution whose bytes were counted."""
+    per_launch = [[*launch.traffic] for launch in execution.launches if launch.traffic is not None]
+    assert len(per_launch) == len(execution.launches)
+    sites = [site for launch in per_launch for site in launch]
+    plain = [site for site in sites if site.buffer != LOCAL]
+    by_buffer = _grouped(plain, lambda site: site.buffer)
+    whole = _part("all", plain)
+    shared = [row for launch in execution.launches for row in launch.shared or ()]
+    counted = all(launch.shared is not None for launch in execution.launches)
+    return TrafficAccount(
+        variant=variant,
+        problem=problem,
+        regime=regime,
+        seed=seed,
+        device=device,
+        levels=_levels(problem, claim, whole),
+        claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),
+        buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
+        launches=tuple(
+            _part(launch.kernel, [site for site in rows if site.buffer != LOCAL])
+            for launch, rows in zip(execution.launches, per_launch)
+        ),
+        local=_part(LOCAL, [site for site in sites if site.buffer == LOCAL]),
+        lines=tuple(
+            LinePart(*key, Count.of(rows))
+            for key, rows in sorted(_grouped(sites, lambda s: (s.file, s.line, s.buffer, s.kind)).items())
+        ),
+        shared=_shared_parts(shared) if counted else None,
+    )
+
+
+def _levels(problem: Problem, claim: Traffic | None, whole: Part) -> tuple[Level, ...]:
+    levels = [Level("compulsory", problem.compulsory_read_bytes, problem.compulsory_write_bytes)]
+    if claim is not None:
+        levels.append(Level("claimed", claim.read_bytes, claim.write_bytes))
+    levels.append(Level("requested", whole.read.requested_bytes, whole.written.requested_bytes))
+    levels.append(Level("sectors", whole.read.sector_bytes, whole.written.sector_bytes))
+    return tuple(levels)
+
+
+def _part(name: str, sites: list[SiteTraffic]) -> Part:
+    return Part(
+        name,
+        Count.of(sites),
+        read=Count.of(site for site in sites if site.kind in READS),
+        written=Count.of(site for site in sites if site.kind in WRITES),
+    )
+
+
+def _shared_parts(rows: list[SharedTraffic]) -> tuple[SharedPart, ...]:
+    return tuple(
+        SharedPart(
+            *key,
+            requests=sum(row.requests for row in group),
+            requested_bytes=sum(row.requested_bytes for row in group),
+            wavefronts=sum(row.wavefronts for row in group),
+            ideal_wavefronts=sum(row.ideal_wavefronts for row in group),
+        )
+        for key, group in sorted(_grouped(rows, lambda row: (row.file, row.line, row.kind)).items())
+    )
+
+
+_Row = TypeVar("_Row")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    groups: dict[_Key, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
