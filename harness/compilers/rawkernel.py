@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from harness.cache import default_cache
@@ -66,7 +67,8 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     files = included_files(source, options)
     if files is None:
         return build().decode()
-    key = (nvrtc.identity(), name, source, "\0".join(complete), "\0".join(expressions), *files)
+    # NVRTC writes relative file names into the line table as they look from here.
+    key = (os.getcwd(), nvrtc.identity(), name, source, "\0".join(complete), "\0".join(expressions), *files)
     return default_cache().cached("nvrtc", key, build).decode()
 
 
