@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.emulator.codegen.kernel import generate
 from harness.emulator.machine.compile_worker import HERE, CompileWorker, WorkerPool
-from harness.emulator.ptx.parser import parse
-from harness.errors import CompileError
+from harness.errors import CompileError, UnsupportedInstruction
 from harness.executors.emulator import EmulatorExecutor
 from harness.inputs import draw_inputs
 from harness.problem import Problem
@@ -25,29 +23,29 @@ PTX = """.version 8.0
 
 
 def test_the_object_is_the_one_made_here() -> None:
-    ir = generate(parse(PTX), "k").ir
     worker = CompileWorker()
-    assert worker.compile_ir(ir) == HERE.compile_ir(ir)
+    assert worker.build_kernel(PTX, "k", False) == HERE.build_kernel(PTX, "k", False)
     worker.close()
 
 
-def test_what_llvm_refuses_is_an_error_and_the_worker_goes_on() -> None:
+def test_what_is_refused_there_is_the_same_error_here_and_the_worker_goes_on() -> None:
     worker = CompileWorker()
-    with pytest.raises(CompileError, match="LLVM refuses"):
-        worker.compile_ir("define i32 @f( {")
-    assert worker.compile_ir(generate(parse(PTX), "k").ir)
+    with pytest.raises(CompileError, match="no kernel 'missing'"):
+        worker.build_kernel(PTX, "missing", False)
+    with pytest.raises(UnsupportedInstruction, match=r"wgmma\.fence"):
+        worker.build_kernel(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"), "k", False)
+    assert worker.build_kernel(PTX, "k", False)
     worker.close()
 
 
 def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
     worker = CompileWorker()
-    ir = generate(parse(PTX), "k").ir
-    first = worker.compile_ir(ir)
+    first = worker.build_kernel(PTX, "k", False)
     assert worker._process is not None
     worker._process.kill()
     with pytest.raises(CompileError, match="ended without an answer"):
-        worker.compile_ir(ir)
-    assert worker.compile_ir(ir) == first
+        worker.build_kernel(PTX, "k", False)
+    assert worker.build_kernel(PTX, "k", False) == first
     worker.close()
 
 
@@ -55,7 +53,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     pool = WorkerPool()
     with pool.borrow() as one, pool.borrow() as other:
         assert one is not other
-        one.compile_ir(generate(parse(PTX), "k").ir)
+        one.build_kernel(PTX, "k", False)
         process = one._process
         assert process is not None
     with pool.borrow() as again:

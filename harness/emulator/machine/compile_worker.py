@@ -1,4 +1,4 @@
-"""Compiling in other processes, because llvmlite lets only one thread of a process into LLVM at a time.
+"""Compiling in other processes: llvmlite lets only one thread of a process into LLVM, Python one into its own code.
 
 A worker is a child that reads jobs from its standard input and answers on its standard output; it ends when its input
 does. A crash of LLVM ends the worker, not the harness.
@@ -7,6 +7,7 @@ does. A crash of LLVM ends the worker, not the harness.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import struct
@@ -18,17 +19,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from harness.errors import CompileError
+from harness.errors import CompileError, SandboxError, UnsupportedInstruction
 
 _JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
+_ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}
 _KERNEL, _RUNTIME, _DONE, _REFUSED = b"K", b"R", b"D", b"E"
 
 
 class Compiler(Protocol):
-    """What turns LLVM IR into object files."""
+    """What makes native code of kernels and of the runtime."""
 
-    def compile_ir(self, ir: str) -> bytes:
-        """A kernel's object file. Raises `CompileError`."""
+    def build_kernel(self, ptx: str, entry: str, count_shared: bool) -> bytes:
+        """A kernel's facts and object file, see `kernel_object`. Raises `CompileError`, `UnsupportedInstruction`."""
         ...
 
     def build_runtime(self) -> bytes:
@@ -39,10 +41,10 @@ class Compiler(Protocol):
 class _Here:
     """In this process."""
 
-    def compile_ir(self, ir: str) -> bytes:
-        from harness.emulator.machine.llvm_compiler import compile_ir
+    def build_kernel(self, ptx: str, entry: str, count_shared: bool) -> bytes:
+        from harness.emulator.machine.kernel_object import build_kernel
 
-        return compile_ir(ir)
+        return build_kernel(ptx, entry, count_shared)
 
     def build_runtime(self) -> bytes:
         from harness.emulator.machine.runtime_object import build_runtime
@@ -59,9 +61,9 @@ class CompileWorker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def compile_ir(self, ir: str) -> bytes:
+    def build_kernel(self, ptx: str, entry: str, count_shared: bool) -> bytes:
         """See `Compiler`."""
-        return self._ask(_KERNEL, ir.encode())
+        return self._ask(_KERNEL, json.dumps([ptx, entry, count_shared]).encode())
 
     def build_runtime(self) -> bytes:
         """See `Compiler`."""
@@ -87,7 +89,8 @@ class CompileWorker:
             self.close()
             raise CompileError("LLVM ended without an answer on this kernel; please report it") from error
         if answer == _REFUSED:
-            raise CompileError(content.decode())
+            kind, message = json.loads(content)
+            raise _ERRORS[kind](message)
         return content
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -156,10 +159,10 @@ def _serve() -> None:
         except EOFError:
             return
         try:
-            result = HERE.build_runtime() if job == _RUNTIME else HERE.compile_ir(payload.decode())
+            result = HERE.build_runtime() if job == _RUNTIME else HERE.build_kernel(*json.loads(payload))
             _send(answers, _DONE, result)
-        except CompileError as error:
-            _send(answers, _REFUSED, str(error).encode())
+        except tuple(_ERRORS.values()) as error:
+            _send(answers, _REFUSED, json.dumps([type(error).__name__, str(error)]).encode())
 
 
 if __name__ == "__main__":

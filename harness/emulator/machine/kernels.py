@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,10 +11,9 @@ from pathlib import Path
 from harness.cache import default_cache
 from harness.emulator.codegen.facts import KernelFacts
 from harness.emulator.machine.compile_worker import HERE, Compiler
+from harness.emulator.machine.kernel_object import split_kernel
 from harness.emulator.machine.llvm_compiler import host_key
 from harness.emulator.machine.native import load_runtime, native_address
-
-_LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -42,24 +40,13 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, count_shared:
     kernel = _loaded.get(identity)
     if kernel is None:
         key = (identity, _emitter_version(), *host_key())
-        payload = default_cache().cached("kernel", key, lambda: _compile(ptx, entry, compiler, count_shared))
-        (length,) = _LENGTH.unpack_from(payload)
-        facts = KernelFacts.from_json(payload[_LENGTH.size : _LENGTH.size + length])
+        payload = default_cache().cached("kernel", key, lambda: compiler.build_kernel(ptx, entry, count_shared))
+        facts, native = split_kernel(payload)
         load_runtime(compiler.build_runtime)
-        address = native_address(facts.symbol, payload[_LENGTH.size + length :])
+        address = native_address(facts.symbol, native)
         with _lock:
             kernel = _loaded.setdefault(identity, NativeKernel(facts, address))
     return kernel
-
-
-def _compile(ptx: str, entry: str, compiler: Compiler, count_shared: bool) -> bytes:
-    # Here, so that a warm start loads no code generator.
-    from harness.emulator.codegen.kernel import generate
-    from harness.emulator.ptx.parser import parse
-
-    code = generate(parse(ptx), entry, count_shared)
-    facts = code.facts.to_json()
-    return _LENGTH.pack(len(facts)) + facts + compiler.compile_ir(code.ir)
 
 
 @lru_cache(maxsize=1)
