@@ -138,6 +138,8 @@ def _traffic(arguments: argparse.Namespace) -> int:
     for option in ("variants", "plot", "roofline"):
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
+    if arguments.count != "auto":
+        raise UsageError("--count goes with --sweep; one variant alone is always counted")
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
     from harness.measure.io_bound import io_bound

@@ -114,6 +114,7 @@ def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[
         ([], "needs the name of a variant, or --sweep"),
         (["fa2-cupy", "--variants", "fa*"], "--variants goes with --sweep"),
         (["fa2-cupy", "--plot", "a.png"], "--plot goes with --sweep"),
+        (["fa2-cupy", "--count", "never"], "--count goes with --sweep"),
         (["fa2-cupy", "--device", "gpu"], "invalid choice: 'gpu'"),
         (["fa2", "--sweep", "q_len=1,2"], "no variant 'fa2'"),
         (["fa2-cupy", "--sweep", "q_len=1,2", "--variants", "fa*"], "both select"),
