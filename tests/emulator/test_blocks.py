@@ -70,11 +70,11 @@ def test_liveness_reaches_around_loops_and_ignores_what_is_dead() -> None:
     found = graph(
         "mov.b32 %r1, 5; mov.b32 %r2, 6; H: add.s32 %r1, %r1, %r3; @%p1 bra H; st.global.b32 [%r4], %r1; ret;"
     )
-    live = live_registers(found)
+    live = live_registers(found).behind
     assert live[0] >= {"%r1", "%r3", "%r4", "%p1"}
     assert "%r2" not in live[0]
 
 
 def test_a_predicated_write_does_not_end_a_life() -> None:
     found = graph("mov.b32 %r1, 5; bra B; B: @%p1 mov.b32 %r1, 6; st.global.b32 [%r2], %r1; ret;")
-    assert "%r1" in live_registers(found)[0]
+    assert "%r1" in live_registers(found).behind[0]

@@ -60,9 +60,7 @@ def barrier(lanes: Lanes, instruction: Instruction) -> None:
 def _scalar(lanes: Lanes, operand: Operand) -> str:
     if isinstance(operand, Imm):
         return str(operand.value)
-    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    first = lanes.op(f"call i32 @llvm.cttz.i32(i32 {lanes.mask}, i1 true)")
-    return lanes.op(f"extractelement <32 x i32> {lanes.use(operand, 'i32')}, i32 {first}")
+    return lanes.op(f"extractelement <32 x i32> {lanes.use(operand, 'i32')}, i32 {lanes.first_lane(lanes.mask)}")
 
 
 @emits(RESULT)

@@ -54,9 +54,9 @@ def generate(module: Module, entry: str, count_shared: bool = False) -> KernelCo
     parameters = _place_parameters(flat, storage)
     _verify(flat, storage)
     graph = build_graph(flat)
-    live_out = live_registers(graph)
+    live = live_registers(graph)
     lanes = Lanes(flat.registers, storage, count_shared)
-    _Writer(lanes, graph, live_out).write()
+    _Writer(lanes, graph, live.behind).write()
     body = _assemble(lanes)
     symbol = "warp_" + hashlib.sha256(body.encode()).hexdigest()[:32]
     facts = KernelFacts(
@@ -66,7 +66,7 @@ def generate(module: Module, entry: str, count_shared: bool = False) -> KernelCo
         local,
         tuple(ModuleVariable(v.name, v.size_bytes, v.initial) for v in variables),
         lanes.register_bytes,
-        bool(_live_at_entry(graph, live_out)),
+        any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
@@ -76,17 +76,6 @@ def generate(module: Module, entry: str, count_shared: bool = False) -> KernelCo
 
 def _connects_blocks(instruction: Instruction) -> bool:
     return instruction.opcode in ("atom", "red") and not any(m.startswith("shared") for m in instruction.modifiers)
-
-
-def _live_at_entry(graph: Graph, live_out: list[set[str]]) -> set[str]:
-    from harness.emulator.ptx.blocks import registers_of
-
-    first = graph.blocks[0]
-    live = set(live_out[0])
-    for instruction in reversed((*first.body, *([first.branch] if first.branch else ()))):
-        reads, writes = registers_of(instruction)
-        live = (live - writes if instruction.predicate is None else live | writes) | reads
-    return {name for name in live if not name.startswith("%") or "." not in name}
 
 
 def _align(offset: int, align: int) -> int:

@@ -155,11 +155,13 @@ class Lanes(Vocabulary):
         """The same as i32."""
         return self.mask if self._guard is None else self.bits_of(self.active())
 
-    # Registers and operands -----------------------------------------------------------------------------------------
+    def first_lane(self, bits: str) -> str:
+        """Number of the lowest lane in the scalar i32 `bits`; some lane or other where there is none."""
+        self.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
+        first = self.op(f"call i32 @llvm.cttz.i32(i32 {bits}, i1 false)")
+        return self.op(f"and i32 {first}, 31")
 
-    def register_type(self, name: str, instruction: Instruction | None = None) -> PtxType:
-        """Declared type of a register."""
-        return self._registers[name]
+    # Registers and operands -----------------------------------------------------------------------------------------
 
     def _offset(self, name: str) -> int:
         if name not in self._offsets:
@@ -258,10 +260,6 @@ class Lanes(Vocabulary):
     def symbol_address(self, name: str) -> int:
         """Address of a variable, within its own space."""
         return self.storage.addresses[name][1]
-
-    def symbol_space(self, name: str) -> str:
-        """State space of a variable."""
-        return self.storage.addresses[name][0]
 
     def address(self, operand: Operand, element: str = "i64") -> str:
         """The 32 addresses of `[base + offset]`."""

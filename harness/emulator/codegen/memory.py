@@ -163,10 +163,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
         _count_shared(lanes, site, lanes.widen(mask), size, generic=False)
     uniform, general, join = (lanes.fresh_label(w) for w in ("uniform", "general", "loaded"))
     # One address for all active lanes, in bounds and aligned: read it once.
-    first = lanes.op(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 false)")
-    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    first = lanes.op(f"and i32 {first}, 31")
-    offset = lanes.op(f"extractelement <32 x i32> {offsets}, i32 {first}")
+    offset = lanes.op(f"extractelement <32 x i32> {offsets}, i32 {lanes.first_lane(mask)}")
     differs = lanes.bits_of(lanes.compare("ne", "i32", offsets, lanes.spread("i32", offset)))
     differs = lanes.op(f"and i32 {differs}, {mask}")
     misaligned = lanes.op(f"and i32 {offset}, {size - 1}")

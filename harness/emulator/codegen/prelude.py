@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from harness.emulator.codegen.vocabulary import BITS, INTEGER, Vocabulary, splat, splat_float, vector
 
-V16, V32, V64, VF, VD = (vector(t) for t in ("i16", "i32", "i64", "float", "double"))
+V16, V32, VF, VD = (vector(t) for t in ("i16", "i32", "float", "double"))
 
 
 @dataclass(frozen=True)

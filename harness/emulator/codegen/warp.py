@@ -198,7 +198,6 @@ def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -
     before, loop, after = (lanes.fresh_label(word) for word in ("before", "group", "after"))
     left, results = lanes.fresh_label("%left"), lanes.fresh_label("%results")
     next_left, next_results = lanes.fresh_label("%left"), lanes.fresh_label("%results")
-    lanes.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
     active = lanes.active_bits()
     lanes.do(f"br label %{before}")
     lanes.label(before)
@@ -206,7 +205,7 @@ def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -
     lanes.label(loop)
     lanes.do(f"{left} = phi i32 [ {active}, %{before} ], [ {next_left}, %{loop} ]")
     lanes.do(f"{results} = phi <32 x i32> [ zeroinitializer, %{before} ], [ {next_results}, %{loop} ]")
-    first = lanes.op(f"and i32 {lanes.op(f'call i32 @llvm.cttz.i32(i32 {left}, i1 false)')}, 31")
+    first = lanes.first_lane(left)
     # A lane that is not in its own mask is a group alone, so that the loop ends.
     alone = lanes.op(f"shl i32 1, {first}")
     group = lanes.op(f"or i32 {alone}, {lanes.op(f'extractelement <32 x i32> {groups}, i32 {first}')}")

@@ -21,7 +21,7 @@ from harness.emulator.machine.kernels import NativeKernel
 from harness.emulator.machine.native import load_runtime
 from harness.errors import PlanError
 
-_PAGE = 64
+_CACHE_LINE_BYTES = 64
 _SLACK_BYTES = 64
 MAX_SHARED_BYTES = 227 * 1024
 """What a block may have on sm_90, static and dynamic; more cannot be launched."""
@@ -95,8 +95,8 @@ class Geometry:
 
 def aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
     """Bytes that start on a cache line, with slack behind."""
-    raw = np.zeros(size_bytes + _PAGE + _SLACK_BYTES, dtype=np.uint8)
-    shift = -raw.ctypes.data % _PAGE
+    raw = np.zeros(size_bytes + _CACHE_LINE_BYTES + _SLACK_BYTES, dtype=np.uint8)
+    shift = -raw.ctypes.data % _CACHE_LINE_BYTES
     return raw[shift : shift + size_bytes + _SLACK_BYTES]
 
 

@@ -32,8 +32,6 @@ def variable_address(index: int) -> int:
 
 # State spaces, as generated code names them to the runtime ------------------------------------------------------------
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
-LOAD, STORE, ATOMIC = 0, 1, 2
-KINDS = ("load", "store", "atomic")
 
 # The context: one array of 64-bit slots per worker --------------------------------------------------------------------
 # fmt: off

@@ -10,6 +10,7 @@ so that a lane that says `continue` waits there for the others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from harness.emulator.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Not, Reg, Symbol
 from harness.errors import CompileError
@@ -40,7 +41,6 @@ class Graph:
     """A function's blocks; number 0 is the entry."""
 
     blocks: list[Block]
-    is_back_edge_target: set[int] = field(default_factory=set)
 
 
 def is_block_barrier(instruction: Instruction) -> bool:
@@ -225,7 +225,7 @@ def _inside(blocks: list[Block], node: int, within: frozenset[int]) -> list[int]
 
 
 def _with_single_latches(blocks: list[Block]) -> Graph:
-    """Give each loop with several back edges, or with its only one in the middle, an empty last block."""
+    """Give each loop with several back edges an empty last block, which all of them go through."""
     sources: dict[int, list[int]] = {}
     for number, block in enumerate(blocks):
         for target in block.targets:
@@ -236,7 +236,7 @@ def _with_single_latches(blocks: list[Block]) -> Graph:
         if len(tails) > 1:
             latches.setdefault(max(tails), []).append(header)
     if not latches:
-        return Graph(blocks, set(sources))
+        return Graph(blocks)
     # Inner loops' headers have the higher numbers and their latches come first.
     order: list[tuple[str, int]] = []
     for number in range(len(blocks)):
@@ -255,12 +255,20 @@ def _with_single_latches(blocks: list[Block]) -> Graph:
             for t in block.targets
         ]
         result.append(block)
-    heads = {t for n, b in enumerate(result) for t in b.targets if EXIT < t <= n}
-    return Graph(result, heads)
+    return Graph(result)
 
 
-def live_registers(graph: Graph) -> list[set[str]]:
-    """For each block, the registers that some later block may read before writing them."""
+class Liveness(NamedTuple):
+    """For each block, registers that may be read before they are written."""
+
+    before: list[set[str]]
+    """From the block's beginning on."""
+    behind: list[set[str]]
+    """From its end on."""
+
+
+def live_registers(graph: Graph) -> Liveness:
+    """Solve the data-flow equations, to their least fixed point."""
     uses: list[set[str]] = []
     defines: list[set[str]] = []
     for block in graph.blocks:
@@ -289,7 +297,7 @@ def live_registers(graph: Graph) -> list[set[str]]:
             if out != live_out[number] or into != live_in[number]:
                 live_out[number], live_in[number] = out, into
                 changed = True
-    return live_out
+    return Liveness(live_in, live_out)
 
 
 _NO_DESTINATION = {"st", "red", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "prefetch", "prefetchu"}
