@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+from harness.effort import Effort
 from harness.errors import UsageError
 from harness.gpus import GPUS
 from harness.inputs import REGIMES
@@ -98,6 +99,14 @@ def build_parser() -> argparse.ArgumentParser:
     _add_emulator(counting)
     _add_report(traffic)
 
+    bench = command("bench", "honest timing on a GPU, beside PyTorch's own attention where it is installed")
+    _add_problem(bench)
+    _add_drawing(bench)
+    _add_selection(bench)
+    _add_plugins(bench)
+    _add_effort(bench)
+    _add_report(bench)
+
     show = command("show", "a variant's source or PTX, registers, spills, shared memory")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
@@ -177,6 +186,48 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
         "itself always counts",
     )
     _add_emulator(group)
+
+
+def _add_effort(parser: argparse.ArgumentParser) -> None:
+    default = Effort()
+    group = parser.add_argument_group("timing")
+    group.add_argument("--seed", type=int, default=0, metavar="S", help="of inputs and order (default: %(default)s)")
+    group.add_argument(
+        "--noise",
+        type=float,
+        default=100 * default.noise,
+        metavar="PERCENT",
+        help="run until half the 95 %% interval of each median is below this (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seconds",
+        type=float,
+        default=default.most_seconds,
+        metavar="S",
+        help="cold runs of one contender take at most so long (default: %(default)s)",
+    )
+    group.add_argument(
+        "--sustained",
+        type=float,
+        default=default.sustained_seconds,
+        metavar="S",
+        help="then runs back to back for at least so long; 0 leaves them out (default: %(default)s)",
+    )
+    group.add_argument("--no-libraries", action="store_true", help="leave PyTorch's attention out")
+
+
+def effort_of(arguments: argparse.Namespace) -> Effort:
+    """How long to measure. Raises `UsageError` for what cannot be."""
+    for option, least in (("noise", 0.0), ("seconds", 0.0), ("sustained", 0.0)):
+        value = getattr(arguments, option)
+        if not (least <= value < float("inf")):
+            raise UsageError(f"--{option} is {value:g}; it has to be a number of at least {least:g}")
+    return Effort(
+        noise=arguments.noise / 100,
+        most_seconds=arguments.seconds,
+        sustained_seconds=arguments.sustained,
+        seed=arguments.seed,
+    )
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.arguments import build_parser, problem_of, problem_with
+from harness.arguments import build_parser, effort_of, problem_of, problem_with
 from harness.discovery import Discovery, discover
 from harness.errors import SandboxError, UsageError
 from harness.file_replacement import replace_files, require_writable
@@ -94,10 +94,11 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from harness.compare import Question, judge, rank, where_counted
+    from harness.compare import judge, rank, where_counted
     from harness.outcome import Comparison
     from harness.planning import make_plan
     from harness.progress import progress_bar
+    from harness.question import Question
     from harness.report import render_comparison
     from harness.user_arrays import load_arrays
 
@@ -205,6 +206,33 @@ def _sweep(arguments: argparse.Namespace) -> int:
     return FAILED if any(point.failed for point in points) else PASSED
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    from harness.executors.gpu_context import gpu_available
+    from harness.progress import progress_bar
+
+    problem = problem_of(arguments)
+    effort = effort_of(arguments)
+    _check_output(arguments.output)
+    if not gpu_available():
+        raise UsageError("bench needs a GPU, and CuPy finds none; 'compare' ranks by counted bytes without one")
+    from harness.bench_gpu import bench_on_gpu, steps_of
+    from harness.bench_report import render_bench
+
+    chosen = _discover(arguments).registry.select(arguments.variants)
+    with progress_bar(steps_of(len(chosen), not arguments.no_libraries)) as progress:
+        result = bench_on_gpu(
+            chosen,
+            problem,
+            regime=arguments.regime,
+            seed=arguments.seed,
+            effort=effort,
+            libraries=not arguments.no_libraries,
+            step=progress.step,
+        )
+    _publish(arguments, render_bench(result, arguments.format))
+    return FAILED if any(row.kind == "variant" and row.verdict in ("fail", "error") for row in result.rows) else PASSED
+
+
 def _show(arguments: argparse.Namespace) -> int:
     from harness.kernel_listing import list_kernels, render_kernels
 
@@ -224,6 +252,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "compare": _compare,
     "run": _run,
     "traffic": _traffic,
+    "bench": _bench,
     "show": _show,
 }
 

@@ -52,7 +52,11 @@ class Row:
     claim_holds: bool | None = None
     """Claimed and counted bytes are equal, reads and writes each; None where either is unknown."""
     time_ms: float | None = None
-    """Time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    """Median time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    time_low_ms: float | None = None
+    """The true median is not below this, with a confidence of 95 %."""
+    time_high_ms: float | None = None
+    """Nor above this."""
     note: str | None = None
     """A remark that does not change the verdict."""
 

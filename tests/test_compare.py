@@ -9,11 +9,12 @@ import pytest
 from numpy_executor import NumpyExecutor, NumpyKernel, numpy_variant
 
 import harness.compare
-from harness.compare import Question, compare, counts_beside, judge, lost_row, rank
+from harness.compare import compare, counts_beside, judge, lost_row, rank
 from harness.errors import CompileError, KernelFault, UsageError
 from harness.executors import Device, Execution
 from harness.outcome import Row
 from harness.problem import Problem
+from harness.question import Question
 from harness.variant import Launch, Plan, Traffic, Variant
 
 PROBLEM = Problem(heads=2, q_len=16, kv_len=16, head_dim=8)
@@ -163,7 +164,9 @@ def test_local_memory_is_not_global_traffic():
     assert row.total_bytes == 64
 
 
-def plain_row(name: str, verdict: str = "pass", total: int | None = None, time_ms: float | None = None) -> Row:
+def plain_row(
+    name: str, verdict: str = "pass", total: int | None = None, time_ms: float | None = None, noise_ms: float = 0.01
+) -> Row:
     return Row(
         variant=name,
         algorithm="x",
@@ -172,6 +175,8 @@ def plain_row(name: str, verdict: str = "pass", total: int | None = None, time_m
         compulsory_bytes=1,
         total_bytes=total,
         time_ms=time_ms,
+        time_low_ms=time_ms and time_ms - noise_ms,
+        time_high_ms=time_ms and time_ms + noise_ms,
     )
 
 
@@ -193,7 +198,13 @@ def test_ranking_on_the_emulator_is_by_bytes_and_ties_share_a_rank():
 
 def test_ranking_on_a_gpu_is_by_time():
     rows = [plain_row("slow", total=1, time_ms=2.0), plain_row("fast", total=9, time_ms=1.0)]
-    assert [r.variant for r in rank(rows, GPU)] == ["fast", "slow"]
+    assert [(r.variant, r.rank) for r in rank(rows, GPU)] == [("fast", 1), ("slow", 2)]
+
+
+def test_times_that_cannot_be_told_apart_share_a_rank_and_the_shorter_median_comes_first():
+    rows = [plain_row("b", time_ms=1.1, noise_ms=0.1), plain_row("a", time_ms=1.0, noise_ms=0.1)]
+    rows.append(plain_row("c", time_ms=1.3, noise_ms=0.01))
+    assert [(r.variant, r.rank) for r in rank(rows, GPU)] == [("a", 1), ("b", 1), ("c", 3)]
 
 
 def test_a_gpu_has_times_and_bytes_from_the_emulator_beside_it():
