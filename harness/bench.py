@@ -183,9 +183,8 @@ def _attempt(entry: Entry, work: Callable[[], None]) -> None:
         work()
     except SandboxError as error:
         entry.verdict, entry.reason = "error", str(error)
-    except Exception as error:  # a library's own refusal
-        verdict = "unsupported" if entry.kind == "library" else "error"
-        entry.verdict, entry.reason = verdict, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    except Exception as error:  # a library's own
+        entry.verdict, entry.reason = "error", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _check(entry: Entry, spots: Sequence[Sequence[Spot]]) -> None:

@@ -107,10 +107,10 @@ def _bind(entry: Entry, plan: Plan, stage: GpuStage) -> None:
 
 def _library(name: str, stage: GpuStage) -> Entry:
     entry = Entry(name, "library", None)
-    try:
-        entry.contender = TorchAttention(name, stage)
-    except Exception as error:  # an older PyTorch without this back end, or one that refuses the problem
-        entry.verdict, entry.reason = "unsupported", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    with _told(entry):
+        contender = TorchAttention(name, stage)
+        contender.require_support()
+        entry.contender = contender
     return entry
 
 

@@ -98,7 +98,7 @@ def _notes(result: BenchResult) -> list[str]:
         "time: median of cold runs, all contenders in turns, L2 overwritten before each; ± is half the 95 % interval "
         "of the median. Ranked by it; = marks those whose intervals overlap, whose order is not known.",
         f"sustained: mean of at least {result.effort.sustained_seconds:g} s back to back, caches warm; the clock is "
-        "the one of that while.",
+        "the one of that while. Where it is longer than a cold run, the host could not launch any faster.",
         "TFLOP/s: the two matrix products over the keys that each row sees. GB/s: bytes at the sectors level as the "
         "variant claims them; above 100 % of a copy, caches served the rest.",
     ]

@@ -5,10 +5,12 @@ They are somebody else's kernels: nothing here but handing over pointers. Withou
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
+from harness.errors import UnsupportedProblem
 from harness.executors.gpu_context import GpuContext
 from harness.executors.gpu_stage import GpuStage
 from harness.problem import Problem
@@ -40,6 +42,7 @@ class TorchAttention:
         from torch.nn.attention import SDPBackend
 
         self._torch = torch
+        self._name = name
         self._context: GpuContext = stage.context
         self._backend = getattr(SDPBackend, BACK_ENDS[name])
         self._stream = torch.cuda.ExternalStream(stage.context.stream.ptr)
@@ -56,6 +59,19 @@ class TorchAttention:
         with self._torch.no_grad(), self._torch.cuda.stream(self._stream), sdpa_kernel(self._backend):
             self._O = scaled_dot_product_attention(*self._inputs[inputs], **self._options)
 
+    def require_support(self) -> None:
+        """Run once. Raises `UnsupportedProblem` with PyTorch's own reasons, which it gives as warnings."""
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                self.enqueue(0)
+                self._stream.synchronize()
+            except Exception as error:
+                reasons = [" ".join(str(w.message).split("(Triggered")[0].split()) for w in told]
+                # That the other back ends are off is our doing.
+                reasons = [r for r in reasons if "runtime disabled" not in r and not r.endswith("because:")]
+                raise UnsupportedProblem(self._name, "; ".join(reasons) or _one_line(error)) from error
+
     def outputs(self, inputs: int) -> dict[str, np.ndarray]:
         """Run once more and fetch O."""
         self._O = None
@@ -67,6 +83,10 @@ class TorchAttention:
 
             return {"O": O.view(self._torch.uint16).cpu().numpy().view(ml_dtypes.bfloat16)}
         return {"O": O.cpu().numpy()}
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _tensor(torch: Any, array: Any, problem: Problem) -> Any:
