@@ -158,7 +158,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output)
     _, (variant,) = _tiled(arguments, [_discover(arguments).registry.get(arguments.variant)], problem)
     with progress_bar(1) as progress:
-        executor = _emulator(arguments, progress, _counted_arch(arguments), count_shared=arguments.lines)
+        executor = _emulator(arguments, progress, _counted_arch(arguments), bank_conflicts=arguments.lines)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
@@ -303,8 +303,9 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
 
 
 def _emulator(
-    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, count_shared: bool = False
+    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, bank_conflicts: bool = False
 ) -> Executor:
+    from harness.emulator.instruments import Instruments
     from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
 
     for option in ("step_limit", "threads"):
@@ -317,7 +318,7 @@ def _emulator(
         threads=arguments.threads,
         seed=arguments.seed,
         progress=progress.part,
-        count_shared=count_shared,
+        instruments=Instruments(bank_conflicts=bank_conflicts),
     )
 
 
