@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy_executor import NumpyExecutor, NumpyKernel, numpy_variant
 
-import harness.compare
+import harness.question
 from harness.compare import compare, counts_beside, judge, lost_row, rank
 from harness.errors import CompileError, KernelFault, UsageError
 from harness.executors import Device, Execution
@@ -124,8 +124,8 @@ def test_an_interrupt_ends_it_all(error: BaseException):
 
 def test_the_oracle_is_asked_once(monkeypatch: pytest.MonkeyPatch):
     calls = []
-    real = harness.compare.attention
-    monkeypatch.setattr(harness.compare, "attention", lambda *args: calls.append(1) or real(*args))
+    real = harness.question.attention
+    monkeypatch.setattr(harness.question, "attention", lambda *args: calls.append(1) or real(*args))
     compare([numpy_variant("a"), numpy_variant("b")], PROBLEM, NumpyExecutor())
     assert calls == [1]
 
