@@ -107,7 +107,24 @@ def build_parser() -> argparse.ArgumentParser:
     _add_selection(bench)
     _add_plugins(bench)
     _add_effort(bench)
+    bench.add_argument("--no-libraries", action="store_true", help="leave PyTorch's attention out")
     _add_report(bench)
+
+    tune = command("tune", "try every tile size that a variant declares, and keep the fastest for this GPU")
+    tune.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    _add_problem(tune)
+    _add_drawing(tune)
+    _add_plugins(tune)
+    device = tune.add_argument_group("device")
+    device.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="gpu: by time; emulator: by counted bytes, which says less; auto: the GPU if there is one",
+    )
+    _add_emulator(device)
+    _add_effort(tune, seed=False)
+    _add_report(tune)
 
     show = command("show", "a variant's source or PTX, registers, spills, shared memory")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
@@ -199,10 +216,13 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     _add_emulator(group)
 
 
-def _add_effort(parser: argparse.ArgumentParser) -> None:
+def _add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
     default = Effort()
     group = parser.add_argument_group("timing")
-    group.add_argument("--seed", type=int, default=0, metavar="S", help="of inputs and order (default: %(default)s)")
+    if seed:
+        group.add_argument(
+            "--seed", type=int, default=0, metavar="S", help="of inputs and order (default: %(default)s)"
+        )
     group.add_argument(
         "--noise",
         type=float,
@@ -224,7 +244,6 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="then runs back to back for at least so long; 0 leaves them out (default: %(default)s)",
     )
-    group.add_argument("--no-libraries", action="store_true", help="leave PyTorch's attention out")
 
 
 def effort_of(arguments: argparse.Namespace) -> Effort:

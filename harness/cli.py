@@ -18,6 +18,7 @@ from harness.file_replacement import replace_files, require_writable
 from harness.problem import Problem
 
 if TYPE_CHECKING:
+    from harness.effort import Effort
     from harness.executors import Device, Executor
     from harness.progress import Progress
     from harness.sweep import Sweep
@@ -71,6 +72,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from harness.compare import compare, lost_row
     from harness.progress import progress_bar
     from harness.report import render_comparison
+    from harness.tuned_tiles import with_tuned_tiles
 
     problem = problem_of(arguments)
     _check_output(arguments.output)
@@ -83,6 +85,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
     with progress_bar(1 + len(chosen)) as progress:
         executor = _executor(arguments, progress)
+        if tile is None:
+            chosen = with_tuned_tiles(chosen, problem, executor.device)
         comparison = compare(
             chosen,
             problem,
@@ -223,7 +227,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from harness.executors.gpu_context import gpu_available
+    from harness.executors.gpu_context import GpuContext, gpu_available
     from harness.progress import progress_bar
 
     problem = problem_of(arguments)
@@ -235,6 +239,11 @@ def _bench(arguments: argparse.Namespace) -> int:
     from harness.bench_report import render_bench
 
     chosen = _discover(arguments).registry.select(arguments.variants)
+    tile, chosen = _tiled(arguments, chosen, problem)
+    if tile is None:
+        from harness.tuned_tiles import with_tuned_tiles
+
+        chosen = with_tuned_tiles(chosen, problem, GpuContext().device)
     with progress_bar(steps_of(len(chosen), not arguments.no_libraries)) as progress:
         result = bench_on_gpu(
             chosen,
@@ -247,6 +256,70 @@ def _bench(arguments: argparse.Namespace) -> int:
         )
     _publish(arguments, render_bench(result, arguments.format))
     return FAILED if any(row.kind == "variant" and row.verdict in ("fail", "error") for row in result.rows) else PASSED
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from harness.executors.gpu_context import gpu_available
+    from harness.tune import best_tile, tile_contenders, tuning_verdict
+
+    problem = problem_of(arguments)
+    effort = effort_of(arguments)
+    _check_output(arguments.output)
+    if arguments.device == "gpu" and not gpu_available():
+        raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
+    variant = _discover(arguments).registry.get(arguments.variant)
+    contenders = tile_contenders(variant, problem)
+    variants = [contender for _, contender in contenders.values()]
+    if arguments.device == "emulator" or not gpu_available():
+        text, ranks = _tune_by_bytes(arguments, variants, problem)
+        best, kept_for = best_tile(ranks, contenders), None
+    else:
+        from harness.tuned_tiles import remember
+
+        text, ranks, device = _tune_by_time(arguments, variants, problem, effort)
+        best = best_tile(ranks, contenders)
+        kept = best is not None and remember(variant, problem, device, contenders[best][0])
+        kept_for = device.name if kept else None
+    if arguments.format in ("table", "markdown"):
+        text += f"\n{tuning_verdict(variant.name, best, next(iter(contenders)), kept_for)}\n"
+    _publish(arguments, text)
+    return FAILED if best is None else PASSED
+
+
+def _tune_by_bytes(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem
+) -> tuple[str, dict[str, int | None]]:
+    from harness.compare import compare
+    from harness.progress import progress_bar
+    from harness.report import render_comparison
+
+    with progress_bar(1 + len(variants)) as progress:
+        executor = _emulator(arguments, progress)
+        comparison = compare(
+            variants, problem, executor, regime=arguments.regime, seed=arguments.seed, step=progress.step
+        )
+    return render_comparison(comparison, arguments.format), {row.variant: row.rank for row in comparison.rows}
+
+
+def _tune_by_time(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, effort: Effort
+) -> tuple[str, dict[str, int | None], Device]:
+    from harness.bench_gpu import bench_on_gpu, steps_of
+    from harness.bench_report import render_bench
+    from harness.progress import progress_bar
+
+    with progress_bar(steps_of(len(variants), libraries=False)) as progress:
+        result = bench_on_gpu(
+            variants,
+            problem,
+            regime=arguments.regime,
+            seed=arguments.seed,
+            effort=effort,
+            libraries=False,
+            step=progress.step,
+        )
+    ranks = {row.variant: row.rank for row in result.rows}
+    return render_bench(result, arguments.format), ranks, result.device
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -269,6 +342,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "traffic": _traffic,
     "bench": _bench,
+    "tune": _tune,
     "show": _show,
 }
 
