@@ -106,7 +106,15 @@ def build_parser() -> argparse.ArgumentParser:
     _add_drawing(bench)
     _add_selection(bench)
     _add_plugins(bench)
+    _add_tile(bench)
     _add_effort(bench)
+    sweep = bench.add_argument_group("sweep")
+    sweep.add_argument(
+        "--sweep", metavar="FIELD=VALUES", help="times against one field of the problem: seq_len=256..16384 (doubling)"
+    )
+    sweep.add_argument(
+        "--plot", type=Path, metavar="FILE.png|.svg", help="draw time, bytes and intensity side by side to this file"
+    )
     bench.add_argument("--no-libraries", action="store_true", help="leave PyTorch's attention out")
     _add_report(bench)
 

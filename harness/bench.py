@@ -103,6 +103,11 @@ class BenchResult:
     effort: Effort
     rows: tuple[BenchRow, ...]
 
+    @property
+    def failed(self) -> bool:
+        """Whether a variant is wrong or broken. What a library does is its own affair."""
+        return any(row.kind == "variant" and row.verdict in ("fail", "error") for row in self.rows)
+
 
 @dataclass
 class Entry:

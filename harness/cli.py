@@ -18,6 +18,7 @@ from harness.file_replacement import replace_files, require_writable
 from harness.problem import Problem
 
 if TYPE_CHECKING:
+    from harness.bench import BenchResult
     from harness.effort import Effort
     from harness.executors import Device, Executor
     from harness.progress import Progress
@@ -175,10 +176,11 @@ def _traffic(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
+    from harness.drawing import require_drawable
     from harness.gpus import gpu
     from harness.progress import progress_bar
     from harness.sweep import parse_sweep, require_sensible
-    from harness.sweep_plot import draw_bytes, draw_roofline, require_drawable
+    from harness.sweep_plot import draw_bytes, draw_roofline
     from harness.sweep_report import other_sizes, render_sweep, what_is_fixed
     from harness.sweep_run import run_sweep
     from harness.tile_choice import tile_names
@@ -227,35 +229,80 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from harness.executors.gpu_context import GpuContext, gpu_available
+    from harness.executors.gpu_context import gpu_available
     from harness.progress import progress_bar
 
+    if arguments.sweep is not None:
+        return _bench_sweep(arguments)
+    if arguments.plot is not None:
+        raise UsageError("--plot goes with --sweep, such as --sweep seq_len=256..4096")
     problem = problem_of(arguments)
-    effort = effort_of(arguments)
+    effort_of(arguments)
     _check_output(arguments.output)
-    if not gpu_available():
-        raise UsageError("bench needs a GPU, and CuPy finds none; 'compare' ranks by counted bytes without one")
-    from harness.bench_gpu import bench_on_gpu, steps_of
+    _require_gpu(gpu_available())
+    from harness.bench_gpu import steps_of
     from harness.bench_report import render_bench
 
     chosen = _discover(arguments).registry.select(arguments.variants)
-    tile, chosen = _tiled(arguments, chosen, problem)
-    if tile is None:
-        from harness.tuned_tiles import with_tuned_tiles
-
-        chosen = with_tuned_tiles(chosen, problem, GpuContext().device)
     with progress_bar(steps_of(len(chosen), not arguments.no_libraries)) as progress:
-        result = bench_on_gpu(
-            chosen,
-            problem,
-            regime=arguments.regime,
-            seed=arguments.seed,
-            effort=effort,
-            libraries=not arguments.no_libraries,
-            step=progress.step,
-        )
+        result = _benched(arguments, chosen, problem, progress)
     _publish(arguments, render_bench(result, arguments.format))
-    return FAILED if any(row.kind == "variant" and row.verdict in ("fail", "error") for row in result.rows) else PASSED
+    return FAILED if result.failed else PASSED
+
+
+def _bench_sweep(arguments: argparse.Namespace) -> int:
+    from harness.bench_gpu import steps_of
+    from harness.bench_sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
+    from harness.drawing import require_drawable
+    from harness.executors.gpu_context import gpu_available
+    from harness.progress import progress_bar
+    from harness.sweep import parse_sweep, require_sensible
+    from harness.sweep_report import what_is_fixed
+
+    sweep = parse_sweep(arguments.sweep)
+    problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+    require_sensible(problems)
+    effort_of(arguments)
+    if arguments.plot is not None:
+        require_drawable(arguments.plot)
+        if not sweep.is_numeric:
+            raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
+    _check_output(arguments.output, arguments.plot)
+    _require_gpu(gpu_available())
+    chosen = _discover(arguments).registry.select(arguments.variants)
+    points = []
+    with progress_bar(len(problems) * steps_of(len(chosen), not arguments.no_libraries)) as progress:
+        for value, problem in zip(sweep.values, problems):
+            points.append(BenchPoint(value, _benched(arguments, chosen, problem, progress)))
+    fixed = what_is_fixed(sweep, problems)
+    if arguments.plot is not None:
+        replace_files({arguments.plot: draw_bench_sweep(sweep, points, fixed, arguments.plot.suffix)})
+    _publish(arguments, render_bench_sweep(sweep, points, fixed, arguments.format))
+    return FAILED if any(point.result.failed for point in points) else PASSED
+
+
+def _require_gpu(available: bool) -> None:
+    if not available:
+        raise UsageError("bench needs a GPU, and CuPy finds none; 'compare' ranks by counted bytes without one")
+
+
+def _benched(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, progress: Progress
+) -> BenchResult:
+    from harness.bench_gpu import bench_on_gpu
+    from harness.executors.gpu_context import GpuContext
+    from harness.tuned_tiles import with_tuned_tiles
+
+    tile, chosen = _tiled(arguments, variants, problem)
+    return bench_on_gpu(
+        chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device),
+        problem,
+        regime=arguments.regime,
+        seed=arguments.seed,
+        effort=effort_of(arguments),
+        libraries=not arguments.no_libraries,
+        step=progress.step,
+    )
 
 
 def _tune(arguments: argparse.Namespace) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from harness.bench import BenchResult, Entry, bench
+from harness.bench import BenchResult, BenchRow, Entry, bench
 from harness.bench_report import render_bench
+from harness.bench_sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
 from harness.effort import Effort
 from harness.errors import KernelFault
 from harness.executors import Device
@@ -19,6 +22,7 @@ from harness.inputs import draw_inputs
 from harness.measure.floor import least_ms
 from harness.problem import Problem
 from harness.spot_check import check_spots, choose_spots
+from harness.sweep import parse_sweep
 from tests.attention_model import online_softmax
 
 PROBLEM = Problem(heads=2, q_len=40, kv_len=48, head_dim=8)
@@ -220,3 +224,38 @@ def test_every_format_has_every_row(format: str):
     text = render_bench(result(a={"time_ms": 1.0}, c={"time_ms": -1.0}), format)
     assert "tera_flops" in text or format == "markdown"
     assert "strays" in text
+
+
+# --- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def points() -> list[BenchPoint]:
+    told = []
+    for value in (64, 128, 256):
+        rows = [
+            BenchRow(variant=name, kind="variant", verdict="pass", time_ms=time_ms * value, sector_bytes=1000 * value)
+            for name, time_ms in (("a-cupy", 0.1), ("a-numba", 0.2))
+        ]
+        rows.append(BenchRow(variant="torch-flash", kind="library", verdict="pass", time_ms=0.01 * value))
+        rows.append(BenchRow(variant="b-cupy", kind="variant", verdict="error", reason="it strays"))
+        told.append(BenchPoint(value, dataclasses.replace(result(a={"time_ms": 1.0}), rows=tuple(rows))))
+    return told
+
+
+def test_a_sweep_is_a_table_of_times():
+    text = render_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", "table")
+    assert "Milliseconds, median of cold runs, against seq_len; heads 2" in text
+    assert [line.split() for line in text.splitlines() if line.strip().startswith("128")] == [
+        ["128", "12.800", "25.600", "error", "1.280"]
+    ]
+    assert "b-cupy at 64: error: it strays" in text
+    rows = render_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", "csv").splitlines()
+    assert len(rows) == 1 + 3 * 4
+
+
+def test_a_sweep_is_drawn_with_every_line_named_once():
+    picture = draw_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", ".svg").decode()
+    names = re.findall(r"<!-- (a-cupy|a-numba|a|b-cupy|torch-flash) -->", picture)
+    assert sorted(names) == ["a", "a", "a-cupy", "a-numba", "torch-flash"], "bytes are the same for both backends"
+    for title in ("milliseconds", "GiB at the sectors level", "FLOP per byte"):
+        assert title in picture
