@@ -166,7 +166,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
     tile = tile_of(variant, problem)
     report = TrafficReport(account, bound, arguments.lines, None if tile is None else tile_text(tile))
     _publish(arguments, render_traffic(report, arguments.format))
-    return PASSED
+    return FAILED if account.claim_holds is False else PASSED
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -218,7 +218,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
     replace_files(drawn)
     _publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
-    return FAILED if any(point.failed for point in points) else PASSED
+    return FAILED if any(point.failed or point.claim_holds is False for point in points) else PASSED
 
 
 def _show(arguments: argparse.Namespace) -> int:
