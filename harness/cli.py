@@ -147,6 +147,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
         raise UsageError("--count goes with --sweep; one variant alone is always counted")
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
+    from harness.gpus import gpu
     from harness.measure.io_bound import io_bound
     from harness.progress import progress_bar
     from harness.tile_choice import tile_of
@@ -154,6 +155,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
     from harness.traffic_report import TrafficReport, render_traffic
     from harness.variant import tile_text
 
+    gpu(arguments.gpu)  # only a sweep draws a roof, but a wrong name is wrong
     problem = problem_of(arguments)
     _check_output(arguments.output)
     _, (variant,) = _tiled(arguments, [_discover(arguments).registry.get(arguments.variant)], problem)

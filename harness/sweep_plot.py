@@ -23,7 +23,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
 GREY = "#666666"
-CLAIMED_NOTE = "hollow: claimed by the variant's closed form, too large to emulate in seconds"
+CLAIMED_NOTE = "hollow: claimed by the variant's closed form, not counted"
 
 
 def require_drawable(path: Path) -> None:
@@ -196,7 +196,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     axes.grid(True, color="#eeeeee", linewidth=0.6)
     note = f"Peaks: {gpu.source}. Variants stand under the roof of the CUDA cores."
     if any(p.source == "claimed" for p in points):
-        note += f" {CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
+        note += f"\n{CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
     figure.text(0.01, 0.01, note, fontsize=8, color=GREY)
     return _saved(figure, suffix)
 
