@@ -153,6 +153,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
         raise UsageError("--count goes with --sweep; one variant alone is always counted")
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
+    from harness.gpus import gpu
     from harness.measure.io_bound import io_bound
     from harness.progress import progress_bar
     from harness.tile_choice import tile_of
@@ -160,6 +161,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
     from harness.traffic_report import TrafficReport, render_traffic
     from harness.variant import tile_text
 
+    gpu(arguments.gpu)  # only a sweep draws a roof, but a wrong name is wrong
     problem = problem_of(arguments)
     _check_output(arguments.output)
     _, (variant,) = _tiled(arguments, [_discover(arguments).registry.get(arguments.variant)], problem)
@@ -172,7 +174,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
     tile = tile_of(variant, problem)
     report = TrafficReport(account, bound, arguments.lines, None if tile is None else tile_text(tile))
     _publish(arguments, render_traffic(report, arguments.format))
-    return PASSED
+    return FAILED if account.claim_holds is False else PASSED
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -225,7 +227,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
     replace_files(drawn)
     _publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
-    return FAILED if any(point.failed for point in points) else PASSED
+    return FAILED if any(point.failed or point.claim_holds is False for point in points) else PASSED
 
 
 def _bench(arguments: argparse.Namespace) -> int:

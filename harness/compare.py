@@ -19,7 +19,7 @@ from harness.preparation import Preparation
 from harness.problem import Problem
 from harness.question import Question
 from harness.tile_choice import tile_of
-from harness.variant import Plan, Variant, tile_text
+from harness.variant import Plan, Traffic, Variant, tile_text
 
 COUNT_MODES = ("auto", "always", "never")
 LARGEST_COUNTED_FLOPS = 2e9
@@ -186,11 +186,12 @@ def _count_beside(row: Row, question: Question, plan: Plan, counter: Executor) -
 
 
 def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Execution | None) -> Row:
-    """What was counted beside what is claimed. A claim that does not hold is shown; it does not change the verdict."""
+    """What was counted beside what is claimed. A claim that is not what was counted is a failed check."""
+    claim: Traffic | None = None
     try:
         claim = claimed_traffic(variant, problem)
     except SandboxError as error:
-        claim, row = None, dataclasses.replace(row, note=str(error))
+        row = _failed(row, str(error))
     if claim is not None:
         row = dataclasses.replace(row, claimed_bytes=claim.total_bytes)
     if counted is None or counted.read_bytes is None or counted.write_bytes is None:
@@ -199,7 +200,17 @@ def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Executi
     row = dataclasses.replace(row, read_bytes=read, write_bytes=write, total_bytes=read + write)
     if claim is None:
         return row
-    if (claim.read_bytes, claim.write_bytes) == (read, write):
-        return dataclasses.replace(row, claim_holds=True)
-    note = f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; counted: {read:,} and {write:,}"
-    return dataclasses.replace(row, claim_holds=False, note=note)
+    holds = (claim.read_bytes, claim.write_bytes) == (read, write)
+    row = dataclasses.replace(row, claim_holds=holds)
+    if holds:
+        return row
+    return _failed(
+        row,
+        f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; counted: {read:,} and {write:,}",
+    )
+
+
+def _failed(row: Row, reason: str) -> Row:
+    """The row with one more reason to fail; a wrong answer stays the first."""
+    reasons = [text for text in (row.reason, reason) if text is not None]
+    return dataclasses.replace(row, verdict="fail", reason="; ".join(reasons))

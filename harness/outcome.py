@@ -8,7 +8,7 @@ from harness.executors import Device
 from harness.problem import Problem
 
 VERDICTS = ("pass", "fail", "error", "unsupported")
-"""Right; wrong answer; did not plan, compile or run; does not take this problem."""
+"""Right; a wrong answer, or not the bytes that it claims; did not plan, compile or run; does not take this problem."""
 
 
 @dataclass(frozen=True, kw_only=True)

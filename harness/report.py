@@ -96,7 +96,9 @@ def _claim(row: Row) -> str:
     if row.claim_holds:
         return "exact"
     assert row.claimed_bytes is not None and row.total_bytes is not None
-    return f"{100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %" if row.total_bytes else "off"
+    if not row.total_bytes or row.claimed_bytes == row.total_bytes:
+        return "wrong"  # reads and writes differ, their sums do not
+    return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
 
 
 def _headline(comparison: Comparison) -> str:

@@ -14,7 +14,7 @@ from harness.sweep import Sweep, SweepPoint
 
 MIB = 2**20
 TERA = 1e12
-CLAIMED_NOTE = "hollow: claimed by the variant's closed form, too large to emulate in seconds"
+CLAIMED_NOTE = "hollow: claimed by the variant's closed form, not counted"
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     axes.grid(True, color="#eeeeee", linewidth=0.6)
     note = f"Peaks: {gpu.source}. Variants stand under the roof of the CUDA cores."
     if any(p.source == "claimed" for p in points):
-        note += f" {CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
+        note += f"\n{CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
     figure.text(0.01, 0.01, note, fontsize=8, color=GREY)
     return saved(figure, suffix)
 

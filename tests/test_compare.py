@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -144,17 +145,30 @@ def test_claims_are_held_against_counts():
     assert rows["exact"].note is None
     # The totals agree, reads and writes do not.
     assert rows["off"].claim_holds is False
-    assert rows["off"].verdict == "pass"
-    assert "counted: 320 and 160" in rows["off"].note
-    assert rows["none"].claim_holds is None
+    assert (rows["off"].verdict, rows["off"].rank) == ("fail", None)
+    assert rows["off"].reason == "claims 160 bytes read and 320 written; counted: 320 and 160"
+    assert (rows["none"].verdict, rows["none"].claim_holds) == ("pass", None)
 
 
-def test_a_claim_that_fails_is_a_remark():
+def test_a_wrong_answer_and_a_wrong_claim_are_both_told():
+    wrong = numpy_variant("wrong", mutant="scale missing", claim=Traffic(1, 2))
+    (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows
+    assert row.verdict == "fail"
+    assert re.search(r"the worst at batch 0.*; claims 1 bytes read and 2 written; counted: 320 and 160$", row.reason)
+
+
+def test_a_claim_is_not_judged_where_nothing_is_counted():
+    gpu = NumpyExecutor(device=Device("gpu", "GPU", "sm_90"), counts=False)
+    (row,) = compare([numpy_variant("off", claim=Traffic(1, 2))], PROBLEM, gpu).rows
+    assert (row.verdict, row.claim_holds, row.claimed_bytes) == ("pass", None, 3)
+
+
+def test_a_claim_that_raises_is_a_failed_check():
     odd = dataclasses.replace(numpy_variant("odd"), claim=bad_claim)
     (row,) = compare([odd], PROBLEM, NumpyExecutor()).rows
-    assert row.verdict == "pass"
+    assert row.verdict == "fail"
     assert row.claimed_bytes is None
-    assert "ZeroDivisionError" in row.note
+    assert "ZeroDivisionError" in row.reason
     assert row.total_bytes == 480
 
 
