@@ -59,7 +59,7 @@ class EmulatorExecutor:
     def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
         buffers = plan.all_buffers(problem)
-        memory = [_allocate(buffer, inputs.get(name)) for name, buffer in buffers.items()]
+        memory = [_allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         pointers = _pointers(buffers)
         reports = tuple(self._launch(step, pointers, memory) for step in plan.launches)
         outputs = {
@@ -97,6 +97,7 @@ class EmulatorExecutor:
             counts.lane_instructions,
             _shared_by_source_line(kernel.facts, counts) if self._instruments.bank_conflicts else None,
             counts.seconds,
+            counts.findings,
         )
 
 
@@ -116,14 +117,15 @@ def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None) -> DeviceBuffer:
+def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
     """A copy of an input, or memory full of NaN patterns."""
     data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
     if source is None:
         data[:] = 0xFF
     else:
         data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    return DeviceBuffer(buffer.name, data)
+    unwritten = np.full(buffer.size_bytes, 0xFF if source is None else 0, np.uint8) if watched else None
+    return DeviceBuffer(buffer.name, data, unwritten)
 
 
 def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:

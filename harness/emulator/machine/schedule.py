@@ -23,6 +23,7 @@ from harness.emulator.machine.context import (
     NCTAID_X,
     NCTAID_Y,
     ORDER,
+    SANITIZER,
     SEED,
     SHARED_BASE,
     SHARED_SIZE,
@@ -39,6 +40,7 @@ from harness.emulator.machine.context import (
     set_fault,
 )
 from harness.emulator.memory.raw import fill_ones, load32, load64, store32, store64
+from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, begin_block, leave_barrier, reset_barrier
 
 DEADLOCK = at.FAULT["barrier deadlock"]
 PAST_LIMIT = at.FAULT["step limit"]
@@ -86,6 +88,8 @@ def start_block(ctx: int, block: int) -> None:
         if load64(ctx + CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
     shuffle_warps(ctx, block, warps)
+    if load64(ctx + SANITIZER):
+        begin_block(load64(ctx + SANITIZER), block)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -136,6 +140,9 @@ def arrive(ctx: int, warp: int) -> None:
     """Count a warp in at its barrier; the one that completes it releases all who wait there, and their vote."""
     number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
     slot = load64(ctx + BARRIERS) + 8 * number
+    sanitizer = load64(ctx + SANITIZER)
+    if sanitizer:
+        arrive_at_barrier(sanitizer, load64(ctx + WARP_INDEX), number)
     wanted = load32(warp + at.BARRIER_THREADS)
     if wanted == 0:
         wanted = load64(ctx + WARP_COUNT) * 32
@@ -144,7 +151,7 @@ def arrive(ctx: int, warp: int) -> None:
     if arrived < wanted:
         return
     store64(slot, 0)
-    votes, all_of, any_of = 0, 1, 0
+    votes, all_of, any_of, released = 0, 1, 0, 0
     width = load64(ctx + WARP_BYTES)
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
@@ -160,6 +167,11 @@ def arrive(ctx: int, warp: int) -> None:
             kind = load32(other + at.VOTE_KIND)
             store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
             store32(other + at.STATUS, at.READY)
+            released += 1
+            if sanitizer:
+                leave_barrier(sanitizer, index, number)
+    if sanitizer:
+        reset_barrier(sanitizer, number, released == load64(ctx + WARP_COUNT))
 
 
 def run_blocks(ctx: int, first: int, last: int) -> int:
