@@ -19,6 +19,7 @@ from harness.problem import Problem
 if TYPE_CHECKING:
     from harness.executors import Device, Executor
     from harness.progress import Progress
+    from harness.sanitize import Sanitizer
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
 
@@ -78,7 +79,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if not chosen and not lost:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
     with progress_bar(1 + len(chosen)) as progress:
-        executor = _executor(arguments, progress)
+        executor, sanitizer = _sanitizing(arguments, progress)
         comparison = compare(
             chosen,
             problem,
@@ -86,6 +87,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             regime=arguments.regime,
             seed=arguments.seed,
             counter=_counter(arguments, problem, executor.device, progress),
+            sanitizer=sanitizer,
             lost=lost,
             step=progress.step,
         )
@@ -256,6 +258,20 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if arguments.device == "gpu":
         raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
     return _emulator(arguments, progress)
+
+
+def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Executor, Sanitizer | None]:
+    """What runs the variants, and what looks for findings if it was asked for."""
+    executor = _executor(arguments, progress)
+    if not arguments.sanitize:
+        return executor, None
+    from harness.compute_sanitizer import ComputeSanitizer
+    from harness.sanitize import EmulatorSanitizer
+
+    if executor.device.kind == "gpu":
+        return executor, ComputeSanitizer(arguments.regime, arguments.seed, arguments.plugin)
+    sanitizer = EmulatorSanitizer(DEFAULT_ARCH, arguments.step_limit, arguments.seed, progress.part)
+    return sanitizer.executor, sanitizer
 
 
 def _emulator(

@@ -10,7 +10,6 @@ KINDS = (
     "RAW race",
     "WAR race",
     "WAW race",
-    "fault",
     "not deterministic",
 )
 """A race is named after what came second: a read after a write, a write after a read, a write after a write."""
@@ -33,7 +32,7 @@ class Finding:
     """One mistake, at its first occurrence. What is not known is None."""
 
     kind: str
-    """One of `KINDS`, or what `compute-sanitizer` calls it."""
+    """One of `KINDS`, of `KernelFault.KINDS`, or a tool of `compute-sanitizer`."""
     message: str
     """All of it as a sentence: kernel, lines, blocks, threads, buffer and offset."""
     kernel: str | None = None

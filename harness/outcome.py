@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.executors import Device
+from harness.finding import Finding
 from harness.problem import Problem
 
 VERDICTS = ("pass", "fail", "error", "unsupported")
@@ -55,6 +56,8 @@ class Row:
     """Time on the GPU; None on the emulator, whose time says nothing about a GPU."""
     note: str | None = None
     """A remark that does not change the verdict."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found; None where it did not look."""
 
     @property
     def times_compulsory(self) -> float | None:
@@ -76,6 +79,8 @@ class Comparison:
     """Where the variants ran."""
     counted_on: Device | None
     """Where their bytes were counted; None where they were not."""
+    sanitized_by: str | None = None
+    """What looked for findings; None where nothing did."""
     rows: tuple[Row, ...]
     """Passing rows by rank, then the others."""
 

@@ -149,6 +149,8 @@ class Variant:
     """None, or the reason why this problem is out of reach."""
     claim: Callable[[Problem], Traffic] | None = None
     """The closed form of the bytes that it moves, or None where it claims nothing."""
+    deterministic: bool = True
+    """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
 
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):

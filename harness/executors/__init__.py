@@ -82,8 +82,6 @@ class LaunchReport:
     """None where it was not counted, which it is only where asked for. Atomics are not in it."""
     seconds: float | None = None
     """Wall-clock seconds the emulator took."""
-    findings: tuple[Finding, ...] | None = None
-    """What the sanitizer found; None where it did not look."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +95,8 @@ class Execution:
     """Scratch and outputs that the plan allocated beyond Q, K and V."""
     time_ms: float | None = None
     """Time on the GPU of all launches together, or None."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
 
     def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
         """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""

@@ -169,6 +169,8 @@ class LaunchOptions:
     """CPU cores to use."""
     seed: int
     """0: warps take turns in order; other values permute them."""
+    shuffle: bool = False
+    """The seed permutes the blocks, too, and warps have turns of drawn lengths. Blocks then run on one core."""
 
 
 def launch(
@@ -198,7 +200,8 @@ def launch(
     block_of_parameters = _parameter_block(facts, name, parameters)
     tables = _Tables(facts, buffers)
     recorder = _recorder(kernel, name, geometry, buffers)
-    one_after_another = facts.ordered or recorder is not None
+    one_after_another = facts.ordered or recorder is not None or options.shuffle
+    places = np.random.default_rng(options.seed).permutation(geometry.blocks) if options.shuffle else None
     count = 1 if one_after_another else max(1, min(options.threads, geometry.blocks))
     stop_at = np.array([geometry.blocks], dtype=np.int64)
     workers = []
@@ -208,6 +211,7 @@ def launch(
         worker.set("PARAMS", block_of_parameters.ctypes.data)
         worker.set("PARAMS_SIZE", len(block_of_parameters) - _SLACK_BYTES)
         worker.set("STOP_AT", stop_at.ctypes.data)
+        worker.set("PLACES", 0 if places is None else places.ctypes.data)
         worker.set("SANITIZER", 0 if recorder is None else recorder.address)
         tables.attach(worker)
         workers.append(worker)
@@ -216,7 +220,9 @@ def launch(
     seconds = time.perf_counter() - started
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
-        raise describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault = describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault.findings = () if recorder is None else recorder.findings()
+        raise fault
     return LaunchCounts(
         tables.totals(),
         tables.shared_totals(),
