@@ -265,7 +265,7 @@ def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Exec
     executor = _executor(arguments, progress)
     if not arguments.sanitize:
         return executor, None
-    from harness.compute_sanitizer import ComputeSanitizer
+    from harness.checks.compute_sanitizer import ComputeSanitizer
     from harness.sanitize import EmulatorSanitizer
 
     if executor.device.kind == "gpu":

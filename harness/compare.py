@@ -85,9 +85,9 @@ def compare(
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
-    `counter` counts bytes where `executor` does not; what `sanitizer` finds fails a variant. `lost` are rows of variants that could not even be loaded.
-    Whatever goes wrong in a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or
-    seed.
+    `counter` counts bytes where `executor` does not; what `sanitizer` finds fails a variant. `lost` are rows of
+    variants that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still come.
+    Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)

@@ -90,7 +90,10 @@ def _differences(first: Execution, other: Execution) -> tuple[Finding, ...]:
     """A finding for each output that has other bits than in the first run."""
     found = []
     for name, array in first.outputs.items():
-        bits = (array.view(np.uint8).reshape(array.size, -1), other.outputs[name].view(np.uint8).reshape(array.size, -1))
+        bits = (
+            array.view(np.uint8).reshape(array.size, -1),
+            other.outputs[name].view(np.uint8).reshape(array.size, -1),
+        )
         differs = (bits[0] != bits[1]).any(axis=1)
         if differs.any():
             place = int(np.argmax(differs))

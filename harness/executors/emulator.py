@@ -23,9 +23,9 @@ from harness.emulator.machine.launch import (
     default_threads,
     launch,
 )
+from harness.errors import KernelFault
 from harness.executors import Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
 from harness.finding import Finding
-from harness.errors import KernelFault
 from harness.problem import Problem
 from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
 

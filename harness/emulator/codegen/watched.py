@@ -13,7 +13,7 @@ _NARROW_SCOPES = {"cta", "cluster"}
 
 
 def watch_shared(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple[str, str]) -> None:
-    """A load that ran, or a store that will, by 32-bit offsets in ADDRESSES. `mask` is an i64; `shape`: see `Access`."""
+    """A load that ran, or a store that will, by 32-bit offsets in ADDRESSES. `mask` is i64; `shape`: see `Access`."""
     if lanes.instruments.sanitizer:
         code = str(_access(instruction))
         lanes.runtime("watch_shared", "%ctx", "%warp", str(lanes.site(instruction)), mask, *shape, code)

@@ -99,7 +99,7 @@ def draw(ctx: int) -> int:
     """The next random number of this block, of 30 bits."""
     state = (load64(ctx + RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
     store64(ctx + RANDOM, state)
-    return state >> 33
+    return int(state >> 33)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -127,7 +127,7 @@ def order_warps(ctx: int, block: int, warps: int) -> None:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def turn_length(ctx: int) -> int:
-    """Instructions until others have a turn; where blocks are shuffled, 1 to 2048, so that warps overtake each other."""
+    """Instructions until others have a turn; where blocks are shuffled 1 to 2048, so that warps overtake each other."""
     return 1 << draw(ctx) % 12 if load64(ctx + PLACES) else at.TURN_INSTRUCTIONS
 
 

@@ -25,7 +25,7 @@ SLOTS = (
     "OWN_PREFIX",  # [warp]: what anyone in the block did up to this time is known, through global memory
     "OTHER_PREFIX",  # [warp]: what other blocks did up to this time is known
     "FENCED",  # [warp]: time of its last fence for the whole GPU
-    "BARRIER_CLOCKS",  # [barrier][warp], then OWN_PREFIX, OTHER_PREFIX: of those that have arrived
+    "BARRIER_CLOCKS",  # [barrier][warp], then OWN_PREFIX, OTHER_PREFIX, FENCED: of those that have arrived
     "FINDINGS",
     "FINDING_COUNT",
     "LOST",  # findings for which there was no room
@@ -34,10 +34,12 @@ SLOTS = (
 )
 SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
 
-# A cell: who wrote this piece of memory last and who has read it since. Each is a time and an `info` word:
+# A cell: who wrote this piece of memory last and who has read it since. Each entry is a time and an `info` word:
 # lanes in bits 32 to 63, instruction in bits 8 to 31, strong in bit 5, warp in bits 0 to 4.
 ENTRY_BYTES = 16
-READERS = ENTRY_BYTES
+STRONG_WRITER = ENTRY_BYTES
+"""Offset of the last strong write. An atomic must not hide the plain store before it: that is at offset 0."""
+READERS = 2 * ENTRY_BYTES
 """Offset of the readers. Shared memory has one entry per warp."""
 GLOBAL_READERS = 2
 """Global memory: two warps of the running block, so that at least one of them is not the one that writes next."""

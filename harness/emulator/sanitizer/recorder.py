@@ -46,13 +46,13 @@ class LaunchRecorder:
         blocks = int(np.prod(grid))
         shift = _granule(facts.sites, "shared").bit_length() - 1
         cells = (shared_bytes >> shift) + 1
-        self._words("SHARED_CELLS", cells * (1 + warps) * at.ENTRY_BYTES // 8)
+        self._words("SHARED_CELLS", cells * (at.READERS + at.ENTRY_BYTES * warps) // 8)
         self._words("SHARED_SYNC", cells * warps)
         self._words("CLOCKS", warps * warps)
         self._words("LANE_CLOCKS", warps * machine.LANES**2)
         for slot in ("LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED"):
             self._words(slot, warps)
-        self._words("BARRIER_CLOCKS", machine.BARRIER_SLOTS * (warps + 2))
+        self._words("BARRIER_CLOCKS", machine.BARRIER_SLOTS * (warps + 3))
         self._findings = self._words("FINDINGS", at.FINDING_LIMIT * at.FINDING_WORDS)
         self._blocks = self._words("BLOCK_LOG", 2 * blocks)
         self._set("WARPS", warps)

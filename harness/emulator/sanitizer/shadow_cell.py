@@ -62,7 +62,9 @@ def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> in
 def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong: int, time: int) -> None:
     """Remember readers of this warp; those that they happened after need not be remembered any more."""
     seen = load64(entry)
-    if seen > load64(state + FLOOR) and seen > load64(load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + warp)):
+    if seen > load64(state + FLOOR) and seen > load64(
+        load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + warp)
+    ):
         info = load64(entry + 8)
         if (info & STRONG_BIT != 0) == (strong != 0):
             before = (info >> 32) & 0xFFFFFFFF
@@ -108,18 +110,16 @@ def same_value(warp_state: int, host: int, element: int, lane: int, other: int, 
 
 
 @njit  # type: ignore[untyped-decorator]
-def check_writer(
+def check_written(
     state: int, warp_state: int, warp: int, lane: int, site: int, strong: int, time: int, address: int, size: int,
-    cell: int, host: int, element: int, item: int,
+    entry: int, host: int, element: int, item: int,
 ) -> None:  # fmt: skip
-    """Report a race with the last write, unless it wrote the same value. `host` is where the element goes."""
-    when, info = load64(cell), load64(cell + 8)
-    if when == 0 or (strong and info & STRONG_BIT):
+    """Report a store's race with the write in `entry`, unless both wrote one value. `host`: where it goes."""
+    when, info = load64(entry), load64(entry + 8)
+    if when == 0:
         return
     other = 0
     while not (info >> (32 + other)) & 1:
         other += 1
-    # An atomic combines: what it leaves is not what its operand holds.
-    if element and same_value(warp_state, host, element, lane, other, item, when == time):
-        return
-    check(state, WAW, warp, 1 << lane, site, strong, address, size, cell)
+    if not same_value(warp_state, host, element, lane, other, item, when == time):
+        check(state, WAW, warp, 1 << lane, site, strong, address, size, entry)

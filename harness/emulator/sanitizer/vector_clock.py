@@ -38,7 +38,7 @@ def tick(state: int) -> int:
     """The time of what happens now."""
     time = load64(state + TIME) + 1
     store64(state + TIME, time)
-    return time
+    return int(time)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -51,7 +51,7 @@ def raise_to(place: int, time: int) -> None:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
     """Address of what `lane` knows about `other`."""
-    return load64(state + LANE_CLOCKS) + 8 * (1024 * warp + 32 * lane + other)
+    return int(load64(state + LANE_CLOCKS) + 8 * (1024 * warp + 32 * lane + other))
 
 
 @njit  # type: ignore[untyped-decorator]
@@ -109,11 +109,12 @@ def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
     warps = load64(state + WARPS)
     known = load64(state + CLOCKS) + 8 * warp * warps
     store64(known + 8 * warp, time)
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 2)
+    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 3)
     for other in range(warps):
         raise_to(clock + 8 * other, load64(known + 8 * other))
     raise_to(clock + 8 * warps, load64(load64(state + OWN_PREFIX) + 8 * warp))
     raise_to(clock + 8 * warps + 8, load64(load64(state + OTHER_PREFIX) + 8 * warp))
+    raise_to(clock + 8 * warps + 16, load64(load64(state + FENCED) + 8 * warp))
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -121,19 +122,21 @@ def leave_barrier(state: int, warp: int, barrier: int) -> None:
     """The warp acquires what all who arrived had known."""
     warps = load64(state + WARPS)
     known = load64(state + CLOCKS) + 8 * warp * warps
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 2)
+    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 3)
     for other in range(warps):
         raise_to(known + 8 * other, load64(clock + 8 * other))
     raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(clock + 8 * warps))
     raise_to(load64(state + OTHER_PREFIX) + 8 * warp, load64(clock + 8 * warps + 8))
+    # What one thread fenced before the barrier, another may release behind it.
+    raise_to(load64(state + FENCED) + 8 * warp, load64(clock + 8 * warps + 16))
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
     """The barrier is ready for its next use. Where `everyone` was there, all know all."""
     warps = load64(state + WARPS)
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 2)
-    for other in range(warps + 2):
+    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 3)
+    for other in range(warps + 3):
         store64(clock + 8 * other, 0)
     if everyone:
         store64(state + FLOOR, load64(state + TIME))

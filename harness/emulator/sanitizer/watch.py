@@ -20,7 +20,7 @@ from harness.emulator.sanitizer import layout as at
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.shadow_cell import (
     check,
-    check_writer,
+    check_written,
     global_reader,
     info_word,
     note_reader,
@@ -42,8 +42,9 @@ BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VA
 )  # fmt: skip
 LOAD, STORE, ATOMIC = at.LOAD, at.STORE, at.ATOMIC
 STRONG, RELEASES, ACQUIRES = at.STRONG, at.RELEASES, at.ACQUIRES
-UNINITIALISED, RAW, WAR = at.UNINITIALISED, at.RAW, at.WAR
-READERS, ENTRY_BYTES, GLOBAL_CELL_BYTES = at.READERS, at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
+UNINITIALISED, RAW, WAR, WAW = at.UNINITIALISED, at.RAW, at.WAR, at.WAW
+STRONG_WRITER, READERS = at.STRONG_WRITER, at.READERS
+ENTRY_BYTES, GLOBAL_CELL_BYTES = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
 GLOBAL_ENTRIES = at.GLOBAL_READERS + 1
 ADDRESSES, HOSTS, STARTED = machine.ADDRESSES, machine.HOSTS, machine.STARTED
 SHARED_WINDOW, LOCAL_WINDOW = machine.SHARED_WINDOW, machine.LOCAL_WINDOW
@@ -70,20 +71,51 @@ def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, siz
     report(state, UNINITIALISED, site, 32 * warp + lowest(lanes), address, size, 0, 0, 0)
 
 
+@njit  # type: ignore[untyped-decorator]
+def check_read(state: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, cell: int) -> None:
+    """Report a load's races with the writes before it."""
+    check(state, RAW, warp, lanes, site, strong, address, size, cell)
+    check(state, RAW, warp, lanes, site, strong, address, size, cell + STRONG_WRITER)
+
+
+@njit  # type: ignore[untyped-decorator]
+def check_write(
+    state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, address: int, size: int,
+    cell: int, host: int, element: int, item: int,
+) -> None:  # fmt: skip
+    """Report a store's or an atomic's races with the writes before it."""
+    if access & 3 == ATOMIC:
+        # It combines: its operand is not what it leaves.
+        check(state, WAW, warp, 1 << lane, site, STRONG, address, size, cell)
+        return
+    check_written(state, warp_state, warp, lane, site, access & STRONG, time, address, size, cell, host, element, item)
+    if not access & STRONG:
+        strong = cell + STRONG_WRITER
+        check_written(state, warp_state, warp, lane, site, 0, time, address, size, strong, host, element, item)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def note_writer(cell: int, warp: int, lane: int, site: int, strong: int, time: int) -> None:
+    """Remember the write."""
+    entry = cell + STRONG_WRITER if strong else cell
+    store64(entry, time)
+    store64(entry + 8, info_word(1 << lane, site, strong, warp))
+
+
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time: int, offset: int, size: int) -> None:
     """`lanes` load `size` bytes at one offset."""
     shift = load64(state + SHARED_SHIFT)
     warps = load64(state + WARPS)
-    width = ENTRY_BYTES * (1 + warps)
+    width = READERS + ENTRY_BYTES * warps
     strong = access & STRONG
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
-        written = load64(cell)
+        written = max(load64(cell), load64(cell + STRONG_WRITER))
         if written <= load64(state + BLOCK_START):
             nobody_wrote(state, site, warp, lanes, SHARED_ADDRESS + offset, size)
         elif written > load64(state + FLOOR):
-            check(state, RAW, warp, lanes, site, strong, SHARED_ADDRESS + offset, size, cell)
+            check_read(state, warp, lanes, site, strong, SHARED_ADDRESS + offset, size, cell)
         note_reader(state, cell + READERS + ENTRY_BYTES * warp, warp, lanes, site, strong, time)
         if access & ACQUIRES:
             synchronise_shared(state, warp, index, False, True)
@@ -97,29 +129,27 @@ def write_shared(
     """`lane` stores, or combines, `count` elements."""
     shift = load64(state + SHARED_SHIFT)
     warps = load64(state + WARPS)
-    width = ENTRY_BYTES * (1 + warps)
+    width = READERS + ENTRY_BYTES * warps
     strong = access & STRONG
     size = element * count
     start, floor = load64(state + BLOCK_START), load64(state + FLOOR)
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
-        written = load64(cell)
+        written = max(load64(cell), load64(cell + STRONG_WRITER))
         if access & 3 == ATOMIC and written <= start:
             nobody_wrote(state, site, warp, 1 << lane, SHARED_ADDRESS + offset, size)
         if written > floor:
             item = ((index << shift) - offset) // element
             host = load64(ctx + SHARED_BASE) + offset + element * item
-            compared = 0 if access & 3 == ATOMIC else element
-            check_writer(
-                state, warp_state, warp, lane, site, strong, time, SHARED_ADDRESS + offset, size,
-                cell, host, compared, item,
+            check_write(
+                state, warp_state, warp, lane, site, access, time, SHARED_ADDRESS + offset, size,
+                cell, host, element, item,
             )  # fmt: skip
         for other in range(warps):
             entry = cell + READERS + ENTRY_BYTES * other
             if load64(entry) > floor:
                 check(state, WAR, warp, 1 << lane, site, strong, SHARED_ADDRESS + offset, size, entry)
-        store64(cell, time)
-        store64(cell + 8, info_word(1 << lane, site, strong, warp))
+        note_writer(cell, warp, lane, site, strong, time)
         if strong:
             synchronise_shared(state, warp, index, True, access & ACQUIRES != 0)
 
@@ -158,12 +188,12 @@ def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, 
 
 
 @njit  # type: ignore[untyped-decorator]
-def all_written(written: int, size: int) -> bool:
-    """Whether none of these bytes is without a writer."""
+def unwritten_bytes(written: int, size: int) -> int:
+    """How many of these bytes nobody wrote."""
+    count = 0
     for byte in range(size):
-        if load8(written + byte) == NOBODY:
-            return False
-    return True
+        count += load8(written + byte) == NOBODY
+    return count
 
 
 @njit  # type: ignore[untyped-decorator]
@@ -185,22 +215,20 @@ def touch_global(
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = cells + GLOBAL_CELL_BYTES * index
         if access & 3 == LOAD:
-            check(state, RAW, warp, 1 << lane, site, strong, address, size, cell)
+            check_read(state, warp, 1 << lane, site, strong, address, size, cell)
             entry = global_reader(state, cell, warp)
             if entry:
                 note_reader(state, entry, warp, 1 << lane, site, strong, time)
         else:
             item = ((index << shift) - offset) // element
-            compared = 0 if access & 3 == ATOMIC else element
-            check_writer(
-                state, warp_state, warp, lane, site, strong, time, address, size,
-                cell, host + element * item, compared, item,
+            check_write(
+                state, warp_state, warp, lane, site, access, time, address, size,
+                cell, host + element * item, element, item,
             )  # fmt: skip
             for reader in range(GLOBAL_ENTRIES):
                 entry = cell + READERS + ENTRY_BYTES * reader
                 check(state, WAR, warp, 1 << lane, site, strong, address, size, entry)
-            store64(cell, time)
-            store64(cell + 8, info_word(1 << lane, site, strong, warp))
+            note_writer(cell, warp, lane, site, strong, time)
         if strong:
             releases = access & 3 != LOAD
             synchronise_global(state, warp, cell, releases, access & ACQUIRES != 0, access & RELEASES != 0)
@@ -241,12 +269,14 @@ def watch_memory(
             if load64(table + 8):
                 written = load64(table + 8) + offset
         if written:
-            if access & 3 != STORE and not all_written(written, size):
+            if access & 3 != STORE and unwritten_bytes(written, size):
                 nobody_wrote(state, site, warp, 1 << lane, address, size)
             if access & 3 != LOAD:
                 mark_written(written, size)
         if cells:
-            touch_global(state, warp_state, warp, lane, site, access, time, address, offset, cells, host, element, count)
+            touch_global(
+                state, warp_state, warp, lane, site, access, time, address, offset, cells, host, element, count
+            )
     return 0
 
 

@@ -32,13 +32,20 @@ TOOLS = {
 """Every tool, and its own options."""
 _PROGRAM = "compute-sanitizer"
 _SECONDS = 600
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _MARK = "========="
 _PLACE = re.compile(r" in (\S.*?):(\d+)(?=$|[\s:)])")
 _THREAD = re.compile(r"by thread \((\d+),(\d+),(\d+)\) in block \((\d+),(\d+),(\d+)\)")
 _KERNEL = re.compile(r"\bat (?:0x[0-9a-f]+ in )?(\w+)")
 _HAZARDS = re.compile(r"\[(\d+) hazards?\]")
-_NOT_REPORTS = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "This ")
+_NOT_REPORTS = (
+    "COMPUTE-SANITIZER",
+    "ERROR SUMMARY",
+    "RACECHECK SUMMARY",
+    "LEAK SUMMARY",
+    "Target application",
+    "This ",
+)
 
 
 class ComputeSanitizer:
@@ -75,14 +82,14 @@ def _run_tool(tool: str, request: dict[str, object]) -> list[Finding]:
             raise SandboxError(f"{_PROGRAM} --tool {tool} did not end well: {error}") from error
         text = log.read_text(errors="replace") if log.exists() else ""
         found = list(parse_log(tool, text))
-        error = json.loads(reply.read_text())["error"] if reply.exists() else "the program ended too early"
-        if error and not found:
-            raise SandboxError(f"{_PROGRAM} --tool {tool}: {' '.join(str(error).split())}")
+        failure = json.loads(reply.read_text())["error"] if reply.exists() else "the program ended too early"
+        if failure and not found:
+            raise SandboxError(f"{_PROGRAM} --tool {tool}: {' '.join(str(failure).split())}")
         return found
 
 
 def parse_log(tool: str, text: str) -> Iterator[Finding]:
-    """The findings in a log of `compute-sanitizer --tool TOOL`, one per headline, kernel and line; the first of each."""
+    """The findings in a log of `compute-sanitizer --tool TOOL`: the first per headline, kernel and lines."""
     merged: dict[tuple[object, ...], list[Finding]] = {}
     for report in _reports(text):
         finding = _finding(tool, report)
