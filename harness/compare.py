@@ -12,6 +12,7 @@ import numpy as np
 from harness.errors import KernelFault, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
 from harness.executors import Device, Execution, Executor
+from harness.finding import Finding
 from harness.inputs import draw_inputs
 from harness.measure.accuracy import Accuracy, measure_accuracy
 from harness.measure.error_budget import Budget, error_budget
@@ -156,7 +157,9 @@ def judge(
     except SandboxError as error:
         if isinstance(error, KernelFault) and error.kind == "interrupted":
             raise KeyboardInterrupt from error
-        found = error.findings if isinstance(error, KernelFault) and sanitizer is not None else None
+        found = None
+        if isinstance(error, KernelFault) and sanitizer is not None:
+            found = (*error.findings, Finding(kind=error.kind, message=str(error)))
         return dataclasses.replace(row, verdict="error", reason=str(error), findings=found), execution
     except Exception as error:
         return dataclasses.replace(row, verdict="error", reason=where_and_what(error)), execution

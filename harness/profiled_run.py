@@ -34,7 +34,7 @@ def main(request_path: str, reply_path: str) -> int:
 
 def _run_all(request: dict[str, Any], kernels: list[list[str]]) -> None:
     registry = discover([Path(path) for path in request["plugins"]]).registry
-    executor = GpuExecutor(timed=False)
+    executor = GpuExecutor(timed=False, poison=request.get("poison", True))
     drawn: tuple[Any, Any] = (None, None)
     for run in request["runs"]:
         problem = Problem(**run["problem"])

@@ -24,7 +24,7 @@ from harness.problem import Problem
 from harness.variant import Plan, Variant
 
 TOOLS = {
-    "memcheck": ("--leak-check", "no"),
+    "memcheck": ("--leak-check", "no", "--report-api-errors", "no"),
     "racecheck": ("--racecheck-report", "analysis"),
     "initcheck": (),
     "synccheck": (),
@@ -36,7 +36,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 _MARK = "========="
 _PLACE = re.compile(r" in (\S.*?):(\d+)(?=$|[\s:)])")
 _THREAD = re.compile(r"by thread \((\d+),(\d+),(\d+)\) in block \((\d+),(\d+),(\d+)\)")
-_KERNEL = re.compile(r"\bat (?:0x[0-9a-f]+ in )?(\w+)")
+_KERNEL = re.compile(r"\bat (?:\w+::)*(\w+)\+0x")
+_NUMBA_MANGLING = re.compile(r"\[abi:[^]]*\]\([^+]*\)(?=\+0x)")
+"""Behind the name of a Numba kernel: a checksum and the types of its arguments."""
 _HAZARDS = re.compile(r"\[(\d+) hazards?\]")
 _NOT_REPORTS = (
     "COMPUTE-SANITIZER",
@@ -66,7 +68,8 @@ class ComputeSanitizer:
                 f"{_PROGRAM} is not on the PATH; it comes with the CUDA toolkit. --device emulator needs none"
             )
         run = {"variant": variant.name, "problem": asdict(problem), "regime": self._regime, "seed": self._seed}
-        request = {"plugins": self._plugins, "runs": [run]}
+        # Filling memory would hide from initcheck that no kernel wrote it.
+        request = {"plugins": self._plugins, "runs": [run], "poison": False}
         return tuple(finding for tool in TOOLS for finding in _run_tool(tool, request))
 
 
@@ -119,7 +122,7 @@ def _reports(text: str) -> Iterator[list[str]]:
 
 
 def _finding(tool: str, report: list[str]) -> Finding:
-    text = " ".join(report)
+    text = _NUMBA_MANGLING.sub("", " ".join(report))
     kernel, hazards, thread = _KERNEL.search(text), _HAZARDS.search(text), _THREAD.search(text)
     numbers = [int(n) for n in thread.groups()] if thread else [0] * 6
     places = [

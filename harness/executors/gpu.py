@@ -39,9 +39,13 @@ class GpuExecutor:
 
     device: Device
 
-    def __init__(self, timed: bool = True) -> None:
-        """`timed` False: each plan runs once, and `time_ms` is None. That is what a profiler wants to see."""
+    def __init__(self, timed: bool = True, poison: bool = True) -> None:
+        """`timed` False: each plan runs once, and `time_ms` is None. That is what a profiler wants to see.
+
+        `poison` False: outputs and scratch start as the driver gives them, so that a sanitizer knows them unwritten.
+        """
         self._timed = timed
+        self._fills = poison
         try:
             import cupy
 
@@ -128,7 +132,7 @@ class GpuExecutor:
 
     def _poison(self, arrays: list[Any]) -> None:
         for array in arrays:
-            if array.nbytes:
+            if array.nbytes and self._fills:
                 array.data.memset_async(POISON_BYTE, array.nbytes, self._stream)
 
     def _download(self, array: Any, buffer: Buffer) -> np.ndarray:

@@ -52,6 +52,8 @@ def _access(instruction: Instruction) -> int:
         code |= sanitizer.STORE
     if instruction.opcode not in ("st", "red"):
         code |= sanitizer.ACQUIRES
+    if "exch" in words:
+        code |= sanitizer.OVERWRITES
     if words & {"release", "acq_rel"} and not words & _NARROW_SCOPES:
         code |= sanitizer.RELEASES
     return code

@@ -61,6 +61,8 @@ RELEASES = 8
 """It needs no fence before it."""
 ACQUIRES = 16
 """It reads, and is strong: what was released there is known from now on. A `red` reads nothing."""
+OVERWRITES = 32
+"""An exchange: what it leaves does not depend on what was there."""
 
 KINDS = ("", "uninitialised read", "RAW race", "WAR race", "WAW race")
 UNINITIALISED, RAW, WAR, WAW = 1, 2, 3, 4

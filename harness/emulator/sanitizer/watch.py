@@ -41,7 +41,7 @@ BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VA
     )
 )  # fmt: skip
 LOAD, STORE, ATOMIC = at.LOAD, at.STORE, at.ATOMIC
-STRONG, RELEASES, ACQUIRES = at.STRONG, at.RELEASES, at.ACQUIRES
+STRONG, RELEASES, ACQUIRES, OVERWRITES = at.STRONG, at.RELEASES, at.ACQUIRES, at.OVERWRITES
 UNINITIALISED, RAW, WAR, WAW = at.UNINITIALISED, at.RAW, at.WAR, at.WAW
 STRONG_WRITER, READERS = at.STRONG_WRITER, at.READERS
 ENTRY_BYTES, GLOBAL_CELL_BYTES = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
@@ -136,7 +136,7 @@ def write_shared(
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
         written = max(load64(cell), load64(cell + STRONG_WRITER))
-        if access & 3 == ATOMIC and written <= start:
+        if access & (3 | OVERWRITES) == ATOMIC and written <= start:
             nobody_wrote(state, site, warp, 1 << lane, SHARED_ADDRESS + offset, size)
         if written > floor:
             item = ((index << shift) - offset) // element
@@ -269,7 +269,7 @@ def watch_memory(
             if load64(table + 8):
                 written = load64(table + 8) + offset
         if written:
-            if access & 3 != STORE and unwritten_bytes(written, size):
+            if not access & OVERWRITES and access & 3 != STORE and unwritten_bytes(written, size):
                 nobody_wrote(state, site, warp, 1 << lane, address, size)
             if access & 3 != LOAD:
                 mark_written(written, size)
