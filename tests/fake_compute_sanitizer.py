@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A stand-in for `compute-sanitizer` on a machine without a GPU: writes logs as an H200's tools did for planted mistakes.
+"""A stand-in for `compute-sanitizer` on a machine without a GPU: writes the logs that an H200's tools wrote.
 
 It plays the program's part as well, for which it makes the plans. FAKE_SANITIZER says what it should do instead.
 """
@@ -43,7 +43,7 @@ LOGS = {
 """,
     "initcheck": """========= COMPUTE-SANITIZER
 ========= Uninitialized __global__ memory read of size 4 bytes
-=========     at planted::racy_numba[abi:v1,cw51cXTLSUwv1s](Array<float, (int)4, C, mutable, aligned>)+0x210 in planted.py:35
+=========     at planted::racy_numba[abi:v1,cw51cXTLSU](Array<float, (int)4, C>)+0x210 in planted.py:35
 =========     by thread (0,0,0) in block (0,0,0)
 =========     Address 0x7f7a08a04000
 =========
