@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_tile(compare)
     _add_plugins(compare)
     _add_device(compare)
+    _add_sanitizer(compare)
     _add_report(compare)
 
     run = command("run", "run one variant on your own arrays")
@@ -265,6 +266,16 @@ def effort_of(arguments: argparse.Namespace) -> Effort:
         most_seconds=arguments.seconds,
         sustained_seconds=arguments.sustained,
         seed=arguments.seed,
+    )
+
+
+def _add_sanitizer(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sanitizer")
+    group.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="look for races, reads of memory that nobody wrote, outputs not written and answers that depend on the "
+        "schedule; a finding fails the variant. On a GPU: by compute-sanitizer, where it is installed",
     )
 
 

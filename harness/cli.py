@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.effort import Effort
     from harness.executors import Device, Executor
     from harness.progress import Progress
+    from harness.sanitize import Sanitizer
     from harness.sweep import Sweep
     from harness.variant import Variant
 
@@ -85,7 +86,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if not chosen and not lost:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
     with progress_bar(1 + len(chosen)) as progress:
-        executor = _executor(arguments, progress)
+        executor, sanitizer = _sanitizing(arguments, progress)
         if tile is None:
             chosen = with_tuned_tiles(chosen, problem, executor.device)
         comparison = compare(
@@ -96,6 +97,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             counter=_counter(arguments, problem, executor.device, progress),
             tile=tile,
+            sanitizer=sanitizer,
             lost=lost,
             step=progress.step,
         )
@@ -452,6 +454,20 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if arguments.device == "gpu":
         raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
     return _emulator(arguments, progress)
+
+
+def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Executor, Sanitizer | None]:
+    """What runs the variants, and what looks for findings if it was asked for."""
+    executor = _executor(arguments, progress)
+    if not arguments.sanitize:
+        return executor, None
+    from harness.checks.compute_sanitizer import ComputeSanitizer
+    from harness.sanitize import EmulatorSanitizer
+
+    if executor.device.kind == "gpu":
+        return executor, ComputeSanitizer(arguments.regime, arguments.seed, arguments.plugin)
+    sanitizer = EmulatorSanitizer(DEFAULT_ARCH, arguments.step_limit, arguments.seed, progress.part)
+    return sanitizer.executor, sanitizer
 
 
 def _emulator(

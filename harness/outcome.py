@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.executors import Device
+from harness.finding import Finding
 from harness.problem import Problem
 
 VERDICTS = ("pass", "fail", "error", "unsupported")
@@ -61,6 +62,8 @@ class Row:
     """The tile sizes that it used, such as `Br=64,Bc=32`; None where it declares none."""
     note: str | None = None
     """A remark that does not change the verdict."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found; None where it did not look."""
 
     @property
     def times_compulsory(self) -> float | None:
@@ -84,6 +87,8 @@ class Comparison:
     """Where their bytes were counted; None where they were not."""
     tile: str | None = None
     """The tile sizes that were asked for; None where each variant uses its own."""
+    sanitized_by: str | None = None
+    """What looked for findings; None where nothing did."""
     rows: tuple[Row, ...]
     """Passing rows by rank, then the others."""
 

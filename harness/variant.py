@@ -158,6 +158,8 @@ class Variant:
     """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
     tiles: Callable[[Problem], Sequence[TileSizes]] | None = None
     """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
+    deterministic: bool = True
+    """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
 
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):

@@ -19,6 +19,7 @@ from harness.measure.accuracy import Accuracy, measure_accuracy
 from harness.measure.error_budget import error_budget
 from harness.oracle import attention
 from harness.problem import Problem
+from harness.sanitize import EmulatorSanitizer
 from harness.variant import Plan, TileSizes, Variant
 
 VARIANTS = tuple(discover().registry)
@@ -34,9 +35,9 @@ LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 1
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) -> Problem:
     """Problems of a few tiles, with every rule of the game: groups, batches, masks, odd lengths, any scale."""
-    dtype, head_dim = draw(st.sampled_from(KERNELS))
+    dtype, head_dim = draw(st.sampled_from(kernels))
     kv_heads = draw(st.integers(1, 2))
     return Problem(
         batch=draw(st.integers(1, 2)),
@@ -261,6 +262,24 @@ def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_w
         assert [(r.traffic, r.warp_instructions) for r in other.launches] == [
             (r.traffic, r.warp_instructions) for r in runs[0].launches
         ]
+
+
+SANITIZER = EmulatorSanitizer(shuffled_runs=1)
+SANITIZED_KERNELS = (("float32", 20), ("float16", 48))
+
+
+@parametrize_variants()
+@given(problem=problems(SANITIZED_KERNELS), seed=st.integers(0, 2**16))
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
+)
+def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, problem: Problem, seed: int):
+    assume(variant.supports(problem) is None)
+    findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", seed))
+    assert findings == (), [finding.message for finding in findings]
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,13 @@ class GpuExecutor:
 
     device: Device
 
-    def __init__(self, timed: bool = True) -> None:
-        """`timed` False: each plan runs once, and `time_ms` is None. That is what a profiler wants to see."""
+    def __init__(self, timed: bool = True, poison: bool = True) -> None:
+        """`timed` False: each plan runs once, and `time_ms` is None. That is what a profiler wants to see.
+
+        `poison` False: outputs and scratch start as the driver gives them, so that a sanitizer knows them unwritten.
+        """
         self._timed = timed
+        self._poison = poison
         self._context = GpuContext()
         self.device = self._context.device
 
@@ -63,7 +67,7 @@ class GpuExecutor:
             context.upload(arrays[name], inputs[name])
         calls = [context.binder.bind(launch, arrays) for launch in plan.launches]
         for name, array in arrays.items():
-            if name not in ("Q", "K", "V"):
+            if self._poison and name not in ("Q", "K", "V"):
                 context.poison(array)
         for launch, call in zip(plan.launches, calls, strict=True):
             with context.faults_named(launch.kernel_name):
