@@ -5,11 +5,11 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int causal)
 {
-    __shared__ float Q_tile[BR * LD];
-    __shared__ float KV_tile[BC * LD];  // K_j, then V_j
-    __shared__ float P_tile[P_ROWS * LP];
-    __shared__ float l_tile[P_ROWS];
-    __shared__ float m_tile[P_ROWS];
+    TILE Q_tile[BR * LD];
+    TILE KV_tile[BC * LD];  // K_j, then V_j
+    TILE P_tile[P_ROWS * LP];
+    TILE l_tile[P_ROWS];
+    TILE m_tile[P_ROWS];
 
     // Line 3: the block owns Q_i and O_i of one head.
     const int first_row = blockIdx.x * BR;
@@ -62,7 +62,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
                 const float p = exp_below(S[i][j], m_new);
-                P_tile[row_of(i) * LP + column_of(j)] = p;
+                P_tile[row_of(i) * LP + key_of(j)] = p;
                 sum += p;
             }
             l[i] = correction * l[i] + lanes_sum<TX>(sum);
@@ -86,7 +86,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
         const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j] * inverse;
+            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j] * inverse;
         }
         if (threadIdx.x == 0) {
             l_tile[row_of(i)] = l[i];

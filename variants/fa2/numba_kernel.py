@@ -38,16 +38,16 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    row_of, key_of, element_of, keys_seen_in_tile = tiles.row_of, tiles.key_of, tiles.element_of, tiles.keys_seen_in_tile
     has_row, has_element = tiles.has_row, tiles.has_element
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
     @cuda.jit
     def fa2(Q, K, V, O, lse, group, tau, causal):
-        Q_tile = cuda.shared.array((BR, LD), float32)
-        KV_tile = cuda.shared.array((BC, LD), float32)  # K_j, then V_j
-        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         l_tile = cuda.shared.array(P_ROWS, float32)
         m_tile = cuda.shared.array(P_ROWS, float32)
         S = cuda.local.array((TM, TN), float32)
@@ -102,7 +102,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
                 total = ZERO
                 for j in range(TN):
                     p = exp_below(S[i, j], m_new)
-                    P_tile[row_of(i), column_of(j)] = p
+                    P_tile[row_of(i), key_of(j)] = p
                     total += p
                 l[i] = correction * l[i] + lanes_sum(total, TX)
                 for j in range(TD):
@@ -122,7 +122,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             inverse = ZERO if l[i] == ZERO else ONE / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    Q_tile[row_of(i), column_of(j)] = O_acc[i, j] * inverse
+                    Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
             if cuda.threadIdx.x == 0:
                 l_tile[row_of(i)] = l[i]
                 m_tile[row_of(i)] = m[i]

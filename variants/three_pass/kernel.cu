@@ -13,9 +13,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_scores(
     const stored *__restrict__ Q, const stored *__restrict__ K, stored *__restrict__ S, int q_len, int kv_len,
     int group, float tau, int causal)
 {
-    __shared__ float Q_tile[BR * LD];
-    __shared__ float K_tile[BC * LD];
-    __shared__ float S_tile[P_ROWS * LP];
+    TILE Q_tile[BR * LD];
+    TILE K_tile[BC * LD];
+    TILE S_tile[P_ROWS * LP];
 
     const int first_row = blockIdx.x * BR;
     const int rows = min(BR, q_len - first_row);
@@ -36,7 +36,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_scores(
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) S_tile[row_of(i) * LP + column_of(j)] = tau * S_acc[i][j];
+            for (int j = 0; j < TN; ++j) S_tile[row_of(i) * LP + key_of(j)] = tau * S_acc[i][j];
 
         // A warp writes a row at a time: 32 consecutive elements.
         __syncthreads();
@@ -100,9 +100,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_output(
     const stored *__restrict__ P, const stored *__restrict__ V, stored *__restrict__ O, int q_len, int kv_len,
     int group, int causal)
 {
-    __shared__ float V_tile[BC * LD];
-    __shared__ float P_tile[P_ROWS * LP];
-    __shared__ float O_tile[BR * LD];
+    TILE V_tile[BC * LD];
+    TILE P_tile[P_ROWS * LP];
+    TILE O_tile[BR * LD];
 
     const int first_row = blockIdx.x * BR;
     const int rows = min(BR, q_len - first_row);
@@ -142,7 +142,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_output(
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) O_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
+            if (has_row(i) && has_element(j)) O_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j];
         }
     }
     __syncthreads();

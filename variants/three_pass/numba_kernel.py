@@ -56,7 +56,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    row_of, key_of, element_of, keys_seen_in_tile = tiles.row_of, tiles.key_of, tiles.element_of, tiles.keys_seen_in_tile
     has_row, has_element = tiles.has_row, tiles.has_element
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
     ON_CHIP = on_chip
@@ -64,9 +64,9 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     # Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
     @cuda.jit
     def three_pass_scores(Q, K, S, group, tau, causal):
-        Q_tile = cuda.shared.array((BR, LD), float32)
-        K_tile = cuda.shared.array((BC, LD), float32)
-        S_tile = cuda.shared.array((P_ROWS, LP), float32)
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        S_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         S_acc = cuda.local.array((TM, TN), float32)
 
         q_len, kv_len = Q.shape[2], K.shape[2]
@@ -88,7 +88,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             multiply_Q_Kt(S_acc, Q_tile, K_tile)
             for i in range(TM):
                 for j in range(TN):
-                    S_tile[row_of(i), column_of(j)] = tau * S_acc[i, j]
+                    S_tile[row_of(i), key_of(j)] = tau * S_acc[i, j]
 
             # A warp writes a row at a time: 32 consecutive elements.
             cuda.syncthreads()
@@ -142,9 +142,9 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
     @cuda.jit
     def three_pass_output(P, V, O, group, causal):
-        V_tile = cuda.shared.array((BC, LD), float32)
-        P_tile = cuda.shared.array((P_ROWS, LP), float32)
-        O_tile = cuda.shared.array((BR, LD), float32)
+        V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
+        O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         O_acc = cuda.local.array((TM, TD), float32)
         seen = cuda.local.array(TM, int32)
 
@@ -181,7 +181,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         for i in range(TM):
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    O_tile[row_of(i), column_of(j)] = O_acc[i, j]
+                    O_tile[row_of(i), element_of(j)] = O_acc[i, j]
         cuda.syncthreads()
         store_tile(O_head, first_row, O_tile, rows)
 

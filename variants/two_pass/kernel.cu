@@ -6,9 +6,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     int q_len, int kv_len, int group, float tau, int causal)
 {
-    __shared__ float Q_tile[BR * LD];
-    __shared__ float KV_tile[BC * LD];  // K_j, then V_j
-    __shared__ float P_tile[P_ROWS * LP];
+    TILE Q_tile[BR * LD];
+    TILE KV_tile[BC * LD];  // K_j, then V_j
+    TILE P_tile[P_ROWS * LP];
 
     // The block owns Q_i and O_i of one head.
     const int first_row = blockIdx.x * BR;
@@ -80,7 +80,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
         for (int i = 0; i < TM; ++i) {
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
-                P_tile[row_of(i) * LP + column_of(j)] = exp_below(S[i][j], m[i]) * inverse[i];
+                P_tile[row_of(i) * LP + key_of(j)] = exp_below(S[i][j], m[i]) * inverse[i];
             }
         }
 
@@ -97,7 +97,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
+            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j];
         }
     }
     __syncthreads();

@@ -37,16 +37,16 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
+    row_of, key_of, element_of, keys_seen_in_tile = tiles.row_of, tiles.key_of, tiles.element_of, tiles.keys_seen_in_tile
     has_row, has_element = tiles.has_row, tiles.has_element
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
     @cuda.jit
     def two_pass(Q, K, V, O, group, tau, causal):
-        Q_tile = cuda.shared.array((BR, LD), float32)
-        KV_tile = cuda.shared.array((BC, LD), float32)  # K_j, then V_j
-        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         S = cuda.local.array((TM, TN), float32)
         O_acc = cuda.local.array((TM, TD), float32)
         l = cuda.local.array(TM, float32)
@@ -111,7 +111,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             # Line 8: P = exp(S - m) / l.
             for i in range(TM):
                 for j in range(TN):
-                    P_tile[row_of(i), column_of(j)] = exp_below(S[i, j], m[i]) * inverse[i]
+                    P_tile[row_of(i), key_of(j)] = exp_below(S[i, j], m[i]) * inverse[i]
 
             # O_i = O_i + P V_j, with V_j in the place of K_j once nobody reads that any more.
             cuda.syncthreads()
@@ -124,7 +124,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         for i in range(TM):
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    Q_tile[row_of(i), column_of(j)] = O_acc[i, j]
+                    Q_tile[row_of(i), element_of(j)] = O_acc[i, j]
         cuda.syncthreads()
         store_tile(O_head, first_row, Q_tile, rows)
 
