@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32, uint16, uint32
@@ -88,6 +89,16 @@ def exp_below(x, m):
     return libdevice.fast_expf(x - (ZERO if m == MINUS_INFINITY else m))
 
 
+def step_over(D: int) -> int:
+    """How many elements of a row of Q or K one load brings."""
+    return 4 if D % 4 == 0 else 2 if D % 2 == 0 else 1
+
+
+def leading_dimension(D: int) -> int:
+    """The stride of rows of D elements in shared memory."""
+    return step_over(D) * (D // step_over(D) | 1)
+
+
 @functools.cache
 def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements."""
@@ -102,13 +113,13 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
 
     # Products are limited by how many loads from shared memory they need, so these are as wide as D allows: STEP elements
     # of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and aligned.
-    STEP = 4 if D % 4 == 0 else 2 if D % 2 == 0 else 1
+    STEP = step_over(D)
     STEP_P = 4
     VD = 4 if D % (4 * TX) == 0 else 2 if D % (2 * TX) == 0 else 1
     # Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows lies
     # in different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp stores at
     # once.
-    LD = STEP * (D // STEP | 1)
+    LD = leading_dimension(D)
     LP = TX * (TN | 1)
 
     @cuda.jit(device=True, forceinline=True)
@@ -158,6 +169,7 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
             for j in range(TN):
                 S[i, j] = ZERO
         key = cuda.local.array((TN, STEP), float32)
+        q = cuda.local.array((TM, STEP), float32)
         for step in range(D // STEP):
             k = STEP * (step & MASK)
             for j in range(TN):
@@ -165,9 +177,11 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
                     key[j, e] = K_tile[tile_key(j), k + e]
             for i in range(TM):
                 for e in range(STEP):
-                    q = Q_tile[tile_row(i), k + e]
+                    q[i, e] = Q_tile[tile_row(i), k + e]
+            for e in range(STEP):
+                for i in range(TM):
                     for j in range(TN):
-                        S[i, j] += q * key[j, e]
+                        S[i, j] += q[i, e] * key[j, e]
 
     # S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
     # seen[i]: how many keys of this tile row i sees.
@@ -231,40 +245,50 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
 @functools.cache
 def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
     """Device functions `load_tile` and `store_tile` for rows of D elements, stored as `dtype`."""
-    widen, narrow = conversions(dtype)
-    D_ = np.uint32(D)
+    stored, widen, narrow = conversions(dtype)
+    LD = leading_dimension(D)
+
+    # Where element e of a run of rows lies in a tile, and the one `further` elements after it.
+    @cuda.jit(device=True, forceinline=True)
+    def place(e):
+        return e + e // D * (LD - D)
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_further(e, further):
+        return place(e) + place(further) if THREADS % D == 0 else place(e + further)  # whole rows: without a division
 
     # `rows` rows of global memory -> a tile of `extent` rows; zeros below, so that nothing stale is left in the tile.
     # The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
+    # AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
     # All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
     # The length of a row is read from the array, for a loop with a constant bound would be unrolled completely.
     @cuda.jit(device=True, forceinline=True)
     def load_tile(tile, extent, source, first_row, rows):
-        x = cuda.local.array(AT_ONCE, float32)
+        x = cuda.local.array(AT_ONCE, stored)
         for start in range(0, extent * source.shape[1], AT_ONCE * THREADS):
+            e = (start & MASK) + thread_index()
             for c in range(AT_ONCE):
-                e = uint32(start + c * THREADS + thread_index())
-                x[c] = widen(source[first_row + e // D_, e % D_]) if e < rows * D else ZERO
+                x[c] = source.flat[first_row * D + e + c * THREADS] if e + c * THREADS < rows * D else stored(0)
             for c in range(AT_ONCE):
-                e = uint32(start + c * THREADS + thread_index())
-                if e < extent * D:
-                    tile[e // D_, e % D_] = x[c]
+                if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:
+                    tile.flat[place_further(e, c * THREADS)] = widen(x[c])
 
     # The first `rows` rows of a tile -> global memory, as one run.
     @cuda.jit(device=True, forceinline=True)
     def store_tile(target, first_row, tile, rows):
         for start in range(0, rows * D, THREADS):
-            e = start + thread_index()
+            e = (start & MASK) + thread_index()
             if e < rows * D:
-                target[first_row + e // D, e % D] = narrow(tile[e // D, e % D])
+                target.flat[first_row * D + e] = narrow(tile.flat[place(e)])
 
     return load_tile, store_tile
 
 
 @functools.cache
-def conversions(dtype: str) -> tuple[Callable, Callable]:
-    """Device functions from what is stored to float32 and back, rounding to nearest even."""
+def conversions(dtype: str) -> tuple[Any, Callable, Callable]:
+    """What is stored, and device functions from that to float32 and back, rounding to nearest even."""
     if dtype == "bfloat16":
+        stored = np.uint16
 
         @cuda.jit(device=True, forceinline=True)
         def widen(bits):
@@ -277,6 +301,7 @@ def conversions(dtype: str) -> tuple[Callable, Callable]:
             return rounded if x == x else uint16(0x7FFF)  # rounding a NaN's bits up could make an infinity of it
 
     elif dtype == "float16":
+        stored = np.float16
 
         @cuda.jit(device=True, forceinline=True)
         def widen(x):
@@ -287,6 +312,7 @@ def conversions(dtype: str) -> tuple[Callable, Callable]:
             return np.float16(x)
 
     else:
+        stored = np.float32
 
         @cuda.jit(device=True, forceinline=True)
         def widen(x):
@@ -296,4 +322,4 @@ def conversions(dtype: str) -> tuple[Callable, Callable]:
         def narrow(x):
             return x
 
-    return widen, narrow
+    return stored, widen, narrow

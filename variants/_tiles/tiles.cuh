@@ -81,26 +81,33 @@ __device__ __forceinline__ void keys_seen_in_tile(int (&seen)[TM], int first_row
     }
 }
 
+// Where element e of a run of rows lies in a tile, and the one `further` elements after it.
+__device__ __forceinline__ int place(unsigned e) { return e + e / D * (LD - D); }
+__device__ __forceinline__ int place(unsigned e, unsigned further)
+{
+    return THREADS % D == 0 ? place(e) + place(further) : place(e + further);  // whole rows further: without a division
+}
+
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below, so that nothing stale is left in the tile.
 // The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
-// AT_ONCE loads are under way before the first is waited for.
+// AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
 // All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
 constexpr int AT_ONCE = 8;
 template <int EXTENT, typename element>
 __device__ __forceinline__ void load_tile(float *tile, const element *source, int rows)
 {
 #pragma unroll 1
-    for (int start = thread_index(); start < EXTENT * D + thread_index(); start += AT_ONCE * THREADS) {
-        float x[AT_ONCE];
+    for (int start = 0; start < EXTENT * D; start += AT_ONCE * THREADS) {
+        const int e = start + thread_index();
+        const element *from = source + e;
+        element x[AT_ONCE];
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) x[c] = e + c * THREADS < rows * D ? from[c * THREADS] : element();
 #pragma unroll
         for (int c = 0; c < AT_ONCE; ++c) {
-            const int e = start + c * THREADS;
-            x[c] = e < rows * D ? widen(source[e]) : 0.0f;
-        }
-#pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) {
-            const int e = start + c * THREADS;
-            if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e < EXTENT * D) tile[e / D * LD + e % D] = x[c];
+            if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * D) {
+                tile[place(e, c * THREADS)] = widen(x[c]);
+            }
         }
     }
 }
@@ -112,7 +119,7 @@ __device__ __forceinline__ void store_tile(element *target, const float *tile, i
 #pragma unroll 1
     for (int start = 0; start < rows * D; start += THREADS) {
         const int e = start + thread_index();
-        if (e < rows * D) narrow(tile[e / D * LD + e % D], &target[e]);
+        if (e < rows * D) narrow(tile[place(e)], &target[e]);
     }
 }
 
@@ -123,9 +130,9 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j) S[i][j] = 0.0f;
-#pragma unroll 1
+#pragma unroll 2
     for (int k = 0; k < D; k += STEP) {
-        float key[TN][STEP];
+        float key[TN][STEP], q[TM][STEP];
 #pragma unroll
         for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -133,11 +140,13 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int e = 0; e < STEP; ++e) {
-                const float q = Q_tile[tile_row(i) * LD + k + e];
+            for (int e = 0; e < STEP; ++e) q[i][e] = Q_tile[tile_row(i) * LD + k + e];
 #pragma unroll
-                for (int j = 0; j < TN; ++j) S[i][j] += q * key[j][e];
-            }
+        for (int e = 0; e < STEP; ++e)
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) S[i][j] += q[i][e] * key[j][e];
     }
 }
 

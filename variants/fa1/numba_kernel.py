@@ -38,7 +38,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, _ = copies(D, dtype)
     load_running_tile, store_running_tile = copies(D, "float32")
-    _, narrow = conversions(dtype)
+    _, _, narrow = conversions(dtype)
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP

@@ -1,7 +1,7 @@
 // FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
 
-extern "C" __global__ __launch_bounds__(THREADS) void fa2(
+extern "C" __global__ __launch_bounds__(THREADS, 4) void fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int causal)
 {

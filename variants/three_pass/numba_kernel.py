@@ -13,6 +13,7 @@ from numba import cuda, float32, int32
 
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
+    MASK,
     MINUS_INFINITY,
     ONE,
     THREADS,
@@ -32,6 +33,8 @@ from variants._tiles.numba_tiles import (
 )
 
 WARPS = THREADS // 32
+KEYS_AT_ONCE = 16
+STEP_KEYS = 32 * KEYS_AT_ONCE
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -52,7 +55,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     """
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
-    widen, narrow = conversions(dtype)
+    stored, widen, narrow = conversions(dtype)
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
@@ -60,6 +63,21 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     has_row, has_element = tiles.has_row, tiles.has_element
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
     ON_CHIP = on_chip
+    ROWS_PER_WARP = P_ROWS // WARPS  # of a tile of S or P
+
+    # The first row that sees a key: q_len, for none, beyond the last key.
+    @cuda.jit(device=True, forceinline=True)
+    def first_seeing(key, q_len, kv_len, causal):
+        return q_len if key >= kv_len else max(key + q_len - kv_len, 0) if causal else 0
+
+    # S_j for the j of a step of the softmax, KEYS_AT_ONCE per lane, all under way before the first is waited for; -inf
+    # beyond what the row sees, which changes neither maximum nor sum.
+    @cuda.jit(device=True, forceinline=True)
+    def load_scores(s, S_head, first, start, seen):
+        j = start + lane_index()
+        unseen = narrow(MINUS_INFINITY)
+        for c in range(KEYS_AT_ONCE):
+            s[c] = S_head.flat[first + j + c * 32] if j + c * 32 < seen else unseen
 
     # Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
     @cuda.jit
@@ -92,52 +110,61 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
 
             # A warp writes a row at a time: 32 consecutive elements.
             cuda.syncthreads()
-            for r in range(warp_index(), rows, WARPS):
-                seen = min(BC, keys_seen(first_row + r, q_len, kv_len, causal) - first_key)
-                for start in range(0, BC, 32):
-                    c = start + lane_index()
-                    if c < seen:
-                        S_head[first_row + r, first_key + c] = narrow(S_tile[r, c])
+            for start in range(0, BC, 32):
+                c = start + lane_index()
+                first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
+                column = first_row * kv_len + first_key + c
+                for i in range(ROWS_PER_WARP):
+                    r = warp_index() + WARPS * i
+                    if first <= r and r < rows:
+                        S_head.flat[column + r * kv_len] = narrow(S_tile[r, c])
 
     # Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are algorithm 2's.
     @cuda.jit
     def three_pass_softmax(S, P, causal):
         # As much of the row as fits stays on chip; only what lies beyond is read from memory again.
-        S_on_chip = cuda.shared.array((WARPS, ON_CHIP), float32)
+        S_on_chip = cuda.shared.array((WARPS, ON_CHIP), stored)
 
         q_len, kv_len = S.shape[2], S.shape[3]
         row = block_index() * WARPS + warp_index()
         if row >= q_len:
             return
         seen = keys_seen(row, q_len, kv_len, causal)
-        S_row = S[batch_index(), head_index(), row]
-        P_row = P[batch_index(), head_index(), row]
+        first = row * kv_len
+        S_head = S[batch_index(), head_index()]
+        P_head = P[batch_index(), head_index()]
         S_kept = S_on_chip[warp_index()]
+        s = cuda.local.array(KEYS_AT_ONCE, stored)
 
         # Lines 1 to 4: m = max_j S_j.
         m = MINUS_INFINITY
-        for start in range(0, seen, 32):
-            j = start + lane_index()
-            if j < seen:
-                s = widen(S_row[j])
+        for start in range(0, seen, STEP_KEYS):
+            load_scores(s, S_head, first, start, seen)
+            for c in range(KEYS_AT_ONCE):
                 if start < ON_CHIP:
-                    S_kept[j] = s
-                m = max(m, s)
+                    S_kept[(start & MASK) + c * 32 + lane_index()] = s[c]
+                m = max(m, widen(s[c]))
         m = lanes_max(m, 32)
 
         # Lines 5 to 8: l = sum_j exp(S_j - m).
         l = ZERO
-        for start in range(0, seen, 32):
-            j = start + lane_index()
-            if j < seen:
-                l += exp_below(S_kept[j] if start < ON_CHIP else widen(S_row[j]), m)
+        for start in range(0, seen, STEP_KEYS):
+            if start >= ON_CHIP:
+                load_scores(s, S_head, first, start, seen)
+            for c in range(KEYS_AT_ONCE):
+                j = (start & MASK) + c * 32 + lane_index()
+                l += exp_below(widen(S_kept[j] if start < ON_CHIP else s[c]), m)
         inverse = ONE / lanes_sum(l, 32)
 
         # Lines 9 to 11: P_j = exp(S_j - m) / l.
-        for start in range(0, seen, 32):
-            j = start + lane_index()
-            if j < seen:
-                P_row[j] = narrow(exp_below(S_kept[j] if start < ON_CHIP else widen(S_row[j]), m) * inverse)
+        for start in range(0, seen, STEP_KEYS):
+            if start >= ON_CHIP:
+                load_scores(s, S_head, first, start, seen)
+            for c in range(KEYS_AT_ONCE):
+                j = (start & MASK) + c * 32 + lane_index()
+                p = exp_below(widen(S_kept[j] if start < ON_CHIP else s[c]), m) * inverse
+                if j < seen:
+                    P_head.flat[first + j] = narrow(p)
 
     # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
     @cuda.jit
@@ -146,6 +173,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         O_acc = cuda.local.array((TM, TD), float32)
+        p = cuda.local.array(ROWS_PER_WARP, stored)
         seen = cuda.local.array(TM, int32)
 
         q_len, kv_len = P.shape[2], P.shape[3]
@@ -168,12 +196,16 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             # Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros: no row there.
             cuda.syncthreads()
             load_tile(V_tile, BC, V_head, first_key, keys)
-            for r in range(warp_index(), P_ROWS, WARPS):
-                stored_keys = keys_seen(first_row + r, q_len, kv_len, causal) - first_key if r < rows else 0
-                for start in range(0, BC, 32):
-                    c = start + lane_index()
+            for start in range(0, BC, 32):
+                c = start + lane_index()
+                first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
+                column = first_row * kv_len + first_key + c
+                for i in range(ROWS_PER_WARP):
+                    r = warp_index() + WARPS * i
+                    p[i] = P_head.flat[column + r * kv_len] if first <= r and r < rows else stored(0)
+                for i in range(ROWS_PER_WARP):
                     if c < BC:
-                        P_tile[r, c] = widen(P_head[first_row + r, first_key + c]) if c < stored_keys else ZERO
+                        P_tile[warp_index() + WARPS * i, c] = widen(p[i])
             cuda.syncthreads()
 
             add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)

@@ -2,7 +2,7 @@
 // time. Line numbers are that algorithm's, its d_V is l here. _tiles/tiles.cuh is put before this text. The Numba twin
 // is numba_kernel.py.
 
-extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
+extern "C" __global__ __launch_bounds__(THREADS, 4) void two_pass(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     int q_len, int kv_len, int group, float tau, int causal)
 {
