@@ -28,7 +28,9 @@ ONE = np.float32(1)
 # is not negative, which drops that test and turns divisions into shifts and multiplications.
 X_MASK = TX - 1
 Y_MASK = TY - 1
-AT_ONCE = 8
+AT_ONCE = 16
+# As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
+BLOCKS_PER_SM = 4
 MASK = 0x7FFFFFFF
 
 

@@ -39,6 +39,8 @@ constexpr int VD = D % (4 * TX) == 0 ? 4 : D % (2 * TX) == 0 ? 2 : 1;
 // different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp stores at once.
 constexpr int LD = STEP * (D / STEP | 1);
 constexpr int LP = TX * (TN | 1);
+// As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
+constexpr int BLOCKS_PER_SM = 4;
 #define TILE __shared__ __align__(16) float
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
@@ -92,7 +94,7 @@ __device__ __forceinline__ int place(unsigned e, unsigned further)
 // The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
 // AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
 // All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
-constexpr int AT_ONCE = 8;
+constexpr int AT_ONCE = 16;
 template <int EXTENT, typename element>
 __device__ __forceinline__ void load_tile(float *tile, const element *source, int rows)
 {

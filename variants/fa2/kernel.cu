@@ -1,7 +1,7 @@
 // FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
 
-extern "C" __global__ __launch_bounds__(THREADS, 4) void fa2(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int causal)
 {
@@ -37,8 +37,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 4) void fa2(
     const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
     for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
 
         // Line 7: load K_j, once nobody reads V_(j-1) any more.
         __syncthreads();
@@ -48,6 +46,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 4) void fa2(
         // Line 8: S = tau Q_i K_j^T.
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
+        int seen[TM];
+        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
         scale_and_mask(S, tau, seen);
 
         // Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).

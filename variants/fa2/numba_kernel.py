@@ -13,8 +13,10 @@ from numba import cuda, float32, int32
 
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
     MINUS_INFINITY,
     ONE,
+    THREADS,
     TX,
     ZERO,
     batch_index,
@@ -43,7 +45,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def fa2(Q, K, V, O, lse, group, tau, causal):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
@@ -81,7 +83,6 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
         for first_key in range(0, seen_by_last, BC):
             keys = min(BC, kv_len - first_key)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
 
             # Line 7: load K_j, once nobody reads V_(j-1) any more.
             cuda.syncthreads()
@@ -90,6 +91,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
 
             # Line 8: S = tau Q_i K_j^T.
             multiply_Q_Kt(S, Q_tile, KV_tile)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
             scale_and_mask(S, tau, seen)
 
             # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).

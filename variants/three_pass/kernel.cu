@@ -6,6 +6,7 @@
 
 constexpr int WARPS = THREADS / 32;
 constexpr int ROWS_PER_WARP = P_ROWS / WARPS;  // of a tile of S or P
+constexpr int COLUMNS_PER_LANE = (BC + 31) / 32;
 __device__ __forceinline__ int warp_index() { return thread_index() / 32; }
 __device__ __forceinline__ int lane_index() { return thread_index() % 32; }
 
@@ -29,8 +30,17 @@ __device__ __forceinline__ void load_scores(stored (&s)[KEYS_AT_ONCE], const sto
     for (int c = 0; c < KEYS_AT_ONCE; ++c) s[c] = j + c * 32 < seen ? from[c * 32] : unseen;
 }
 
+// The same once more: from the chip as far as the row is kept there.
+__device__ __forceinline__ void load_scores_again(stored (&s)[KEYS_AT_ONCE], const stored *S_kept, const stored *S_row,
+                                                  int start, int seen)
+{
+    if (start >= ON_CHIP) return load_scores(s, S_row, start, seen);
+#pragma unroll
+    for (int c = 0; c < KEYS_AT_ONCE; ++c) s[c] = S_kept[start + c * 32 + lane_index()];
+}
+
 // Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
-extern "C" __global__ __launch_bounds__(THREADS, 4) void three_pass_scores(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_scores(
     const stored *__restrict__ Q, const stored *__restrict__ K, stored *__restrict__ S, int q_len, int kv_len,
     int group, float tau, int causal)
 {
@@ -64,18 +74,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 4) void three_pass_scores(
         for (int start = 0; start < BC; start += 32) {
             const int c = start + lane_index();
             const int first = c < BC ? first_seeing(first_key + c, q_len, kv_len, causal) - first_row : rows;
-            stored *S_column = S + first_stat * kv_len + first_key + c;
+            stored *S_row = S + (first_stat + warp_index()) * kv_len + first_key + c;
+            float s[ROWS_PER_WARP];
 #pragma unroll
-            for (int i = 0; i < ROWS_PER_WARP; ++i) {
+            for (int i = 0; i < ROWS_PER_WARP; ++i) s[i] = c < BC ? S_tile[(warp_index() + WARPS * i) * LP + c] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_WARP; ++i, S_row += WARPS * (size_t)kv_len) {
                 const int r = warp_index() + WARPS * i;
-                if (first <= r && r < rows) narrow(S_tile[r * LP + c], &S_column[(size_t)r * kv_len]);
+                if (first <= r && r < rows) narrow(s[i], S_row);
             }
         }
     }
 }
 
 // Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are those of algorithm 2.
-extern "C" __global__ __launch_bounds__(THREADS, 7) void three_pass_softmax(
+extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) void three_pass_softmax(
     const stored *__restrict__ S, stored *__restrict__ P, int q_len, int kv_len, int causal)
 {
     // As much of the row as fits stays on chip; only what lies beyond is read from memory again.
@@ -93,39 +106,39 @@ extern "C" __global__ __launch_bounds__(THREADS, 7) void three_pass_softmax(
     float m = MINUS_INFINITY;
     for (int start = 0; start < seen; start += STEP_KEYS) {
         load_scores(s, S_row, start, seen);
+        if (start < ON_CHIP) {
 #pragma unroll
-        for (int c = 0; c < KEYS_AT_ONCE; ++c) {
-            if (start < ON_CHIP) S_kept[start + c * 32 + lane_index()] = s[c];
-            m = fmaxf(m, widen(s[c]));
+            for (int c = 0; c < KEYS_AT_ONCE; ++c) S_kept[start + c * 32 + lane_index()] = s[c];
         }
+#pragma unroll
+        for (int c = 0; c < KEYS_AT_ONCE; ++c) m = fmaxf(m, widen(s[c]));
     }
     m = lanes_max<32>(m);
 
     // Lines 5 to 8: l = sum_j exp(S_j - m).
     float l = 0.0f;
     for (int start = 0; start < seen; start += STEP_KEYS) {
-        if (start >= ON_CHIP) load_scores(s, S_row, start, seen);
+        load_scores_again(s, S_kept, S_row, start, seen);
 #pragma unroll
-        for (int c = 0; c < KEYS_AT_ONCE; ++c) {
-            l += exp_below(widen(start < ON_CHIP ? S_kept[start + c * 32 + lane_index()] : s[c]), m);
-        }
+        for (int c = 0; c < KEYS_AT_ONCE; ++c) l += exp_below(widen(s[c]), m);
     }
     const float inverse = 1.0f / lanes_sum<32>(l);
 
     // Lines 9 to 11: P_j = exp(S_j - m) / l.
     for (int start = 0; start < seen; start += STEP_KEYS) {
-        if (start >= ON_CHIP) load_scores(s, S_row, start, seen);
+        load_scores_again(s, S_kept, S_row, start, seen);
+        const int j = start + lane_index();
+        stored *P_lane = P + first_key + j;
 #pragma unroll
         for (int c = 0; c < KEYS_AT_ONCE; ++c) {
-            const int j = start + c * 32 + lane_index();
-            const float p = exp_below(widen(start < ON_CHIP ? S_kept[j] : s[c]), m) * inverse;
-            if (j < seen) narrow(p, &P[first_key + j]);
+            const float p = exp_below(widen(s[c]), m) * inverse;
+            if (j + c * 32 < seen) narrow(p, &P_lane[c * 32]);
         }
     }
 }
 
 // Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
-extern "C" __global__ __launch_bounds__(THREADS, 4) void three_pass_output(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_output(
     const stored *__restrict__ P, const stored *__restrict__ V, stored *__restrict__ O, int q_len, int kv_len,
     int group, int causal)
 {
@@ -152,21 +165,26 @@ extern "C" __global__ __launch_bounds__(THREADS, 4) void three_pass_output(
         keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
 
         // Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros where no row is.
+        stored p[COLUMNS_PER_LANE][ROWS_PER_WARP];
+#pragma unroll
+        for (int j = 0; j < COLUMNS_PER_LANE; ++j) {
+            const int c = lane_index() + 32 * j;
+            const int first = c < BC ? first_seeing(first_key + c, q_len, kv_len, causal) - first_row : rows;
+            const stored *P_row = P + (first_stat + warp_index()) * kv_len + first_key + c;
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_WARP; ++i, P_row += WARPS * (size_t)kv_len) {
+                const int r = warp_index() + WARPS * i;
+                p[j][i] = first <= r && r < rows ? *P_row : stored();
+            }
+        }
         __syncthreads();
         load_tile<BC>(V_tile, V_head + (size_t)first_key * D, keys);
-        for (int start = 0; start < BC; start += 32) {
-            const int c = start + lane_index();
-            const int first = c < BC ? first_seeing(first_key + c, q_len, kv_len, causal) - first_row : rows;
-            const stored *P_column = P + first_stat * kv_len + first_key + c;
-            stored p[ROWS_PER_WARP];
+#pragma unroll
+        for (int j = 0; j < COLUMNS_PER_LANE; ++j) {
+            const int c = lane_index() + 32 * j;
 #pragma unroll
             for (int i = 0; i < ROWS_PER_WARP; ++i) {
-                const int r = warp_index() + WARPS * i;
-                p[i] = first <= r && r < rows ? P_column[(size_t)r * kv_len] : stored();
-            }
-#pragma unroll
-            for (int i = 0; i < ROWS_PER_WARP; ++i) {
-                if (c < BC) P_tile[(warp_index() + WARPS * i) * LP + c] = widen(p[i]);
+                if (c < BC) P_tile[(warp_index() + WARPS * i) * LP + c] = widen(p[j][i]);
             }
         }
         __syncthreads();

@@ -13,6 +13,7 @@ from numba import cuda, float32, int32
 
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
     MASK,
     MINUS_INFINITY,
     ONE,
@@ -64,6 +65,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
     ON_CHIP = on_chip
     ROWS_PER_WARP = P_ROWS // WARPS  # of a tile of S or P
+    COLUMNS_PER_LANE = -(-BC // 32)
 
     # The first row that sees a key: q_len, for none, beyond the last key.
     @cuda.jit(device=True, forceinline=True)
@@ -79,13 +81,23 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         for c in range(KEYS_AT_ONCE):
             s[c] = S_head.flat[first + j + c * 32] if j + c * 32 < seen else unseen
 
+    # The same once more: from the chip as far as the row is kept there.
+    @cuda.jit(device=True, forceinline=True)
+    def load_scores_again(s, S_kept, S_head, first, start, seen):
+        if start >= ON_CHIP:
+            load_scores(s, S_head, first, start, seen)
+        else:
+            for c in range(KEYS_AT_ONCE):
+                s[c] = S_kept[(start & MASK) + c * 32 + lane_index()]
+
     # Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def three_pass_scores(Q, K, S, group, tau, causal):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         S_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         S_acc = cuda.local.array((TM, TN), float32)
+        s = cuda.local.array(ROWS_PER_WARP, float32)
 
         q_len, kv_len = Q.shape[2], K.shape[2]
         first_row = block_index() * BR
@@ -113,11 +125,14 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             for start in range(0, BC, 32):
                 c = start + lane_index()
                 first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
-                column = first_row * kv_len + first_key + c
+                at = (first_row + warp_index()) * kv_len + first_key + c
+                for i in range(ROWS_PER_WARP):
+                    s[i] = S_tile[warp_index() + WARPS * i, c] if c < BC else ZERO
                 for i in range(ROWS_PER_WARP):
                     r = warp_index() + WARPS * i
                     if first <= r and r < rows:
-                        S_head.flat[column + r * kv_len] = narrow(S_tile[r, c])
+                        S_head.flat[at] = narrow(s[i])
+                    at += WARPS * kv_len
 
     # Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are algorithm 2's.
     @cuda.jit
@@ -140,40 +155,38 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         m = MINUS_INFINITY
         for start in range(0, seen, STEP_KEYS):
             load_scores(s, S_head, first, start, seen)
-            for c in range(KEYS_AT_ONCE):
-                if start < ON_CHIP:
+            if start < ON_CHIP:
+                for c in range(KEYS_AT_ONCE):
                     S_kept[(start & MASK) + c * 32 + lane_index()] = s[c]
+            for c in range(KEYS_AT_ONCE):
                 m = max(m, widen(s[c]))
         m = lanes_max(m, 32)
 
         # Lines 5 to 8: l = sum_j exp(S_j - m).
         l = ZERO
         for start in range(0, seen, STEP_KEYS):
-            if start >= ON_CHIP:
-                load_scores(s, S_head, first, start, seen)
+            load_scores_again(s, S_kept, S_head, first, start, seen)
             for c in range(KEYS_AT_ONCE):
-                j = (start & MASK) + c * 32 + lane_index()
-                l += exp_below(widen(S_kept[j] if start < ON_CHIP else s[c]), m)
+                l += exp_below(widen(s[c]), m)
         inverse = ONE / lanes_sum(l, 32)
 
         # Lines 9 to 11: P_j = exp(S_j - m) / l.
         for start in range(0, seen, STEP_KEYS):
-            if start >= ON_CHIP:
-                load_scores(s, S_head, first, start, seen)
+            load_scores_again(s, S_kept, S_head, first, start, seen)
+            j = start + lane_index()
             for c in range(KEYS_AT_ONCE):
-                j = (start & MASK) + c * 32 + lane_index()
-                p = exp_below(widen(S_kept[j] if start < ON_CHIP else s[c]), m) * inverse
-                if j < seen:
-                    P_head.flat[first + j] = narrow(p)
+                p = exp_below(widen(s[c]), m) * inverse
+                if j + c * 32 < seen:
+                    P_head.flat[first + j + c * 32] = narrow(p)
 
     # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def three_pass_output(P, V, O, group, causal):
         V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         O_acc = cuda.local.array((TM, TD), float32)
-        p = cuda.local.array(ROWS_PER_WARP, stored)
+        p = cuda.local.array((COLUMNS_PER_LANE, ROWS_PER_WARP), stored)
         seen = cuda.local.array(TM, int32)
 
         q_len, kv_len = P.shape[2], P.shape[3]
@@ -194,18 +207,21 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
 
             # Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros: no row there.
-            cuda.syncthreads()
-            load_tile(V_tile, BC, V_head, first_key, keys)
-            for start in range(0, BC, 32):
-                c = start + lane_index()
+            for j in range(COLUMNS_PER_LANE):
+                c = lane_index() + 32 * j
                 first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
-                column = first_row * kv_len + first_key + c
+                at = (first_row + warp_index()) * kv_len + first_key + c
                 for i in range(ROWS_PER_WARP):
                     r = warp_index() + WARPS * i
-                    p[i] = P_head.flat[column + r * kv_len] if first <= r and r < rows else stored(0)
+                    p[j, i] = P_head.flat[at] if first <= r and r < rows else stored(0)
+                    at += WARPS * kv_len
+            cuda.syncthreads()
+            load_tile(V_tile, BC, V_head, first_key, keys)
+            for j in range(COLUMNS_PER_LANE):
+                c = lane_index() + 32 * j
                 for i in range(ROWS_PER_WARP):
                     if c < BC:
-                        P_tile[warp_index() + WARPS * i, c] = widen(p[i])
+                        P_tile[warp_index() + WARPS * i, c] = widen(p[j, i])
             cuda.syncthreads()
 
             add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)

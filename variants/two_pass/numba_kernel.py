@@ -13,8 +13,10 @@ from numba import cuda, float32, int32
 
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
     MINUS_INFINITY,
     ONE,
+    THREADS,
     TX,
     ZERO,
     batch_index,
@@ -42,7 +44,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def two_pass(Q, K, V, O, group, tau, causal):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
@@ -73,13 +75,12 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
 
         # Line 3, sweep one: all K_j that the last row sees; tiles wholly in the future are not visited.
         for first_key in range(0, seen_by_last, BC):
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
-
             # Load K_j, once nobody reads K_(j-1) any more. The x of the paper is S = tau Q_i K_j^T.
             cuda.syncthreads()
             load_tile(KV_tile, BC, K_head, first_key, min(BC, kv_len - first_key))
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
             scale_and_mask(S, tau, seen)
 
             # Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
@@ -100,12 +101,12 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         # Line 7, sweep two: the scores once more, with the final m and l.
         for first_key in range(0, seen_by_last, BC):
             keys = min(BC, kv_len - first_key)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
 
             cuda.syncthreads()
             load_tile(KV_tile, BC, K_head, first_key, keys)
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
             scale_and_mask(S, tau, seen)
 
             # Line 8: P = exp(S - m) / l.
