@@ -6,7 +6,6 @@ The CUDA twin of this text is tiles.cuh: same names, same order.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -106,21 +105,22 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
     # 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns every 16th row of S and of O from ty on, and of
-    # each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a quarter of
-    # a warp, so its maximum and sum need only shuffles.
+    # each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a quarter
+    # of a warp, so its maximum and sum need only shuffles.
     TM = -(-BR // TY)  # rows of S and O per thread
     TN = -(-BC // TX)  # keys per thread and row of S
     TD = -(-D // TX)  # elements per thread and row of O
     P_ROWS = TY * TM  # rows of P in shared memory: those beyond Br belong to threads at the edge
 
-    # Products are limited by how many loads from shared memory they need, so these are as wide as D allows: STEP elements
-    # of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and aligned.
+    # Products are limited by how many loads from shared memory they need, so these are as wide as D allows: STEP
+    # elements of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and
+    # aligned.
     STEP = step_over(D)
     STEP_P = 4
     VD = 4 if D % (4 * TX) == 0 else 2 if D % (2 * TX) == 0 else 1
-    # Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows lies
-    # in different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp stores at
-    # once.
+    # Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows
+    # lies in different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp
+    # stores at once.
     LD = leading_dimension(D)
     LP = TX * (TN | 1)
 

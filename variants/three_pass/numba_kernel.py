@@ -60,8 +60,8 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, key_of, element_of, keys_seen_in_tile = tiles.row_of, tiles.key_of, tiles.element_of, tiles.keys_seen_in_tile
-    has_row, has_element = tiles.has_row, tiles.has_element
+    row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
+    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
     ON_CHIP = on_chip
     ROWS_PER_WARP = P_ROWS // WARPS  # of a tile of S or P

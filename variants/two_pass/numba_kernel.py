@@ -39,8 +39,8 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, key_of, element_of, keys_seen_in_tile = tiles.row_of, tiles.key_of, tiles.element_of, tiles.keys_seen_in_tile
-    has_row, has_element = tiles.has_row, tiles.has_element
+    row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
+    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
