@@ -180,7 +180,7 @@ class Variant:
     """None, or the reason why this problem is out of reach."""
     claim: Callable[[Problem], Traffic] | None = None
     """The closed form of the bytes that it moves, or None where it claims nothing."""
-    numerics: Numerics = Numerics()
+    numerics: Numerics = field(default_factory=Numerics)
     """Where it rounds: what its budget of error is derived from."""
 
     def __post_init__(self) -> None:

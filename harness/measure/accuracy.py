@@ -120,9 +120,10 @@ def _compare(
     got = output.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.abs(got - answer)
-        same = (got == answer) | (np.isnan(got) & np.isnan(answer))
+        same = (got == answer) | (np.isnan(got) & ~np.isfinite(answer)) | np.isposinf(allowed)
+        same |= (allowed == 0) & (output == answer.astype(output.dtype))
         # inf - inf is NaN, and a NaN that has to be there is no error.
-        error = np.where(same, 0.0, error)
+        error = np.where(same & ~np.isfinite(error), 0.0, error)
         ratio = np.where(same, 0.0, error / allowed)
         expected_ratio = np.where(same, 0.0, error / expected)
         wrong = ~same & ~(error <= allowed)

@@ -26,7 +26,7 @@ import functools
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic, Variant
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic, Variant
 from variants._tiles import BLOCK, Tile, blocks, grid, unsupported
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 
@@ -40,6 +40,11 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
     """Line 1 of the algorithm."""
     Bc = blocks(on_chip_floats, 4 * head_dim)
     return Tile(Br=min(Bc, head_dim), Bc=min(Bc, LARGEST_BC))
+
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="accurate", sums="nearest", one_score=True, divides_last=False
+)
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -98,5 +103,6 @@ def register(registry: Registry) -> None:
                 plan=functools.partial(plan, backend=backend),
                 supports=unsupported,
                 claim=claim,
+                numerics=NUMERICS,
             )
         )

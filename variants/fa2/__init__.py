@@ -19,9 +19,13 @@ import functools
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic, Variant
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic, Variant
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid, unsupported
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="accurate", sums="nearest", one_score=True, divides_last=True
+)
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -66,5 +70,6 @@ def register(registry: Registry) -> None:
                 plan=functools.partial(plan, backend=backend),
                 supports=unsupported,
                 claim=claim,
+                numerics=NUMERICS,
             )
         )

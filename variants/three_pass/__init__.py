@@ -23,7 +23,7 @@ import functools
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic, Variant
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic, Variant
 from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid, unsupported
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule, keys_seen
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
@@ -32,6 +32,10 @@ SOFTMAX_ROWS = 4
 """Rows per thread block of the softmax: one per warp."""
 ON_CHIP = SHARED_BYTES // SOFTMAX_ROWS // FLOAT32_BYTES
 """Elements of a row of S that the softmax keeps on chip."""
+
+NUMERICS = Numerics(
+    scores="problem", weights="problem", functions="accurate", sums="nearest", one_score=True, divides_last=True
+)
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -95,5 +99,6 @@ def register(registry: Registry) -> None:
                 plan=functools.partial(plan, backend=backend),
                 supports=unsupported,
                 claim=claim,
+                numerics=NUMERICS,
             )
         )
