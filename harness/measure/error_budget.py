@@ -104,8 +104,9 @@ class _Rows:
         n = block.keys_seen[:, None]
         m, scores = block.largest_scores()[..., None], block.scores
         log_p = scores - np.where(n == 0, 0.0, reference.lse[block.where][..., None])
-        if scores.min() == -np.inf:
-            scores = np.where(scores == -np.inf, m, scores)
+        finite = np.isfinite(scores)
+        if not finite.all():
+            scores = np.where(finite, scores, m)
         s = np.abs(scores, dtype=np.float32, casting="same_kind")
         q, k, v = (_finite(x) for x in (block.q, block.k, block.v))
         q, k, tau = q.astype(np.float32), k.astype(np.float32), np.float32(abs(problem.tau))
