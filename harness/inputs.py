@@ -211,7 +211,9 @@ REGIMES: dict[str, Regime] = {
         Regime("exact", "Q = 0 and V whole numbers: where n is a power of two, only the very answer will do", _exact),
         Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
         Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
-        Regime("non-finite", "a NaN or infinity in V, and behind a causal mask in K: nobody else's answer", _non_finite),
+        Regime(
+            "non-finite", "a NaN or infinity in V, and behind a causal mask in K: nobody else's answer", _non_finite
+        ),
     )
 }
 """Every regime by name. A new one is a function and a line here."""
