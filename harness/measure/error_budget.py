@@ -209,12 +209,12 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
 
 def _perturbed(rows: _Rows, x: Array) -> tuple[Array, Array]:
     """At least p (e^x - 1), and e^x, for x >= 0."""
-    if x.max() < 1.79:
-        # e^x - 1 <= x + x^2 up to here: hardly more, and much cheaper.
-        growth = x * (1 + x)
+    if x.max() < 1:
+        # Up to 1 this is e^x - 1 or up to 2 % more, and much cheaper.
+        growth = x * (1 + x * (0.5 + 0.25 * x))
         return rows.p * growth, 1 + growth
     # p may underflow while e^x overflows.
-    return np.where(x < 1.79, rows.p * np.expm1(x), np.exp(rows.log_p + x)), np.exp(x)
+    return np.where(x < 1, rows.p * np.expm1(x), np.exp(rows.log_p + x)), np.exp(x)
 
 
 def _max(x: Array) -> Array:

@@ -78,7 +78,7 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
     """Where a right kernel may overflow, and what comes out may be anything: masks for O and for lse.
 
     A score may leave the dtype that it is stored in, or float32 on the way; all scores of a row may be -inf, which some
-    kernels take for a row that sees nothing; a sum over V that is not divided yet may leave float32; and O its dtype.
+    kernels take for a row that sees nothing; a key whose score is -inf may have a value that is not finite; a sum over V that is not divided yet may leave float32; and O its dtype.
     `largest_O` is (b, h, rows, d): the answer's magnitude with its budget.
     """
     largest = LARGEST["float32"] / 4  # log2 e is folded in somewhere
@@ -95,5 +95,11 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
         over = magnitude * (1 + 2 * UNIT_ROUNDOFF["float16"]) > LARGEST["float16"]
         scores |= np.any(over & np.isfinite(magnitude), axis=-1)
     scores |= (n > 0) & np.all(block.scores == -np.inf, axis=-1)
+    finite_v = np.isfinite(block.v)
+    # A weight of 0 times NaN: some kernels skip the key.
+    skipped = np.zeros((), np.bool_)
+    if not finite_v.all():
+        no_weight = (block.scores == -np.inf) & block.visible
+        skipped = no_weight.astype(np.float64) @ (~finite_v).astype(np.float64) > 0
     sums = (np.maximum(n, 1)[:, None] * v > largest) | (largest_O > LARGEST[problem.dtype])
-    return scores[..., None] | sums, scores
+    return scores[..., None] | sums | skipped, scores

@@ -104,4 +104,4 @@ class Roundings:
 
     def expected_sum(self, terms: Float64Array) -> Float64Array:
         """What `terms` roundings in a sum are expected to come to, relative to its largest partial sum."""
-        return self.addition * (LAMBDA * np.sqrt(terms) if self.random else terms)
+        return self.addition * (np.minimum(LAMBDA * np.sqrt(terms), terms) if self.random else terms)
