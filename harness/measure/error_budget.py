@@ -23,6 +23,8 @@ ANY_KERNEL = Numerics()
 SLACK = np.float32(1.01)
 """Covers (1 + u)^k <= exp(k u (1 + u)), gamma_k <= k u / (1 - k u) for k up to 10^5, and the rounding in here."""
 SMALLEST = SMALLEST_STEP["float32"]
+LARGEST_ARGUMENT = np.float32(104)
+"""exp(-104) is below the smallest float32: a weight that is further down is 0 in either sum."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,12 @@ def _score_errors(problem: Problem, block: Block, s: Array, rounding: Roundings)
     expected = rounding.expected_sum(terms) * np.sqrt(square + squares)
     # Cauchy's equality: all products of a sum are equal. Then so are its roundings, and nothing is random about them.
     repeating = square > np.float32(1 - 1e-4) * d * squares
-    return proved, np.where(repeating, proved, expected) if repeating.any() else expected
+    if repeating.any():
+        expected = np.where(repeating, proved, expected)
+    if problem.causal:
+        # A key that a row does not see, however large, is no concern of that row's.
+        proved, expected = (np.where(block.visible, error, np.float32(0)) for error in (proved, expected))
+    return proved, expected
 
 
 def _finite(x: Float64Array) -> Float64Array:
@@ -159,7 +166,7 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     r, p, n = rows.rounding, rows.p, rows.n
     score_error = rows.score_error
     largest_score_error = _max(score_error)
-    argument = rows.below + score_error + largest_score_error
+    argument = np.minimum(rows.below + score_error + largest_score_error, LARGEST_ARGUMENT)
     apart = r.argument * argument + (r.exp + n * (r.rescale + r.addition))
     if r.frame:
         apart += r.frame * (rows.s + rows.m)
@@ -186,7 +193,7 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     """The same as if roundings were random."""
     r, p, n = rows.rounding, rows.p, rows.n
     sums = r.expected_sum(n)
-    exp_error = (r.argument + U) * rows.below + r.exp
+    exp_error = (r.argument + U) * np.minimum(rows.below, LARGEST_ARGUMENT) + r.exp
     if r.frame:
         exp_error += r.frame * (rows.s + rows.m)
     variance = np.square(rows.expected_dot) + np.square(LAMBDA * exp_error)

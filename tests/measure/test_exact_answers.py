@@ -109,7 +109,7 @@ def test_only_what_is_exact_is_asked_to_be():
 
 def test_the_first_row_of_a_causal_mask_is_the_first_value():
     problem = Problem(heads=2, q_len=8, kv_len=8, head_dim=4, causal=True)
-    inputs = draw_inputs(problem, "hot")
+    inputs = draw_inputs(problem)
     budget = error_budget(problem, inputs, attention(problem, inputs), SHARP)
     assert (budget.O[:, :, 0] == 0).all()
     assert (budget.O[:, :, 3] > 0).any()
