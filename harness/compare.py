@@ -126,7 +126,7 @@ def judge(
         if (tile := tile_of(variant, problem)) is not None:
             row = dataclasses.replace(row, tile=tile_text(tile))
         execution = executor.run(problem, plan, question.inputs)
-        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget)
+        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget(variant.numerics))
         row = dataclasses.replace(row, **_time_fields(execution.time_ms), **_accuracy_fields(accuracy))
         counted: Execution | None = execution
         if execution.read_bytes is None and counter is not None:
@@ -186,8 +186,10 @@ def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
         "reason": accuracy.reason,
         "max_abs_error": accuracy.max_abs_error,
         "error_over_budget": accuracy.error_over_budget,
+        "error_over_expected": accuracy.error_over_expected,
         "lse_max_abs_error": accuracy.lse_max_abs_error,
         "lse_error_over_budget": accuracy.lse_error_over_budget,
+        "lse_error_over_expected": accuracy.lse_error_over_expected,
     }
 
 
