@@ -26,6 +26,7 @@ What is plain comes first in every draw, and shrinking goes there: one tile, one
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,11 +88,13 @@ def problems(
     return _problems(tuple(builds), most_tiles, tuple(scales))
 
 
+@functools.cache
 def regimes() -> st.SearchStrategy[str]:
     """The name of a regime; `normal` is the plainest."""
     return st.sampled_from(tuple(REGIMES))
 
 
+@functools.cache
 def seeds() -> st.SearchStrategy[int]:
     """A seed for the inputs."""
     return st.integers(0, 2**16 - 1)
@@ -112,20 +115,30 @@ def cases(
     builds: Sequence[Build] = BUILDS, most_tiles: int = MOST_TILES, checks: Sequence[str] = (), check_share: int = 6
 ) -> st.SearchStrategy[Case]:
     """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
-    return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
+    return _cases(problems(builds, most_tiles), tuple(checks), check_share)
+
+
+# Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it.
+_KV_HEADS = st.sampled_from((1, 1, 2))
+_GROUPS = st.sampled_from((1, 1, 2, 3))
+_BATCHES = st.sampled_from((1, 1, 2))
+_BOOLEANS = st.booleans()
+_CROWDS = st.sampled_from((*(1,) * 7, CROWD))
+_sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
+_index_below = functools.lru_cache(maxsize=None)(lambda extent: st.integers(0, extent - 1))
 
 
 @st.composite
 def _problems(
     draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, scales: tuple[float | None, ...]
 ) -> Problem:
-    build = draw(st.sampled_from(builds))
-    row_tiles, key_tiles = draw(st.sampled_from(_tilings(most_tiles)))
-    kv_heads = draw(st.sampled_from((1, 1, 2)))
-    group = draw(st.sampled_from((1, 1, 2, 3)))
-    batch = draw(st.sampled_from((1, 1, 2)))
+    build = draw(_sampled(builds))
+    row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
+    kv_heads = draw(_KV_HEADS)
+    group = draw(_GROUPS)
+    batch = draw(_BATCHES)
     if row_tiles * key_tiles == 1:
-        batch *= draw(st.sampled_from((*(1,) * 7, CROWD)))
+        batch *= draw(_CROWDS)
     return Problem(
         batch=batch,
         heads=kv_heads * group,
@@ -134,11 +147,12 @@ def _problems(
         kv_len=(key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys)),
         head_dim=build.head_dim,
         dtype=build.dtype,
-        causal=draw(st.booleans()),
-        scale=draw(st.sampled_from(scales)),
+        causal=draw(_BOOLEANS),
+        scale=draw(_sampled(scales)),
     )
 
 
+@functools.cache
 def _tilings(most_tiles: int) -> tuple[tuple[int, int], ...]:
     """(tiles of rows, tiles of keys), the fewest first."""
     ways = range(1, MOST_TILES_ONE_WAY + 1)
@@ -146,6 +160,7 @@ def _tilings(most_tiles: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair)))
 
 
+@functools.cache
 def _last_tile(size: int) -> st.SearchStrategy[int]:
     """How full the last tile is: one more than a tile, a whole one, one less, a prime, anything."""
     edges = dict.fromkeys(n for n in (1, size, size - 1, _largest_prime_below(size - 1), 2) if 1 <= n <= size)
@@ -160,21 +175,23 @@ def _largest_prime_below(limit: int) -> int:
 
 @st.composite
 def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
-    count = draw(st.sampled_from((*(0,) * 9, *range(1, most + 1))))
-    return tuple(draw(_edit(problem)) for _ in range(count))
+    count = draw(_sampled((*(0,) * 9, *range(1, most + 1))))
+    return tuple(_draw_edit(draw, problem) for _ in range(count))
+
+
+def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
+    array = draw(_sampled(("V", "K", "Q")))
+    shape = problem.q_shape if array == "Q" else problem.kv_shape
+    where = (draw(_index_below(extent)) for extent in shape)
+    return Edit(array, *where, value=draw(_sampled(SPECIAL_IN_V if array == "V" else SPECIAL_IN_QK)))
 
 
 @st.composite
-def _edit(draw: st.DrawFn, problem: Problem) -> Edit:
-    array = draw(st.sampled_from("VKQ"))
-    where = (draw(st.integers(0, extent - 1)) for extent in (problem.q_shape if array == "Q" else problem.kv_shape))
-    return Edit(array, *where, value=draw(st.sampled_from(SPECIAL_IN_V if array == "V" else SPECIAL_IN_QK)))
-
-
-@st.composite
-def _cases(draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, checks: tuple[str, ...], share: int) -> Case:
-    problem = draw(problems(builds, most_tiles))
+def _cases(
+    draw: st.DrawFn, of_problems: st.SearchStrategy[Problem], checks: tuple[str, ...], share: int
+) -> Case:
+    problem = draw(of_problems)
     check = None
-    if checks and draw(st.integers(0, share - 1)) == share - 1:
-        check = draw(st.sampled_from(checks))
+    if checks and draw(_index_below(share)) == share - 1:
+        check = draw(_sampled(checks))
     return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), check)

@@ -5,8 +5,11 @@ The parent draws and shrinks; the worker runs. A worker that dies takes one case
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import time
+import unittest
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -187,10 +190,16 @@ class _Campaign:
             self.remembering = True
             self._run(self.how.builds, 1, (Phase.reuse, Phase.shrink), 0)
             self.remembering = False
-        for number, part in enumerate(rounds(self.how.builds, self.how.examples)):
-            if self.first is not None:
-                return
-            self._run(part.builds, part.examples, (Phase.generate, Phase.target, Phase.shrink), number)
+        seeds = itertools.count()
+        for part in rounds(self.how.builds, self.how.examples):
+            # Hypothesis draws some cases twice, in different ways. They are not run twice and do not count; more are
+            # drawn, until there are no others.
+            while self.first is None and self.examples < part.until:
+                before = self.examples
+                missing = part.until - self.examples
+                self._run(part.builds, missing, (Phase.generate, Phase.target, Phase.shrink), next(seeds))
+                if self.examples == before:
+                    break
 
     def conclude(self) -> CampaignResult:
         """The result, after the smallest failure ran once more in a fresh process."""
@@ -242,10 +251,9 @@ class _Campaign:
         def hold(case: Case) -> None:
             self._hold(case)
 
-        try:
+        # SkipTest: the database had nothing, and nothing was to be drawn.
+        with contextlib.suppress(_Found, unittest.SkipTest):
             hold()
-        except _Found:
-            pass
 
     def _hold(self, case: Case) -> None:
         self._mind_the_time()

@@ -44,7 +44,7 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
         outputs = run(case.problem, inputs)
         answer = _hold(case.problem, inputs, outputs)
         if answer.finding is None and case.check is not None:
-            reason = PROPERTIES[case.check](Trial(case.problem, inputs, outputs, run))
+            reason = PROPERTIES[case.check].violation(Trial(case.problem, inputs, outputs, run))
             if reason is not None:
                 return Answer(Finding(case.check, reason), error_over_budget=answer.error_over_budget)
         return answer

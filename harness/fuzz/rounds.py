@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, repeat
 
 from harness.strategies import Build
 
@@ -20,23 +21,19 @@ LATER_EXAMPLES = 250
 
 @dataclass(frozen=True)
 class Round:
-    """So many examples with these builds."""
+    """A stretch of a campaign."""
 
-    examples: int
+    until: int
+    """How many examples there are to be when it ends."""
     builds: tuple[Build, ...]
+    """What it draws from."""
 
 
 def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
     """Rounds of `examples` in all; without end where that is None."""
     first = FIRST_EXAMPLES if examples is None else min(examples, FIRST_EXAMPLES)
-    left = examples
-    known = 0
-    while left is None or left > 0:
-        size = round(FIRST_SHARES[known] * first) if known < len(FIRST_SHARES) else LATER_EXAMPLES
-        size = max(size, 1)
-        if left is not None:
-            # What rounding left over goes to the last of the first rounds.
-            size = left if left - size < 1 or (known == len(FIRST_SHARES) - 1 and left <= first) else size
-            left -= size
-        known += 1
-        yield Round(size, tuple(builds[:known]))
+    sizes = chain((round(share * first) for share in FIRST_SHARES), repeat(LATER_EXAMPLES))
+    for number, end in enumerate(accumulate(sizes), start=1):
+        yield Round(end if examples is None else min(end, examples), tuple(builds[:number]))
+        if examples is not None and end >= examples:
+            return

@@ -63,25 +63,17 @@ def _compare(name: str, output: np.ndarray, expected: Float64Array, allowed: Flo
         return _Difference(f"{name} has shape {output.shape} instead of {expected.shape}", math.nan, math.nan)
     got = output.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(got - expected)
         same = (got == expected) | (np.isnan(got) & np.isnan(expected))
         # inf - inf is NaN, and a NaN that has to be there is no error.
-        error = np.where(same, 0.0, np.abs(got - expected))
+        error = np.where(same, 0.0, error)
         ratio = np.where(same, 0.0, error / allowed)
-    wrong = wrong_elements(output, expected, allowed)
+        wrong = ~same & ~(error <= allowed)
     # np.max lets NaN through; np.nanmax would make the worst output look perfect.
     largest, worst = float(np.max(error)), float(np.max(ratio))
     if not wrong.any():
         return _Difference(None, largest, worst)
     return _Difference(_explain(name, output, got, expected, error, ratio, wrong), largest, worst)
-
-
-def wrong_elements(output: np.ndarray, expected: Float64Array, allowed: Float64Array) -> npt.NDArray[np.bool_]:
-    """Which elements of an output, in the shape of `expected`, are neither the very answer nor within their budget."""
-    got = output.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        same = (got == expected) | (np.isnan(got) & np.isnan(expected))
-        wrong: npt.NDArray[np.bool_] = ~same & ~(np.abs(got - expected) <= allowed)
-    return wrong
 
 
 def _explain(
@@ -94,7 +86,7 @@ def _explain(
     wrong: npt.NDArray[np.bool_],
 ) -> str:
     """One line on what is worst: never written, then NaN, then the largest error over budget."""
-    unwritten = untouched(output) & wrong
+    unwritten = _untouched(output) & wrong
     not_a_number = np.isnan(got) & wrong
     for mask, what in ((unwritten, "were never written"), (not_a_number, "are NaN")):
         if mask.any():
@@ -113,7 +105,7 @@ def _place(index: tuple[np.intp, ...]) -> str:
     return ", ".join(f"{axis} {int(i)}" for axis, i in zip(names, index))
 
 
-def untouched(output: np.ndarray) -> npt.NDArray[np.bool_]:
+def _untouched(output: np.ndarray) -> npt.NDArray[np.bool_]:
     """Where every byte is still 0xFF, the NaN that outputs start with and that no arithmetic makes."""
     bits = np.ascontiguousarray(output).view(np.dtype(f"u{output.dtype.itemsize}"))
     return np.asarray(bits == np.iinfo(bits.dtype).max)

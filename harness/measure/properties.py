@@ -127,13 +127,28 @@ def convex_hull(trial: Trial) -> str | None:
     return _apart("O", nearest, O, allowed, "the nearest mean of values that the row sees")
 
 
-PROPERTIES: dict[str, Callable[[Trial], str | None]] = {
-    "determinism": determinism,
-    "batch-invariance": batch_invariance,
-    "key-order": key_order,
-    "score-shift": score_shift,
-    "value-sum": value_sum,
-    "convex-hull": convex_hull,
+@dataclass(frozen=True)
+class Property:
+    """One thing that must hold."""
+
+    name: str
+    """How the command line calls it."""
+    idea: str
+    """One line: what has to stay, and under what."""
+    violation: Callable[[Trial], str | None]
+    """None, or what does not hold and where."""
+
+
+PROPERTIES: dict[str, Property] = {
+    each.name: each
+    for each in (
+        Property("determinism", "the same inputs once more: the same bits", determinism),
+        Property("batch-invariance", "a sequence alone, without the others of its batch: the same bits", batch_invariance),
+        Property("key-order", "keys with their values in another order: O and lse stay", key_order),
+        Property("score-shift", "one number added to all scores of a row: O stays, lse moves by it", score_shift),
+        Property("value-sum", "O(V) + O(W) = O(V + W)", value_sum),
+        Property("convex-hull", "O lies between the extremes of the values that the row sees", convex_hull),
+    )
 }
 """Every property by name. A new one is a function and a line here."""
 
