@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from harness.outcome import Comparison, Row
 from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
-from harness.variant import Plan, Variant
+from harness.variant import Numerics, Plan, Variant
 
 COUNT_MODES = ("auto", "always", "never")
 LARGEST_COUNTED_FLOPS = 2e9
@@ -36,7 +36,7 @@ def _ignore(step: str) -> None:
 
 @dataclass(frozen=True)
 class Question:
-    """A problem with its inputs, the answer and how far off an answer may be. Worked out once for all variants."""
+    """A problem with its inputs and the answer, worked out once for all variants."""
 
     problem: Problem
     """What is to be computed."""
@@ -44,14 +44,18 @@ class Question:
     """Q, K and V."""
     reference: Reference
     """The oracle's answer."""
-    budget: Budget
-    """The error that each element may have."""
+    _budgets: dict[Numerics, Budget] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def pose(cls, problem: Problem, inputs: Mapping[str, np.ndarray]) -> Question:
         """Ask the oracle. Takes time with the square of the length."""
-        reference = attention(problem, inputs)
-        return cls(problem, inputs, reference, error_budget(problem, inputs, reference))
+        return cls(problem, inputs, attention(problem, inputs))
+
+    def budget(self, numerics: Numerics) -> Budget:
+        """How far off an answer may be that rounds where `numerics` says. Worked out once for all that agree on it."""
+        if numerics not in self._budgets:
+            self._budgets[numerics] = error_budget(self.problem, self.inputs, self.reference, numerics)
+        return self._budgets[numerics]
 
 
 def counts_beside(mode: str, problem: Problem, device: Device) -> bool:
@@ -135,7 +139,7 @@ def judge(
         plan = make_plan(variant, problem)
         row = dataclasses.replace(row, launches=len(plan.launches), allocated_bytes=plan.allocated_bytes(problem))
         execution = executor.run(problem, plan, question.inputs)
-        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget)
+        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget(variant.numerics))
         row = dataclasses.replace(row, time_ms=execution.time_ms, **_accuracy_fields(accuracy))
         counted: Execution | None = execution
         if execution.read_bytes is None and counter is not None:
@@ -175,8 +179,10 @@ def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
         "reason": accuracy.reason,
         "max_abs_error": accuracy.max_abs_error,
         "error_over_budget": accuracy.error_over_budget,
+        "error_over_expected": accuracy.error_over_expected,
         "lse_max_abs_error": accuracy.lse_max_abs_error,
         "lse_error_over_budget": accuracy.lse_error_over_budget,
+        "lse_error_over_expected": accuracy.lse_error_over_expected,
     }
 
 

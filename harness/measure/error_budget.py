@@ -47,6 +47,7 @@ import numpy.typing as npt
 
 from harness.oracle import Reference, RowBlock, row_blocks
 from harness.problem import Problem
+from harness.variant import Numerics
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -74,6 +75,10 @@ LARGEST_ARGUMENT = 104.0
 """exp(-104) is below the smallest float32: a key further from the maximum weighs nothing."""
 
 
+ANY_KERNEL = Numerics()
+"""Nothing is declared."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """The largest errors that a correct kernel may make, element by element, in float64."""
@@ -82,11 +87,18 @@ class Budget:
     """Shape (batch, heads, q_len, head_dim); 0 in fully masked rows, NaN where the answer is not finite."""
     lse: Float64Array
     """Shape (batch, heads, q_len)."""
+    expected_O: Float64Array
+    """What a correct kernel's error is expected to stay below, as if roundings were random; at most `O`."""
+    expected_lse: Float64Array
+    """The same for lse."""
 
 
-def error_budget(problem: Problem, inputs: Mapping[str, np.ndarray], reference: Reference) -> Budget:
-    """The budget for these very inputs; `reference` is the oracle's answer to them."""
-    budget = Budget(np.empty(problem.q_shape), np.empty(problem.lse_shape))
+def error_budget(
+    problem: Problem, inputs: Mapping[str, np.ndarray], reference: Reference, numerics: Numerics = ANY_KERNEL
+) -> Budget:
+    """The budget for these very inputs; `reference` is the oracle's answer to them, `numerics` what is declared."""
+    O, lse = np.empty(problem.q_shape), np.empty(problem.lse_shape)
+    budget = Budget(O, lse, O, lse)
     for block in row_blocks(problem, inputs):
         where = block.where
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
