@@ -45,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_problem(compare)
     _add_drawing(compare)
     _add_selection(compare)
+    _add_tile(compare)
     _add_plugins(compare)
     _add_device(compare)
     _add_report(compare)
@@ -87,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_problem(traffic)
     _add_drawing(traffic)
+    _add_tile(traffic)
     _add_plugins(traffic)
     _add_sweep(traffic)
     counting = traffic.add_argument_group("device")
@@ -119,6 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
     _add_problem(show)
+    _add_tile(show)
     _add_plugins(show)
     return parser
 
@@ -185,6 +188,14 @@ def _add_selection(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def _add_tile(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--tile",
+        metavar="NAME=N[,NAME=N]",
+        help="tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each variant's own)",
+    )
+
+
 def _add_plugins(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin",
@@ -220,7 +231,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "--sweep",
         metavar="FIELD=VALUES",
         help="bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
-        "head_dim=32,64,128; seq_len is q_len and kv_len",
+        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
     )
     _add_selection(group)
     group.add_argument(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import io
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.executors import Device, Executor
     from harness.fuzz.worker import Machine
     from harness.progress import Progress
+    from harness.sweep import Sweep
     from harness.variant import Variant
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
@@ -80,6 +81,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output)
     found = _discover(arguments)
     chosen = found.registry.select(arguments.variants)
+    tile, chosen = _tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
     if not chosen and not lost:
@@ -93,6 +95,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             regime=arguments.regime,
             seed=arguments.seed,
             counter=_counter(arguments, problem, executor.device, progress),
+            tile=tile,
             lost=lost,
             step=progress.step,
         )
@@ -151,19 +154,23 @@ def _traffic(arguments: argparse.Namespace) -> int:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
     from harness.measure.io_bound import io_bound
     from harness.progress import progress_bar
+    from harness.tile_choice import tile_of
     from harness.traffic import measure_traffic, on_chip_bytes
     from harness.traffic_report import TrafficReport, render_traffic
+    from harness.variant import tile_text
 
     problem = problem_of(arguments)
     _check_output(arguments.output)
-    variant = _discover(arguments).registry.get(arguments.variant)
+    _, (variant,) = _tiled(arguments, [_discover(arguments).registry.get(arguments.variant)], problem)
     with progress_bar(1) as progress:
-        executor = _emulator(arguments, progress, _counted_arch(arguments), count_shared=arguments.lines)
+        executor = _emulator(arguments, progress, _counted_arch(arguments), bank_conflicts=arguments.lines)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
-    _publish(arguments, render_traffic(TrafficReport(account, bound, arguments.lines), arguments.format))
+    tile = tile_of(variant, problem)
+    report = TrafficReport(account, bound, arguments.lines, None if tile is None else tile_text(tile))
+    _publish(arguments, render_traffic(report, arguments.format))
     return PASSED
 
 
@@ -172,23 +179,28 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from harness.progress import progress_bar
     from harness.sweep import parse_sweep, require_sensible
     from harness.sweep_plot import draw_bytes, draw_roofline, require_drawable
-    from harness.sweep_report import render_sweep, what_is_fixed
+    from harness.sweep_report import other_sizes, render_sweep, what_is_fixed
     from harness.sweep_run import run_sweep
+    from harness.tile_choice import tile_names
 
     if arguments.lines:
         raise UsageError("--lines shows one problem; leave out --sweep")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
-    sweep = parse_sweep(arguments.sweep)
-    problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+    registry = _discover(arguments).registry
+    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
+    sweep = parse_sweep(arguments.sweep, lambda: tile_names(chosen, problem_of(arguments)))
+    if sweep.of_tile:
+        problems = [problem_of(arguments)] * len(sweep.values)
+    else:
+        problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
     require_sensible(problems)
+    sweep = _tiled_sweep(arguments, sweep, chosen, problems)
     roof = gpu(arguments.gpu)
     pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
     for path in pictures:
         require_drawable(path)
     _check_output(arguments.output, *pictures)
-    registry = _discover(arguments).registry
-    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
     with progress_bar(len(problems) * len(chosen)) as progress:
         executor = _emulator(arguments, progress, _counted_arch(arguments))
         points = run_sweep(
@@ -202,6 +214,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
             step=progress.step,
         )
     fixed = what_is_fixed(sweep, problems)
+    if sweep.of_tile and (others := other_sizes(sweep, points)):
+        fixed += f"\n{others}"
     drawn = {}
     if arguments.plot is not None:
         drawn[arguments.plot] = draw_bytes(sweep, points, fixed, arguments.plot.suffix)
@@ -285,7 +299,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
     problem = problem_of(arguments)
     registry = _discover(arguments).registry
-    variant = registry.get(arguments.variant)
+    _, (variant,) = _tiled(arguments, [registry.get(arguments.variant)], problem)
     listings = list_kernels(variant, problem, _arch())
     print(
         f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {registry.origin_of(variant.name)})\n"
@@ -309,6 +323,34 @@ def _discover(arguments: argparse.Namespace) -> Discovery:
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found
+
+
+def _tiled(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem
+) -> tuple[str | None, list[Variant]]:
+    """What --tile says, in one spelling, and the variants with that tile only."""
+    if arguments.tile is None:
+        return None, variants
+    from harness.tile_choice import choose_tile, parse_tile
+    from harness.variant import tile_text
+
+    wanted = parse_tile(arguments.tile)
+    return tile_text(wanted), choose_tile(variants, problem, wanted)
+
+
+def _tiled_sweep(
+    arguments: argparse.Namespace, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[Problem]
+) -> Sweep:
+    """The sweep with what --tile says. Raises `UsageError` where no variant has such a tile anywhere."""
+    from harness.tile_choice import parse_tile, require_tile
+
+    if arguments.tile is not None:
+        sweep = replace(sweep, tile=parse_tile(arguments.tile))
+        if sweep.of_tile and sweep.field in sweep.tile:
+            raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
+    if sweep.tile or sweep.of_tile:
+        require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
+    return sweep
 
 
 def _arch() -> str:
@@ -347,7 +389,7 @@ def _machine(arguments: argparse.Namespace) -> Machine:
         if arguments.device == "gpu":
             raise UsageError(NO_GPU)
     machine = Machine(arch=DEFAULT_ARCH)
-    return machine if arguments.step_limit is None else dataclasses.replace(machine, step_limit=arguments.step_limit)
+    return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
 
 
 def _machine_line(machine: Machine) -> str:
@@ -357,8 +399,9 @@ def _machine_line(machine: Machine) -> str:
 
 
 def _emulator(
-    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, count_shared: bool = False
+    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, bank_conflicts: bool = False
 ) -> Executor:
+    from harness.emulator.instruments import Instruments
     from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
 
     _require_positive(arguments, "step_limit", "threads")
@@ -368,7 +411,7 @@ def _emulator(
         threads=arguments.threads,
         seed=arguments.seed,
         progress=progress.part,
-        count_shared=count_shared,
+        instruments=Instruments(bank_conflicts=bank_conflicts),
     )
 
 

@@ -20,7 +20,8 @@ from harness.outcome import Comparison, Row
 from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
-from harness.variant import Numerics, Plan, Variant
+from harness.tile_choice import tile_of
+from harness.variant import Numerics, Plan, Variant, tile_text
 
 COUNT_MODES = ("auto", "always", "never")
 LARGEST_COUNTED_FLOPS = 2e9
@@ -82,14 +83,15 @@ def compare(
     regime: str = "normal",
     seed: int = 0,
     counter: Executor | None = None,
+    tile: str | None = None,
     lost: Iterable[Row] = (),
     step: Step = _ignore,
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
-    `counter` counts bytes where `executor` does not. `lost` are rows of variants that could not even be loaded.
-    Whatever goes wrong in a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or
-    seed.
+    `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. `lost` are
+    rows of variants that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still
+    come. Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
@@ -106,6 +108,7 @@ def compare(
         seed=seed,
         device=executor.device,
         counted_on=where_counted(executor, counter),
+        tile=tile,
         rows=rank([*rows, *lost], executor.device),
     )
 
@@ -138,6 +141,8 @@ def judge(
     try:
         plan = make_plan(variant, problem)
         row = dataclasses.replace(row, launches=len(plan.launches), allocated_bytes=plan.allocated_bytes(problem))
+        if (tile := tile_of(variant, problem)) is not None:
+            row = dataclasses.replace(row, tile=tile_text(tile))
         execution = executor.run(problem, plan, question.inputs)
         accuracy = measure_accuracy(execution.outputs, question.reference, question.budget(variant.numerics))
         row = dataclasses.replace(row, time_ms=execution.time_ms, **_accuracy_fields(accuracy))

@@ -57,6 +57,8 @@ class Row:
     """Claimed and counted bytes are equal, reads and writes each; None where either is unknown."""
     time_ms: float | None = None
     """Time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    tile: str | None = None
+    """The tile sizes that it used, such as `Br=64,Bc=32`; None where it declares none."""
     note: str | None = None
     """A remark that does not change the verdict."""
 
@@ -80,6 +82,8 @@ class Comparison:
     """Where the variants ran."""
     counted_on: Device | None
     """Where their bytes were counted; None where they were not."""
+    tile: str | None = None
+    """The tile sizes that were asked for; None where each variant uses its own."""
     rows: tuple[Row, ...]
     """Passing rows by rank, then the others."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from harness.compilers import DevicePointer, compile_kernel
 from harness.executors import Execution
 from harness.inputs import draw_inputs
 from harness.problem import Problem
-from harness.variant import Traffic, Variant
+from harness.variant import TileSizes, Traffic, Variant
 from variants._tiles import SHARED_BYTES, Tile, default_tile
 from variants._tiles.schedule import Schedule
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
@@ -130,7 +131,8 @@ def test_causal_tiles_in_the_future_are_not_visited(algorithm: str, tiles: int, 
     problem = Problem(heads=1, q_len=4 * tiles, kv_len=4 * tiles, head_dim=4, causal=causal)
     tile_bytes = 4 * 4 * 4
     for variant in by_algorithm(algorithm):
-        execution = EXECUTOR.run(problem, variant.plan(problem, tile=tile), draw_inputs(problem, "normal", 0))
+        plan = variant.plan(problem, dataclasses.asdict(tile))
+        execution = EXECUTOR.run(problem, plan, draw_inputs(problem, "normal", 0))
         read = bytes_by_buffer(execution, "load")
         if algorithm == "fa1":  # its loops are the other way round: rows pass by a tile of keys
             assert (read["K"], read["V"]) == (tiles * tile_bytes, tiles * tile_bytes)
@@ -141,7 +143,7 @@ def test_causal_tiles_in_the_future_are_not_visited(algorithm: str, tiles: int, 
             assert read["Q"] == tiles * tile_bytes
         claim = variant.claim
         assert claim is not None
-        assert traffic(execution) == claim(problem, tile)
+        assert traffic(execution) == claim(problem, dataclasses.asdict(tile))
 
 
 def test_the_loop_order_decides_who_reads_less():
@@ -168,25 +170,58 @@ def test_twice_the_chip_is_half_the_traffic_of_flashattention_1():
     assert small / large == pytest.approx(2, rel=0.02)
 
 
+def shared_memory(variant: Variant, problem: Problem, tile: TileSizes | None = None) -> dict[str, int]:
+    """Bytes of shared memory that a block of each kernel has, dynamic ones included."""
+    plan = variant.plan(problem, tile)
+    buffers = plan.all_buffers(problem)
+    found = {}
+    for launch in plan.launches:
+        args = tuple(
+            DevicePointer(256, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args
+        )
+        ptx = compile_kernel(launch.kernel, args, "sm_90").ptx
+        entry = re.search(rf"\.entry {launch.kernel_name}\(.*?\n\}}", ptx, re.DOTALL)
+        assert entry is not None
+        declared = dict(re.findall(r"\.shared \.align \d+ \.b8 (\S+)\[(\d+)\]", ptx))
+        used = [int(size) for name, size in declared.items() if re.search(rf"\b{re.escape(name)}\b", entry.group())]
+        found[launch.kernel_name] = sum(used) + launch.shared_bytes
+    return found
+
+
 # Widest tiles, odd rows, and where a rule changes from one tile to the next.
 @pytest.mark.parametrize("head_dim", [1, 16, 45, 62, 64, 65, 127, 128, 129, 256])
 def test_every_kernel_fits_the_shared_memory_of_any_gpu(head_dim: int):
     problem = Problem(heads=1, q_len=64, kv_len=64, head_dim=head_dim)
     for variant in VARIANTS:
-        if variant.backend != "cupy" or variant.supports(problem) is not None:  # Numba's have the same arrays
-            continue
-        plan = variant.plan(problem)
-        buffers = plan.all_buffers(problem)
-        for launch in plan.launches:
-            args = tuple(
-                DevicePointer(256, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args
-            )
-            ptx = compile_kernel(launch.kernel, args, "sm_90").ptx
-            entry = ptx[ptx.index(f".entry {launch.kernel_name}(") :]
-            body = entry[: entry.index("\n}")]
-            declared = dict(re.findall(r"\.shared \.align \d+ \.b8 (\S+)\[(\d+)\]", ptx))
-            used_bytes = sum(int(size) for name, size in declared.items() if re.search(rf"\b{re.escape(name)}\b", body))
-            assert used_bytes + launch.shared_bytes <= SHARED_BYTES, launch.kernel_name
+        if variant.backend == "cupy" and variant.supports(problem) is None:  # Numba's have the same arrays
+            for kernel, used_bytes in shared_memory(variant, problem).items():
+                assert used_bytes <= SHARED_BYTES, kernel
+
+
+@pytest.mark.parametrize("head_dim", [20, 64, 128])
+@pytest.mark.parametrize("algorithm", LITERATURE)
+def test_the_largest_tile_that_may_be_chosen_fits_and_takes_what_is_declared(algorithm: str, head_dim: int):
+    shared_floats = importlib.import_module(f"variants.{algorithm.replace('-', '_')}").shared_floats
+    problem = Problem(heads=1, q_len=128, kv_len=128, head_dim=head_dim)
+    (variant,) = (v for v in by_algorithm(algorithm) if v.backend == "cupy")
+    assert variant.tiles is not None
+    largest = max(variant.tiles(problem), key=lambda tile: shared_floats(head_dim, Tile(**tile)))
+    used_bytes = {k: v for k, v in shared_memory(variant, problem, largest).items() if k != "three_pass_softmax"}
+    assert max(used_bytes.values()) == 4 * shared_floats(head_dim, Tile(**largest)) <= SHARED_BYTES
+
+
+@parametrize_variants
+def test_claims_hold_at_the_corners_of_what_may_be_chosen(variant: Variant):
+    problem = Problem(heads=2, q_len=150, kv_len=70, head_dim=64, causal=True)
+    if variant.tiles is None:
+        pytest.skip("it declares no tiles")
+    tiles = variant.tiles(problem)
+    # A compilation each: of the whole space the corners.
+    corners = [end(tiles, key=lambda t: t[name]) for name in tiles[0] for end in (min, max)]
+    for tile in corners:
+        execution = EXECUTOR.run(problem, variant.plan(problem, tile), draw_inputs(problem, "normal", 0))
+        assert variant.claim is not None
+        assert traffic(execution) == variant.claim(problem, tile), tile
 
 
 def sectors_one_by_one(first: int, elements: int, itemsize_bytes: int) -> int:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.emulator.codegen.facts import KernelFacts, Site
+from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine import layout as at
 from harness.emulator.machine.compile_worker import HERE, Compiler, WorkerPool
 from harness.emulator.machine.kernels import NativeKernel, native_kernel
@@ -37,7 +38,7 @@ class EmulatorExecutor:
 
     `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
     the order in which the warps of a block take turns. `progress` is told the fraction of a launch that is done.
-    `count_shared` counts the bank conflicts of shared memory too, which takes longer.
+    `instruments` record more than bounds and sectors, which takes longer.
     """
 
     def __init__(
@@ -47,13 +48,13 @@ class EmulatorExecutor:
         threads: int | None = None,
         seed: int = 0,
         progress: Callable[[float], None] | None = None,
-        count_shared: bool = False,
+        instruments: Instruments = PLAIN,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
         self._options = LaunchOptions(step_limit, threads or default_threads(), seed)
         self._progress = progress
         self._workers = WorkerPool()
-        self._count_shared = count_shared
+        self._instruments = instruments
 
     def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
@@ -82,7 +83,7 @@ class EmulatorExecutor:
         self, step: Launch, args: tuple[Any, ...], compiler: Compiler = HERE
     ) -> tuple[CompiledKernel, NativeKernel]:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._count_shared)
+        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments)
 
     def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
         args = _arguments(step, pointers)
@@ -94,7 +95,7 @@ class EmulatorExecutor:
             _by_source_line(kernel.facts, counts),
             counts.warp_instructions,
             counts.lane_instructions,
-            _shared_by_source_line(kernel.facts, counts) if self._count_shared else None,
+            _shared_by_source_line(kernel.facts, counts) if self._instruments.bank_conflicts else None,
             counts.seconds,
         )
 

@@ -107,7 +107,7 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
 
 def _count_shared(lanes: Lanes, site: int, mask: str, size_bytes: int, generic: bool) -> None:
     """Count the wavefronts of an access whose addresses the runtime has been handed, where that was asked for."""
-    if lanes.count_shared:
+    if lanes.instruments.bank_conflicts:
         lanes.runtime("count_shared", "%ctx", "%warp", str(site), mask, str(size_bytes), str(int(generic)))
 
 
@@ -158,7 +158,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     mask = lanes.active_bits()
     size = access.size_bytes
     site = lanes.site(instruction)
-    if lanes.count_shared:
+    if lanes.instruments.bank_conflicts:
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
         _count_shared(lanes, site, lanes.widen(mask), size, generic=False)
     uniform, general, join = (lanes.fresh_label(w) for w in ("uniform", "general", "loaded"))
