@@ -44,6 +44,8 @@ class Case:
     regime: str = "normal"
     seed: int = 0
     edits: tuple[Edit, ...] = ()
+    tile: str | None = None
+    """Tile sizes of the variant, such as `Br=16,Bc=8`; None: its default ones."""
     check: str | None = None
     """A property that is held besides the answer itself, such as `determinism`; None: the answer alone."""
 
@@ -79,8 +81,9 @@ class Case:
         content["seed"] = self.seed
         if self.edits:
             content["edits"] = [[*dataclasses.astuple(e)[:-1], _number(e.value)] for e in self.edits]
-        if self.check is not None:
-            content["check"] = self.check
+        for name in ("tile", "check"):
+            if getattr(self, name) is not None:
+                content[name] = getattr(self, name)
         return json.dumps(content, allow_nan=False)
 
     @classmethod
@@ -91,7 +94,7 @@ class Case:
             if not isinstance(content, dict):
                 raise TypeError("it is not an object")
             edits = tuple(Edit(*edit[:-1], value=float(edit[-1])) for edit in content.pop("edits", ()))
-            own = {name: content.pop(name) for name in ("regime", "seed", "check") if name in content}
+            own = {name: content.pop(name) for name in ("regime", "seed", "tile", "check") if name in content}
             case = cls(Problem(**content), edits=edits, **own)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise UsageError(f"this is no case that 'fuzz' wrote: {' '.join(str(error).split())}: {text}") from error

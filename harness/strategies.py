@@ -54,6 +54,8 @@ class Build:
     """Query rows per tile: lengths are drawn around its multiples."""
     tile_keys: int = 32
     """Keys per tile."""
+    tile: str | None = None
+    """The sizes as a variant takes them, such as `Br=16,Bc=8`, where they are not its default ones."""
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """How many tiles of rows and of keys the problem has, per head."""
@@ -85,7 +87,7 @@ def problems(
 
     `q_len` and `kv_len` are drawn on their own, so causal problems with rows that see nothing come along.
     """
-    return _problems(tuple(builds), most_tiles, tuple(scales))
+    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales))
 
 
 @functools.cache
@@ -115,7 +117,7 @@ def cases(
     builds: Sequence[Build] = BUILDS, most_tiles: int = MOST_TILES, checks: Sequence[str] = (), check_share: int = 6
 ) -> st.SearchStrategy[Case]:
     """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
-    return _cases(problems(builds, most_tiles), tuple(checks), check_share)
+    return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
 
 
 # Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it.
@@ -130,9 +132,9 @@ _index_below = functools.lru_cache(maxsize=None)(lambda extent: st.integers(0, e
 
 @st.composite
 def _problems(
-    draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, scales: tuple[float | None, ...]
+    draw: st.DrawFn, of_builds: st.SearchStrategy[Build], most_tiles: int, scales: tuple[float | None, ...]
 ) -> Problem:
-    build = draw(_sampled(builds))
+    build = draw(of_builds)
     row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
     kv_heads = draw(_KV_HEADS)
     group = draw(_GROUPS)
@@ -186,12 +188,16 @@ def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
     return Edit(array, *where, value=draw(_sampled(SPECIAL_IN_V if array == "V" else SPECIAL_IN_QK)))
 
 
+@functools.cache
+def _problems_of(build: Build, most_tiles: int) -> st.SearchStrategy[Problem]:
+    return problems((build,), most_tiles)
+
+
 @st.composite
-def _cases(
-    draw: st.DrawFn, of_problems: st.SearchStrategy[Problem], checks: tuple[str, ...], share: int
-) -> Case:
-    problem = draw(of_problems)
+def _cases(draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, checks: tuple[str, ...], share: int) -> Case:
+    build = draw(_sampled(builds))
+    problem = draw(_problems_of(build, most_tiles))
     check = None
     if checks and draw(_index_below(share)) == share - 1:
         check = draw(_sampled(checks))
-    return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), check)
+    return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), build.tile, check)

@@ -30,6 +30,8 @@ from harness.problem import ITEMSIZE_BYTES
 from harness.strategies import BUILDS, MOST_TILES, Build, cases
 
 DEFAULT_EXAMPLES = 200
+FEWEST_DRAWN = 20
+"""Per run of Hypothesis, which begins with the plainest example every time."""
 SMALLEST_RATIO = 1e-9
 """What `target` takes for an error of 0."""
 
@@ -134,7 +136,7 @@ def run_campaign(
     does; raises `UsageError` for settings that make no sense.
     """
     _require_sensible(how)
-    with Worker(load, machine, how.case_seconds) as worker:
+    with Worker(load, machine, how.case_seconds, how.builds) as worker:
         campaign = _Campaign(name, worker, how, progress)
         try:
             worker.start()
@@ -160,8 +162,13 @@ class _Found(Exception):
     """The case fails. All kinds are one to Hypothesis: it shrinks what raises this, and nothing else does."""
 
 
+# No `Exception`, which Hypothesis would take for a failure.
 class _Over(BaseException):
-    """The time is up. No `Exception`, which Hypothesis would take for a failure."""
+    """The time is up."""
+
+
+class _RoundOver(BaseException):
+    """There are as many examples as the round was to have."""
 
 
 @dataclass
@@ -174,6 +181,8 @@ class _Campaign:
     answers: dict[Case, Answer] = field(default_factory=dict)
     """Of all cases so far. Hypothesis runs its smallest example again and must not find it flaky."""
     examples: int = 0
+    until: float = math.inf
+    """How many examples there are to be when the round ends."""
     refusals: Counter[str] = field(default_factory=Counter)
     hardest: tuple[float, Case] | None = None
     kind: str | None = None
@@ -188,15 +197,16 @@ class _Campaign:
         """All rounds, or until something is found and shrunk."""
         if self.how.database is not None:
             self.remembering = True
-            self._run(self.how.builds, 1, (Phase.reuse, Phase.shrink), 0)
+            self._run(self.worker.builds, 1, (Phase.reuse, Phase.shrink), 0)
             self.remembering = False
         seeds = itertools.count()
-        for part in rounds(self.how.builds, self.how.examples):
+        for part in rounds(self.worker.builds, self.how.examples):
             # Hypothesis draws some cases twice, in different ways. They are not run twice and do not count; more are
             # drawn, until there are no others.
+            self.until = part.until
             while self.first is None and self.examples < part.until:
                 before = self.examples
-                missing = part.until - self.examples
+                missing = max(part.until - self.examples, FEWEST_DRAWN)
                 self._run(part.builds, missing, (Phase.generate, Phase.target, Phase.shrink), next(seeds))
                 if self.examples == before:
                     break
@@ -252,10 +262,12 @@ class _Campaign:
             self._hold(case)
 
         # SkipTest: the database had nothing, and nothing was to be drawn.
-        with contextlib.suppress(_Found, unittest.SkipTest):
+        with contextlib.suppress(_Found, _RoundOver, unittest.SkipTest):
             hold()
 
     def _hold(self, case: Case) -> None:
+        if self.first is None and self.examples >= self.until:
+            raise _RoundOver
         self._mind_the_time()
         answer = self.answers.get(case)
         if answer is None:
@@ -319,8 +331,8 @@ class _Campaign:
         )
 
     def _build(self, case: Case) -> Build:
-        kernel = (case.problem.dtype, case.problem.head_dim)
-        return next(build for build in self.how.builds if (build.dtype, build.head_dim) == kernel)
+        kernel = (case.problem.dtype, case.problem.head_dim, case.tile)
+        return next(build for build in self.worker.builds if (build.dtype, build.head_dim, build.tile) == kernel)
 
     def _size(self, case: Case) -> tuple[object, ...]:
         """What makes a case small: tiles first, then heads, batch, lengths, build, and how plain the inputs are."""
@@ -338,7 +350,7 @@ class _Campaign:
             case.check is not None,
             list(REGIMES).index(case.regime),
             p.q_len + p.kv_len,
-            self.how.builds.index(self._build(case)),
+            self.worker.builds.index(self._build(case)),
             list(ITEMSIZE_BYTES).index(p.dtype),
             case.seed,
         )

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from harness.case import Case
 from harness.errors import CompileError, KernelFault, PlanError, SandboxError, UnsupportedProblem, UsageError
 from harness.exception_place import where_and_what
 from harness.executors import Executor
-from harness.fuzz.finding import (
-    ERROR,
-    NO_COMPILATION,
-    NO_PLAN,
-    WRONG_ANSWER,
-    WRONG_LSE,
-    Answer,
-    Finding,
-    WrongElement,
-)
+from harness.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN, SUSPICIOUS, WRONG_ANSWER, WRONG_LSE, Answer, Finding
 from harness.fuzz.pattern import describe_pattern
-from harness.measure.accuracy import measure_accuracy, untouched, wrong_elements
-from harness.measure.error_budget import Budget, error_budget
+from harness.measure.accuracy import Accuracy, measure_accuracy, untouched
+from harness.measure.error_budget import error_budget
 from harness.measure.properties import PROPERTIES, Arrays, Trial
-from harness.oracle import Reference, attention
+from harness.oracle import attention
 from harness.planning import make_plan
 from harness.problem import Problem
-from harness.variant import Variant
+from harness.tile_choice import parse_tile, with_tile
+from harness.variant import Numerics, Variant
 
 
 def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
@@ -36,15 +30,18 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
     inputs = case.inputs()
     if case.check is not None and case.check not in PROPERTIES:
         raise UsageError(f"no property {case.check!r}; there are {', '.join(PROPERTIES)}")
+    if case.tile is not None:
+        variant = with_tile(variant, parse_tile(case.tile))
 
     def run(problem: Problem, inputs: Arrays) -> Arrays:
         return executor.run(problem, make_plan(variant, problem), inputs).outputs
 
     try:
         outputs = run(case.problem, inputs)
-        answer = _hold(case.problem, inputs, outputs)
+        answer = _hold(case.problem, inputs, outputs, variant.numerics)
         if answer.finding is None and case.check is not None:
-            reason = PROPERTIES[case.check].violation(Trial(case.problem, inputs, outputs, run))
+            trial = Trial(case.problem, inputs, outputs, run, variant.numerics)
+            reason = PROPERTIES[case.check].violation(trial)
             if reason is not None:
                 return Answer(Finding(case.check, reason), error_over_budget=answer.error_over_budget)
         return answer
@@ -64,53 +61,33 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
         return Answer(Finding(ERROR, where_and_what(error)))
 
 
-def _hold(problem: Problem, inputs: Arrays, outputs: Arrays) -> Answer:
+def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, numerics: Numerics) -> Answer:
     """Against the oracle."""
     reference = attention(problem, inputs)
-    budget = error_budget(problem, inputs, reference)
+    budget = error_budget(problem, inputs, reference, numerics)
     accuracy = measure_accuracy(outputs, reference, budget)
-    worst = max(
-        (x for x in (accuracy.error_over_budget, accuracy.lse_error_over_budget) if x is not None),
-        key=lambda ratio: np.inf if np.isnan(ratio) else ratio,
-    )
+    ratio = _worse(accuracy.error_over_budget, accuracy.lse_error_over_budget)
+    if accuracy.suspicious:
+        return Answer(_suspicion(accuracy), error_over_budget=ratio)
     if accuracy.passed:
-        return Answer(error_over_budget=worst)
-    for output, kind in (("O", WRONG_ANSWER), ("lse", WRONG_LSE)):
-        if output in outputs:
-            finding = _describe(kind, accuracy.reason or "", problem, output, outputs[output], reference, budget)
-            if finding is not None:
-                return Answer(finding, error_over_budget=worst)
-    # Not even the shape is right.
-    return Answer(Finding(WRONG_ANSWER, accuracy.reason or ""), error_over_budget=worst)
+        return Answer(error_over_budget=ratio)
+    reason, first = accuracy.reason or "", accuracy.first_wrong
+    if first is None:  # not even the shape is right
+        return Answer(Finding(WRONG_ANSWER, reason), error_over_budget=ratio)
+    output = outputs[first.output]
+    wrong = accuracy.wrong[first.output]
+    answer = reference.O if first.output == "O" else reference.lse
+    pattern = describe_pattern(problem, first.output, output.astype(np.float64), answer, wrong, untouched(output))
+    kind = WRONG_ANSWER if first.output == "O" else WRONG_LSE
+    return Answer(Finding(kind, reason, first, int(wrong.sum()), wrong.size, pattern), error_over_budget=ratio)
 
 
-def _describe(
-    kind: str, reason: str, problem: Problem, name: str, output: np.ndarray, reference: Reference, budget: Budget
-) -> Finding | None:
-    """The first wrong element of one output and how all wrong ones lie; None where none is wrong."""
-    expected, allowed = getattr(reference, name), getattr(budget, name)
-    if output.shape != expected.shape:
-        return None
-    wrong = wrong_elements(output, expected, allowed)
-    if not wrong.any():
-        return None
-    got = output.astype(np.float64)
-    where = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-    batch, head, row, *column = map(int, where)
-    return Finding(
-        kind=kind,
-        reason=reason,
-        first=WrongElement(
-            output=name,
-            batch=batch,
-            head=head,
-            row=row,
-            column=column[0] if column else None,
-            got=float(got[where]),
-            expected=float(expected[where]),
-            budget=float(allowed[where]),
-        ),
-        wrong=int(wrong.sum()),
-        elements=wrong.size,
-        pattern=describe_pattern(problem, name, got, expected, wrong, untouched(output)),
-    )
+def _suspicion(accuracy: Accuracy) -> Finding:
+    ratio = _worse(accuracy.error_over_expected, accuracy.lse_error_over_expected)
+    return Finding(SUSPICIOUS, f"within its budget, but {ratio:.3g} x the error that is expected", accuracy.worst)
+
+
+def _worse(of_O: float, of_lse: float | None) -> float:
+    """The larger one; NaN is worse than anything."""
+    ratios = [of_O] if of_lse is None else [of_O, of_lse]
+    return math.nan if any(math.isnan(ratio) for ratio in ratios) else max(ratios)

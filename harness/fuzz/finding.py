@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.measure.accuracy import Element
+
 WRONG_ANSWER, WRONG_LSE, SUSPICIOUS = "wrong answer", "wrong lse", "suspicious"
 CRASH, TIMEOUT = "crash", "timeout"
-# Other kinds: those of `KernelFault.KINDS`, the names of properties, and these.
 NO_PLAN, NO_COMPILATION, ERROR = "plan error", "compile error", "error"
-
-
-@dataclass(frozen=True)
-class WrongElement:
-    """One element that is not what it should be."""
-
-    output: str
-    """`O` or `lse`."""
-    batch: int
-    head: int
-    row: int
-    column: int | None
-    """None for lse."""
-    got: float
-    expected: float
-    budget: float
-    """The largest error that a correct kernel may make there; NaN where the answer is not finite."""
+# Further kinds: those of `KernelFault.KINDS` and the names of properties.
 
 
 @dataclass(frozen=True)
@@ -32,11 +17,11 @@ class Finding:
     """What is wrong."""
 
     kind: str
-    """One word or two, such as `wrong answer`, `out of bounds`, `timeout`, `batch-invariance`."""
+    """A word or two, such as `wrong answer`, `out of bounds`, `timeout`, `batch-invariance`."""
     reason: str
     """In full."""
-    first: WrongElement | None = None
-    """The first wrong element, in the order in which the output is stored."""
+    first: Element | None = None
+    """The first wrong element, in the order in which the output is stored; the worst one of what is suspicious."""
     wrong: int | None = None
     """How many elements are wrong, of `first.output`."""
     elements: int | None = None

@@ -18,6 +18,7 @@ from harness.case import Case
 from harness.errors import SandboxError
 from harness.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.fuzz.worker import Load, Machine, serve
+from harness.strategies import Build
 
 START_SECONDS = 120.0
 """Imports and, on a GPU, a context; a machine may be busy."""
@@ -30,12 +31,14 @@ LAST_WORDS = 400
 class Worker:
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
-    def __init__(self, load: Load, machine: Machine, case_seconds: float) -> None:
+    def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
         """`case_seconds`: how long one case may take once its kernels are compiled."""
         self._load, self._machine, self._case_seconds = load, machine, case_seconds
+        self.builds = builds
+        """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
-        self._compiled: set[tuple[str, int]] = set()
+        self._compiled: set[tuple[str, int, str | None]] = set()
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-fuzz-")
         self._log = Path(self._folder.name, "worker.log")
         self.started = 0
@@ -56,7 +59,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=serve, args=(theirs, self._load, self._machine, self._log), name="fuzz worker", daemon=True
+            target=serve, args=(theirs, self._load, self._machine, self.builds, self._log), name="fuzz worker", daemon=True
         )
         self._process.start()
         self.started += 1
@@ -66,21 +69,23 @@ class Worker:
             self.end()
             raise SandboxError(f"a worker process was not ready within {START_SECONDS:g} s")
         try:
-            refusal = self._connection.recv()
+            said = self._connection.recv()
         except EOFError:
             reason = self._death()
             self.end()
             raise SandboxError(f"a worker process died while it loaded the variant: {reason}") from None
-        if refusal is not None:
+        if isinstance(said, str):
             self.end()
-            raise SandboxError(refusal)
+            raise SandboxError(said)
+        if self.started == 1:
+            self.builds = said
 
     def ask(self, case: Case) -> Answer:
         """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
         self.start()
         assert self._connection is not None and self._process is not None
-        # What is compiled in varies by these two; a worker compiles, or loads from the disk cache, each of them once.
-        kernel = (case.problem.dtype, case.problem.head_dim)
+        # What is compiled in varies by these; a worker compiles, or loads from the disk cache, each of them once.
+        kernel = (case.problem.dtype, case.problem.head_dim, case.tile)
         seconds = self._case_seconds + (0 if kernel in self._compiled else COMPILE_SECONDS)
         with contextlib.suppress(BrokenPipeError):
             self._connection.send(case)

@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.case import Case
 from harness.fuzz.campaign import CampaignResult, Failure
-from harness.fuzz.finding import Answer, Finding, WrongElement
+from harness.fuzz.finding import Answer, Finding
+from harness.measure.accuracy import Element
 from harness.tables import UNKNOWN, csv_text, finite, json_text, problem_line, table
 
 _HEADERS = ("variant", "verdict", "examples", "refused", "per second", "error /\nbudget")
@@ -93,8 +94,11 @@ def _told(result: CampaignResult, options: Sequence[str], markdown: bool) -> str
 def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
     if finding.first is None:
         return [(finding.kind, finding.reason)]
+    if finding.wrong is None:
+        place = f"{finding.first.output} at {finding.first.place}: {_values(finding.first)}"
+        return [(finding.kind, finding.reason), ("worst", place)]
     lines = [
-        ("first wrong", f"{_place(finding.first)}: {_values(finding.first)}"),
+        ("first wrong", f"{finding.first.output} at {finding.first.place}: {_values(finding.first)}"),
         ("wrong", f"{finding.wrong:,} of {finding.elements:,} elements of {finding.first.output}"),
     ]
     if finding.pattern is not None:
@@ -102,14 +106,9 @@ def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
     return lines
 
 
-def _place(element: WrongElement) -> str:
-    column = "" if element.column is None else f", column {element.column}"
-    return f"{element.output} at batch {element.batch}, head {element.head}, row {element.row}{column}"
-
-
-def _values(element: WrongElement) -> str:
-    budget = f"budget {element.budget:.3g}" if element.budget > 0 else "only the exact answer will do"
-    return f"got {element.got:.9g}, expected {element.expected:.9g}, {budget}"
+def _values(element: Element) -> str:
+    budget = f"budget {element.allowed:.3g}" if element.allowed > 0 else "only the exact answer will do"
+    return f"got {element.got:.9g}, expected {element.answer:.9g}, {budget}"
 
 
 def _case_line(case: Case) -> str:
@@ -117,6 +116,8 @@ def _case_line(case: Case) -> str:
     parts = [f"inputs {case.regime}, seed {case.seed}"]
     for edit in case.edits:
         parts.append(f"{edit.array}[{edit.batch}, {edit.head}, {edit.row}, {edit.column}] = {edit.value:g}")
+    if case.tile is not None:
+        parts.append(f"tile {case.tile}")
     if case.check is not None:
         parts.append(f"held: {case.check}")
     return f"{problem_line(case.problem)}; {', '.join(parts)}"

@@ -14,7 +14,9 @@ from harness.case import Case
 from harness.errors import SandboxError
 from harness.exception_place import where_and_what
 from harness.executors import Executor
+from harness.fuzz.builds import builds_for
 from harness.fuzz.examination import examine
+from harness.strategies import Build
 from harness.variant import Variant
 
 Load = Callable[[], Variant]
@@ -45,8 +47,10 @@ class Machine:
         return EmulatorExecutor(self.arch, self.step_limit, self.threads)
 
 
-def serve(connection: Connection, load: Load, machine: Machine, log: Path) -> None:
-    """Say None (or why not) when ready; then receive cases and send answers, until the pipe ends.
+def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:
+    """Send what `builds` come to for the variant, or why it cannot be had; then receive cases and send answers.
+
+    It ends with the pipe.
 
     What anything writes to standard output or error goes to `log`: the last words of a process that dies.
     """
@@ -58,10 +62,11 @@ def serve(connection: Connection, load: Load, machine: Machine, log: Path) -> No
     faulthandler.enable()
     try:
         variant, executor = load(), machine.executor()
+        own_builds = builds_for(variant, builds)
     except Exception as error:
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
         return
-    connection.send(None)
+    connection.send(own_builds)
     while True:
         try:
             case = connection.recv()

@@ -20,6 +20,7 @@ from harness.inputs import NUMPY_DTYPES
 from harness.measure.error_budget import Budget, error_budget
 from harness.oracle import attention
 from harness.problem import Problem
+from harness.variant import Numerics
 
 Arrays = Mapping[str, np.ndarray]
 Float64Array = npt.NDArray[np.float64]
@@ -40,6 +41,8 @@ class Trial:
     """`O` and, where the kernel stores it, `lse`."""
     run: Callable[[Problem, Arrays], Arrays]
     """Problem and inputs -> outputs."""
+    numerics: Numerics
+    """Where the kernel rounds: what budgets are derived from."""
 
 
 def determinism(trial: Trial) -> str | None:
@@ -72,7 +75,7 @@ def key_order(trial: Trial) -> str | None:
     order = np.random.Generator(np.random.Philox(trial.problem.kv_len)).permutation(trial.problem.kv_len)
     other = {name: a if name == "Q" else np.ascontiguousarray(a[:, :, order]) for name, a in trial.inputs.items()}
     permuted = trial.run(trial.problem, other)
-    allowed, also_allowed = (_budget(trial.problem, inputs) for inputs in (trial.inputs, other))
+    allowed, also_allowed = (_budget(trial, inputs) for inputs in (trial.inputs, other))
     return _apart("O", trial.outputs["O"], permuted["O"], allowed.O + also_allowed.O, "keys in another order") or (
         _apart("lse", trial.outputs["lse"], permuted["lse"], allowed.lse + also_allowed.lse, "keys in another order")
         if "lse" in permuted
@@ -89,7 +92,7 @@ def score_shift(trial: Trial) -> str | None:
     shifted = (K.astype(np.float64) + x).astype(K.dtype)
     before, after = {**trial.inputs, "K": K}, {**trial.inputs, "K": shifted}
     first, second = trial.run(problem, before), trial.run(problem, after)
-    allowed, also_allowed = _budget(problem, before), _budget(problem, after)
+    allowed, also_allowed = _budget(trial, before), _budget(trial, after)
     reason = _apart("O", first["O"], second["O"], allowed.O + also_allowed.O, "all scores of a row moved by one number")
     if reason is None and "lse" in first:
         moved = problem.tau * (trial.inputs["Q"].astype(np.float64) @ x)
@@ -105,7 +108,7 @@ def value_sum(trial: Trial) -> str | None:
     total = (V.astype(np.float64) + W.astype(np.float64)).astype(V.dtype)
     inputs = [{**trial.inputs, "V": values} for values in (V, W, total)]
     of_v, of_w, of_sum = (trial.run(trial.problem, each)["O"].astype(np.float64) for each in inputs)
-    allowed = sum(_budget(trial.problem, each).O for each in inputs)
+    allowed = sum(_budget(trial, each).O for each in inputs)
     return _apart("O", of_v + of_w, of_sum, np.asarray(allowed), "the sum of two V")
 
 
@@ -123,7 +126,7 @@ def convex_hull(trial: Trial) -> str | None:
     O = trial.outputs["O"].astype(np.float64)
     zero = ~sees[:, None]
     nearest = np.clip(O, np.where(zero, 0.0, low[:, :, last]), np.where(zero, 0.0, high[:, :, last]))
-    allowed = _budget(problem, trial.inputs).O
+    allowed = _budget(trial, trial.inputs).O
     return _apart("O", nearest, O, allowed, "the nearest mean of values that the row sees")
 
 
@@ -161,8 +164,8 @@ def _on_grid(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(grid.astype(array.dtype))
 
 
-def _budget(problem: Problem, inputs: Arrays) -> Budget:
-    return error_budget(problem, inputs, attention(problem, inputs))
+def _budget(trial: Trial, inputs: Arrays) -> Budget:
+    return error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
 
 
 def _other_bits(name: str, first: np.ndarray, second: np.ndarray, what: str) -> str | None:
