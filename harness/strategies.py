@@ -104,8 +104,8 @@ def seeds() -> st.SearchStrategy[int]:
 
 SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
 """Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
-SPECIAL_IN_V = (*SPECIAL_VALUES, 6e4, -6e4, math.nan)
-SPECIAL_IN_QK = (*SPECIAL_VALUES, math.nan)
+LARGE_VALUES = (6e4, -6e4)
+"""For V: O stays below them. Scores that overflow would have no answer."""
 
 
 def edits(problem: Problem, most: int = 3) -> st.SearchStrategy[tuple[Edit, ...]]:
@@ -185,7 +185,10 @@ def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
     array = draw(_sampled(("V", "K", "Q")))
     shape = problem.q_shape if array == "Q" else problem.kv_shape
     where = (draw(_index_below(extent)) for extent in shape)
-    return Edit(array, *where, value=draw(_sampled(SPECIAL_IN_V if array == "V" else SPECIAL_IN_QK)))
+    values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
+    # Behind a causal mask a NaN must not reach the rows that do not see it; without one it hides all else.
+    nans = len(values) if problem.causal and array != "Q" else 1
+    return Edit(array, *where, value=draw(_sampled(values + (math.nan,) * nans)))
 
 
 @functools.cache

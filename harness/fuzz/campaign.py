@@ -23,10 +23,10 @@ from harness.fuzz.database import FailureDatabase
 from harness.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.fuzz.isolation import Worker
 from harness.fuzz.rounds import rounds
+from harness.fuzz.simplification import Builds, simplify
 from harness.fuzz.worker import Load, Machine
 from harness.inputs import REGIMES
 from harness.measure.properties import PROPERTIES
-from harness.problem import ITEMSIZE_BYTES
 from harness.strategies import BUILDS, MOST_TILES, Build, cases
 
 DEFAULT_EXAMPLES = 200
@@ -140,12 +140,11 @@ def run_campaign(
         campaign = _Campaign(name, worker, how, progress)
         try:
             worker.start()
-            campaign.search()
-        except _Over:
-            pass
+            with contextlib.suppress(_Over):
+                campaign.search()
+            return campaign.conclude()
         except SandboxError as error:
             return campaign.result("error", str(error))
-        return campaign.conclude()
 
 
 def replay(case: Case, load: Load, machine: Machine = Machine(), case_seconds: float = 60.0) -> Answer:  # noqa: B008
@@ -190,16 +189,18 @@ class _Campaign:
     smallest: tuple[Case, Finding] | None = None
     found_at: float | None = None
     found_after: int = 0
+    sizes: Builds = Builds(())  # noqa: RUF009  (frozen)
     remembering: bool = False
     remembered: bool = False
 
     def search(self) -> None:
         """All rounds, or until something is found and shrunk."""
+        self.sizes = Builds(self.worker.builds)
         if self.how.database is not None:
             self.remembering = True
             self._run(self.worker.builds, 1, (Phase.reuse, Phase.shrink), 0)
             self.remembering = False
-        seeds = itertools.count()
+        seeds = itertools.count(1)
         for part in rounds(self.worker.builds, self.how.examples):
             # Hypothesis draws some cases twice, in different ways. They are not run twice and do not count; more are
             # drawn, until there are no others.
@@ -210,6 +211,8 @@ class _Campaign:
                 self._run(part.builds, missing, (Phase.generate, Phase.target, Phase.shrink), next(seeds))
                 if self.examples == before:
                     break
+        if self.first is not None:
+            self._simplify()
 
     def conclude(self) -> CampaignResult:
         """The result, after the smallest failure ran once more in a fresh process."""
@@ -268,11 +271,7 @@ class _Campaign:
     def _hold(self, case: Case) -> None:
         if self.first is None and self.examples >= self.until:
             raise _RoundOver
-        self._mind_the_time()
-        answer = self.answers.get(case)
-        if answer is None:
-            answer = self.answers[case] = self.worker.ask(case)
-            self._count(case, answer)
+        answer = self._answer(case)
         finding = answer.finding
         if finding is None:
             if answer.error_over_budget is not None and self.first is None:
@@ -285,9 +284,30 @@ class _Campaign:
         if finding.kind != self.kind:
             return  # another mistake, met while shrinking: one at a time
         assert self.smallest is not None
-        if self._size(case) < self._size(self.smallest[0]):
+        if self.sizes.size(case) < self.sizes.size(self.smallest[0]):
             self.smallest = (case, finding)
         raise _Found(finding.reason)
+
+    def _answer(self, case: Case) -> Answer:
+        self._mind_the_time()
+        answer = self.answers.get(case)
+        if answer is None:
+            answer = self.answers[case] = self.worker.ask(case)
+            self._count(case, answer)
+        return answer
+
+    def _simplify(self) -> None:
+        """What Hypothesis shrank to, shrunk further."""
+        assert self.smallest is not None
+
+        def fails(case: Case) -> bool:
+            finding = self._answer(case).finding
+            if finding is None or finding.kind != self.kind:
+                return False
+            self.smallest = (case, finding)
+            return True
+
+        simplify(self.smallest[0], fails, self.sizes)
 
     def _count(self, case: Case, answer: Answer) -> None:
         if self.first is not None:
@@ -321,38 +341,13 @@ class _Campaign:
         return Failure(
             case=case,
             finding=finding,
-            tiles=self._build(case).tiles(case.problem),
+            tiles=self.sizes.of(case).tiles(case.problem),
             first_case=self.first[0],
             first_finding=self.first[1],
             examples=self.found_after,
             shrinking=len(self.answers) - self.found_after,
             repeatable=again.finding is not None and again.finding.kind == finding.kind,
             remembered=self.remembered,
-        )
-
-    def _build(self, case: Case) -> Build:
-        kernel = (case.problem.dtype, case.problem.head_dim, case.tile)
-        return next(build for build in self.worker.builds if (build.dtype, build.head_dim, build.tile) == kernel)
-
-    def _size(self, case: Case) -> tuple[object, ...]:
-        """What makes a case small: tiles first, then heads, batch, lengths, build, and how plain the inputs are."""
-        p = case.problem
-        row_tiles, key_tiles = self._build(case).tiles(p)
-        plain_scale = 1 / math.sqrt(p.head_dim)
-        return (
-            row_tiles * key_tiles,
-            p.heads,
-            p.batch,
-            p.kv_heads_count != p.heads,
-            p.causal,
-            p.tau != plain_scale,
-            len(case.edits),
-            case.check is not None,
-            list(REGIMES).index(case.regime),
-            p.q_len + p.kv_len,
-            self.worker.builds.index(self._build(case)),
-            list(ITEMSIZE_BYTES).index(p.dtype),
-            case.seed,
         )
 
 
