@@ -102,7 +102,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_report(traffic)
 
     fuzz = command("fuzz", "search for a problem that breaks a variant, shrink it, print a line that replays it")
-    fuzz.add_argument("variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)")
+    fuzz.add_argument(
+        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
+    )
     _add_campaign(fuzz)
     _add_plugins(fuzz)
     machine = fuzz.add_argument_group("device")

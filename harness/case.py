@@ -93,7 +93,7 @@ class Case:
             content = json.loads(text)
             if not isinstance(content, dict):
                 raise TypeError("it is not an object")
-            edits = tuple(Edit(*edit[:-1], value=float(edit[-1])) for edit in content.pop("edits", ()))
+            edits = tuple(_edit(*edit) for edit in content.pop("edits", ()))
             own = {name: content.pop(name) for name in ("regime", "seed", "tile", "check") if name in content}
             case = cls(Problem(**content), edits=edits, **own)
         except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -101,6 +101,10 @@ class Case:
         if isinstance(case.seed, bool) or not isinstance(case.seed, int):
             raise UsageError(f"seed is {case.seed!r}; it has to be a whole number")
         return case
+
+
+def _edit(array: str, batch: int, head: int, row: int, column: int, value: float | str) -> Edit:
+    return Edit(array, batch, head, row, column, float(value))
 
 
 def _number(value: float) -> float | str:

@@ -27,6 +27,7 @@ What is plain comes first in every draw, and shrinking goes there: one tile, one
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,14 +121,15 @@ def cases(
     return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
 
 
-# Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it.
-_KV_HEADS = st.sampled_from((1, 1, 2))
-_GROUPS = st.sampled_from((1, 1, 2, 3))
-_BATCHES = st.sampled_from((1, 1, 2))
-_BOOLEANS = st.booleans()
-_CROWDS = st.sampled_from((*(1,) * 7, CROWD))
+# Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it. For the
+# same reason what goes together is one draw: the search spends a millisecond or two on a case, besides running it.
 _sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
 _index_below = functools.lru_cache(maxsize=None)(lambda extent: st.integers(0, extent - 1))
+
+_BATCH_KV_HEADS_GROUP = tuple(
+    sorted(itertools.product((1, 1, 2), (1, 1, 2), (1, 1, 2, 3)), key=lambda c: (math.prod(c), c))
+)
+_CROWDS = ((CROWD, 1, 1), (1, 1, CROWD), (5, 2, 2))
 
 
 @st.composite
@@ -136,11 +138,9 @@ def _problems(
 ) -> Problem:
     build = draw(of_builds)
     row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
-    kv_heads = draw(_KV_HEADS)
-    group = draw(_GROUPS)
-    batch = draw(_BATCHES)
-    if row_tiles * key_tiles == 1:
-        batch *= draw(_CROWDS)
+    crowds = _CROWDS if row_tiles * key_tiles == 1 else ()
+    batch, kv_heads, group = draw(_sampled(_BATCH_KV_HEADS_GROUP + crowds))
+    causal, scale = draw(_sampled(tuple(itertools.product((False, True), scales))))
     return Problem(
         batch=batch,
         heads=kv_heads * group,
@@ -149,8 +149,8 @@ def _problems(
         kv_len=(key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys)),
         head_dim=build.head_dim,
         dtype=build.dtype,
-        causal=draw(_BOOLEANS),
-        scale=draw(_sampled(scales)),
+        causal=causal,
+        scale=scale,
     )
 
 
@@ -164,9 +164,13 @@ def _tilings(most_tiles: int) -> tuple[tuple[int, int], ...]:
 
 @functools.cache
 def _last_tile(size: int) -> st.SearchStrategy[int]:
-    """How full the last tile is: one more than a tile, a whole one, one less, a prime, anything."""
-    edges = dict.fromkeys(n for n in (1, size, size - 1, _largest_prime_below(size - 1), 2) if 1 <= n <= size)
-    return st.one_of(st.sampled_from(tuple(edges)), st.integers(1, size))
+    """How full the last tile is: barely, wholly, one less, a prime; or, as often as one of these, anything."""
+    edges = [n for n in (1, size, size - 1, _largest_prime_below(size - 1), 2) if 1 <= n <= size]
+    return st.sampled_from((*edges * math.ceil(size / EDGES_TO_ANY), *range(1, size + 1)))
+
+
+EDGES_TO_ANY = 2
+"""Each of the few edges of a tile is drawn half as often as all other fillings together."""
 
 
 def _largest_prime_below(limit: int) -> int:
@@ -184,11 +188,11 @@ def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
 def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
     array = draw(_sampled(("V", "K", "Q")))
     shape = problem.q_shape if array == "Q" else problem.kv_shape
-    where = (draw(_index_below(extent)) for extent in shape)
+    batch, head, row, column = (draw(_index_below(extent)) for extent in shape)
     values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
     # Behind a causal mask a NaN must not reach the rows that do not see it; without one it hides all else.
     nans = len(values) if problem.causal and array != "Q" else 1
-    return Edit(array, *where, value=draw(_sampled(values + (math.nan,) * nans)))
+    return Edit(array, batch, head, row, column, draw(_sampled(values + (math.nan,) * nans)))
 
 
 @functools.cache

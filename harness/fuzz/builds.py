@@ -1,4 +1,4 @@
-"""What kernels of a variant are compiled for in a campaign: the builds that it takes, with the tiles that it declares."""
+"""What a variant's kernels are compiled for in a campaign: the builds that it takes, with the tiles it declares."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
 
 
 def _plain_problem(build: Build) -> Problem:
-    return Problem(
-        heads=1, q_len=PLAIN_LENGTH, kv_len=PLAIN_LENGTH, head_dim=build.head_dim, dtype=build.dtype
-    )
+    return Problem(heads=1, q_len=PLAIN_LENGTH, kv_len=PLAIN_LENGTH, head_dim=build.head_dim, dtype=build.dtype)
 
 
 def _is_taken(variant: Variant, build: Build) -> bool:

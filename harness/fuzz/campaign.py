@@ -23,7 +23,7 @@ from harness.fuzz.database import FailureDatabase
 from harness.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.fuzz.isolation import Worker
 from harness.fuzz.rounds import rounds
-from harness.fuzz.simplification import Builds, simplify
+from harness.fuzz.simplification import Builds, enlarged, simplify
 from harness.fuzz.worker import Load, Machine
 from harness.inputs import REGIMES
 from harness.measure.properties import PROPERTIES
@@ -67,6 +67,10 @@ class CampaignSettings:
     """Folder of past failures of this variant, which are tried first; None: none are kept."""
 
 
+EMULATOR, USUAL = Machine(), CampaignSettings()
+"""What campaigns have unless told otherwise."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """What a campaign found, shrunk."""
@@ -81,6 +85,10 @@ class Failure:
     """The one that was drawn."""
     first_finding: Finding
     """What was wrong with that."""
+    larger_case: Case
+    """One that is not small at all and fails in the same way: there the pattern of the mistake has room to show."""
+    larger_finding: Finding
+    """What is wrong with that."""
     examples: int
     """How many were drawn up to that one."""
     shrinking: int
@@ -126,8 +134,8 @@ class CampaignResult:
 def run_campaign(
     name: str,
     load: Load,
-    machine: Machine = Machine(),  # noqa: B008  (frozen)
-    how: CampaignSettings = CampaignSettings(),  # noqa: B008
+    machine: Machine = EMULATOR,
+    how: CampaignSettings = USUAL,
     progress: Progress = _ignore,
 ) -> CampaignResult:
     """Search for a case that breaks the variant that `load` makes, and shrink it.
@@ -147,7 +155,7 @@ def run_campaign(
             return campaign.result("error", str(error))
 
 
-def replay(case: Case, load: Load, machine: Machine = Machine(), case_seconds: float = 60.0) -> Answer:  # noqa: B008
+def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: float = 60.0) -> Answer:
     """One case once more, in a worker process. Raises `UsageError` for a regime or property that does not exist."""
     if case.regime not in REGIMES:
         raise UsageError(f"no regime {case.regime!r}; there are {', '.join(REGIMES)}")
@@ -189,7 +197,7 @@ class _Campaign:
     smallest: tuple[Case, Finding] | None = None
     found_at: float | None = None
     found_after: int = 0
-    sizes: Builds = Builds(())  # noqa: RUF009  (frozen)
+    sizes: Builds = field(default_factory=lambda: Builds(()))
     remembering: bool = False
     remembered: bool = False
 
@@ -338,12 +346,18 @@ class _Campaign:
         case, finding = self.smallest
         self.worker.end()
         again = self.worker.ask(case)
+        larger = enlarged(case, self.sizes)
+        enlarged_finding = self.worker.ask(larger).finding
+        if enlarged_finding is None or enlarged_finding.kind != finding.kind:
+            larger, enlarged_finding = self.first
         return Failure(
             case=case,
             finding=finding,
             tiles=self.sizes.of(case).tiles(case.problem),
             first_case=self.first[0],
             first_finding=self.first[1],
+            larger_case=larger,
+            larger_finding=enlarged_finding,
             examples=self.found_after,
             shrinking=len(self.answers) - self.found_after,
             repeatable=again.finding is not None and again.finding.kind == finding.kind,

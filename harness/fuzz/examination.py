@@ -10,6 +10,7 @@ from harness.case import Case
 from harness.errors import CompileError, KernelFault, PlanError, SandboxError, UnsupportedProblem, UsageError
 from harness.exception_place import where_and_what
 from harness.executors import Executor
+from harness.fuzz.builds import ROWS
 from harness.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN, SUSPICIOUS, WRONG_ANSWER, WRONG_LSE, Answer, Finding
 from harness.fuzz.pattern import describe_pattern
 from harness.measure.accuracy import Accuracy, measure_accuracy, untouched
@@ -18,8 +19,8 @@ from harness.measure.properties import PROPERTIES, Arrays, Trial
 from harness.oracle import attention
 from harness.planning import make_plan
 from harness.problem import Problem
-from harness.tile_choice import parse_tile, with_tile
-from harness.variant import Numerics, Variant
+from harness.tile_choice import parse_tile, tile_of, with_tile
+from harness.variant import Variant
 
 
 def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
@@ -38,7 +39,7 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
 
     try:
         outputs = run(case.problem, inputs)
-        answer = _hold(case.problem, inputs, outputs, variant.numerics)
+        answer = _hold(case.problem, inputs, outputs, variant)
         if answer.finding is None and case.check is not None:
             trial = Trial(case.problem, inputs, outputs, run, variant.numerics)
             reason = PROPERTIES[case.check].violation(trial)
@@ -61,10 +62,10 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
         return Answer(Finding(ERROR, where_and_what(error)))
 
 
-def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, numerics: Numerics) -> Answer:
+def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, variant: Variant) -> Answer:
     """Against the oracle."""
     reference = attention(problem, inputs)
-    budget = error_budget(problem, inputs, reference, numerics)
+    budget = error_budget(problem, inputs, reference, variant.numerics)
     accuracy = measure_accuracy(outputs, reference, budget)
     ratio = _worse(accuracy.error_over_budget, accuracy.lse_error_over_budget)
     if accuracy.suspicious:
@@ -77,7 +78,10 @@ def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, numerics: Numerics)
     output = outputs[first.output]
     wrong = accuracy.wrong[first.output]
     answer = reference.O if first.output == "O" else reference.lse
-    pattern = describe_pattern(problem, first.output, output.astype(np.float64), answer, wrong, untouched(output))
+    tile = tile_of(variant, problem) or {}
+    pattern = describe_pattern(
+        problem, first.output, output.astype(np.float64), answer, wrong, untouched(output), tile.get(ROWS)
+    )
     kind = WRONG_ANSWER if first.output == "O" else WRONG_LSE
     return Answer(Finding(kind, reason, first, int(wrong.sum()), wrong.size, pattern), error_over_budget=ratio)
 

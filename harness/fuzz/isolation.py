@@ -59,7 +59,10 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=serve, args=(theirs, self._load, self._machine, self.builds, self._log), name="fuzz worker", daemon=True
+            target=serve,
+            args=(theirs, self._load, self._machine, self.builds, self._log),
+            name="fuzz worker",
+            daemon=True,
         )
         self._process.start()
         self.started += 1
@@ -92,7 +95,10 @@ class Worker:
         if not self._waited(seconds):
             self.end()
             return Answer(
-                Finding(TIMEOUT, f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other")
+                Finding(
+                    TIMEOUT,
+                    f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other",
+                )
             )
         try:
             answer = self._connection.recv()
@@ -130,5 +136,7 @@ class Worker:
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 how = f"signal {signal.Signals(-code).name}"
-        words = " ".join(self._log.read_text(errors="backslashreplace")[-LAST_WORDS:].split()) if self._log.exists() else ""
+        words = (
+            " ".join(self._log.read_text(errors="backslashreplace")[-LAST_WORDS:].split()) if self._log.exists() else ""
+        )
         return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")

@@ -72,16 +72,18 @@ def _told(result: CampaignResult, options: Sequence[str], markdown: bool) -> str
     failure = result.failure
     if failure is None:
         return f"{result.variant}: {result.verdict}: {result.reason}"
-    found = "in a failure of an earlier campaign" if failure.remembered else f"after {failure.examples:,} examples"
+    found = "in a failure of an earlier campaign" if failure.remembered else f"at example {failure.examples:,}"
     lines = [
         ("smallest", _case_line(failure.case)),
         ("it takes", ", ".join(_takes(failure)) or "nothing out of the ordinary"),
         *_finding_lines(failure.finding),
     ]
-    if failure.first_finding.pattern not in (None, failure.finding.pattern):
-        lines += [("as drawn", _case_line(failure.first_case)), ("looked like", str(failure.first_finding.pattern))]
+    if failure.larger_finding.pattern not in (None, failure.finding.pattern):
+        lines += [("larger", _case_line(failure.larger_case)), ("looks like", str(failure.larger_finding.pattern))]
     if not failure.repeatable:
-        lines.append(("beware", "in a fresh process it did not fail the same way again: it depends on chance or on time"))
+        lines.append(
+            ("beware", "in a fresh process it did not fail the same way again: it depends on chance or on time")
+        )
     lines.append(("replay", replay_command(result.variant, failure.case, options)))
     headline = (
         f"{result.variant}: {failure.finding.kind}, found {found}, "
@@ -132,7 +134,9 @@ def _takes(failure: Failure) -> list[str]:
         takes.append(f"batch {problem.batch}")
     if problem.heads > 1:
         grouped = problem.kv_heads != problem.heads
-        takes.append(f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads")
+        takes.append(
+            f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads"
+        )
     if problem.causal:
         blind = problem.q_len > problem.kv_len
         takes.append("a causal mask" + (", rows that see no key" if blind else ""))
@@ -180,6 +184,8 @@ def _failure_object(failure: Failure) -> dict[str, Any]:
         **_finding_fields(failure.finding),
         "first_case": json.loads(failure.first_case.to_json()),
         "first": _finding_fields(failure.first_finding),
+        "larger_case": json.loads(failure.larger_case.to_json()),
+        "larger": _finding_fields(failure.larger_finding),
         "shrinking": failure.shrinking,
         "repeatable": failure.repeatable,
         "remembered": failure.remembered,

@@ -94,6 +94,20 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield dataclasses.replace(case, seed=seed)
 
 
+def enlarged(case: Case, builds: Builds) -> Case:
+    """The same inputs in a problem where a pattern has room: two tiles of rows, three of keys, several heads."""
+    build = builds.of(case)
+    kv_heads = max(2, case.problem.kv_heads_count)
+    return _changed(
+        case,
+        batch=max(2, case.problem.batch),
+        heads=kv_heads * case.problem.group,
+        kv_heads=kv_heads,
+        q_len=max(case.problem.q_len, 2 * build.tile_rows - build.tile_rows // 3),
+        kv_len=max(case.problem.kv_len, 3 * build.tile_keys - build.tile_keys // 3),
+    )
+
+
 def _fewer_tiles(case: Case, build: Build) -> Iterator[Case]:
     p = case.problem
     row_tiles, key_tiles = build.tiles(p)
