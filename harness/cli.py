@@ -17,9 +17,8 @@ from harness.file_replacement import replace_files, require_writable
 from harness.problem import Problem
 
 if TYPE_CHECKING:
-    from harness.executors import Device, Executor
+    from harness.executors import Device, Executor, Sanitizer
     from harness.progress import Progress
-    from harness.sanitize import Sanitizer
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
 

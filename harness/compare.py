@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.errors import KernelFault, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
-from harness.executors import Device, Execution, Executor
+from harness.executors import Device, Execution, Executor, Sanitizer
 from harness.finding import Finding
 from harness.inputs import draw_inputs
 from harness.measure.accuracy import Accuracy, measure_accuracy
@@ -21,7 +21,6 @@ from harness.outcome import Comparison, Row
 from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
-from harness.sanitize import Sanitizer
 from harness.variant import Plan, Variant
 
 COUNT_MODES = ("auto", "always", "never")
