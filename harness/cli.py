@@ -22,10 +22,9 @@ from harness.problem import Problem
 if TYPE_CHECKING:
     from harness.bench import BenchResult
     from harness.effort import Effort
-    from harness.executors import Device, Executor
+    from harness.executors import Device, Executor, Sanitizer
     from harness.fuzz.worker import Machine
     from harness.progress import Progress
-    from harness.sanitize import Sanitizer
     from harness.sweep import Sweep
     from harness.variant import Variant
 
