@@ -12,7 +12,7 @@ from attention_model import NUMERICS, online_softmax
 from harness.inputs import NUMPY_DTYPES, REGIMES, draw_inputs
 from harness.measure.accuracy import Accuracy, measure_accuracy
 from harness.measure.error_budget import Budget, error_budget
-from harness.measure.rounding import U, Roundings
+from harness.measure.rounding import Roundings, U
 from harness.oracle import Reference, attention
 from harness.problem import Problem
 from harness.variant import Numerics

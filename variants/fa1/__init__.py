@@ -45,6 +45,7 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
 NUMERICS = Numerics(
     scores="float32", weights="float32", functions="accurate", sums="nearest", one_score=True, divides_last=False
 )
+"""Nothing is rounded to 16 bits before fa1_round; O is divided anew at every step."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
