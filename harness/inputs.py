@@ -187,10 +187,10 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Arra
     for head in np.ndindex(problem.kv_shape[:2]):
         key = problem.kv_len - 1 - rng.integers(max(1, problem.kv_len // 4))
         poison_v, poison_k = rng.choice(poisons, 2)
-        v[(*head, key, rng.integers(problem.head_dim))] = poison_v
+        v[head][key, rng.integers(problem.head_dim)] = poison_v
         if problem.causal:
             # Nearly all rows are blind to it. Where they are not, all of them would lose all columns.
-            k[(*head, key, rng.integers(problem.head_dim))] = poison_k
+            k[head][key, rng.integers(problem.head_dim)] = poison_k
     return q, k, v
 
 

@@ -48,7 +48,8 @@ class Block:
     @property
     def keys_seen(self) -> npt.NDArray[np.int64]:
         """(rows,): how many keys each row sees."""
-        return np.count_nonzero(self.visible, axis=1)
+        seen: npt.NDArray[np.int64] = np.count_nonzero(self.visible, axis=1)
+        return seen
 
     def largest_scores(self) -> Float64Array:
         """(b, h, rows): the maximum, NaN where a visible score is NaN, 0 where the row sees nothing."""

@@ -148,8 +148,8 @@ class Numerics:
     weights: str = "problem"
     """The same for P, as V is multiplied by it. The denominator may be summed from P before that rounding."""
     functions: str = "fast"
-    """`accurate`: CUDA's or libdevice's own expf (of S - m, so that the maximum itself gets weight 1), logf and division.
-    `fast`: ex2.approx, __expf, __logf, approximate division, log2 e folded into the scale."""
+    """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
+    them. `fast`: ex2.approx, __expf, __logf, approximate division, log2 e folded into the scale."""
     sums: str = "truncated"
     """`nearest`: every addition rounds to nearest, or is a fused multiply-add. `truncated`: tensor cores cut off."""
     one_score: bool = False

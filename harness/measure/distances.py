@@ -25,7 +25,7 @@ class Distances:
 
     @classmethod
     def of(cls, v: npt.NDArray[np.float64], o: npt.NDArray[np.float64]) -> Distances:
-        """`v` is (b, h, keys, d) and finite, `o` is (b, h, rows, d), both of moderate size: squares must not overflow."""
+        """`v` is (b, h, keys, d) and finite, `o` is (b, h, rows, d), both of a size whose squares do not overflow."""
         centre = v.mean(axis=-2, keepdims=True)
         x = (v - centre).astype(np.float32)
         ones = np.ones((*x.shape[:-1], 1), np.float32)
@@ -43,16 +43,20 @@ class Distances:
         sums = weights @ self.moments
         total = sums[..., 2 * d : 2 * d + 1]
         squared = self._squared(sums[..., :d], sums[..., d : 2 * d], total)
-        return np.minimum(np.sqrt(squared * total), sums[..., 2 * d + 1 :] + np.abs(self.y) * total)
+        smaller: Array = np.minimum(np.sqrt(squared * total), sums[..., 2 * d + 1 :] + np.abs(self.y) * total)
+        return smaller
 
     def farthest(self) -> Array:
-        """Max |v_j - o| over all keys, also those that a row does not see."""
+        """The largest |v_j - o| over all keys, also those that a row does not see."""
         d = self.y.shape[-1]
         x = self.moments[..., d : 2 * d]
-        return np.maximum(x.max(axis=-2, keepdims=True) - self.y, self.y - x.min(axis=-2, keepdims=True))
+        above, below = x.max(axis=-2, keepdims=True) - self.y, self.y - x.min(axis=-2, keepdims=True)
+        farthest: Array = np.maximum(above, below)
+        return farthest
 
     def _squared(self, xx: Array, x: Array, total: Array) -> Array:
         # An answer is a mean of values, so y^2 is at most the largest x^2.
         largest = self.moments[..., : self.y.shape[-1]].max(axis=-2, keepdims=True)
         sums = xx + self.y * (self.y * total - 2 * x)
-        return np.maximum(sums, np.float32(0)) + np.float32(2.0**-20) * largest * total
+        squared: Array = np.maximum(sums, np.float32(0)) + np.float32(2.0**-20) * largest * total
+        return squared

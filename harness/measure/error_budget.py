@@ -1,4 +1,66 @@
-"""PLACEHOLDER"""
+"""How far off may a correct kernel be on these very inputs? Two limits for every output element, derived here.
+
+Notation: s_j = tau q.k_j, m = max s, p = softmax(s), o = sum p_j v_j, in exact arithmetic from the stored inputs; n
+keys are seen; u = 2^-24. How large single roundings are, and what a variant may declare of them, is in `rounding`.
+
+**What a kernel computes.** Whatever its loops, it ends with
+
+    o^ = sum p_j exp(c_j + a_j) v_j / sum p_j exp(c_j + b_j)                                                     (1)
+
+c_j is the error of the score that both sums see, a_j and b_j are what each sum does for itself:
+
+    |c_j| <= sigma_j + stored_j
+        sigma_j = (d + 2) u |tau| sum_i |q_i k_ji|      d products and sums in any order, with or without fused
+                                                        multiply-add; the scale's own rounding, and its product
+        stored_j = u_16 (|s_j| + sigma_j)               where S is stored in 16 bits
+    |a_j|, |b_j| <= u (m - s_j + |c_j| + max |c|)       the arguments of exponentials, rounded
+        + 4u + n 5u                                     the exponential; rescaling at every key: exponential, product
+        + n u                                           a sum over n keys in any order
+    |a_j| also <= ... + 2u                              1 / l, and its product
+
+and P's own rounding where it is stored. What all weights have in common cancels in (1): any number may be subtracted
+from the scores, so the error of the computed maximum is none. The arguments of all exponentials that a key's weight
+meets (its own, then one per rise of the running maximum) add up to its computed distance from the maximum, whatever
+the tiles: that is why one term in m - s_j is enough for any loop order. Factors (1 + delta)^k are written as exp(k u)
+(Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner products in
+any order); `SLACK` covers the difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j.
+
+**Proved.** sum p_j (v_j - o) = 0, hence, with x_j = |c_j| + |a_j| and y_j = |a_j| + |b_j|,
+
+    o^ - o = (sum p_j (e^(c_j + a_j) - 1) (v_j - o) + o sum p_j e^c_j (e^a_j - e^b_j)) / sum p_j e^(c_j + b_j)
+    B = (sum p_j (e^x_j - 1) |v_j - o| + |o| sum p_j e^x_j y_j) exp(sum p_j (|c_j| + |b_j|))                     (2)
+
+for 1 / sum p_j e^-z_j <= exp(sum p_j z_j), since e^-z is convex (Jensen). So an error that keys share moves O only as
+far as their values differ. P's rounding adds min(p_j, max(u_16 p_j, step)) e^x_j to either sum's weights. However
+unsure the scores, weights that add up to 1 give a mean of values, so O is also no further off than the farthest value
+is from o, and expm1(max y + u_16) max |v| besides, for what the two sums do not have in common. At last come underflow
+(absolute) and the rounding of the output.
+
+lse = m + log(sum): subtracting any number is exact, so log sum p_j e^(x_j) bounds it either way, and no more than
+max x_j; the logarithm and its sum follow.
+
+**Expected.** Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41,
+A2815: take roundings for independent, of mean zero, at most u. Then, by Hoeffding's inequality,
+
+    |sum_k w_k delta_k| <= lambda u sqrt(sum_k w_k^2)   with probability 1 - 2 exp(-lambda^2 / 2) at least,      (3)
+
+which turns n u into lambda sqrt(n) u. Roundings do not sit at +-u: spread evenly they have a standard deviation of
+u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used thrice:
+
+    in a sum of x_k      weights are its partial sums. Met in random order their squares are on average at most
+                         (sum x)^2 + sum x^2: this stands in place of (sum |x|)^2 (see also Higham and Mary 2020,
+                         "Sharper probabilistic backward error analysis", SIAM J. Sci. Comput. 42, A3427)
+    over keys            each key has errors of its own: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2)
+    over P's roundings   the same; but equal weights are rounded alike, so what they do to |o| stays a plain sum
+
+It does not hold for tensor cores, which cut off in one direction (n u then stays), nor where all products of q.k are
+equal: then each addition to the same binade repeats its rounding. lse has no differences that cancel, and keys that
+are equal share their errors: there, what (3) gives for a key is added up plainly. A kernel that goes beyond is
+suspicious and not proved wrong: inputs can conspire, in particular values that follow the scores.
+
+**Exact**, where a kernel has no choice, and the rows of which nothing is promised: see `exact_answers`. Rows whose
+answer is not finite have no budget but a contract: see `measure_accuracy`.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +119,9 @@ def error_budget(
             rows = _Rows.of(problem, block, reference, numerics)
             stored = _Stored.of(block, reference, rows)
             O_error, log_error = _proved(rows)
-            O[at], lse[at] = stored.O(O_error), stored.lse(log_error)
+            O[at], lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
             O_error, log_error = _expected(rows)
-            expected_O[at], expected_lse[at] = stored.O(O_error), stored.lse(log_error)
+            expected_O[at], expected_lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
 
             O[at][nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)] = 0.0
             open_O, open_lse = nothing_promised(problem, block, np.abs(reference.O[at]) + O[at], numerics)
@@ -193,7 +255,7 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     """The same as if roundings were random."""
     r, p, n = rows.rounding, rows.p, rows.n
     sums = r.expected_sum(n)
-    exp_error = (r.argument + U) * np.minimum(rows.below, LARGEST_ARGUMENT) + r.exp
+    exp_error: Array = (r.argument + U) * np.minimum(rows.below, LARGEST_ARGUMENT) + r.exp
     if r.frame:
         exp_error += r.frame * (rows.s + rows.m)
     variance = np.square(rows.expected_dot) + np.square(LAMBDA * exp_error)
@@ -204,8 +266,9 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     total = _sum(weight_error)
 
     squares = np.square(weight_error)
-    separate = exp_error if rows.one_score else exp_error + rows.expected_dot
-    separate = 2 * _sum(p * separate) + 2 * sums + LAMBDA * U * np.sqrt(2 * n) + r.division
+    each = exp_error if rows.one_score else exp_error + rows.expected_dot
+    products = 2 * LAMBDA * U * np.sqrt(n)  # of rescaling, in both sums
+    separate: Array = 2 * _sum(p * each) + 2 * sums + products + r.division
     if r.weights:
         rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
         squares += np.square(LAMBDA * rounded * factor)
@@ -247,7 +310,7 @@ class _Stored:
     def of(cls, block: Block, reference: Reference, rows: _Rows) -> _Stored:
         return cls(rows, reference.O[block.where], reference.lse[block.where])
 
-    def O(self, error: Array) -> Float64Array:
+    def of_O(self, error: Array) -> Float64Array:
         """Of O, from its error in units of V."""
         r, n, o = self.rows.rounding, self.rows.n, np.abs(self.answer)
         # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
@@ -257,7 +320,7 @@ class _Stored:
         total[..., n[:, 0] == 0, :] = 0.0
         return total
 
-    def lse(self, error: Array) -> Float64Array:
+    def of_lse(self, error: Array) -> Float64Array:
         """Of lse, from the error of log(sum exp)."""
         r, n, m = self.rows.rounding, self.rows.n[:, 0], self.rows.m[..., 0]
         total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute

@@ -77,9 +77,10 @@ def _mark_even_weights(exact: Mask, problem: Problem, block: Block) -> None:
 def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, numerics: Numerics) -> tuple[Mask, Mask]:
     """Where a right kernel may overflow, and what comes out may be anything: masks for O and for lse.
 
-    A score may leave the dtype that it is stored in, or float32 on the way; all scores of a row may be -inf, which some
-    kernels take for a row that sees nothing; a key whose score is -inf may have a value that is not finite; a sum over V that is not divided yet may leave float32; and O its dtype.
-    `largest_O` is (b, h, rows, d): the answer's magnitude with its budget.
+    A score may leave the dtype that it is stored in, or float32 on the way. A sum over V that is not divided yet may
+    leave float32, and O its dtype. And where a score is -inf, some kernels take the key for one that is not seen: all
+    keys of a row may be such, or the value of one of them not finite. `largest_O` is (b, h, rows, d): the answer's
+    magnitude with its budget.
     """
     largest = LARGEST["float32"] / 4  # log2 e is folded in somewhere
     tau, n = max(abs(problem.tau), 1.0), block.keys_seen

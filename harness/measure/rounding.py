@@ -1,10 +1,11 @@
 """How large a single rounding of a kernel is, from what its variant declares. In all of it, u = 2^-24.
 
 Sources: IEEE 754 for additions, products and fused multiply-adds. The CUDA C++ Programming Guide, section on
-mathematical functions, for the largest errors of functions, in ulp, one of which is at most 2u of the value: expf 2,
-logf 1, __expf 2 + floor(|1.173 x|), __logf 2^-21.41 absolute near 1, __fdividef 2; for ex2.approx and rcp.approx, 2 and
-1, the PTX manual. Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
-Science 7:e330: tensor cores align what they add to the largest and truncate, so an addition is off by up to 2u.
+mathematical functions, for the largest errors of functions in ulp, one of which is at most 2u of the value: expf 2,
+logf 1, division 0, __expf 2 + floor(|1.173 x|), __logf 2^-21.41 absolute near 1, __fdividef 2; for ex2.approx and
+rcp.approx, 2 and 1, the PTX manual. These are found by testing, as the guide says: what is proved, is proved given
+them. Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science
+7:e330: tensor cores align what they add to the largest and truncate, so an addition is off by up to 2u.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from harness.problem import Problem
 from harness.variant import Numerics
 
-Float64Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float32]
 
 U = 2.0**-24
 """Unit roundoff of float32, in which every kernel accumulates."""
@@ -102,6 +103,7 @@ class Roundings:
             log_absolute=2.0**-21 if fast else 0.0,
         )
 
-    def expected_sum(self, terms: Float64Array) -> Float64Array:
-        """What `terms` roundings in a sum are expected to come to, relative to its largest partial sum."""
-        return self.addition * (np.minimum(LAMBDA * np.sqrt(terms), terms) if self.random else terms)
+    def expected_sum(self, terms: Array) -> Array:
+        """What `terms` roundings in a sum are expected to come to, relative to its partial sums."""
+        steps: Array = np.minimum(LAMBDA * np.sqrt(terms), terms) if self.random else terms
+        return self.addition * steps

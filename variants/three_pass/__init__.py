@@ -36,6 +36,7 @@ ON_CHIP = SHARED_BYTES // SOFTMAX_ROWS // FLOAT32_BYTES
 NUMERICS = Numerics(
     scores="problem", weights="problem", functions="fast", sums="nearest", one_score=True, divides_last=True
 )
+"""S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:

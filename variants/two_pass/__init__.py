@@ -26,6 +26,7 @@ from variants._tiles.space import P_floats, rows_floats, tile_space
 NUMERICS = Numerics(
     scores="float32", weights="float32", functions="fast", sums="nearest", one_score=True, divides_last=True
 )
+"""Nothing is rounded to 16 bits before O; sweep two computes the scores with the code of sweep one."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
