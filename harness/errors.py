@@ -55,3 +55,7 @@ class KernelFault(SandboxError):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class CountersUnavailable(SandboxError):
+    """Nsight Compute could not read the GPU's counters. The message is one line that says why, and what would help."""

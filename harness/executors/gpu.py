@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -40,7 +40,7 @@ class GpuExecutor:
     device: Device
 
     def __init__(self, timed: bool = True) -> None:
-        """`timed` False: each plan runs once, and `time_ms` is None. That is what a profiler wants to see."""
+        """`timed` False: each plan runs once, and `time_ms` is None. Its launches are what a profiler may look at."""
         self._timed = timed
         try:
             import cupy
@@ -101,16 +101,27 @@ class GpuExecutor:
         fresh = [arrays[name] for name in arrays if name not in ("Q", "K", "V")]
         calls = [self._prepare(launch, arrays) for launch in plan.launches]
         self._poison(fresh)
-        for launch, call in zip(plan.launches, calls, strict=True):
-            with self._faults_named(launch.kernel_name):
-                call()
-                # CUDA reports a fault at some later call; waiting here pins it to this launch.
-                self._stream.synchronize()
+        with nullcontext() if self._timed else self._shown_to_profilers():
+            for launch, call in zip(plan.launches, calls, strict=True):
+                with self._faults_named(launch.kernel_name):
+                    call()
+                    # CUDA reports a fault at some later call; waiting here pins it to this launch.
+                    self._stream.synchronize()
         outputs = {name: self._download(arrays[name], buffers[name]) for name in ("O", "lse") if name in buffers}
         if not self._timed:
             return outputs, None
         with self._faults_named(", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))):
             return outputs, self._time(calls, fresh)
+
+    @contextmanager
+    def _shown_to_profilers(self) -> Iterator[None]:
+        """Between cudaProfilerStart and cudaProfilerStop; what filled the buffers is over. No profiler, no effect."""
+        self._stream.synchronize()
+        self._cupy.cuda.runtime.profilerStart()
+        try:
+            yield
+        finally:
+            self._cupy.cuda.runtime.profilerStop()
 
     @contextmanager
     def _using_pool(self) -> Iterator[None]:
