@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import os
 import sys
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from harness.arguments import build_parser, problem_of, problem_with
 from harness.discovery import Discovery, discover
-from harness.errors import SandboxError, UsageError
+from harness.errors import CountersUnavailable, SandboxError, UsageError
 from harness.file_replacement import replace_files, require_writable
 from harness.problem import Problem
 
 if TYPE_CHECKING:
     from harness.executors import Device, Executor
     from harness.progress import Progress
+    from harness.traffic_account import HardwareTraffic
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
 
@@ -149,15 +151,32 @@ def _traffic(arguments: argparse.Namespace) -> int:
 
     problem = problem_of(arguments)
     _check_output(arguments.output)
+    _require_gpu(arguments)
     variant = _discover(arguments).registry.get(arguments.variant)
-    with progress_bar(1) as progress:
+    with progress_bar(2 if arguments.device == "gpu" else 1) as progress:
         executor = _emulator(arguments, progress, _counted_arch(arguments), count_shared=arguments.lines)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
+        if arguments.device == "gpu":
+            progress.step(f"{variant.name} under ncu")
+            account = dataclasses.replace(account, hardware=_hardware(arguments, problem))
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
     _publish(arguments, render_traffic(TrafficReport(account, bound, arguments.lines), arguments.format))
     return PASSED
+
+
+def _hardware(arguments: argparse.Namespace, problem: Problem) -> HardwareTraffic | None:
+    """What the GPU's counters say. Where they cannot be read, a warning, and what was counted has to do."""
+    from harness.executors.gpu import GpuExecutor
+    from harness.hardware_counters import Run, measure_hardware
+
+    run = Run(arguments.variant, problem, arguments.regime, arguments.seed)
+    try:
+        return measure_hardware(run, GpuExecutor().device, arguments.plugin)
+    except CountersUnavailable as error:
+        print(f"harness: warning: no hardware counters: {error}", file=sys.stderr)
+        return None
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -170,6 +189,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     if arguments.lines:
         raise UsageError("--lines shows one problem; leave out --sweep")
+    if arguments.device == "gpu":
+        raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
     sweep = parse_sweep(arguments.sweep)
@@ -251,11 +272,16 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
         return _emulator(arguments, progress)
     from harness.executors.gpu import GpuExecutor
 
-    if GpuExecutor.available():
-        return GpuExecutor()
-    if arguments.device == "gpu":
+    _require_gpu(arguments)
+    return GpuExecutor() if GpuExecutor.available() else _emulator(arguments, progress)
+
+
+def _require_gpu(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` where --device gpu asks for a GPU that is not there."""
+    from harness.executors.gpu import GpuExecutor
+
+    if arguments.device == "gpu" and not GpuExecutor.available():
         raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
-    return _emulator(arguments, progress)
 
 
 def _emulator(

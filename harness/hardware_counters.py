@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.errors import CountersUnavailable
-from harness.measure.nsight_compute import Counters, Replay, read_counters
+from harness.executors import Device
+from harness.measure.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, read_counters
 from harness.problem import Problem
+from harness.traffic_account import HardwareLaunch, HardwareTraffic, Level
 
 _ROOT = Path(__file__).resolve().parents[1]
 """Where `harness` can be imported from."""
@@ -27,10 +29,27 @@ class Run:
     seed: int = 0
 
 
+def measure_hardware(run: Run, device: Device, plugins: Sequence[Path] = ()) -> HardwareTraffic:
+    """Bytes at the levels that hardware knows, of one variant on `device`, the GPU of this process.
+
+    Raises `CountersUnavailable` as `profile` does.
+    """
+    (counters,) = profile([run], TRAFFIC_METRICS, plugins)
+    return HardwareTraffic(device, tuple(HardwareLaunch(one.name, _levels(one)) for one in counters))
+
+
+def _levels(counters: Counters) -> tuple[Level, ...]:
+    levels = []
+    for name, metrics in LEVEL_METRICS.items():
+        counts = counters.total(metrics.read), counters.total(metrics.written)
+        levels.append(Level(name, *(None if count is None else count * metrics.unit_bytes for count in counts)))
+    return tuple(levels)
+
+
 def profile(
     runs: Sequence[Run], metrics: Sequence[str], plugins: Sequence[Path] = (), replay: Replay = Replay.LAUNCH
 ) -> list[tuple[Counters, ...]]:
-    """The counters of each run: one per launch of its plan, or one in all for `Replay.PLAN`.
+    """The counters of each run: one per launch of its plan, or one in all for `Replay.PLAN`; by the plan's own names.
 
     Raises `CountersUnavailable` where ncu is missing, may not read counters, or a run fails under it.
     """
@@ -67,10 +86,14 @@ def _by_run(counters: list[Counters], kernels: list[list[str]], replay: Replay) 
     sizes = [1 if replay is Replay.PLAN else len(names) for names in kernels]
     if len(counters) != sum(sizes):
         raise CountersUnavailable(f"ncu has counters of {len(counters)} launches where {sum(sizes)} were run")
-    found, rest = [], iter(counters)
-    for names, size in zip(kernels, sizes):
-        found.append(tuple(next(rest) for _ in range(size)))
-        for name, one in zip(names, found[-1]):
-            if replay is Replay.LAUNCH and name not in one.name:
-                raise CountersUnavailable(f"ncu has counters of kernel {one.name} where {name} was run")
-    return found
+    if replay is Replay.LAUNCH:
+        counters = [_named(one, name) for one, name in zip(counters, (name for names in kernels for name in names))]
+    rest = iter(counters)
+    return [tuple(next(rest) for _ in range(size)) for size in sizes]
+
+
+def _named(counters: Counters, kernel: str) -> Counters:
+    # ncu writes what the compiler made of a name: arguments in C++, and much more around it from Numba.
+    if kernel not in counters.name:
+        raise CountersUnavailable(f"ncu has counters of kernel {counters.name} where {kernel} was run")
+    return Counters(kernel, counters.values)

@@ -114,10 +114,12 @@ def read_counters(
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch, "counters.csv")
         command = [ncu, "--csv", "--print-units", "base", "--log-file", str(log), "--clock-control", "none"]
-        command += ["--cache-control", "all", "--replay-mode", replay.value, "--profile-from-start", "off"]
+        command += ["--cache-control", "all", "--replay-mode", replay.value, "--target-processes", "all"]
+        if replay is Replay.LAUNCH:  # ranges begin with cudaProfilerStart anyway
+            command += ["--profile-from-start", "off"]
+        command += ["--metrics", ",".join(metrics), *program]
         # ncu takes a lock in TMPDIR, which another user's ncu may have left there.
         environment = {**os.environ, "TMPDIR": scratch}
-        command += ["--target-processes", "all", "--metrics", ",".join(metrics), *program]
         try:
             done = subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
