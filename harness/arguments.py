@@ -93,8 +93,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--device",
         choices=("auto", "gpu", "emulator"),
         default="auto",
-        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: beside "
-        "them what that GPU's own counters say, through Nsight Compute",
+        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
+        "beside them what that GPU's own counters say, through Nsight Compute",
     )
     _add_emulator(counting)
     _add_report(traffic)

@@ -216,9 +216,9 @@ def _footnotes(report: TrafficReport) -> list[str]:
         )
     if account.hardware is not None:
         notes.append(
-            f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)} for the same plan and inputs. "
-            "Each launch begins with empty caches, so that what the launch before it left in L2 comes from DRAM once "
-            "more; written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
+            f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
+            "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. Written "
+            "lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
         )
     notes.append(_local(account))
     notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")
@@ -320,9 +320,9 @@ def _shared_object(row: SharedPart) -> dict[str, Any]:
 
 
 CSV_KEYS = (
-    "table", "name", "level", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors", "ideal_sectors",
-    "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes", "write_bytes",
-    "total_bytes", "source",
+    "table", "name", "level", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors",
+    "ideal_sectors", "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes",
+    "write_bytes", "total_bytes", "source",
 )  # fmt: skip
 """One flat table; `table` says which of the report's tables a row belongs to."""
 

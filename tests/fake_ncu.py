@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""A stand-in for `ncu` on a machine without a GPU: answers as Nsight Compute does, and plays the program's part as well.
+"""A stand-in for `ncu` on a machine without a GPU: answers as Nsight Compute does, and plays the program's part too.
 
-It makes the plans that it is asked to profile, but runs none. Each counter is a number that tells which launch and which
-metric it belongs to. What it should do instead is in the environment: FAKE_NCU is `denied`, `unknown METRIC`, `no gpu`.
+It makes the plans that it is asked to profile, but runs none. Each counter is a number that tells which launch and
+which metric it belongs to. What it should do instead is in the environment, FAKE_NCU.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import sys
@@ -32,19 +33,17 @@ def main() -> int:
     if arguments == ["--version"]:
         print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 0.0.0 (a stand-in)")
         return 0
-    options = {name: value for name, value in zip(arguments, arguments[1:]) if name.startswith("--")}
+    options = {name: value for name, value in itertools.pairwise(arguments) if name.startswith("--")}
     log, metrics = Path(options["--log-file"]), options["--metrics"].split(",")
     request, reply = map(Path, arguments[-2:])
-    mode, _, detail = os.environ.get("FAKE_NCU", "").partition(" ")
-    if mode == "unknown" and detail in metrics:
-        log.write_text(f"==ERROR== Failed to find metric {detail}\n")
-        return 1
-    if mode == "no":
+    mode = os.environ.get("FAKE_NCU")
+    if mode == "no gpu":
         reply.write_text(json.dumps({"runs": [], "error": "no usable GPU: none\nat all"}))
         log.write_text("==PROF== Connected to process 7\n==WARNING== No kernels were profiled.\n")
         return 1
     names = [kernel_names(run, json.loads(request.read_text())) for run in json.loads(request.read_text())["runs"]]
-    reply.write_text(json.dumps({"runs": names, "error": None}))
+    if mode != "crash":
+        reply.write_text(json.dumps({"runs": names, "error": None}))
     if mode == "denied":
         log.write_text(
             "==PROF== Connected to process 7\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to "
@@ -55,6 +54,7 @@ def main() -> int:
         rows = ["range" for _ in names]
     else:
         rows = [f"void {name}(const float *, int)" for run in names for name in run]
+    rows = rows[:-1] if mode == "lost" else ["other" for _ in rows] if mode == "other" else rows
     with log.open("w") as file:
         file.write("==PROF== Connected to process 7\n")
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)

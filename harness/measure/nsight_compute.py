@@ -7,8 +7,8 @@ each to be seen on its own, and CSV is all that is needed of the tool.
 What is measured (Nsight Compute, Kernel Profiling Guide, sections "Replay" and "Cache Control"): a kernel is run as
 often as its counters need passes, each time from the same memory and, with `--cache-control all`, from empty caches. So
 each launch of a plan is seen as if it had the GPU to itself: what the launch before it left in L2 is read from DRAM
-again. `Replay.PLAN` measures the launches of a plan as one range instead, from empty caches to its end. Either way lines
-that were written and still lie in L2 at the end have not reached DRAM: judge writes at L2.
+again. `Replay.PLAN` measures the launches of a plan as one range instead, from empty caches to its end. Either way
+lines that were written and still lie in L2 at the end have not reached DRAM: judge writes at L2.
 
 Clocks are left as they are.
 """

@@ -53,18 +53,17 @@ def python_text(source: str) -> str:
         lines[-1].append(text)
         if text == _END_OF_LINE:
             lines.append([])
-    # A string that is a statement of its own is a docstring.
-    kept = [line for line in lines if not _is_only_a_string(line)]
-    return "\n".join(text for line in kept for text in line)
+    return "\n".join(text for line in lines for text in _without_docstring(line))
 
 
 _END_OF_LINE, _INDENT, _DEDENT = "NEWLINE", "INDENT", "DEDENT"
 
 
-def _is_only_a_string(line: list[str]) -> bool:
-    words = [text for text in line if text not in (_INDENT, _DEDENT, _END_OF_LINE)]
-    indents = {_INDENT, _DEDENT} & set(line)
-    return not indents and bool(words) and all(re.match(r"[a-zA-Z]{0,2}['\"]", word) for word in words)
+def _without_docstring(line: list[str]) -> list[str]:
+    """The line, but for strings that are a statement of their own. How far it is indented stays."""
+    indents = [text for text in line if text in (_INDENT, _DEDENT)]
+    words = line[len(indents) : -1]
+    return indents if words and all(re.match(r"[a-zA-Z]{0,2}['\"]", word) for word in words) else line
 
 
 def _python_tokens(source: str) -> Iterator[str]:
