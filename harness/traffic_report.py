@@ -217,8 +217,8 @@ def _footnotes(report: TrafficReport) -> list[str]:
     if account.hardware is not None:
         notes.append(
             f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
-            "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. Written "
-            "lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
+            "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. "
+            "Written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
         )
     notes.append(_local(account))
     notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")

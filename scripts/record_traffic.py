@@ -13,13 +13,10 @@ launch leaves in L2 for the next one shows there. Clocks are left as they are.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +30,7 @@ from harness.hardware_counters import Run, profile  # noqa: E402
 from harness.measure.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
 from harness.problem import Problem  # noqa: E402
 from harness.variant import Variant  # noqa: E402
+from tests.hardware.environment import environment  # noqa: E402
 from tests.hardware.record import plan_hash  # noqa: E402
 
 TRAFFIC = {
@@ -125,8 +123,6 @@ PROBLEMS: list[dict[str, Any]] = [
 SLOWEST_BLOCK_FLOPS = 1e10
 """fa1 has one thread block per head, which counts a head's keys in order: beyond, it takes a second per pass of ncu."""
 
-TINY = Run("fa2-cupy", Problem(heads=1, q_len=16, kv_len=16, head_dim=16))
-
 
 def all_runs() -> list[tuple[int, Run]]:
     """Each run with the index of its problem."""
@@ -144,35 +140,12 @@ def is_too_slow(variant: Variant, problem: Problem) -> bool:
     return variant.algorithm == "fa1" and head_flops > SLOWEST_BLOCK_FLOPS
 
 
-def readable(metrics: list[str]) -> list[str]:
-    """Those of `metrics` that this ncu reads on this GPU: one that it does not know may end it.
-
-    Raises `CountersUnavailable` where it reads none at all.
-    """
-    profile([TINY], metrics[:1])
-    return known(metrics)
-
-
-def known(metrics: list[str]) -> list[str]:
-    """The same, by halves."""
-    try:
-        profile([TINY], metrics)
-        return metrics
-    except CountersUnavailable as error:
-        if len(metrics) > 1:
-            half = len(metrics) // 2
-            return known(metrics[:half]) + known(metrics[half:])
-        print(f"{metrics[0]} is left out: {error}", flush=True)
-        return []
-
-
 def record() -> dict[str, Any]:
     """The whole record. Raises `CountersUnavailable`."""
     runs, registry = all_runs(), discover().registry
     plans = [registry.get(run.variant).plan(run.problem) for _, run in runs]
-    metrics = readable(list(METRICS.values()))
     entries, begun = [], time.monotonic()
-    for (index, run), counters in zip(runs, profile([run for _, run in runs], metrics)):
+    for (index, run), counters in zip(runs, profile([run for _, run in runs], list(METRICS.values()))):
         for number, launch in enumerate(counters):
             found = {"problem": index, "variant": run.variant, "launch": number, "kernel": launch.name}
             entries.append({**found, "values": values(launch, METRICS)})
@@ -183,6 +156,7 @@ def record() -> dict[str, Any]:
     print(f"{len(several)} plans of several launches in {time.monotonic() - begun:.0f} s", flush=True)
     return {
         **environment(),
+        "ncu": ncu_version(),
         "metrics": METRICS,
         "range_metrics": RANGE_METRICS,
         "problems": PROBLEMS,
@@ -203,23 +177,10 @@ def values(counters: Counters, metrics: dict[str, str]) -> list[float | None]:
     return [counters.values.get(metric) for metric in metrics.values()]
 
 
-def environment() -> dict[str, str]:
-    """What the record was made with."""
-    import cupy
-
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    name, driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].split(", ")
-    ncu = subprocess.run([find_ncu() or "ncu", "--version"], capture_output=True, text=True, check=True).stdout
-    return {
-        "gpu": name,
-        "driver": driver,
-        "date": datetime.date.today().isoformat(),
-        "ncu": ncu.strip().splitlines()[-1],
-        "python": platform.python_version(),
-        "cupy": cupy.__version__,
-        "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
-        "numba-cuda": version("numba-cuda"),
-    }
+def ncu_version() -> str:
+    """The last line of what `ncu --version` prints."""
+    done = subprocess.run([find_ncu() or "ncu", "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip().splitlines()[-1]
 
 
 def main() -> None:
