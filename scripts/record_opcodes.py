@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ EMULATOR_TESTS = ROOT / "tests" / "emulator"
 sys.path[:0] = [str(ROOT), str(EMULATOR_TESTS)]
 
 import single_opcode  # noqa: E402 - the repository need not be installed
-from single_opcode import Launched  # noqa: E402
+from single_opcode import CaseModule, Launched  # noqa: E402
 
 from harness.errors import UsageError  # noqa: E402
 from harness.file_replacement import replace_files, require_writable  # noqa: E402
@@ -35,9 +36,9 @@ from tests.hardware.opcode_record import (  # noqa: E402
     OpcodeRecord,
     differences,
     is_recorded,
+    key_of,
     opcodes_of,
     save,
-    test_key,
 )
 
 
@@ -51,17 +52,43 @@ class Recorder:
         self._key = ""
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._key = test_key(item.nodeid)
+        self._key = key_of(item.nodeid)
 
     def launched(self, launched: Launched) -> None:
         if not is_recorded(self._key):
             return
-        after = run_on_gpu(launched)
+        accepted, refused = without_refused(launched)
+        after = run_on_gpu(accepted)
         changed = {name: data.tobytes() for name, data in after.items() if (data != launched.before[name]).any()}
-        answer = Answer(launched.digest, changed)
+        answer = Answer(launched.digest, changed, refused)
         self.answers[self._key].append(answer)
         self.opcodes |= opcodes_of(launched.text)
-        self.differences += [f"{self._key}: {line}" for line in differences(launched, answer)]
+        self.differences += [f"{self._key}: {line}" for line in differences(self._key, launched, answer)]
+
+
+def without_refused(launched: Launched) -> tuple[Launched, tuple[int, ...]]:
+    """The same without the cases whose PTX this GPU's driver does not take, and which those are.
+
+    Where a kernel is not made of cases, it is the driver's error that says so.
+    """
+    if launched.module is None or loads(launched.text):
+        return launched, ()
+    cases = launched.module.cases
+    refused = tuple(index for index, single in enumerate(cases) if not loads(CaseModule([single]).text))
+    # A case without instructions leaves zero and everything else in its place.
+    kept = [replace(single, text="") if index in refused else single for index, single in enumerate(cases)]
+    return replace(launched, text=CaseModule(kept).text), refused
+
+
+def loads(text: str) -> bool:
+    """Whether the driver takes this PTX."""
+    import cupy
+
+    try:
+        cupy.cuda.function.Module().load(text.encode())
+    except cupy.cuda.driver.CUDADriverError:
+        return False
+    return True
 
 
 def run_on_gpu(launched: Launched) -> dict[str, Any]:

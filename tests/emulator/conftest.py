@@ -12,7 +12,7 @@ import pytest
 import single_opcode
 from single_opcode import Launched
 
-from tests.hardware.opcode_record import OpcodeRecord, differences, is_recorded, load, test_key
+from tests.hardware.opcode_record import OpcodeRecord, differences, is_recorded, key_of, load
 
 RECORD = Path(__file__).parents[1] / "hardware" / "opcodes_h200.zip"
 RECORDER = "opcode-recorder"
@@ -28,13 +28,13 @@ def record() -> OpcodeRecord:
 def _numbers_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test draws the same numbers whichever tests ran before it."""
     if hasattr(request.module, "RNG"):
-        seed = zlib.crc32(test_key(request.node.nodeid).encode())
+        seed = zlib.crc32(key_of(request.node.nodeid).encode())
         monkeypatch.setattr(request.module, "RNG", np.random.default_rng(seed))
 
 
 @pytest.fixture(autouse=True)
 def _held_against_the_hardware(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    key = test_key(request.node.nodeid)
+    key = key_of(request.node.nodeid)
     if not is_recorded(key) or request.config.pluginmanager.has_plugin(RECORDER):
         yield
         return
@@ -48,5 +48,5 @@ def _held_against_the_hardware(request: pytest.FixtureRequest, monkeypatch: pyte
             f"{record().environment['gpu']} answered on {record().environment['date']}; run "
             "scripts/record_opcodes.py on a GPU"
         )
-    found = [line for one, answer in zip(launched, answers) for line in differences(one, answer)]
+    found = [line for one, answer in zip(launched, answers) for line in differences(key, one, answer)]
     assert not found, "\n".join(found)
