@@ -96,9 +96,10 @@ def build_parser() -> argparse.ArgumentParser:
     counting = traffic.add_argument_group("device")
     counting.add_argument(
         "--device",
-        choices=("auto", "emulator"),
+        choices=("auto", "gpu", "emulator"),
         default="auto",
-        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any",
+        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
+        "beside them what that GPU's own counters say, through Nsight Compute",
     )
     _add_emulator(counting)
     _add_report(traffic)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.arguments import build_parser, effort_of, problem_of, problem_with
 from harness.discovery import Discovery, discover
-from harness.errors import SandboxError, UsageError
+from harness.errors import CountersUnavailable, SandboxError, UsageError
 from harness.file_replacement import replace_files, require_writable
 from harness.problem import Problem
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness.fuzz.worker import Machine
     from harness.progress import Progress
     from harness.sweep import Sweep
+    from harness.traffic_account import HardwareTraffic
     from harness.variant import Variant
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
@@ -170,17 +171,34 @@ def _traffic(arguments: argparse.Namespace) -> int:
     gpu(arguments.gpu)  # only a sweep draws a roof, but a wrong name is wrong
     problem = problem_of(arguments)
     _check_output(arguments.output)
+    _require_gpu(arguments)
     _, (variant,) = _tiled(arguments, [_discover(arguments).registry.get(arguments.variant)], problem)
-    with progress_bar(1) as progress:
+    with progress_bar(2 if arguments.device == "gpu" else 1) as progress:
         executor = _emulator(arguments, progress, _counted_arch(arguments), bank_conflicts=arguments.lines)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
+        if arguments.device == "gpu":
+            progress.step(f"{variant.name} under ncu")
+            account = replace(account, hardware=_hardware(arguments, problem))
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
     tile = tile_of(variant, problem)
     report = TrafficReport(account, bound, arguments.lines, None if tile is None else tile_text(tile))
     _publish(arguments, render_traffic(report, arguments.format))
     return FAILED if account.claim_holds is False else PASSED
+
+
+def _hardware(arguments: argparse.Namespace, problem: Problem) -> HardwareTraffic | None:
+    """What the GPU's counters say. Where they cannot be read, a warning, and what was counted has to do."""
+    from harness.executors.gpu import GpuExecutor
+    from harness.hardware_counters import Run, measure_hardware
+
+    run = Run(arguments.variant, problem, arguments.regime, arguments.seed)
+    try:
+        return measure_hardware(run, GpuExecutor().device, arguments.plugin)
+    except CountersUnavailable as error:
+        print(f"harness: warning: no hardware counters: {error}", file=sys.stderr)
+        return None
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -195,6 +213,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     if arguments.lines:
         raise UsageError("--lines shows one problem; leave out --sweep")
+    if arguments.device == "gpu":
+        raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
     registry = _discover(arguments).registry
@@ -247,7 +267,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     problem = problem_of(arguments)
     effort_of(arguments)
     _check_output(arguments.output)
-    _require_gpu(gpu_available())
+    _require_gpu_to_bench(gpu_available())
     from harness.bench_gpu import steps_of
     from harness.bench_report import render_bench
 
@@ -276,7 +296,7 @@ def _bench_sweep(arguments: argparse.Namespace) -> int:
         if not sweep.is_numeric:
             raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
     _check_output(arguments.output, arguments.plot)
-    _require_gpu(gpu_available())
+    _require_gpu_to_bench(gpu_available())
     chosen = _discover(arguments).registry.select(arguments.variants)
     points = []
     with progress_bar(len(problems) * steps_of(len(chosen), not arguments.no_libraries)) as progress:
@@ -289,7 +309,7 @@ def _bench_sweep(arguments: argparse.Namespace) -> int:
     return FAILED if any(point.result.failed for point in points) else PASSED
 
 
-def _require_gpu(available: bool) -> None:
+def _require_gpu_to_bench(available: bool) -> None:
     if not available:
         raise UsageError("bench needs a GPU, and CuPy finds none; 'compare' ranks by counted bytes without one")
 
@@ -522,11 +542,16 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
         return _emulator(arguments, progress)
     from harness.executors.gpu import GpuExecutor
 
-    if GpuExecutor.available():
-        return GpuExecutor()
-    if arguments.device == "gpu":
+    _require_gpu(arguments)
+    return GpuExecutor() if GpuExecutor.available() else _emulator(arguments, progress)
+
+
+def _require_gpu(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` where --device gpu asks for a GPU that is not there."""
+    from harness.executors.gpu import GpuExecutor
+
+    if arguments.device == "gpu" and not GpuExecutor.available():
         raise UsageError(NO_GPU)
-    return _emulator(arguments, progress)
 
 
 def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Executor, Sanitizer | None]:

@@ -24,6 +24,8 @@ LEVELS = {
     "claimed": "the variant's own closed form",
     "requested": "bytes that the active lanes asked for",
     "sectors": "32 bytes x distinct 32-byte sectors per warp request, before any cache",
+    "L2": "what L1 lets through to L2",
+    "DRAM": "what L2 lets through to memory",
 }
 """Every level and what it is, from the fewest assumptions about hardware to the most."""
 
@@ -134,6 +136,39 @@ class SharedPart:
     """Rounds without any bank conflict."""
 
 
+@dataclass(frozen=True)
+class HardwareLaunch:
+    """What the GPU's own counters say of one launch."""
+
+    kernel: str
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True)
+class HardwareTraffic:
+    """What the GPU's own counters say of the same plan on the same inputs, each launch from empty caches."""
+
+    device: Device
+    launches: tuple[HardwareLaunch, ...]
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All launches together; None where one of them is not known."""
+        return tuple(
+            Level(parts[0].name, _sum(part.read_bytes for part in parts), _sum(part.write_bytes for part in parts))
+            for parts in zip(*(launch.levels for launch in self.launches))
+        )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrafficAccount:
     """All of it for one variant on one problem."""
@@ -157,6 +192,8 @@ class TrafficAccount:
     """By file, line, buffer and kind; local memory too."""
     shared: tuple[SharedPart, ...] | None
     """By file, line and kind; None where it was not counted."""
+    hardware: HardwareTraffic | None = None
+    """None where no GPU was asked, or did not say."""
 
     def level(self, name: str) -> Level:
         """The level of that name."""
