@@ -83,6 +83,8 @@ def start_block(ctx: int, block: int) -> None:
         store32(warp + at.STARTED, started)
         store32(warp + at.STATUS, at.READY)
         store64(warp + at.SAVED_STEPS, 0)
+        store64(warp + at.CLOCK_LEAD, 0)
+        store64(warp + at.LAST_MOMENT, 0)
         if load64(ctx + CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
     shuffle_warps(ctx, block, warps)
@@ -145,6 +147,7 @@ def arrive(ctx: int, warp: int) -> None:
         return
     store64(slot, 0)
     votes, all_of, any_of = 0, 1, 0
+    latest = 0
     width = load64(ctx + WARP_BYTES)
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
@@ -154,12 +157,14 @@ def arrive(ctx: int, warp: int) -> None:
             votes += population(bits)
             all_of &= 1 if bits == started else 0
             any_of |= 1 if bits != 0 else 0
+            latest = max(latest, load64(other + at.SAVED_STEPS) + load64(other + at.CLOCK_LEAD))
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
         if waits_at(other, number):
             kind = load32(other + at.VOTE_KIND)
             store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
             store32(other + at.STATUS, at.READY)
+            store64(other + at.CLOCK_LEAD, latest - load64(other + at.SAVED_STEPS))
 
 
 def run_blocks(ctx: int, first: int, last: int) -> int:

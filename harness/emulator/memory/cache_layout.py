@@ -1,0 +1,38 @@
+"""Where things lie in the memory that Python and the compiled cache model share. See `hierarchy.py` for what it models."""
+
+from __future__ import annotations
+
+SECTOR_BYTES = 32
+SECTORS_PER_LINE = 4
+LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
+
+L1_WAYS = 4
+L2_WAYS = 16
+L2_DIRTY_WAYS = 7
+"""Lines of one set that hold what DRAM does not; beyond, the oldest of them is written back early."""
+FETCH_SECTORS = 2
+"""What DRAM delivers at the least."""
+QUANTUM_INSTRUCTIONS = 128
+"""How far every resident block runs before the next one has its turn: much less than a tile takes."""
+
+# An access is one 64-bit word: from the highest bit down, line (30 bits), kind (2), sectors of the line (4), and the
+# instructions since the block's access before it (28).
+DELAY_BITS = 28
+MASK_BITS = 4
+KIND_BITS = 2
+LINE_BITS = 30
+LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = range(4)
+
+# The state: one array of 64-bit slots; names in capitals are what `caches.py` calls them.
+# fmt: off
+SLOTS = (
+    "L1_TAGS", "L1_VALID", "L1_USED", "L1_SETS",
+    "L2_TAGS", "L2_VALID", "L2_DIRTY", "L2_USED", "L2_SETS", "L2_SET_WAYS", "L2_PARTITIONS",
+    "NOW", "TICK", "COUNTERS", "BUFFER_COUNT", "FIRST_LINES",
+    "RESIDENTS", "NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "SM", "PARTITION", "STORED_LINE", "STORED_MASK",
+)
+# fmt: on
+SLOT = {name: index for index, name in enumerate(SLOTS)}
+
+COUNTERS = ("l2_read", "l2_write", "dram_read", "dram_write")
+"""Sectors, for each buffer."""
