@@ -67,6 +67,21 @@ class SharedTraffic:
 
 
 @dataclass(frozen=True)
+class CacheTraffic:
+    """What the caches left of one buffer's traffic during one launch."""
+
+    buffer: str
+    """The buffer's name; `code` for the kernel's own instructions, which no level above has."""
+    l2_read_bytes: int
+    """What L1 left of the loads."""
+    l2_write_bytes: int
+    dram_read_bytes: int
+    """What L2 left."""
+    dram_write_bytes: int
+    """Up to the end of the launch; what was stored late is still in L2."""
+
+
+@dataclass(frozen=True)
 class LaunchReport:
     """One launch of a plan, after the run."""
 
@@ -81,6 +96,8 @@ class LaunchReport:
     """None where it was not counted, which it is only where asked for. Atomics are not in it."""
     seconds: float | None = None
     """Wall-clock seconds the emulator took."""
+    caches: tuple[CacheTraffic, ...] | None = None
+    """By buffer; None where caches were not modelled, which they are only where asked for."""
 
 
 @dataclass(frozen=True)
