@@ -25,11 +25,11 @@ from harness.emulator.machine.launch import (
     default_threads,
     launch,
 )
-from harness.emulator.memory.cache_layout import SECTOR_BYTES
+from harness.emulator.memory.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
 from harness.emulator.memory.hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import Residency, residency
 from harness.errors import PlanError
-from harness.executors import CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.executors import CacheReport, CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
 from harness.gpus import Gpu
 from harness.problem import Problem
 from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
@@ -135,6 +135,9 @@ class EmulatorExecutor:
         counts = launch(
             kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress, listener
         )
+        caches = None
+        if hierarchy is not None and listener is not None and used is not None:
+            caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
         return LaunchReport(
             step.kernel_name,
             _by_source_line(kernel.facts, counts),
@@ -142,7 +145,7 @@ class EmulatorExecutor:
             counts.lane_instructions,
             _shared_by_source_line(kernel.facts, counts) if self._instruments.bank_conflicts else None,
             counts.seconds,
-            None if listener is None or used is None else _behind_caches(listener.finish(), used),
+            caches,
         )
 
 
@@ -157,17 +160,15 @@ def _residency(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> R
     return found
 
 
-def _behind_caches(counts: tuple[CacheCount, ...], used: Resources) -> tuple[CacheTraffic, ...]:
-    """With the kernel's own instructions, which every launch fetches once: nothing of the caches' is kept for them."""
-    code = CacheTraffic(CODE, 0, 0, used.code_bytes or 0, 0)
-    return (
-        *(
-            CacheTraffic(c.buffer, *(SECTOR_BYTES * n for n in (c.l2_read, c.l2_write, c.dram_read, c.dram_write)))
-            for c in counts
-            if c.l2_read or c.l2_write or c.dram_read or c.dram_write
-        ),
-        code,
+def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes: int) -> CacheReport:
+    """In bytes, and with what every launch fetches for itself, of which nothing is taken to be in L2 yet."""
+    code = CacheTraffic(CODE, 0, 0, LAUNCH_BYTES + (used.code_bytes or 0), 0)
+    buffers = (
+        CacheTraffic(c.buffer, *(SECTOR_BYTES * n for n in (c.l2_read, c.l2_write, c.dram_read, c.dram_write)))
+        for c in counts
+        if c.l2_read or c.l2_write or c.dram_read or c.dram_write
     )
+    return CacheReport((*buffers, code), dirty_bytes)
 
 
 def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:

@@ -7,11 +7,15 @@ SECTORS_PER_LINE = 4
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
 L1_WAYS = 4
+L1_SKEW = 13
+"""By how many sets a run of lines is shifted against the run before it."""
 L2_WAYS = 16
 L2_DIRTY_WAYS = 7
 """Lines of one set that hold what DRAM does not; beyond, the oldest of them is written back early."""
 FETCH_SECTORS = 2
 """What DRAM delivers at the least."""
+LAUNCH_BYTES = 76 * SECTOR_BYTES
+"""What a launch reads from DRAM besides its buffers and its code: parameters, constants, its own description."""
 QUANTUM_INSTRUCTIONS = 128
 """How far every resident block runs before the next one has its turn: much less than a tile takes."""
 

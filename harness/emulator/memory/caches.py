@@ -19,6 +19,7 @@ from harness.emulator.memory.raw import load8, load32, load64, store8, store32, 
 ) = (8 * slot for slot in range(len(at.SLOTS)))  # fmt: skip
 
 L1_WAYS = at.L1_WAYS
+L1_SKEW = at.L1_SKEW
 L2_DIRTY_WAYS = at.L2_DIRTY_WAYS
 QUANTUM = at.QUANTUM_INSTRUCTIONS
 DELAY_BITS = at.DELAY_BITS
@@ -183,7 +184,8 @@ def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
     sets = load64(state + L1_SETS)
     if sets == 0:
         return mask
-    first = (sm * sets + line % sets) * L1_WAYS
+    # Each run of as many lines as there are sets begins at another set, so that rows of a pitch do not all meet in few.
+    first = (sm * sets + (line + line // sets * L1_SKEW) % sets) * L1_WAYS
     tags = load64(state + L1_TAGS)
     used = load64(state + L1_USED)
     valid = load64(state + L1_VALID)
