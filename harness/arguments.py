@@ -96,6 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any",
     )
     _add_emulator(counting)
+    _add_caches(traffic)
     _add_report(traffic)
 
     show = command("show", "a variant's source or PTX, registers, spills, shared memory")
@@ -203,8 +204,22 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.png|.svg",
         help="draw each variant's arithmetic intensity under a GPU's roof",
     )
+
+
+def _add_caches(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("GPU")
     group.add_argument(
-        "--gpu", default="h200", metavar="NAME", help=f"whose roof: {', '.join(GPUS)} (default: %(default)s)"
+        "--gpu",
+        metavar="NAME",
+        help=f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)",
+    )
+    group.add_argument("--l2-bytes", type=int, metavar="N", help="another size of its L2")
+    group.add_argument(
+        "--cache-control",
+        choices=("all", "none"),
+        default="none",
+        help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
+        "launch of a plan (default: %(default)s)",
     )
 
 

@@ -18,6 +18,8 @@ from harness.problem import Problem
 
 if TYPE_CHECKING:
     from harness.executors import Device, Executor
+    from harness.executors.emulator import CacheModel
+    from harness.gpus import Gpu
     from harness.progress import Progress
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
@@ -150,18 +152,20 @@ def _traffic(arguments: argparse.Namespace) -> int:
     problem = problem_of(arguments)
     _check_output(arguments.output)
     variant = _discover(arguments).registry.get(arguments.variant)
+    caches = _cache_model(arguments)
     with progress_bar(1) as progress:
-        executor = _emulator(arguments, progress, _counted_arch(arguments), bank_conflicts=arguments.lines)
+        arch = _counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
+        executor = _emulator(arguments, progress, arch, bank_conflicts=arguments.lines, caches=caches)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
-    _publish(arguments, render_traffic(TrafficReport(account, bound, arguments.lines), arguments.format))
+    report = TrafficReport(account, bound, arguments.lines, caches.gpu.name, caches.flushed)
+    _publish(arguments, render_traffic(report, arguments.format))
     return PASSED
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from harness.gpus import gpu
     from harness.progress import progress_bar
     from harness.sweep import parse_sweep, require_sensible
     from harness.sweep_plot import draw_bytes, draw_roofline, require_drawable
@@ -170,12 +174,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     if arguments.lines:
         raise UsageError("--lines shows one problem; leave out --sweep")
+    if arguments.l2_bytes is not None or arguments.cache_control != "none":
+        raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
     sweep = parse_sweep(arguments.sweep)
     problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
     require_sensible(problems)
-    roof = gpu(arguments.gpu)
+    roof = _gpu(arguments)
     pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
     for path in pictures:
         require_drawable(path)
@@ -246,6 +252,27 @@ def _counted_arch(arguments: argparse.Namespace) -> str:
     return DEFAULT_ARCH if arguments.device == "emulator" else _arch()
 
 
+def _gpu(arguments: argparse.Namespace) -> Gpu:
+    """The GPU that was asked for, else the one that is there, else an H200."""
+    from harness.executors.gpu import GpuExecutor
+    from harness.gpus import GPUS, gpu, gpu_like
+
+    if arguments.gpu is not None:
+        return gpu(arguments.gpu)
+    here = None
+    if arguments.device != "emulator" and GpuExecutor.available():
+        here = gpu_like(GpuExecutor().device.name)
+    return here or GPUS["h200"]
+
+
+def _cache_model(arguments: argparse.Namespace) -> CacheModel:
+    from harness.executors.emulator import CacheModel
+
+    if arguments.l2_bytes is not None and arguments.l2_bytes < 1:
+        raise UsageError(f"--l2-bytes is {arguments.l2_bytes}; it has to be at least 1")
+    return CacheModel(_gpu(arguments), arguments.l2_bytes, arguments.cache_control == "all")
+
+
 def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if arguments.device == "emulator":
         return _emulator(arguments, progress)
@@ -259,7 +286,11 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
 
 
 def _emulator(
-    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, bank_conflicts: bool = False
+    arguments: argparse.Namespace,
+    progress: Progress,
+    arch: str = DEFAULT_ARCH,
+    bank_conflicts: bool = False,
+    caches: CacheModel | None = None,
 ) -> Executor:
     from harness.emulator.instruments import Instruments
     from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
@@ -275,6 +306,7 @@ def _emulator(
         seed=arguments.seed,
         progress=progress.part,
         instruments=Instruments(bank_conflicts=bank_conflicts),
+        caches=caches,
     )
 
 

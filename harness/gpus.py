@@ -108,6 +108,12 @@ GPUS = {
 }  # fmt: skip
 
 
+def gpu_like(device_name: str) -> Gpu | None:
+    """The GPU of the table that a driver's name, such as `NVIDIA H200`, speaks of."""
+    words = device_name.lower().replace(" ", "")
+    return next((found for name, found in GPUS.items() if name in words), None)
+
+
 def gpu(name: str) -> Gpu:
     """The GPU of that name, in any case. Raises `UsageError` that names them all."""
     found = GPUS.get(name.lower())

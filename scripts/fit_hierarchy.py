@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.hardware.cache_comparison import Comparison, compare  # noqa: E402
+from tests.hardware.cache_comparison import Comparison, compare
 
 
 def numbers(text: str) -> list[int]:

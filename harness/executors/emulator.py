@@ -154,8 +154,8 @@ def _residency(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> R
     found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
     if not found.blocks:
         raise PlanError(
-            f"kernel {step.kernel_name} does not fit a multiprocessor of the {gpu.name}: a block has {geometry.threads} "
-            f"threads of {used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
+            f"kernel {step.kernel_name} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
+            f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
         )
     return found
 

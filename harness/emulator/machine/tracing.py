@@ -39,8 +39,10 @@ def access_kind(site: Site) -> int:
 class BlockListener(Protocol):
     """Who wants to know what blocks did."""
 
-    first_lines: Sequence[int]
-    """The number of each buffer's first line."""
+    @property
+    def first_lines(self) -> Sequence[int]:
+        """The number of each buffer's first line."""
+        ...
 
     def deliver(self, block: int, accesses: Accesses) -> None:
         """What one block did. Called from any thread; each block once, in about the order of their numbers."""
@@ -59,7 +61,7 @@ class TraceBuffer:
         # ctypes frees the function when nothing holds it.
         self._on_full = _ON_FULL(self._make_room)
         context[at.SLOT["TRACE_END"]] = self._records.ctypes.data + self._records.nbytes
-        context[at.SLOT["TRACE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value
+        context[at.SLOT["TRACE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
         context[at.SLOT["TRACE_KINDS"]] = self._kinds.ctypes.data
         context[at.SLOT["TRACE_FIRST_LINES"]] = self._first_lines.ctypes.data
         self._rewind()
@@ -84,5 +86,6 @@ def _in_order(moments: npt.NDArray[np.int64], accesses: npt.NDArray[np.int64]) -
     order = np.argsort(moments, kind="stable")
     times = moments[order] >> at.REQUEST_BITS
     delays = np.diff(times, prepend=0).clip(max=(1 << cache.DELAY_BITS) - 1)
-    packed: Accesses = (accesses[order].astype(np.uint64) << cache.DELAY_BITS) | delays.astype(np.uint64)
+    packed: Accesses = accesses[order].astype(np.uint64) << np.uint64(cache.DELAY_BITS)
+    packed |= delays.astype(np.uint64)
     return packed

@@ -1,4 +1,7 @@
-"""Where things lie in the memory that Python and the compiled cache model share. See `hierarchy.py` for what it models."""
+"""What Python and the compiled cache model share: constants of the model, and where things lie in its memory.
+
+`hierarchy.py` says what is modelled.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,10 @@ L1_WAYS = 4
 L1_SKEW = 13
 """By how many sets a run of lines is shifted against the run before it."""
 L2_WAYS = 16
+L2_SKEW = 9491
+"""The same for L2, whose sets are many."""
+L2_USABLE = 29 / 30
+"""Of the L2's size. Of a range that all SMs of an H200 read again and again 28 of 30 MiB stay, and 30 do not."""
 L2_DIRTY_WAYS = 7
 """Lines of one set that hold what DRAM does not; beyond, the oldest of them is written back early."""
 FETCH_SECTORS = 2

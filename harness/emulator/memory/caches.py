@@ -18,8 +18,11 @@ from harness.emulator.memory.raw import load8, load32, load64, store8, store32, 
     RESIDENTS, NEXT_ACCESS, END_ACCESS, ACCESS_TIME, SM, PARTITION, STORED_LINE, STORED_MASK,
 ) = (8 * slot for slot in range(len(at.SLOTS)))  # fmt: skip
 
+HOME_HASH = 0x9E3779B1
+"""An odd number without a pattern: neighbouring lines belong to either partition, as if by chance."""
 L1_WAYS = at.L1_WAYS
 L1_SKEW = at.L1_SKEW
+L2_SKEW = at.L2_SKEW
 L2_DIRTY_WAYS = at.L2_DIRTY_WAYS
 QUANTUM = at.QUANTUM_INSTRUCTIONS
 DELAY_BITS = at.DELAY_BITS
@@ -57,7 +60,7 @@ def count(state: int, line: int, what: int, amount: int) -> None:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def tick(state: int) -> int:
     """A number that rises with every access, to know what was used when."""
-    now = load64(state + TICK) + 1
+    now: int = load64(state + TICK) + 1
     store64(state + TICK, now)
     return now
 
@@ -92,7 +95,7 @@ def home(state: int, line: int) -> int:
     """The partition that a line belongs to."""
     if load64(state + L2_PARTITIONS) == 1:
         return 0
-    return ((line * 0x9E3779B1) >> 15) & 1
+    return ((line * HOME_HASH) >> 15) & 1
 
 
 @njit  # type: ignore[untyped-decorator]
@@ -102,10 +105,10 @@ def l2_entry(state: int, partition: int, line: int) -> int:
     sets = load64(state + L2_SETS)
     # Neighbours that belong to different partitions have the same set number in each.
     number = line if load64(state + L2_PARTITIONS) == 1 else line >> 1
-    first = (partition * sets + number % sets) * ways
+    first = (partition * sets + (number + number // sets * L2_SKEW) % sets) * ways
     tags = load64(state + L2_TAGS)
     used = load64(state + L2_USED)
-    entry = find(tags, first, ways, line)
+    entry: int = find(tags, first, ways, line)
     if entry < 0:
         entry = oldest(used, first, ways)
         dirty = load8(load64(state + L2_DIRTY) + entry)
@@ -195,7 +198,7 @@ def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
         store32(tags + 4 * entry, line + 1)
         store8(valid + entry, 0)
     store64(used + 8 * entry, tick(state))
-    had = load8(valid + entry)
+    had: int = load8(valid + entry)
     store8(valid + entry, had | mask)
     return mask & ~had
 

@@ -35,16 +35,18 @@ RUNS = 4
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """The caches of one GPU, without what shared memory takes of the L1."""
+    """The caches of one GPU but for its L1, whose size depends on the kernel."""
 
     multiprocessors: int
     l2_bytes: int
+    """What can hold data."""
     l2_partitions: int
 
     @classmethod
     def of(cls, gpu: Gpu, l2_bytes: int | None = None) -> CacheSizes:
-        """Those of a GPU in the table, with another L2 where `l2_bytes` is given."""
-        return cls(gpu.multiprocessors, gpu.l2_bytes if l2_bytes is None else l2_bytes, gpu.l2_partitions)
+        """Those of a GPU in the table, with another size of L2 where `l2_bytes` is given."""
+        size = gpu.l2_bytes if l2_bytes is None else l2_bytes
+        return cls(gpu.multiprocessors, round(at.L2_USABLE * size), gpu.l2_partitions)
 
 
 @dataclass(frozen=True)

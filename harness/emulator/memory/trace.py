@@ -45,7 +45,7 @@ def moment(ctx: int, warp: int) -> int:
     In the high bits the instructions that the warp has executed or waited for at barriers, up to the end of the basic
     block that it is in; below, the number of the request within that block.
     """
-    time = (load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD)) << at.REQUEST_BITS
+    time: int = (load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD)) << at.REQUEST_BITS
     time = max(time, load64(warp + at.LAST_MOMENT) + 1)
     store64(warp + at.LAST_MOMENT, time)
     return time
