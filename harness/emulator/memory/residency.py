@@ -41,7 +41,9 @@ def residency(sm: Multiprocessor, threads: int, registers: int, shared_bytes: in
         return min(wanted, carve_out_bytes // per_block) if per_block else wanted
 
     most = by_shared(max(sm.carve_outs_bytes))
-    carve_out = min(size for size in sm.carve_outs_bytes if by_shared(size) == most)
+    # All that the driver takes for itself has to fit, were there as many blocks as there can be.
+    least = sm.blocks * sm.reserved_shared_bytes
+    carve_out = min(size for size in sm.carve_outs_bytes if size >= least and by_shared(size) == most)
     return Residency(min(most, sm.threads // (WARP_THREADS * warps)), sm.l1_bytes - carve_out)
 
 
