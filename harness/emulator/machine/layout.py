@@ -78,7 +78,8 @@ REGISTERS = 2688
 
 EXITED_PC = 0x7FFFFFFF
 REQUEST_BITS = 12
-"""Low bits of a request's moment."""
+WARP_BITS = 5
+"""Low bits of a request's moment, see `memory/trace.py`."""
 TURN_INSTRUCTIONS = 1 << 16
 """How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
 

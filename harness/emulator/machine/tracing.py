@@ -84,7 +84,7 @@ class TraceBuffer:
 
 def _in_order(moments: npt.NDArray[np.int64], accesses: npt.NDArray[np.int64]) -> Accesses:
     order = np.argsort(moments, kind="stable")
-    times = moments[order] >> at.REQUEST_BITS
+    times = moments[order] >> (at.REQUEST_BITS + at.WARP_BITS)
     delays = np.diff(times, prepend=0).clip(max=(1 << cache.DELAY_BITS) - 1)
     packed: Accesses = accesses[order].astype(np.uint64) << np.uint64(cache.DELAY_BITS)
     packed |= delays.astype(np.uint64)

@@ -16,6 +16,7 @@ from harness.emulator.machine.context import (
     TRACE_FULL,
     TRACE_KINDS,
     TRACE_NEXT,
+    WARP_INDEX,
 )
 from harness.emulator.memory.raw import load8, load64, store64
 
@@ -40,15 +41,15 @@ def is_traced(ctx: int) -> bool:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def moment(ctx: int, warp: int) -> int:
-    """When a warp's request happens, such that all requests of a warp differ.
+    """When a warp's request happens, such that no two requests of a block happen at once.
 
     In the high bits the instructions that the warp has executed or waited for at barriers, up to the end of the basic
-    block that it is in; below, the number of the request within that block.
+    block that it is in; below, the number of the request within that block, and the number of the warp.
     """
     time: int = (load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD)) << at.REQUEST_BITS
     time = max(time, load64(warp + at.LAST_MOMENT) + 1)
     store64(warp + at.LAST_MOMENT, time)
-    return time
+    return (time << at.WARP_BITS) | load64(ctx + WARP_INDEX)
 
 
 @njit  # type: ignore[untyped-decorator]
