@@ -109,8 +109,8 @@ GPUS = {
 
 
 def gpu_like(device_name: str) -> Gpu | None:
-    """The GPU of the table that a driver's name, such as `NVIDIA H200`, speaks of."""
-    words = device_name.lower().replace(" ", "")
+    """The GPU of the table that a driver's name, such as `NVIDIA GeForce RTX 4090`, speaks of."""
+    words = device_name.lower().replace("rtx ", "rtx").replace("-", " ").split()
     return next((found for name, found in GPUS.items() if name in words), None)
 
 

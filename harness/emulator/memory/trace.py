@@ -40,7 +40,7 @@ def is_traced(ctx: int) -> bool:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def moment(ctx: int, warp: int) -> int:
+def moment_of(ctx: int, warp: int) -> int:
     """When a warp's request happens, such that no two requests of a block happen at once.
 
     In the high bits the instructions that the warp has executed or waited for at barriers, up to the end of the basic
@@ -49,13 +49,14 @@ def moment(ctx: int, warp: int) -> int:
     time: int = (load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD)) << at.REQUEST_BITS
     time = max(time, load64(warp + at.LAST_MOMENT) + 1)
     store64(warp + at.LAST_MOMENT, time)
-    return (time << at.WARP_BITS) | load64(ctx + WARP_INDEX)
+    moment: int = (time << at.WARP_BITS) | load64(ctx + WARP_INDEX)
+    return moment
 
 
 @njit  # type: ignore[untyped-decorator]
 def record(ctx: int, warp: int, site: int, buffer: int, distinct: int) -> int:
     """Append the lines of a request that touches the `distinct` sectors in DATA_3. Always 0."""
-    time = moment(ctx, warp)
+    time = moment_of(ctx, warp)
     kind = load8(load64(ctx + TRACE_KINDS) + site)
     first_line = load64(load64(ctx + TRACE_FIRST_LINES) + 8 * buffer)
     index = 0
