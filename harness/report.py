@@ -69,6 +69,8 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("allocated\nMiB", lambda r: size(r.allocated_bytes)),
         Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
     ]
+    if comparison.tile is not None:
+        columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
     if comparison.device.kind == "gpu":
         columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
     return columns
@@ -94,13 +96,17 @@ def _claim(row: Row) -> str:
     if row.claim_holds:
         return "exact"
     assert row.claimed_bytes is not None and row.total_bytes is not None
-    return f"{100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %" if row.total_bytes else "off"
+    if not row.total_bytes or row.claimed_bytes == row.total_bytes:
+        return "wrong"  # reads and writes differ, their sums do not
+    return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
 
 
 def _headline(comparison: Comparison) -> str:
     drawn = "the user's arrays"
     if comparison.regime is not None:
         drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
+    if comparison.tile is not None:
+        drawn += f"; tile {comparison.tile}"
     return f"{problem_line(comparison.problem)}; {drawn}"
 
 
@@ -141,6 +147,7 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
         "problem": asdict(comparison.problem),
         "regime": comparison.regime,
         "seed": comparison.seed,
+        "tile": comparison.tile,
         "device": asdict(comparison.device),
         "counted_on": None if comparison.counted_on is None else asdict(comparison.counted_on),
         "rows": [_row_object(row) for row in comparison.rows],

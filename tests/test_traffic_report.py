@@ -186,7 +186,7 @@ def test_what_the_caches_leave_is_a_table_by_buffer_and_one_by_launch():
     [(True, "begins with empty caches (--cache-control all)"), (False, "stays warm from launch to")],
 )
 def test_the_note_says_whose_caches_and_how_they_began(flushed: bool, words: str):
-    found = render_traffic(TrafficReport(make(caches=CACHES), None, False, "A100 SXM", flushed), "table")
+    found = render_traffic(TrafficReport(make(caches=CACHES), None, False, gpu="A100 SXM", flushed=flushed), "table")
     note = " ".join(found.split())
     assert "modelled after the caches of the A100 SXM" in note
     assert words in note
@@ -199,7 +199,7 @@ def test_without_ptxas_the_levels_behind_the_caches_are_not_known():
 
 
 def test_programs_get_the_same_in_bytes():
-    report = TrafficReport(make(caches=CACHES), None, False, "H200 SXM", True)
+    report = TrafficReport(make(caches=CACHES), None, False, gpu="H200 SXM", flushed=True)
     found = json.loads(render_traffic(report, "json"))["caches"]
     assert (found["gpu"], found["flushed"], found["dirty_bytes"]) == ("H200 SXM", True, 3 * MIB // 4)
     assert found["buffers"][1] == {

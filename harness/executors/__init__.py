@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from harness.intervals import Interval
 from harness.problem import Problem
 from harness.variant import Plan
 
@@ -119,7 +120,7 @@ class Execution:
     launches: tuple[LaunchReport, ...]
     allocated_bytes: int
     """Scratch and outputs that the plan allocated beyond Q, K and V."""
-    time_ms: float | None = None
+    time_ms: Interval | None = None
     """Time on the GPU of all launches together, or None."""
 
     def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
