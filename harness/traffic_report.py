@@ -57,7 +57,9 @@ def render_traffic(report: TrafficReport, format: str) -> str:
         if account.shared:
             parts += _by_file(account.shared, lambda rows: _shared(rows, markdown), "shared memory, ", markdown)
     notes = _footnotes(report)
-    parts.append("\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes))
+    parts.append(
+        "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+    )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

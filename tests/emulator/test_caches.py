@@ -65,6 +65,15 @@ def test_l1_replaces_the_line_that_was_used_longest_ago():
     assert counted(map(load, order), FOUR_LINES)[0] == 4 * len({0, 1, 2, 3, 4}) + 4
 
 
+def test_an_l1_that_draws_lots_keeps_some_of_a_loop_that_is_too_large_for_it():
+    loop = [load(line) for line in range(5)] * 200
+    assert counted(loop, FOUR_LINES)[0] == 4 * 5 * 200
+    # Of C lines and a loop of F, a line outlives the others of a round with exp(-miss F / C), which is 1 - miss.
+    kept = counted(loop, Residency(1, 4 * LINE, l1_random=True))[0] / (4 * 5 * 200)
+    assert 0.3 < kept < 0.45
+    assert counted(loop[:4] * 200, Residency(1, 4 * LINE, l1_random=True))[0] == 4 * 4
+
+
 def test_l1_has_sectors_of_a_line_and_not_the_line():
     assert counted([load(0, 0b0001), load(0, 0b0011), load(0, 0b0011)], FOUR_LINES)[0] == 2
 

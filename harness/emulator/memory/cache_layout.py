@@ -37,7 +37,7 @@ LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = range(4)
 # The state: one array of 64-bit slots; names in capitals are what `caches.py` calls them.
 # fmt: off
 SLOTS = (
-    "L1_TAGS", "L1_VALID", "L1_USED", "L1_SETS",
+    "L1_TAGS", "L1_VALID", "L1_USED", "L1_SETS", "L1_RANDOM",
     "L2_TAGS", "L2_VALID", "L2_DIRTY", "L2_USED", "L2_SETS", "L2_SET_WAYS", "L2_PARTITIONS",
     "NOW", "TICK", "COUNTERS", "BUFFER_COUNT", "FIRST_LINES",
     "RESIDENTS", "NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "SM", "PARTITION", "STORED_LINE", "STORED_MASK",

@@ -1,7 +1,7 @@
 """L1 of each SM, and the L2 that they share, as the runtime's kind of compiled code: all addresses are plain integers.
 
 A line is 128 bytes of four sectors; caches keep lines and know which of their sectors they have. Tags are line numbers
-plus one, so that zero is an empty way; of a set's ways the one used longest ago is replaced.
+plus one, so that zero is an empty way. Of a set's ways the one used longest ago is replaced, unless an L1 draws lots.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from harness.emulator.memory import cache_layout as at
 from harness.emulator.memory.raw import load8, load32, load64, store8, store32, store64
 
 (
-    L1_TAGS, L1_VALID, L1_USED, L1_SETS,
+    L1_TAGS, L1_VALID, L1_USED, L1_SETS, L1_RANDOM,
     L2_TAGS, L2_VALID, L2_DIRTY, L2_USED, L2_SETS, L2_SET_WAYS, L2_PARTITIONS,
     NOW, TICK, COUNTERS, BUFFER_COUNT, FIRST_LINES,
     RESIDENTS, NEXT_ACCESS, END_ACCESS, ACCESS_TIME, SM, PARTITION, STORED_LINE, STORED_MASK,
 ) = (8 * slot for slot in range(len(at.SLOTS)))  # fmt: skip
 
-HOME_HASH = 0x9E3779B1
-"""An odd number without a pattern: neighbouring lines belong to either partition, as if by chance."""
+SPREAD = 0x9E3779B1
+"""An odd number without a pattern. What is multiplied by it is as good as drawn by lot, and the same every time."""
 L1_WAYS = at.L1_WAYS
 L1_SKEW = at.L1_SKEW
 L2_SKEW = at.L2_SKEW
@@ -95,7 +95,7 @@ def home(state: int, line: int) -> int:
     """The partition that a line belongs to."""
     if load64(state + L2_PARTITIONS) == 1:
         return 0
-    return ((line * HOME_HASH) >> 15) & 1
+    return ((line * SPREAD) >> 15) & 1
 
 
 @njit  # type: ignore[untyped-decorator]
@@ -193,11 +193,14 @@ def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
     used = load64(state + L1_USED)
     valid = load64(state + L1_VALID)
     entry = find(tags, first, L1_WAYS, line)
+    now = tick(state)
     if entry < 0:
         entry = oldest(used, first, L1_WAYS)
+        if load64(state + L1_RANDOM) and load32(tags + 4 * entry):
+            entry = first + ((now * SPREAD) >> 20) % L1_WAYS
         store32(tags + 4 * entry, line + 1)
         store8(valid + entry, 0)
-    store64(used + 8 * entry, tick(state))
+    store64(used + 8 * entry, now)
     had: int = load8(valid + entry)
     store8(valid + entry, had | mask)
     return mask & ~had

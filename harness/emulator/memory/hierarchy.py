@@ -6,8 +6,8 @@ in instructions, and a block that ends makes room for the next. Each request goe
 is stored is not fetched first). An L2 of two partitions keeps a line in the one that it belongs to and, where a
 multiprocessor of the other one read it, there as well. DRAM delivers pairs of sectors.
 
-What is modelled is only what changes counts. The constants in `cache_layout` were measured on an H200 with small
-kernels that read, or write, a range of memory again and again; none of them was fitted to the variants.
+What is modelled is only what changes counts. The constants in `cache_layout` and `residency` were measured on an H200
+with small kernels that read, or write, a range of memory again and again; none of them was fitted to the variants.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class MemoryHierarchy:
         for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("USED", np.int64)):
             self._hold(f"L1_{name}", np.zeros(max(1, count), dtype=dtype))
         self._state[at.SLOT["L1_SETS"]] = sets
+        self._state[at.SLOT["L1_RANDOM"]] = int(residency.l1_random)
         places = self._sizes.multiprocessors * residency.blocks
         sm = np.arange(places, dtype=np.int64) % self._sizes.multiprocessors
         run = sm * RUNS // self._sizes.multiprocessors
