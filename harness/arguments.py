@@ -102,6 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
         "beside them what that GPU's own counters say, through Nsight Compute",
     )
     _add_emulator(counting)
+    _add_caches(traffic)
     _add_report(traffic)
 
     bench = command("bench", "honest timing on a GPU, beside PyTorch's own attention where it is installed")
@@ -341,8 +342,22 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.png|.svg",
         help="draw each variant's arithmetic intensity under a GPU's roof",
     )
+
+
+def _add_caches(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("GPU")
     group.add_argument(
-        "--gpu", default="h200", metavar="NAME", help=f"whose roof: {', '.join(GPUS)} (default: %(default)s)"
+        "--gpu",
+        metavar="NAME",
+        help=f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)",
+    )
+    group.add_argument("--l2-bytes", type=int, metavar="N", help="another size of its L2")
+    group.add_argument(
+        "--cache-control",
+        choices=("all", "none"),
+        default="none",
+        help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
+        "launch of a plan (default: %(default)s)",
     )
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from harness.bench import BenchResult
     from harness.effort import Effort
     from harness.executors import Device, Executor, Sanitizer
+    from harness.executors.emulator import CacheModel
     from harness.fuzz.worker import Machine
+    from harness.gpus import Gpu
     from harness.progress import Progress
     from harness.sweep import Sweep
     from harness.traffic_account import HardwareTraffic
@@ -160,7 +162,6 @@ def _traffic(arguments: argparse.Namespace) -> int:
         raise UsageError("--count goes with --sweep; one variant alone is always counted")
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
-    from harness.gpus import gpu
     from harness.measure.io_bound import io_bound
     from harness.progress import progress_bar
     from harness.tile_choice import tile_of
@@ -168,13 +169,14 @@ def _traffic(arguments: argparse.Namespace) -> int:
     from harness.traffic_report import TrafficReport, render_traffic
     from harness.variant import tile_text
 
-    gpu(arguments.gpu)  # only a sweep draws a roof, but a wrong name is wrong
     problem = problem_of(arguments)
     _check_output(arguments.output)
     _require_gpu(arguments)
+    caches = _cache_model(arguments)
     _, (variant,) = _tiled(arguments, [_discover(arguments).registry.get(arguments.variant)], problem)
     with progress_bar(2 if arguments.device == "gpu" else 1) as progress:
-        executor = _emulator(arguments, progress, _counted_arch(arguments), bank_conflicts=arguments.lines)
+        arch = _counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
+        executor = _emulator(arguments, progress, arch, bank_conflicts=arguments.lines, caches=caches)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
         if arguments.device == "gpu":
@@ -183,7 +185,9 @@ def _traffic(arguments: argparse.Namespace) -> int:
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
     tile = tile_of(variant, problem)
-    report = TrafficReport(account, bound, arguments.lines, None if tile is None else tile_text(tile))
+    report = TrafficReport(
+        account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
+    )
     _publish(arguments, render_traffic(report, arguments.format))
     return FAILED if account.claim_holds is False else PASSED
 
@@ -203,7 +207,6 @@ def _hardware(arguments: argparse.Namespace, problem: Problem) -> HardwareTraffi
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from harness.drawing import require_drawable
-    from harness.gpus import gpu
     from harness.progress import progress_bar
     from harness.sweep import parse_sweep, require_sensible
     from harness.sweep_plot import draw_bytes, draw_roofline
@@ -215,6 +218,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
         raise UsageError("--lines shows one problem; leave out --sweep")
     if arguments.device == "gpu":
         raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
+    if arguments.l2_bytes is not None or arguments.cache_control != "none":
+        raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
     registry = _discover(arguments).registry
@@ -226,7 +231,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
     require_sensible(problems)
     sweep = _tiled_sweep(arguments, sweep, chosen, problems)
-    roof = gpu(arguments.gpu)
+    roof = _gpu(arguments)
     pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
     for path in pictures:
         require_drawable(path)
@@ -537,6 +542,27 @@ def _counted_arch(arguments: argparse.Namespace) -> str:
     return DEFAULT_ARCH if arguments.device == "emulator" else _arch()
 
 
+def _gpu(arguments: argparse.Namespace) -> Gpu:
+    """The GPU that was asked for, else the one that is there, else an H200."""
+    from harness.executors.gpu import GpuExecutor
+    from harness.gpus import GPUS, gpu, gpu_like
+
+    if arguments.gpu is not None:
+        return gpu(arguments.gpu)
+    here = None
+    if arguments.device != "emulator" and GpuExecutor.available():
+        here = gpu_like(GpuExecutor().device.name)
+    return here or GPUS["h200"]
+
+
+def _cache_model(arguments: argparse.Namespace) -> CacheModel:
+    from harness.executors.emulator import CacheModel
+
+    if arguments.l2_bytes is not None and arguments.l2_bytes < 1:
+        raise UsageError(f"--l2-bytes is {arguments.l2_bytes}; it has to be at least 1")
+    return CacheModel(_gpu(arguments), arguments.l2_bytes, arguments.cache_control == "all")
+
+
 def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if arguments.device == "emulator":
         return _emulator(arguments, progress)
@@ -591,7 +617,11 @@ def _machine_line(machine: Machine) -> str:
 
 
 def _emulator(
-    arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, bank_conflicts: bool = False
+    arguments: argparse.Namespace,
+    progress: Progress,
+    arch: str = DEFAULT_ARCH,
+    bank_conflicts: bool = False,
+    caches: CacheModel | None = None,
 ) -> Executor:
     from harness.emulator.instruments import Instruments
     from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
@@ -604,6 +634,7 @@ def _emulator(
         seed=arguments.seed,
         progress=progress.part,
         instruments=Instruments(bank_conflicts=bank_conflicts),
+        caches=caches,
     )
 
 

@@ -13,6 +13,7 @@ from harness.tables import UNKNOWN, csv_text, device_line, json_text, mib, probl
 from harness.traffic_account import (
     LEVELS,
     LOCAL,
+    CachePart,
     Count,
     HardwareTraffic,
     Level,
@@ -40,6 +41,10 @@ class TrafficReport:
     """Whether source lines are asked for."""
     tile: str | None = None
     """The tile sizes that the variant used; None where it declares none."""
+    gpu: str | None = None
+    """Whose caches were modelled."""
+    flushed: bool = False
+    """Whether every launch began with empty caches."""
 
 
 def render_traffic(report: TrafficReport, format: str) -> str:
@@ -56,13 +61,19 @@ def render_traffic(report: TrafficReport, format: str) -> str:
     parts.append(_levels(account, markdown))
     parts.append(_parts("buffer", account.buffers, account, markdown))
     parts.append(_parts("launch", account.launches, account, markdown, numbered=True))
+    if account.caches is not None:
+        parts.append(_cache_parts("buffer", account.caches.buffers, markdown))
+        if len(account.caches.launches) > 1:
+            parts.append(_cache_parts("launch", account.caches.launches, markdown, numbered=True))
     parts.append(_hardware(account, markdown))
     if report.lines:
         parts += _by_file(account.lines, lambda rows: _lines(rows, account, markdown), "", markdown)
         if account.shared:
             parts += _by_file(account.shared, lambda rows: _shared(rows, markdown), "shared memory, ", markdown)
     notes = _footnotes(report)
-    parts.append("\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes))
+    parts.append(
+        "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+    )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -120,6 +131,20 @@ def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, markdown: 
         cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
     return table(headers, cells, [False, *[True] * 8], markdown)
+
+
+def _cache_parts(what: str, parts: Sequence[CachePart], markdown: bool, numbered: bool = False) -> str:
+    smallest = smallest_of(size for part in parts for size in _sizes(part))
+    cells = [
+        [f"{number} {part.name}" if numbered else part.name, *(_size(size, smallest) for size in _sizes(part))]
+        for number, part in enumerate(parts, start=1)
+    ]
+    headers = [what, "L2\nread MiB", "L2\nwritten MiB", "DRAM\nread MiB", "DRAM\nwritten MiB"]
+    return table(headers, cells, [False, *[True] * 4], markdown)
+
+
+def _sizes(part: CachePart) -> list[int]:
+    return [size or 0 for level in (part.l2, part.dram) for size in (level.read_bytes, level.write_bytes)]
 
 
 _COALESCING = ("requests", "sectors /\nrequest", "fewest\npossible")
@@ -218,6 +243,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
             else f"Claim: does not hold. It says {claimed.read_bytes:,} bytes read and {claimed.write_bytes:,} "
             f"written; counted: {counted.read_bytes:,} and {counted.write_bytes:,}."
         )
+    notes.append(_caches(report))
     if account.hardware is not None:
         notes.append(
             f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
@@ -235,6 +261,25 @@ def _footnotes(report: TrafficReport) -> list[str]:
         )
     notes.append(_bound(report.bound))
     return notes
+
+
+def _caches(report: TrafficReport) -> str:
+    caches = report.account.caches
+    if caches is None:
+        return (
+            "L2 and DRAM are not known here: without ptxas nothing tells how many registers kernels take, and so how "
+            "many blocks run at the same time."
+        )
+    begin = (
+        "every launch begins with empty caches (--cache-control all)"
+        if report.flushed
+        else "L2 begins empty and stays warm from launch to launch (--cache-control none)"
+    )
+    dirty = _size(caches.dirty_bytes, caches.dirty_bytes)
+    return (
+        f"L2 and DRAM: modelled after the caches of the {report.gpu}; {begin}. At the end {dirty} MiB of what was "
+        "written are still in L2. 'code' is what launches fetch for themselves: instructions, parameters."
+    )
 
 
 def _local(account: TrafficAccount) -> str:
@@ -283,6 +328,7 @@ def _object(report: TrafficReport) -> dict[str, Any]:
         "launches": [_part_object(part) for part in account.launches],
         "local": _part_object(account.local),
         "hardware": None if account.hardware is None else _hardware_object(account.hardware),
+        "caches": _caches_object(report),
     }
     if report.lines:
         found["lines"] = [_line_object(row) for row in account.lines]
@@ -301,6 +347,21 @@ def _hardware_object(hardware: HardwareTraffic) -> dict[str, Any]:
     ]
     levels = [_level_object(level) for level in hardware.levels]
     return {"device": asdict(hardware.device), "levels": levels, "launches": launches}
+
+
+def _caches_object(report: TrafficReport) -> dict[str, Any] | None:
+    caches = report.account.caches
+    if caches is None:
+        return None
+    parts = {
+        name: [_cache_part_object(part) for part in rows]
+        for name, rows in (("buffers", caches.buffers), ("launches", caches.launches))
+    }
+    return {"gpu": report.gpu, "flushed": report.flushed, "dirty_bytes": caches.dirty_bytes, **parts}
+
+
+def _cache_part_object(part: CachePart) -> dict[str, Any]:
+    return {"name": part.name, **dict(zip(CACHE_KEYS, _sizes(part)))}
 
 
 def _part_object(part: Part) -> dict[str, Any]:
@@ -324,10 +385,11 @@ def _shared_object(row: SharedPart) -> dict[str, Any]:
     return asdict(row) | {"source": source_line(row.file, row.line)}
 
 
+CACHE_KEYS = ("l2_read_bytes", "l2_write_bytes", "dram_read_bytes", "dram_write_bytes")
 CSV_KEYS = (
     "table", "name", "level", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors",
     "ideal_sectors", "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes",
-    "write_bytes", "total_bytes", "source",
+    "write_bytes", "total_bytes", "source", *CACHE_KEYS,
 )  # fmt: skip
 """One flat table; `table` says which of the report's tables a row belongs to."""
 
@@ -345,6 +407,8 @@ def _flat_rows(report: TrafficReport) -> list[dict[str, Any]]:
     rows += [{"table": "buffer", **part} for part in found["buffers"]]
     rows += [{"table": "launch", **part} for part in found["launches"]]
     rows.append({"table": LOCAL, **found["local"]})
+    for what in ("buffers", "launches"):
+        rows += [{"table": f"caches: {what}", **part} for part in (found["caches"] or {}).get(what, ())]
     rows += [{"table": "line", **row} for row in found.get("lines", ())]
     rows += [{"table": "shared", **row} for row in found.get("shared") or ()]
     return rows
