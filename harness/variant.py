@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +16,14 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 """CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
 BACKENDS = ("cupy", "numba")
+TileSizes = Mapping[str, int]
+"""One choice of tile sizes, such as {"Br": 64, "Bc": 32}; the names are the variant's own."""
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+
+
+def tile_text(tile: TileSizes) -> str:
+    """{"Br": 32, "Bc": 64} -> `Br=32,Bc=64`, as --tile takes it."""
+    return ",".join(f"{name}={size}" for name, size in tile.items())
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,8 @@ class Numerics:
     """The same for P, as V is multiplied by it. The denominator may be summed from P before that rounding."""
     functions: str = "fast"
     """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
-    them. `fast`: ex2.approx, __expf, __logf, approximate division, log2 e folded into the scale."""
+    them. `__expf`: the same with that in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx,
+    __logf, approximate division, log2 e folded into the scale."""
     sums: str = "truncated"
     """`nearest`: every addition rounds to nearest, or is a fused multiply-add. `truncated`: tensor cores cut off."""
     one_score: bool = False
@@ -151,8 +159,8 @@ class Numerics:
     """O is divided, or P is, by the finished denominator only, and never by that of the keys so far."""
 
     def __post_init__(self) -> None:
-        choices = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
-        choices |= {"functions": ("fast", "accurate"), "sums": ("truncated", "nearest")}
+        choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
+        choices |= {"functions": ("fast", "__expf", "accurate"), "sums": ("truncated", "nearest")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise PluginError(f"numerics have {name}={getattr(self, name)!r}; choose {' or '.join(allowed)}")
@@ -168,8 +176,8 @@ class Variant:
 
     name: str
     """How the command line calls it, such as `fa2-cupy`."""
-    plan: Callable[[Problem], Plan]
-    """Problem -> Plan. Needs no GPU."""
+    plan: Callable[..., Plan]
+    """Problem -> Plan. Needs no GPU. Where there are `tiles`: plan(problem, tile=None)."""
     algorithm: str = "custom"
     """Variants of one algorithm share this word."""
     backend: str = "cupy"
@@ -178,8 +186,12 @@ class Variant:
     """One line for `list`."""
     supports: Callable[[Problem], str | None] = field(default=_supports_all)
     """None, or the reason why this problem is out of reach."""
-    claim: Callable[[Problem], Traffic] | None = None
-    """The closed form of the bytes that it moves, or None where it claims nothing."""
+    claim: Callable[..., Traffic] | None = None
+    """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
+    tiles: Callable[[Problem], Sequence[TileSizes]] | None = None
+    """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
+    deterministic: bool = True
+    """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
     numerics: Numerics = field(default_factory=Numerics)
     """Where it rounds: what its budget of error is derived from."""
 

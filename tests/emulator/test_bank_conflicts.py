@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.emulator.instruments import Instruments
 from harness.executors import SharedTraffic
 from harness.executors.emulator import EmulatorExecutor
 from harness.problem import Problem
@@ -26,7 +27,7 @@ def counted(body: str, threads: int = 32, executor: EmulatorExecutor | None = No
         "__shared__ __align__(16) float t[4224]; int i = threadIdx.x;\n"
         f"{body}\n}}"
     )
-    executor = executor or EmulatorExecutor(count_shared=True)
+    executor = executor or EmulatorExecutor(instruments=Instruments(bank_conflicts=True))
     return executor.run(PROBLEM, plan(cupy.RawKernel(source, "k"), threads), INPUTS).launches[0].shared
 
 
@@ -116,7 +117,7 @@ def test_numba_counts_as_cuda_does() -> None:
         cuda.syncthreads()
         o[0, 0, 0, i] = t[0, 31 - i]
 
-    executor = EmulatorExecutor(count_shared=True)
+    executor = EmulatorExecutor(instruments=Instruments(bank_conflicts=True))
     found = executor.run(PROBLEM, plan(column, 32), INPUTS).launches[0].shared
     assert found is not None
     rows = {row.kind: (row.file, row.requests, row.wavefronts) for row in found}
@@ -135,7 +136,7 @@ def test_counting_changes_no_result() -> None:
     source = """extern "C" __global__ void k(const float* q, float* o) {
         __shared__ float t[32]; int i = threadIdx.x; t[31 - i] = q[i]; __syncwarp(); o[i] = t[i] + t[3]; }"""
     inputs = INPUTS | {"Q": np.arange(64 * 64, dtype=np.float32).reshape(1, 1, 64, 64)}
-    for count_shared in (False, True):
-        executor = EmulatorExecutor(count_shared=count_shared)
+    for bank_conflicts in (False, True):
+        executor = EmulatorExecutor(instruments=Instruments(bank_conflicts=bank_conflicts))
         execution = executor.run(PROBLEM, plan(cupy.RawKernel(source, "k"), 32), inputs)
         assert np.array_equal(execution.outputs["O"][0, 0, 0, :32], np.arange(31, -1, -1) + 28.0)

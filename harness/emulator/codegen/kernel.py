@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from harness.emulator.codegen.facts import KernelFacts, ModuleVariable, Parameter, Site
+from harness.emulator.codegen.facts import KernelFacts, ModuleVariable, Parameter, SharedVariable, Site
 from harness.emulator.codegen.integer import CARRY
 from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.table import emitter_for
+from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.emulator.ptx.call_parameters import lower_call_parameters
@@ -39,8 +40,8 @@ class KernelCode:
     facts: KernelFacts
 
 
-def generate(module: Module, entry: str, count_shared: bool = False) -> KernelCode:
-    """Emit one entry; with `count_shared`, such that it counts the wavefronts of its shared memory.
+def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> KernelCode:
+    """Emit one entry, with the instruments built in.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
@@ -55,7 +56,7 @@ def generate(module: Module, entry: str, count_shared: bool = False) -> KernelCo
     _verify(flat, storage)
     graph = build_graph(flat)
     live = live_registers(graph)
-    lanes = Lanes(flat.registers, storage, count_shared)
+    lanes = Lanes(flat.registers, storage, instruments)
     _Writer(lanes, graph, live.behind).write()
     body = _assemble(lanes)
     symbol = "warp_" + hashlib.sha256(body.encode()).hexdigest()[:32]
@@ -65,6 +66,7 @@ def generate(module: Module, entry: str, count_shared: bool = False) -> KernelCo
         shared,
         local,
         tuple(ModuleVariable(v.name, v.size_bytes, v.initial) for v in variables),
+        _shared_variables(module, flat, storage),
         lanes.register_bytes,
         any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
@@ -106,6 +108,12 @@ def _place_variables(module: Module, function: Function) -> tuple[Storage, int, 
     for variable in dynamic:
         storage.addresses[variable.name] = ("shared", shared)
     return storage, shared, _align(local, 16), tuple(placed)
+
+
+def _shared_variables(module: Module, function: Function, storage: Storage) -> tuple[SharedVariable, ...]:
+    variables = (v for v in (*module.variables.values(), *function.variables.values()) if v.space == "shared")
+    placed = (SharedVariable(v.name, storage.addresses[v.name][1], v.size_bytes) for v in variables)
+    return tuple(sorted(placed, key=lambda v: v.offset))
 
 
 def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, ...]:

@@ -19,6 +19,7 @@ from harness.emulator.codegen.vocabulary import (
     splat_float,
     vector,
 )
+from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
 from harness.emulator.ptx.types import PtxType
@@ -38,11 +39,10 @@ class Storage:
 class Lanes(Vocabulary):
     """Emits one function. `begin_block` and `end_block` frame each basic block; families call the rest in between."""
 
-    def __init__(self, registers: dict[str, PtxType], storage: Storage, count_shared: bool = False) -> None:
+    def __init__(self, registers: dict[str, PtxType], storage: Storage, instruments: Instruments = PLAIN) -> None:
         super().__init__()
         self.storage = storage
-        self.count_shared = count_shared
-        """Whether loads and stores of shared memory count their wavefronts."""
+        self.instruments = instruments
         self.sites: list[Instruction] = []
         """Instructions that generated code refers to by number: whatever touches memory or can fault."""
         self.preludes: set[str] = set()
@@ -289,7 +289,8 @@ class Lanes(Vocabulary):
 
     def site(self, instruction: Instruction) -> int:
         """Number under which the runtime knows this instruction."""
-        self.sites.append(instruction)
+        if not self.sites or self.sites[-1] is not instruction:
+            self.sites.append(instruction)
         return len(self.sites) - 1
 
     def first_check_of(self, members: Operand) -> bool:

@@ -16,9 +16,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Protocol
 
+from harness.emulator.instruments import Instruments
 from harness.errors import CompileError, SandboxError, UnsupportedInstruction
 
 _JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
@@ -29,7 +31,7 @@ _KERNEL, _RUNTIME, _DONE, _REFUSED = b"K", b"R", b"D", b"E"
 class Compiler(Protocol):
     """What makes native code of kernels and of the runtime."""
 
-    def build_kernel(self, ptx: str, entry: str, count_shared: bool) -> bytes:
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
         """A kernel's facts and object file, see `kernel_object`. Raises `CompileError`, `UnsupportedInstruction`."""
         ...
 
@@ -41,10 +43,10 @@ class Compiler(Protocol):
 class _Here:
     """In this process."""
 
-    def build_kernel(self, ptx: str, entry: str, count_shared: bool) -> bytes:
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
         from harness.emulator.machine.kernel_object import build_kernel
 
-        return build_kernel(ptx, entry, count_shared)
+        return build_kernel(ptx, entry, instruments)
 
     def build_runtime(self) -> bytes:
         from harness.emulator.machine.runtime_object import build_runtime
@@ -61,9 +63,9 @@ class CompileWorker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def build_kernel(self, ptx: str, entry: str, count_shared: bool) -> bytes:
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
         """See `Compiler`."""
-        return self._ask(_KERNEL, json.dumps([ptx, entry, count_shared]).encode())
+        return self._ask(_KERNEL, json.dumps([ptx, entry, asdict(instruments)]).encode())
 
     def build_runtime(self) -> bytes:
         """See `Compiler`."""
@@ -159,10 +161,15 @@ def _serve() -> None:
         except EOFError:
             return
         try:
-            result = HERE.build_runtime() if job == _RUNTIME else HERE.build_kernel(*json.loads(payload))
+            result = HERE.build_runtime() if job == _RUNTIME else _build_kernel(payload)
             _send(answers, _DONE, result)
         except tuple(_ERRORS.values()) as error:
             _send(answers, _REFUSED, json.dumps([type(error).__name__, str(error)]).encode())
+
+
+def _build_kernel(payload: bytes) -> bytes:
+    ptx, entry, instruments = json.loads(payload)
+    return HERE.build_kernel(ptx, entry, Instruments(**instruments))
 
 
 if __name__ == "__main__":

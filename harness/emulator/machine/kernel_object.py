@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 
 from harness.emulator.codegen.facts import KernelFacts
+from harness.emulator.instruments import Instruments
 
 _LENGTH = struct.Struct("<Q")
 
 
-def build_kernel(ptx: str, entry: str, count_shared: bool) -> bytes:
+def build_kernel(ptx: str, entry: str, instruments: Instruments) -> bytes:
     """Parse, generate, compile.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
@@ -19,7 +20,7 @@ def build_kernel(ptx: str, entry: str, count_shared: bool) -> bytes:
     from harness.emulator.machine.llvm_compiler import compile_ir
     from harness.emulator.ptx.parser import parse
 
-    code = generate(parse(ptx), entry, count_shared)
+    code = generate(parse(ptx), entry, instruments)
     facts = code.facts.to_json()
     return _LENGTH.pack(len(facts)) + facts + compile_ir(code.ir)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.cache import default_cache
 from harness.emulator.codegen.facts import KernelFacts
+from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine.compile_worker import HERE, Compiler
 from harness.emulator.machine.kernel_object import split_kernel
 from harness.emulator.machine.llvm_compiler import host_key
@@ -23,29 +24,29 @@ class NativeKernel:
     facts: KernelFacts
     address: int
     """Of the native function that runs one warp."""
+    instruments: Instruments
+    """What is built into it."""
 
 
 _loaded: dict[str, NativeKernel] = {}
 _lock = threading.Lock()
 
 
-def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, count_shared: bool = False) -> NativeKernel:
+def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: Instruments = PLAIN) -> NativeKernel:
     """One entry of a PTX module as native code, by way of `compiler`. Several threads may ask at once.
-
-    `count_shared`: the code also counts the wavefronts of shared memory, which takes it longer.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
-    identity = hashlib.sha256(f"{entry}\0{count_shared}\0{ptx}".encode()).hexdigest()
+    identity = hashlib.sha256(f"{entry}\0{instruments}\0{ptx}".encode()).hexdigest()
     kernel = _loaded.get(identity)
     if kernel is None:
         key = (identity, _emitter_version(), *host_key())
-        payload = default_cache().cached("kernel", key, lambda: compiler.build_kernel(ptx, entry, count_shared))
+        payload = default_cache().cached("kernel", key, lambda: compiler.build_kernel(ptx, entry, instruments))
         facts, native = split_kernel(payload)
         load_runtime(compiler.build_runtime)
         address = native_address(facts.symbol, native)
         with _lock:
-            kernel = _loaded.setdefault(identity, NativeKernel(facts, address))
+            kernel = _loaded.setdefault(identity, NativeKernel(facts, address, instruments))
     return kernel
 
 
@@ -53,5 +54,6 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, count_shared:
 def _emitter_version() -> str:
     """A hash of the code that makes code: whoever changes it need not remember to raise a number."""
     emulator = Path(__file__).parents[1]
-    sources = sorted([*emulator.glob("ptx/*.py"), *emulator.glob("codegen/*.py"), *emulator.glob("machine/*.py")])
+    folders = ("ptx", "codegen", "machine", "sanitizer")
+    sources = sorted(source for folder in folders for source in emulator.glob(f"{folder}/*.py"))
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()

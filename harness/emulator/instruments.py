@@ -1,0 +1,20 @@
+"""What an emulated kernel records beyond bounds and sectors, which it always does. Each instrument costs run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """Decided when native code is generated: what is off leaves no trace in the code."""
+
+    bank_conflicts: bool = False
+    """Count the wavefronts of shared memory, see `memory/banks.py`."""
+
+    sanitizer: bool = False
+    """Find races and reads of memory that nobody wrote, see `sanitizer/`. Blocks then run on one core."""
+
+
+PLAIN = Instruments()
+"""Nothing beyond bounds and sectors."""
