@@ -133,11 +133,11 @@ def _footnotes(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         if row.reason is not None:
             notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
+        if row.verdict == "pass" and (_expected_ratio(row) or 0.0) > 1:
+            notes.append(f"{row.variant}: suspicious: its error is {_ratio(_expected_ratio(row))} x what is expected")
         notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
-        if row.verdict == "pass" and (_expected_ratio(row) or 0.0) > 1:
-            notes.append(f"{row.variant}: suspicious: its error is {_ratio(_expected_ratio(row))} x what is expected")
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes

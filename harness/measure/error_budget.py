@@ -267,8 +267,8 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
 
     squares = np.square(weight_error)
     each = exp_error if rows.one_score else exp_error + rows.expected_dot
-    products = 2 * LAMBDA * U * np.sqrt(n)  # of rescaling, in both sums
-    separate: Array = 2 * _sum(p * each) + 2 * sums + products + r.division
+    rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
+    separate: Array = 2 * (_sum(p * each) + sums + rescaled) + r.division
     if r.weights:
         rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
         squares += np.square(LAMBDA * rounded * factor)

@@ -26,17 +26,18 @@ def nothing_but_the_answer(
 ) -> Mask:
     """(b, h, rows, d): where a kernel that declares `numerics` gives the answer, rounded to nearest, bit for bit.
 
-    That takes an exponential that is 1 at 0, and additions that round to nearest. Two kinds of rows:
+    That takes an exponential that is 1 at 0, as expf and __expf of S - m are, and additions that round to nearest. Two
+    kinds of rows:
 
     needle      one key has all the weight that float32 can see: the others, added up, are absorbed by it in the sum
-                over V and in the denominator, in whatever order. Also rows that see one key only.
+                over V and in the denominator, in any order. Also rows that see one key only.
     even        every score is 0, and a power of two many keys are seen: weights 1, l = n, weights 1 / n in whatever
                 order, each exact; so are sums of whole numbers, unless O is divided before the denominator is complete.
 
     `p` are the oracle's weights, `score_error` how far a computed score may be off; both (b, h, rows, keys).
     """
     exact = np.zeros((*block.scores.shape[:-1], problem.head_dim), np.bool_)
-    if numerics.functions != "accurate" or numerics.sums != "nearest":
+    if numerics.functions == "fast" or numerics.sums != "nearest":
         return exact
     _mark_needles(exact, block, p, score_error)
     if numerics.divides_last:

@@ -27,6 +27,9 @@ SMALLEST_STEP = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-12
 """Largest absolute error of storing a value too small to be normal. float32 and bfloat16 may be flushed to zero."""
 LARGEST = {"float32": float.fromhex("0x1.fffffep127"), "float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
 """Largest finite value."""
+ARGUMENT = {"accurate": U, "__expf": (1 + 2 * 1.173) * U, "fast": 6 * U}
+"""Of an exponential's error, what grows with its argument. Subtraction; 1.173 ulp of __expf, which has its product with
+log2 e in it; where anything goes, that product and log2 e's own rounding besides."""
 LAMBDA = 4.0
 """How many root mean squares a sum of random roundings is given; see error_budget."""
 
@@ -54,7 +57,7 @@ class Roundings:
     exp: float
     """Of an exponential, whatever its argument."""
     argument: float
-    """Of an exponential, per unit of its argument."""
+    """Of an exponential, per unit of its argument, its subtraction included."""
     frame: float
     """Of an exponential, per unit of the score and of the maximum that is subtracted from it."""
     rescale: float
@@ -88,8 +91,7 @@ class Roundings:
             addition=U if nearest else 2 * U,
             random=nearest,
             exp=4 * U,
-            # Subtraction; where it is fast, also times log2 e, log2 e's own rounding, and 1.173 ulp of __expf.
-            argument=6 * U if fast else U,
+            argument=ARGUMENT[numerics.functions],
             # A product with the folded scale each for the key and for the maximum.
             frame=2 * U if fast else 0.0,
             # An exponential and a product. FlashAttention-1's weights: (exp l) / l_new, times O, four more.

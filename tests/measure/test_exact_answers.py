@@ -123,7 +123,8 @@ def test_where_a_right_kernel_may_overflow_anything_goes():
             inputs[name][0, 0, 0] = value
         reference = attention(problem, inputs)
         budget = error_budget(problem, inputs, reference, numerics)
-        outputs = {"O": reference.O.astype(NUMPY_DTYPES[dtype]), "lse": reference.lse.astype(np.float32)}
+        with np.errstate(over="ignore"):
+            outputs = {"O": reference.O.astype(NUMPY_DTYPES[dtype]), "lse": reference.lse.astype(np.float32)}
         outputs["O"][0, 0, 0] = np.nan
         accuracy = measure_accuracy(outputs, reference, budget)
         assert accuracy.passed == np.isposinf(budget.O[0, 0, 0]).all()

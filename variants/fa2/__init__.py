@@ -24,7 +24,7 @@ from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
 
 NUMERICS = Numerics(
-    scores="float32", weights="float32", functions="fast", sums="nearest", one_score=True, divides_last=True
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
 )
 """Nothing is rounded to 16 bits before O, which is divided once."""
 

@@ -34,7 +34,7 @@ ON_CHIP = SHARED_BYTES // SOFTMAX_ROWS // FLOAT32_BYTES
 """Elements of a row of S that the softmax keeps on chip."""
 
 NUMERICS = Numerics(
-    scores="problem", weights="problem", functions="fast", sums="nearest", one_score=True, divides_last=True
+    scores="problem", weights="problem", functions="__expf", sums="nearest", one_score=True, divides_last=True
 )
 """S and P go through memory in the problem's dtype; all else stays in float32."""
 
