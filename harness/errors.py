@@ -55,3 +55,7 @@ class KernelFault(SandboxError):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class OrderNotRevealed(SandboxError):
+    """In which order a sum is added does not show. The message says why."""
