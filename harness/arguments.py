@@ -98,11 +98,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_emulator(counting)
     _add_report(traffic)
 
-    show = command("show", "a variant's source or PTX, registers, spills, shared memory")
+    show = command("show", "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
     _add_problem(show)
     _add_plugins(show)
+    _add_order(show)
+    _add_report(show)
     return parser
 
 
@@ -206,6 +208,23 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--gpu", default="h200", metavar="NAME", help=f"whose roof: {', '.join(GPUS)} (default: %(default)s)"
     )
+
+
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("order of addition")
+    group.add_argument(
+        "--order",
+        action="store_true",
+        help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
+    )
+    _add_selection(group)
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="where --order runs the variants; auto: the GPU if there is one, else the emulator",
+    )
+    _add_emulator(group)
 
 
 def _add_emulator(group: argparse._ActionsContainer) -> None:

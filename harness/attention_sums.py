@@ -1,17 +1,18 @@
 """The sums of an attention kernel, asked in which order they are added.
 
-Per query row there are three: S = sum q_c k_c over a row's elements, l = sum P_j over keys, O = sum P_j V_j over keys. All
-that is read is O, so any variant can be asked. One run asks many questions at once: every column of V, every head and,
-where it helps, every row puts another one. That all rows, columns and heads add alike is what the last questions check.
+Per query row there are three: S = sum q_c k_c over a row's elements, l = sum P_j over keys, O = sum P_j V_j over keys.
+All that is read is O, so any variant can be asked. One run asks many questions at once: every column of V, every head
+and, where it helps, every row puts another one. That all rows, columns and heads add alike is what the last questions
+check.
 
 Inputs are chosen such that nothing but the sum in question rounds:
 
 - O: key 0 has the score 0 and all others WEAK_SCORE. The weights of the others are one tiny number w, so that l = 1
-  exactly, in whatever order, and every rescaling and division is by exactly 1. Values are powers of two; that of key 0
-  is times w, which makes all terms alike.
+  exactly, in whatever order, and every rescaling and division is by exactly 1. Values are 1, M and -M, powers of two;
+  that of key 0 is multiplied by w, which makes all terms alike.
 - l: the scores are 0 for key i, SWALLOWED_SCORE for some others and ABSENT_SCORE, whose weight is 0, for the rest.
   Only V_i is not 0, so O = 1 / l: it says whether l was changed.
-- S: key 0 is all ones, key 1 all zeros, and the row of Q holds the terms. Then the weights of these two keys have the
+- S: one key is all ones, another all zeros, and a row of Q holds the terms. Then the weights of these two keys have the
   ratio exp(scale x S).
 """
 
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import KernelFault, OrderNotRevealed, SandboxError, UsageError
+from harness.errors import KernelFault, OrderNotRevealed, SandboxError, UnsupportedProblem, UsageError
 from harness.executors import Executor
 from harness.measure.accumulation_order import Pair, Triple, order_from_counts, order_from_joins
 from harness.measure.summation_tree import SummationTree
@@ -94,23 +95,31 @@ class VariantOrders:
     """Why it did not."""
 
 
-def reveal_orders(variant: Variant, problem: Problem, executor: Executor) -> VariantOrders:
+def reveal_orders(
+    variant: Variant, problem: Problem, executor: Executor, known: Sequence[VariantOrders] = ()
+) -> VariantOrders:
     """The order of each of `SUMS`, for rows that see all keys. What does not show is there with its reason.
 
-    The problem's scale is not used. Raises `UsageError` for 16-bit problems, and whatever planning, compiling and
+    Orders of variants that are `known` are tried first, which is quick where they are right. The problem's scale is not
+    used. Raises `UsageError` for 16-bit problems, and whatever planning, compiling and
     running raise.
     """
     if problem.dtype != "float32":
         raise UsageError("--order asks with numbers that only float32 holds; leave out --dtype")
-    questioner = _Questioner(variant, problem, executor)
+    guesses = {order.tree: None for each in known for order in each.orders if order.sum.name == "l" and order.tree}
+    questioner = _Questioner(variant, problem, executor, list(guesses))
     methods = {"O": questioner.order_of_O, "l": questioner.order_of_l, "S": questioner.order_of_S}
     return VariantOrders(variant.name, tuple(_revealed(each, methods[each.name]) for each in SUMS))
 
 
-def reveal_if_it_runs(variant: Variant, problem: Problem, executor: Executor) -> VariantOrders:
+def reveal_if_it_runs(
+    variant: Variant, problem: Problem, executor: Executor, known: Sequence[VariantOrders] = ()
+) -> VariantOrders:
     """The same, for one of many: what keeps the variant from running is there as its reason."""
     try:
-        return reveal_orders(variant, problem, executor)
+        return reveal_orders(variant, problem, executor, known)
+    except UnsupportedProblem as refusal:
+        return VariantOrders(variant.name, (), refusal.reason)
     except SandboxError as error:
         return VariantOrders(variant.name, (), str(error))
 
@@ -136,7 +145,8 @@ def _counts(values: Float32Array, terms: int) -> list[int]:
     fits = (np.abs(values - counts) < 0.1) & (counts >= 0) & (counts <= terms - 2)
     if not np.all(fits):
         raise OrderNotRevealed(
-            f"where whole ones should be left, {values[np.argmin(fits)]:.6g} is: terms are rescaled by factors that round"
+            f"where a number of ones should be left, {values[np.argmin(fits)]:.6g} is: "
+            "terms are rescaled by factors that round"
         )
     return [int(count) for count in counts]
 
@@ -162,7 +172,10 @@ def _batches(terms: Float32Array, size: int) -> Iterator[Float32Array]:
 class _Questioner:
     """Puts questions into Q, K and V, runs the variant, and reads the answers from O."""
 
-    def __init__(self, variant: Variant, problem: Problem, executor: Executor) -> None:
+    def __init__(
+        self, variant: Variant, problem: Problem, executor: Executor, guesses: Sequence[SummationTree]
+    ) -> None:
+        self._guesses = guesses
         self._variant = variant
         self._executor = executor
         self._problem = problem
@@ -178,7 +191,7 @@ class _Questioner:
         weight = self._weak_weight()
 
         def ask(pairs: list[Pair]) -> list[int]:
-            return _counts(self._sums_of_V(_signed(n, pairs), weight) / weight, n)
+            return _counts(self._sums_of_V(_signed(n, pairs), weight) / np.float32(weight), n)
 
         tree = order_from_counts(n, ask)
         pairs = self._drawn_pairs(n)
@@ -192,7 +205,7 @@ class _Questioner:
         def ask(triples: list[Triple]) -> list[bool]:
             return self._changed([(i, (j, k)) for i, j, k in triples])
 
-        tree = order_from_joins(n, ask)
+        tree = order_from_joins(n, ask, self._guesses)
         # The answers that follow from it: any number of swallowed terms at a time.
         drawn = [self._random.sample(range(n), self._random.randint(1, n)) for _ in range(CHECKS)]
         terms = np.zeros((n, CHECKS), np.float32)
@@ -220,17 +233,17 @@ class _Questioner:
         _require_foretold(ask(pairs, last_key), foretold)
         return tree
 
-    def _weak_weight(self) -> np.float32:
+    def _weak_weight(self) -> float:
         """What a key of WEAK_SCORE weighs beside one of score 0, which has to weigh 1."""
-        strong, weak = self._sums_of_V(np.eye(self._problem.kv_len, 2, dtype=np.float32), np.float32(1))
+        strong, weak = self._sums_of_V(np.eye(self._problem.kv_len, 2, dtype=np.float32), 1.0)
         if strong != 1 or not 0 < weak < 2.0**-40:
             raise OrderNotRevealed(
                 f"a key whose score is 32 above all others has the weight {strong:.9g}, the others {weak:.3g}; "
                 "1 and exp(-32) would be right"
             )
-        return np.float32(weak)
+        return float(weak)
 
-    def _sums_of_V(self, terms: Float32Array, weight: np.float32) -> Float32Array:
+    def _sums_of_V(self, terms: Float32Array, weight: float) -> Float32Array:
         """The sums over keys of `terms`, of shape (kv_len, questions), times the weight of key 1: a column each."""
         p = self._problem
         Q, K = np.zeros(p.q_shape, np.float32), np.zeros(p.kv_shape, np.float32)
@@ -238,7 +251,7 @@ class _Questioner:
         K[:, :, 1:, 0] = WEAK_SCORE
         terms = terms.copy()
         terms[0] *= weight  # key 0 itself weighs 1
-        answers = []
+        answers: list[Float32Array] = []
         for asked in _batches(terms, p.batch * p.kv_heads_count * p.head_dim):
             V = asked.reshape(p.kv_len, p.batch, p.kv_heads_count, p.head_dim).transpose(1, 2, 0, 3)
             O = self._run(Q, K, V)
@@ -272,7 +285,9 @@ class _Questioner:
             O = self._run(Q, K.reshape(p.kv_shape), V.reshape(p.kv_shape)).reshape(heads, -1, p.head_dim)
             found = O[:, np.arange(slots), np.arange(slots)].reshape(-1)[: len(asked)]
             if not np.all(np.abs(found - 1) < 2.0**-10):
-                raise OrderNotRevealed(f"a weight that should be 1, or a little less, is {found[np.argmax(abs(found - 1))]:.6g}")
+                raise OrderNotRevealed(
+                    f"a weight that should be 1, or a little less, is {found[np.argmax(abs(found - 1))]:.6g}"
+                )
             answers += [bool(value) for value in found != 1]
         return answers
 
@@ -284,12 +299,12 @@ class _Questioner:
         K[:, :, key] = 1
         V[:, :, key, 0] = 1
         V[:, :, 0 if key else 1, 1] = 1
-        answers = []
+        answers: list[Float32Array] = []
         for asked in _batches(terms, p.batch * p.heads * len(self._rows)):
             Q = np.zeros(p.q_shape, np.float32)
             Q[:, :, self._rows] = asked.T.reshape(p.batch, p.heads, len(self._rows), p.head_dim)
             O = self._run(Q, K, V, scale).reshape(-1, p.head_dim)
-            answers.append(np.log(O[:, 0] / O[:, 1]) / np.float32(scale))
+            answers.append((np.log(O[:, 0] / O[:, 1]) / scale).astype(np.float32))
         return np.concatenate(answers)[: terms.shape[1]]
 
     def _run(self, Q: Float32Array, K: Float32Array, V: Float32Array, scale: float = 1.0) -> Float32Array:

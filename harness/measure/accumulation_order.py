@@ -6,9 +6,9 @@ Two kinds of questions, because not every sum takes terms of both signs:
   holds M or -M are swallowed, so what comes out counts those that joined after the two had cancelled: all but the
   terms below the lowest node that has both i and j below it. Xie, Gao, Wang and Xue 2025, "FPRev: Revealing the Order
   of Floating-Point Summation", USENIX ATC.
-- `order_from_joins`: term i is 1, terms j and k are 0.29 units in the last place of 1, all others are 0. Each of the two
-  alone is swallowed by the 1; both together change it, so the result differs from 1 where j and k meet before either
-  meets i. Those answers, one per three terms, determine a tree as well. This one needs no negative terms.
+- `order_from_joins`: term i is 1, terms j and k are 0.29 units in the last place of 1, all others are 0. Each of the
+  two alone is swallowed by the 1; both together change it, so the result differs from 1 where j and k meet before
+  either meets i. Those answers, one per three terms, determine a tree as well. No term is negative here.
 
 Both follow FPRev's refinement: the nodes above one term (the pivot) are found first, from n - 1 questions, and what
 each of them adds is taken apart in the same way. Questions that do not depend on each other are asked together, for a
@@ -18,7 +18,7 @@ kernel answers many at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from harness.errors import OrderNotRevealed
@@ -43,13 +43,37 @@ def order_from_counts(terms: int, ask: Callable[[list[Pair]], Sequence[int]]) ->
     return _Counts(terms).tree(ask)
 
 
-def order_from_joins(terms: int, ask: Callable[[list[Triple]], Sequence[bool]]) -> SummationTree:
+def order_from_joins(
+    terms: int, ask: Callable[[list[Triple]], Sequence[bool]], guesses: Iterable[SummationTree] = ()
+) -> SummationTree:
     """The order of a sum of `terms` terms; `ask` says for each i, j, k whether j and k met before either met i.
 
-    Takes about 2 x terms x log(terms)^2 questions at most. A sum that is rounded only once answers yes to all three
-    questions about the same three terms.
+    A right guess takes 2 x terms questions, finding out about terms x log(terms)^2. A sum that is rounded only once
+    answers yes to all three questions about the same three terms.
     """
+    for guess in guesses:
+        if guess.terms == terms and _confirmed(guess, ask):
+            return guess
     return _Joins(terms).tree(ask)
+
+
+def _confirmed(tree: SummationTree, ask: Callable[[list[Triple]], Sequence[bool]]) -> bool:
+    """Whether the answers are this tree's, which has only sums of two.
+
+    What decides is one question for each sum that goes into another: that its own terms meet before that other's.
+    Steel 1992, "The complexity of reconstructing trees from qualitative characters and subtrees", J. Classification 9.
+    The second question excludes that all three are added at once.
+    """
+    if any(len(members) != 2 for members in tree.sums):
+        return False
+    questions: list[Triple] = []
+    for members in tree.sums:
+        for inside, outside in (members, members[::-1]):
+            if inside >= tree.terms:
+                j, k = (tree.first_terms[member] for member in tree.sums[inside - tree.terms])
+                i = tree.first_terms[outside]
+                questions += [(i, j, k), (j, i, k)]
+    return list(ask(questions)) == [True, False] * (len(questions) // 2) if questions else True
 
 
 class _Revealer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from harness.measure.summation_tree import SummationTree
 
@@ -24,18 +26,19 @@ class _Outline:
         self._tree = tree
         self._noun = noun
         self._shapes = _shapes(tree)
+        self._masks: list[int] = tree.fold(lambda term: 1 << term, lambda below: functools.reduce(operator.or_, below))
 
     def lines(self, node: int) -> list[str]:
         """What this node adds, and how what it adds was added, indented."""
         members = self._members(node)
         if not members:
             return [f"{self._noun} {node}"]
-        distances = self._lane_distances(node)
+        distances, lanes = self._lanes(node)
         if len(members) > 2:
             order, parts = "in one step, or too exactly to tell", list(members)
         elif len(distances) > 1:
             order = f"as a tree of pairs ({distances[0]} apart, then {', then '.join(map(str, distances[1:]))})"
-            parts = self._peeled(node, len(distances))
+            parts = lanes
         else:
             order, parts = "one after the other", self._spine(node)
         return self._parts(order, parts)
@@ -67,7 +70,7 @@ class _Outline:
         if self._tree.sizes[run[0]] == 1:
             return []
         first, *rest = self.lines(run[0])
-        return _indented([f"each part {first}" if len(run) > 1 else first, *rest])
+        return _indented([f"in each, {first}" if len(run) > 1 else first, *rest])
 
     def _runs(self, parts: list[int]) -> Iterator[Iterator[int]]:
         """Neighbours that differ only by where they begin."""
@@ -76,47 +79,52 @@ class _Outline:
     def _members(self, node: int) -> tuple[int, ...]:
         return self._tree.sums[node - self._tree.terms] if node >= self._tree.terms else ()
 
-    def _halves(self, node: int) -> bool:
-        """Whether the node adds two parts of one shape."""
-        members = self._members(node)
-        return len(members) == 2 and self._shapes[members[0]] == self._shapes[members[1]]
+    def _lanes(self, node: int) -> tuple[list[int], list[int]]:
+        """The distances of a tree of pairs over lanes, innermost first, and the lanes; few distances: it is none.
 
-    def _lane_distances(self, node: int) -> list[int]:
-        """Distances of a tree over lanes, innermost first: each twice, or half, the one before.
-
-        Empty where some outer level does not fit in: two tiles after each other are no more lanes.
+        Lane (t - start) // distance of term t is even in one half and odd in the other, where each distance is twice,
+        or half, the one before. Lanes need not be equally long.
         """
-        distances: list[int] = []
-        while self._halves(node):
-            left, right = self._members(node)
-            distances.insert(0, self._tree.first_terms[right] - self._tree.first_terms[left])
-            node = left
-        up = all(inner * 2 == outer for inner, outer in pairwise(distances))
-        down = all(inner == outer * 2 for inner, outer in pairwise(distances))
-        return distances if up or down else []
+        members = self._members(node)
+        if len(members) != 2:
+            return [], [node]
+        start, outermost = self._tree.first_terms[node], self._tree.first_terms[members[1]]
+        up = self._halved([node], start, outermost - start, lambda distance: distance * 2)
+        down = self._halved([node], start, outermost - start, lambda distance: distance // 2)
+        return max(up, down, key=lambda found: len(found[0]))
 
-    def _peeled(self, node: int, levels: int) -> list[int]:
-        parts = [node]
-        for _ in range(levels):
-            parts = [member for part in parts for member in self._members(part)]
-        return sorted(parts, key=self._tree.first_terms.__getitem__)
+    def _halved(
+        self, parts: list[int], start: int, distance: int, next: Callable[[int], int]
+    ) -> tuple[list[int], list[int]]:
+        distances: list[int] = []
+        while distance:
+            odd = sum(1 << term for term in range(start, self._tree.terms) if (term - start) // distance % 2)
+            halves = [self._members(part) for part in parts]
+            if not all(
+                len(half) == 2 and not self._masks[half[0]] & odd and not self._masks[half[1]] & ~odd for half in halves
+            ):
+                break
+            parts = [half for both in halves for half in both]
+            distances.insert(0, distance)
+            distance = next(distance)
+        return distances, sorted(parts, key=self._tree.first_terms.__getitem__)
 
     def _spine(self, node: int) -> list[int]:
         """The parts of a running sum, in order: the first is the largest, or as large as those that follow."""
         parts: list[int] = []
         while len(self._members(node)) == 2:
             left, right = self._members(node)
-            if not self._halves(node):
-                node, part = (left, right) if self._tree.sizes[left] >= self._tree.sizes[right] else (right, left)
-                parts.append(part)
-                continue
-            alike = not parts or self._shapes[parts[-1]] == self._shapes[left]
-            if alike or len(self._lane_distances(node)) < 2:
-                # a + b is b + a: say it as the parts after them go.
-                descending = parts and self._tree.first_terms[parts[-1]] < self._tree.first_terms[right]
-                node, part = (right, left) if descending else (left, right)
-                parts.append(part)
-            break
+            alike = self._shapes[left] == self._shapes[right]
+            followed = not parts or self._shapes[parts[-1]] == self._shapes[right]
+            if parts and not (alike and followed) and len(self._lanes(node)[0]) > 1:
+                break
+            # a + b is b + a: what is as large as the other is named as what follows them goes.
+            falling = parts and self._tree.first_terms[parts[-1]] < self._tree.first_terms[right]
+            swap = falling if alike else self._tree.sizes[left] < self._tree.sizes[right]
+            node, part = (right, left) if swap else (left, right)
+            parts.append(part)
+            if alike:
+                break
         return [node, *reversed(parts)]
 
 

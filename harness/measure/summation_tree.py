@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -96,11 +96,12 @@ class SummationTree:
         """
         rows = np.asarray(terms, np.float32)
         assert len(rows) == self.terms
-        return self.fold(rows.__getitem__, _rounded_sum)[-1]
+        total: npt.NDArray[np.float32] = self.fold(rows.__getitem__, _rounded_sum)[-1]
+        return total
 
 
-def _rounded_sum(members: list[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    # Two float32 numbers are added in float32: through float64 they would be rounded twice.
-    if len(members) == 2:
-        return np.add(members[0], members[1], dtype=np.float32)
-    return np.sum(np.asarray(members, np.float64), axis=0).astype(np.float32)
+def _rounded_sum(members: list[Any]) -> Any:
+    # Two are added in float32: through float64 they would be rounded twice.
+    return (
+        members[0] + members[1] if len(members) == 2 else np.sum(members, axis=0, dtype=np.float64).astype(np.float32)
+    )
