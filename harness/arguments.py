@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+from harness.effort import Effort
 from harness.errors import UsageError
 from harness.gpus import GPUS
 from harness.inputs import REGIMES
@@ -44,8 +45,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_problem(compare)
     _add_drawing(compare)
     _add_selection(compare)
+    _add_tile(compare)
     _add_plugins(compare)
     _add_device(compare)
+    _add_sanitizer(compare)
     _add_report(compare)
 
     run = command("run", "run one variant on your own arrays")
@@ -86,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_problem(traffic)
     _add_drawing(traffic)
+    _add_tile(traffic)
     _add_plugins(traffic)
     _add_sweep(traffic)
     counting = traffic.add_argument_group("device")
@@ -98,10 +102,44 @@ def build_parser() -> argparse.ArgumentParser:
     _add_emulator(counting)
     _add_report(traffic)
 
+    bench = command("bench", "honest timing on a GPU, beside PyTorch's own attention where it is installed")
+    _add_problem(bench)
+    _add_drawing(bench)
+    _add_selection(bench)
+    _add_plugins(bench)
+    _add_tile(bench)
+    _add_effort(bench)
+    sweep = bench.add_argument_group("sweep")
+    sweep.add_argument(
+        "--sweep", metavar="FIELD=VALUES", help="times against one field of the problem: seq_len=256..16384 (doubling)"
+    )
+    sweep.add_argument(
+        "--plot", type=Path, metavar="FILE.png|.svg", help="draw time, bytes and intensity side by side to this file"
+    )
+    bench.add_argument("--no-libraries", action="store_true", help="leave PyTorch's attention out")
+    _add_report(bench)
+
+    tune = command("tune", "try every tile size that a variant declares, and keep the fastest for this GPU")
+    tune.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    _add_problem(tune)
+    _add_drawing(tune)
+    _add_plugins(tune)
+    device = tune.add_argument_group("device")
+    device.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="gpu: by time; emulator: by counted bytes, which says less; auto: the GPU if there is one",
+    )
+    _add_emulator(device)
+    _add_effort(tune, seed=False)
+    _add_report(tune)
+
     show = command("show", "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
     _add_problem(show)
+    _add_tile(show)
     _add_plugins(show)
     _add_order(show)
     _add_report(show)
@@ -152,6 +190,14 @@ def _add_selection(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def _add_tile(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--tile",
+        metavar="NAME=N[,NAME=N]",
+        help="tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each variant's own)",
+    )
+
+
 def _add_plugins(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin",
@@ -181,13 +227,67 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     _add_emulator(group)
 
 
+def _add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
+    default = Effort()
+    group = parser.add_argument_group("timing")
+    if seed:
+        group.add_argument(
+            "--seed", type=int, default=0, metavar="S", help="of inputs and order (default: %(default)s)"
+        )
+    group.add_argument(
+        "--noise",
+        type=float,
+        default=100 * default.noise,
+        metavar="PERCENT",
+        help="run until half the 95 %% interval of each median is below this (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seconds",
+        type=float,
+        default=default.most_seconds,
+        metavar="S",
+        help="cold runs of one contender take at most so long (default: %(default)s)",
+    )
+    group.add_argument(
+        "--sustained",
+        type=float,
+        default=default.sustained_seconds,
+        metavar="S",
+        help="then runs back to back for at least so long; 0 leaves them out (default: %(default)s)",
+    )
+
+
+def effort_of(arguments: argparse.Namespace) -> Effort:
+    """How long to measure. Raises `UsageError` for what cannot be."""
+    for option, least in (("noise", 0.0), ("seconds", 0.0), ("sustained", 0.0)):
+        value = getattr(arguments, option)
+        if not (least <= value < float("inf")):
+            raise UsageError(f"--{option} is {value:g}; it has to be a number of at least {least:g}")
+    return Effort(
+        noise=arguments.noise / 100,
+        most_seconds=arguments.seconds,
+        sustained_seconds=arguments.sustained,
+        seed=arguments.seed,
+    )
+
+
+def _add_sanitizer(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sanitizer")
+    group.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="look for races, reads of memory that nobody wrote, outputs not written and answers that depend on the "
+        "schedule; a finding fails the variant. On a GPU: by compute-sanitizer, where it is installed",
+    )
+
+
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sweep")
     group.add_argument(
         "--sweep",
         metavar="FIELD=VALUES",
         help="bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
-        "head_dim=32,64,128; seq_len is q_len and kv_len",
+        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
     )
     _add_selection(group)
     group.add_argument(

@@ -7,18 +7,24 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.arguments import build_parser, problem_of, problem_with
+from harness.arguments import build_parser, effort_of, problem_of, problem_with
 from harness.discovery import Discovery, discover
 from harness.errors import SandboxError, UsageError
 from harness.file_replacement import replace_files, require_writable
 from harness.problem import Problem
 
 if TYPE_CHECKING:
+    from harness.bench import BenchResult
+    from harness.effort import Effort
     from harness.executors import Device, Executor
     from harness.progress import Progress
+    from harness.sanitize import Sanitizer
+    from harness.sweep import Sweep
+    from harness.variant import Variant
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
 
@@ -68,17 +74,21 @@ def _compare(arguments: argparse.Namespace) -> int:
     from harness.compare import compare, lost_row
     from harness.progress import progress_bar
     from harness.report import render_comparison
+    from harness.tuned_tiles import with_tuned_tiles
 
     problem = problem_of(arguments)
     _check_output(arguments.output)
     found = _discover(arguments)
     chosen = found.registry.select(arguments.variants)
+    tile, chosen = _tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
     if not chosen and not lost:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
     with progress_bar(1 + len(chosen)) as progress:
-        executor = _executor(arguments, progress)
+        executor, sanitizer = _sanitizing(arguments, progress)
+        if tile is None:
+            chosen = with_tuned_tiles(chosen, problem, executor.device)
         comparison = compare(
             chosen,
             problem,
@@ -86,6 +96,8 @@ def _compare(arguments: argparse.Namespace) -> int:
             regime=arguments.regime,
             seed=arguments.seed,
             counter=_counter(arguments, problem, executor.device, progress),
+            tile=tile,
+            sanitizer=sanitizer,
             lost=lost,
             step=progress.step,
         )
@@ -94,10 +106,11 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from harness.compare import Question, judge, rank, where_counted
+    from harness.compare import judge, rank, where_counted
     from harness.outcome import Comparison
     from harness.planning import make_plan
     from harness.progress import progress_bar
+    from harness.question import Question
     from harness.report import render_comparison
     from harness.user_arrays import load_arrays
 
@@ -142,46 +155,58 @@ def _traffic(arguments: argparse.Namespace) -> int:
         raise UsageError("--count goes with --sweep; one variant alone is always counted")
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
+    from harness.gpus import gpu
     from harness.measure.io_bound import io_bound
     from harness.progress import progress_bar
+    from harness.tile_choice import tile_of
     from harness.traffic import measure_traffic, on_chip_bytes
     from harness.traffic_report import TrafficReport, render_traffic
+    from harness.variant import tile_text
 
+    gpu(arguments.gpu)  # only a sweep draws a roof, but a wrong name is wrong
     problem = problem_of(arguments)
     _check_output(arguments.output)
-    variant = _discover(arguments).registry.get(arguments.variant)
+    _, (variant,) = _tiled(arguments, [_discover(arguments).registry.get(arguments.variant)], problem)
     with progress_bar(1) as progress:
         executor = _emulator(arguments, progress, _counted_arch(arguments), bank_conflicts=arguments.lines)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
-    _publish(arguments, render_traffic(TrafficReport(account, bound, arguments.lines), arguments.format))
-    return PASSED
+    tile = tile_of(variant, problem)
+    report = TrafficReport(account, bound, arguments.lines, None if tile is None else tile_text(tile))
+    _publish(arguments, render_traffic(report, arguments.format))
+    return FAILED if account.claim_holds is False else PASSED
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
+    from harness.drawing import require_drawable
     from harness.gpus import gpu
     from harness.progress import progress_bar
     from harness.sweep import parse_sweep, require_sensible
-    from harness.sweep_plot import draw_bytes, draw_roofline, require_drawable
-    from harness.sweep_report import render_sweep, what_is_fixed
+    from harness.sweep_plot import draw_bytes, draw_roofline
+    from harness.sweep_report import other_sizes, render_sweep, what_is_fixed
     from harness.sweep_run import run_sweep
+    from harness.tile_choice import tile_names
 
     if arguments.lines:
         raise UsageError("--lines shows one problem; leave out --sweep")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
-    sweep = parse_sweep(arguments.sweep)
-    problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+    registry = _discover(arguments).registry
+    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
+    sweep = parse_sweep(arguments.sweep, lambda: tile_names(chosen, problem_of(arguments)))
+    if sweep.of_tile:
+        problems = [problem_of(arguments)] * len(sweep.values)
+    else:
+        problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
     require_sensible(problems)
+    sweep = _tiled_sweep(arguments, sweep, chosen, problems)
     roof = gpu(arguments.gpu)
     pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
     for path in pictures:
         require_drawable(path)
     _check_output(arguments.output, *pictures)
-    registry = _discover(arguments).registry
-    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
     with progress_bar(len(problems) * len(chosen)) as progress:
         executor = _emulator(arguments, progress, _counted_arch(arguments))
         points = run_sweep(
@@ -195,6 +220,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
             step=progress.step,
         )
     fixed = what_is_fixed(sweep, problems)
+    if sweep.of_tile and (others := other_sizes(sweep, points)):
+        fixed += f"\n{others}"
     drawn = {}
     if arguments.plot is not None:
         drawn[arguments.plot] = draw_bytes(sweep, points, fixed, arguments.plot.suffix)
@@ -202,7 +229,148 @@ def _sweep(arguments: argparse.Namespace) -> int:
         drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
     replace_files(drawn)
     _publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
-    return FAILED if any(point.failed for point in points) else PASSED
+    return FAILED if any(point.failed or point.claim_holds is False for point in points) else PASSED
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from harness.executors.gpu_context import gpu_available
+    from harness.progress import progress_bar
+
+    if arguments.sweep is not None:
+        return _bench_sweep(arguments)
+    if arguments.plot is not None:
+        raise UsageError("--plot goes with --sweep, such as --sweep seq_len=256..4096")
+    problem = problem_of(arguments)
+    effort_of(arguments)
+    _check_output(arguments.output)
+    _require_gpu(gpu_available())
+    from harness.bench_gpu import steps_of
+    from harness.bench_report import render_bench
+
+    chosen = _discover(arguments).registry.select(arguments.variants)
+    with progress_bar(steps_of(len(chosen), not arguments.no_libraries)) as progress:
+        result = _benched(arguments, chosen, problem, progress)
+    _publish(arguments, render_bench(result, arguments.format))
+    return FAILED if result.failed else PASSED
+
+
+def _bench_sweep(arguments: argparse.Namespace) -> int:
+    from harness.bench_gpu import steps_of
+    from harness.bench_sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
+    from harness.drawing import require_drawable
+    from harness.executors.gpu_context import gpu_available
+    from harness.progress import progress_bar
+    from harness.sweep import parse_sweep, require_sensible
+    from harness.sweep_report import what_is_fixed
+
+    sweep = parse_sweep(arguments.sweep)
+    problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+    require_sensible(problems)
+    effort_of(arguments)
+    if arguments.plot is not None:
+        require_drawable(arguments.plot)
+        if not sweep.is_numeric:
+            raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
+    _check_output(arguments.output, arguments.plot)
+    _require_gpu(gpu_available())
+    chosen = _discover(arguments).registry.select(arguments.variants)
+    points = []
+    with progress_bar(len(problems) * steps_of(len(chosen), not arguments.no_libraries)) as progress:
+        for value, problem in zip(sweep.values, problems):
+            points.append(BenchPoint(value, _benched(arguments, chosen, problem, progress)))
+    fixed = what_is_fixed(sweep, problems)
+    if arguments.plot is not None:
+        replace_files({arguments.plot: draw_bench_sweep(sweep, points, fixed, arguments.plot.suffix)})
+    _publish(arguments, render_bench_sweep(sweep, points, fixed, arguments.format))
+    return FAILED if any(point.result.failed for point in points) else PASSED
+
+
+def _require_gpu(available: bool) -> None:
+    if not available:
+        raise UsageError("bench needs a GPU, and CuPy finds none; 'compare' ranks by counted bytes without one")
+
+
+def _benched(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, progress: Progress
+) -> BenchResult:
+    from harness.bench_gpu import bench_on_gpu
+    from harness.executors.gpu_context import GpuContext
+    from harness.tuned_tiles import with_tuned_tiles
+
+    tile, chosen = _tiled(arguments, variants, problem)
+    return bench_on_gpu(
+        chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device),
+        problem,
+        regime=arguments.regime,
+        seed=arguments.seed,
+        effort=effort_of(arguments),
+        libraries=not arguments.no_libraries,
+        step=progress.step,
+    )
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from harness.executors.gpu_context import gpu_available
+    from harness.tune import best_tile, tile_contenders, tuning_verdict
+
+    problem = problem_of(arguments)
+    effort = effort_of(arguments)
+    _check_output(arguments.output)
+    if arguments.device == "gpu" and not gpu_available():
+        raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
+    variant = _discover(arguments).registry.get(arguments.variant)
+    contenders = tile_contenders(variant, problem)
+    variants = [contender for _, contender in contenders.values()]
+    if arguments.device == "emulator" or not gpu_available():
+        text, ranks = _tune_by_bytes(arguments, variants, problem)
+        best, kept_for = best_tile(ranks, contenders), None
+    else:
+        from harness.tuned_tiles import remember
+
+        text, ranks, device = _tune_by_time(arguments, variants, problem, effort)
+        best = best_tile(ranks, contenders)
+        kept = best is not None and remember(variant, problem, device, contenders[best][0])
+        kept_for = device.name if kept else None
+    if arguments.format in ("table", "markdown"):
+        text += f"\n{tuning_verdict(variant.name, best, next(iter(contenders)), kept_for)}\n"
+    _publish(arguments, text)
+    return FAILED if best is None else PASSED
+
+
+def _tune_by_bytes(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem
+) -> tuple[str, dict[str, int | None]]:
+    from harness.compare import compare
+    from harness.progress import progress_bar
+    from harness.report import render_comparison
+
+    with progress_bar(1 + len(variants)) as progress:
+        executor = _emulator(arguments, progress)
+        comparison = compare(
+            variants, problem, executor, regime=arguments.regime, seed=arguments.seed, step=progress.step
+        )
+    return render_comparison(comparison, arguments.format), {row.variant: row.rank for row in comparison.rows}
+
+
+def _tune_by_time(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, effort: Effort
+) -> tuple[str, dict[str, int | None], Device]:
+    from harness.bench_gpu import bench_on_gpu, steps_of
+    from harness.bench_report import render_bench
+    from harness.progress import progress_bar
+
+    with progress_bar(steps_of(len(variants), libraries=False)) as progress:
+        result = bench_on_gpu(
+            variants,
+            problem,
+            regime=arguments.regime,
+            seed=arguments.seed,
+            effort=effort,
+            libraries=False,
+            step=progress.step,
+        )
+    ranks = {row.variant: row.rank for row in result.rows}
+    return render_bench(result, arguments.format), ranks, result.device
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -216,7 +384,7 @@ def _show(arguments: argparse.Namespace) -> int:
     problem = problem_of(arguments)
     _check_output(arguments.output)
     registry = _discover(arguments).registry
-    variant = registry.get(arguments.variant)
+    _, (variant,) = _tiled(arguments, [registry.get(arguments.variant)], problem)
     listings = list_kernels(variant, problem, _arch())
     origin = registry.origin_of(variant.name)
     headline = f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {origin})\n\n"
@@ -236,6 +404,7 @@ def _show_order(arguments: argparse.Namespace) -> int:
     registry = _discover(arguments).registry
     variant = registry.get(arguments.variant)
     others = [other for other in registry.select(arguments.variants) if other.name != variant.name]
+    tile, (variant, *others) = _tiled(arguments, [variant, *others], problem)
     with progress_bar(1 + len(others)) as progress:
         executor = _executor(arguments, progress)
         progress.step(variant.name)
@@ -243,7 +412,7 @@ def _show_order(arguments: argparse.Namespace) -> int:
         for other in others:
             progress.step(other.name)
             found.append(reveal_if_it_runs(other, problem, executor, known=found))
-    report = OrderReport(problem, executor.device, found[0], tuple(found[1:]))
+    report = OrderReport(problem, tile, executor.device, found[0], tuple(found[1:]))
     _publish(arguments, render_order(report, arguments.format))
     return PASSED
 
@@ -253,6 +422,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "compare": _compare,
     "run": _run,
     "traffic": _traffic,
+    "bench": _bench,
+    "tune": _tune,
     "show": _show,
 }
 
@@ -262,6 +433,34 @@ def _discover(arguments: argparse.Namespace) -> Discovery:
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found
+
+
+def _tiled(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem
+) -> tuple[str | None, list[Variant]]:
+    """What --tile says, in one spelling, and the variants with that tile only."""
+    if arguments.tile is None:
+        return None, variants
+    from harness.tile_choice import choose_tile, parse_tile
+    from harness.variant import tile_text
+
+    wanted = parse_tile(arguments.tile)
+    return tile_text(wanted), choose_tile(variants, problem, wanted)
+
+
+def _tiled_sweep(
+    arguments: argparse.Namespace, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[Problem]
+) -> Sweep:
+    """The sweep with what --tile says. Raises `UsageError` where no variant has such a tile anywhere."""
+    from harness.tile_choice import parse_tile, require_tile
+
+    if arguments.tile is not None:
+        sweep = replace(sweep, tile=parse_tile(arguments.tile))
+        if sweep.of_tile and sweep.field in sweep.tile:
+            raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
+    if sweep.tile or sweep.of_tile:
+        require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
+    return sweep
 
 
 def _arch() -> str:
@@ -285,6 +484,20 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if arguments.device == "gpu":
         raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
     return _emulator(arguments, progress)
+
+
+def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Executor, Sanitizer | None]:
+    """What runs the variants, and what looks for findings if it was asked for."""
+    executor = _executor(arguments, progress)
+    if not arguments.sanitize:
+        return executor, None
+    from harness.checks.compute_sanitizer import ComputeSanitizer
+    from harness.sanitize import EmulatorSanitizer
+
+    if executor.device.kind == "gpu":
+        return executor, ComputeSanitizer(arguments.regime, arguments.seed, arguments.plugin)
+    sanitizer = EmulatorSanitizer(DEFAULT_ARCH, arguments.step_limit, arguments.seed, progress.part)
+    return sanitizer.executor, sanitizer
 
 
 def _emulator(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SandboxError(Exception):
     """The root: whatever the sandbox raises on purpose. The message is one complete, helpful sentence or two."""
@@ -55,6 +57,8 @@ class KernelFault(SandboxError):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+        self.findings: tuple[Any, ...] = ()
+        """What the sanitizer had found before, as `harness.finding.Finding`."""
 
 
 class OrderNotRevealed(SandboxError):

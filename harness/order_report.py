@@ -28,6 +28,8 @@ class OrderReport:
 
     problem: Problem
     """What was computed."""
+    tile: str | None
+    """The tile sizes that were asked for; None: each variant's own."""
     device: Device
     """Where."""
     shown: VariantOrders
@@ -47,6 +49,8 @@ def render_order(report: OrderReport, format: str) -> str:
     markdown = format == "markdown"
     outline = "\n\n".join("\n".join(_outline(order)) for order in report.shown.orders)
     headline = f"{report.shown.variant}: the order in which it adds; {problem_line(report.problem)}"
+    if report.tile is not None:
+        headline += f"; tile {report.tile}"
     paragraphs = [headline, f"```text\n{outline}\n```" if markdown else outline]
     if report.others:
         cells = [[each.variant, *(_cell(each, sum.name, letters) for sum in SUMS)] for each in every]
@@ -135,6 +139,7 @@ def _object(report: OrderReport, letters: dict[tuple[str, SummationTree], str]) 
     """`additions`: what each sum adds. Numbers below `terms` are terms, terms + s is the sum of additions[s]."""
     return {
         "problem": asdict(report.problem),
+        "tile": report.tile,
         "device": asdict(report.device),
         "variant": report.shown.variant,
         "sums": [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from harness.finding import Finding
 from harness.outcome import Comparison, Row
 from harness.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, problem_line, table
 from harness.variant import Registry, Variant
@@ -29,7 +30,8 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     if format == "json":
         return json_text(_comparison_object(comparison))
     if format == "csv":
-        return csv_text([_row_object(row) for row in comparison.rows], [*_row_keys()])
+        rows = [_row_object(r) | {"findings": None if r.findings is None else len(r.findings)} for r in comparison.rows]
+        return csv_text(rows, [*_row_keys()])
     columns = _columns(comparison)
     markdown = format == "markdown"
     cells = [[c.cell(r) for c in columns] for r in comparison.rows]
@@ -69,6 +71,10 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("allocated\nMiB", lambda r: size(r.allocated_bytes)),
         Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
     ]
+    if comparison.tile is not None:
+        columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
+    if comparison.sanitized_by is not None:
+        columns.append(Column("findings", lambda r: UNKNOWN if r.findings is None else str(len(r.findings))))
     if comparison.device.kind == "gpu":
         columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
     return columns
@@ -94,13 +100,17 @@ def _claim(row: Row) -> str:
     if row.claim_holds:
         return "exact"
     assert row.claimed_bytes is not None and row.total_bytes is not None
-    return f"{100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %" if row.total_bytes else "off"
+    if not row.total_bytes or row.claimed_bytes == row.total_bytes:
+        return "wrong"  # reads and writes differ, their sums do not
+    return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
 
 
 def _headline(comparison: Comparison) -> str:
     drawn = "the user's arrays"
     if comparison.regime is not None:
         drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
+    if comparison.tile is not None:
+        drawn += f"; tile {comparison.tile}"
     return f"{problem_line(comparison.problem)}; {drawn}"
 
 
@@ -110,12 +120,31 @@ _RATIO = "error / budget: the largest error over the most that a right kernel ma
 def _footnotes(comparison: Comparison) -> list[str]:
     """What the table was measured on and what its ranking means; then what is to be said about single rows."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
+    if comparison.sanitized_by is not None:
+        notes.append(f"findings: races, unwritten memory and faults, by {comparison.sanitized_by}.")
     for row in comparison.rows:
         if row.reason is not None:
             notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
+        notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
+        if len(_untold(row)) > MOST_FINDINGS:
+            notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
+
+
+MOST_FINDINGS = 5
+"""Per variant, in texts for people."""
+
+
+def _untold(row: Row) -> list[Finding]:
+    """Findings that are not the verdict's reason already."""
+    return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
+
+
+def _found(finding: Finding) -> str:
+    times = f" ({finding.count:,} times)" if finding.count > 1 else ""
+    return f"{finding.kind}{times}: {finding.message}"
 
 
 def _ranking(comparison: Comparison) -> str:
@@ -141,10 +170,16 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
         "problem": asdict(comparison.problem),
         "regime": comparison.regime,
         "seed": comparison.seed,
+        "tile": comparison.tile,
         "device": asdict(comparison.device),
         "counted_on": None if comparison.counted_on is None else asdict(comparison.counted_on),
-        "rows": [_row_object(row) for row in comparison.rows],
+        "sanitized_by": comparison.sanitized_by,
+        "rows": [_row_object(row) | {"findings": _finding_objects(row)} for row in comparison.rows],
     }
+
+
+def _finding_objects(row: Row) -> list[dict[str, Any]] | None:
+    return None if row.findings is None else [asdict(finding) for finding in row.findings]
 
 
 def _row_keys() -> Iterable[str]:

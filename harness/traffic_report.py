@@ -26,6 +26,8 @@ class TrafficReport:
     """None where the on-chip memory is not known."""
     lines: bool
     """Whether source lines are asked for."""
+    tile: str | None = None
+    """The tile sizes that the variant used; None where it declares none."""
 
 
 def render_traffic(report: TrafficReport, format: str) -> str:
@@ -36,7 +38,9 @@ def render_traffic(report: TrafficReport, format: str) -> str:
         return csv_text(_flat_rows(report), CSV_KEYS)
     account = report.account
     markdown = format == "markdown"
-    parts = [f"{account.variant}: {problem_line(account.problem)}; inputs {account.regime}, seed {account.seed}"]
+    tile = "" if report.tile is None else f"; tile {report.tile}"
+    headline = f"{problem_line(account.problem)}; inputs {account.regime}, seed {account.seed}{tile}"
+    parts = [f"{account.variant}: {headline}"]
     parts.append(_levels(account, markdown))
     parts.append(_parts("buffer", account.buffers, account, markdown))
     parts.append(_parts("launch", account.launches, account, markdown, numbered=True))
@@ -222,6 +226,7 @@ def _object(report: TrafficReport) -> dict[str, Any]:
         "problem": asdict(account.problem),
         "regime": account.regime,
         "seed": account.seed,
+        "tile": report.tile,
         "device": asdict(account.device),
         "levels": [asdict(level) | {"total_bytes": level.total_bytes} for level in account.levels],
         "claim_holds": account.claim_holds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +16,14 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 """CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
 BACKENDS = ("cupy", "numba")
+TileSizes = Mapping[str, int]
+"""One choice of tile sizes, such as {"Br": 64, "Bc": 32}; the names are the variant's own."""
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+
+
+def tile_text(tile: TileSizes) -> str:
+    """{"Br": 32, "Bc": 64} -> `Br=32,Bc=64`, as --tile takes it."""
+    return ",".join(f"{name}={size}" for name, size in tile.items())
 
 
 @dataclass(frozen=True)
@@ -137,8 +144,8 @@ class Variant:
 
     name: str
     """How the command line calls it, such as `fa2-cupy`."""
-    plan: Callable[[Problem], Plan]
-    """Problem -> Plan. Needs no GPU."""
+    plan: Callable[..., Plan]
+    """Problem -> Plan. Needs no GPU. Where there are `tiles`: plan(problem, tile=None)."""
     algorithm: str = "custom"
     """Variants of one algorithm share this word."""
     backend: str = "cupy"
@@ -147,8 +154,12 @@ class Variant:
     """One line for `list`."""
     supports: Callable[[Problem], str | None] = field(default=_supports_all)
     """None, or the reason why this problem is out of reach."""
-    claim: Callable[[Problem], Traffic] | None = None
-    """The closed form of the bytes that it moves, or None where it claims nothing."""
+    claim: Callable[..., Traffic] | None = None
+    """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
+    tiles: Callable[[Problem], Sequence[TileSizes]] | None = None
+    """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
+    deterministic: bool = True
+    """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
 
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from harness.problem import Problem
 ROOT = Path(__file__).resolve().parent.parent
 RIGHT = str(ROOT / "tests" / "plugins" / "one_thread_per_row.py")
 BROKEN = str(ROOT / "tests" / "plugins" / "broken_kernels.py")
+WRONG_CLAIM = str(ROOT / "tests" / "plugins" / "wrong_claim.py")
 NAME = "one-thread-per-row"
 SMALL = ["--seq-len", "20", "--head-dim", "8", "--device", "emulator"]
 
@@ -162,6 +164,25 @@ def test_what_goes_wrong_is_a_row_and_the_right_one_still_comes(call):
     table = call("compare", *arguments)
     assert "Traceback" not in table.out + table.err
     assert "bad-plan: error: plan() failed: " in table.out
+
+
+def test_a_claim_that_does_not_hold_fails_every_command_that_counts(call):
+    problem = ["--heads", 1, "--q-len", 65, "--kv-len", 1, "--causal", "--device", "emulator"]
+    mine = ["--plugin", WRONG_CLAIM, *problem]
+    done = call("compare", *mine, "--variants", "wrong-claim,fa2-cupy", "--format", "json")
+    assert done.status == 1
+    rows = {row["variant"]: row for row in json.loads(done.out)["rows"]}
+    assert (rows["fa2-cupy"]["verdict"], rows["fa2-cupy"]["claim_holds"]) == ("pass", True)
+    wrong = rows["wrong-claim"]
+    assert (wrong["verdict"], wrong["claim_holds"], wrong["rank"]) == ("fail", False, None)
+    assert re.fullmatch(r"claims [\d,]+ bytes read and [\d,]+ written; counted: [\d,]+ and [\d,]+", wrong["reason"])
+    assert wrong["error_over_budget"] <= 1  # the answer itself is right
+    assert "wrong, +" in call("compare", *mine, "--variants", "wrong-claim").out
+    assert call("traffic", "wrong-claim", *mine).status == 1
+    sweep = ["traffic", "--sweep", "kv_len=1,65", "--variants", "wrong-claim", "--plugin", WRONG_CLAIM]
+    done = call(*sweep, "--heads", 1, "--q-len", 65, "--causal", "--device", "emulator")
+    assert done.status == 1
+    assert "Claim does not hold: wrong-claim at 1, wrong-claim at 65." in done.out
 
 
 def test_csv_and_markdown(call):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -120,8 +121,32 @@ def test_the_traffic_shown_is_the_real_one() -> None:
     assert len(shown) > 20
 
 
-def test_the_sweep_shown_is_the_real_one() -> None:
-    command = [sys.executable, "-m", "harness", "traffic", "--sweep", "seq_len=512..16384", "--variants", "*cupy"]
+@pytest.mark.parametrize(
+    "words",
+    [
+        "traffic --sweep seq_len=512..16384 --variants '*cupy'",
+        "traffic --sweep Bc=8..64 --tile Br=16 --seq-len 1024 --variants '*cupy'",
+    ],
+)
+def test_the_sweeps_shown_are_the_real_ones(words: str) -> None:
+    command = [sys.executable, "-m", "harness", *shlex.split(words)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == shown_output("traffic --sweep seq_len=512..16384 --variants '*cupy'")
+    assert ran.stdout == shown_output(words)
+
+
+
+def test_the_findings_shown_are_the_real_ones() -> None:
+    command = "compare --sanitize --plugin tests/plugins/hidden_mistakes.py --variants 'warps*,short*'"
+    found = re.search(rf"<!-- findings of: {re.escape(command)} -->\n```text\n(.*?)```", README, re.DOTALL)
+    assert found
+    arguments = ("--plugin", "tests/plugins/hidden_mistakes.py", "--variants", "warps*,short*", "--sanitize")
+    ran = harness("compare", *arguments, root=ROOT)
+    assert ran.returncode == 1, ran.stderr
+
+    def plain(text: str) -> str:
+        return re.sub(r"PTX line \d+", "PTX line", re.sub(r"/\S*/(?=hidden_mistakes)", "", text))
+
+    lines = found.group(1).splitlines()
+    assert len(lines) == 3
+    assert [line for line in lines if plain(line) not in plain(ran.stdout)] == []

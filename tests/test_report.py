@@ -91,7 +91,7 @@ def test_the_table_tells_the_story():
         "1",
     ]
     assert cells(text, "odd")[2:4] == ["fail", "NaN"]
-    assert cells(text, "odd")[8:10] == ["+25.00", "%"]
+    assert cells(text, "odd")[8:10] == ["wrong,", "+25.00"]
     assert cells(text, "broken") == ["-", "broken", "error"] + ["-"] * 8
     assert "Device: 32 lanes on a CPU. Ranked by total bytes moved" in text
     assert "MiB: 2^20 bytes, counted in the 32-byte sectors" in text
@@ -100,6 +100,23 @@ def test_the_table_tells_the_story():
     assert "odd: claims more than was counted" in lines
     assert "broken: error: kernel x does not compile:\n    x.cu(3): error | expected ;\n" in text
     assert "ms" not in lines[2] + lines[3]
+
+
+def test_a_claim_whose_reads_and_writes_are_wrong_is_wrong_although_their_sum_is_right():
+    swapped = dataclasses.replace(FAILING, claimed_bytes=FAILING.total_bytes)
+    text = render_comparison(comparison(swapped), "table")
+    assert cells(text, "odd")[8] == "wrong"
+
+
+def test_tile_sizes_have_a_column_where_they_were_asked_for():
+    tiled = dataclasses.replace(PASSING, tile="Br=16,Bc=32")
+    text = render_comparison(comparison(tiled, BROKEN, tile="Br=16"), "table")
+    assert text.splitlines()[0].endswith("seed 7; tile Br=16")
+    assert cells(text, "fa2-cupy")[2] == "Br=16,Bc=32"
+    assert cells(text, "broken")[2] == "-"
+    assert "Br" not in render_comparison(comparison(tiled), "table")
+    found = json.loads(render_comparison(comparison(tiled, tile="Br=16"), "json"))
+    assert (found["tile"], found["rows"][0]["tile"]) == ("Br=16", "Br=16,Bc=32")
 
 
 def test_a_gpu_has_a_column_for_time():

@@ -100,6 +100,25 @@ def test_a_sweep_of_one_variant(capsys: pytest.CaptureFixture[str]):
     assert "fa1" not in out
 
 
+def test_a_sweep_over_a_tile_size_and_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """FlashAttention-1 visits O once per tile of keys: twice the keys, half the visits."""
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "tiles.svg"
+    arguments = ("--sweep", "Bc=8,16", "--tile", "Br=16", "--variants", "fa1-cupy", "--plot", plot)
+    status, out, err = call(capsys, *SMALL, *arguments, "--format", "json")
+    assert (status, err) == (0, "")
+    small, large = json.loads(out)["points"]
+    assert (small["tile"], large["tile"]) == ("Br=16,Bc=8", "Br=16,Bc=16")
+    assert (small["source"], small["claim_holds"]) == ("counted", True)
+    q_bytes, per_row = 64 * 64 * 4, 64 * 4
+    once = 2 * q_bytes + q_bytes + 2 * per_row  # K, V, and what line 2 writes
+    assert [point["total_bytes"] - once for point in (small, large)] == [
+        visits * (3 * q_bytes + 4 * per_row) for visits in (8, 4)
+    ]
+    assert "Bc (keys per tile)" in plot.read_text()
+    assert "tile Br=16" in plot.read_text()
+
+
 def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[str]):
     plugins = ("--plugin", PLUGIN, "--plugin", ROOT / "tests" / "plugins" / "broken_kernels.py")
     status, out, _ = call(capsys, *SWEEP, *plugins, "--variants", "column-cupy,bad-plan")
@@ -126,6 +145,15 @@ def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[
         (["--sweep", "heads=2,3", "--kv-heads", 2], "heads (3) is not a multiple of kv_heads (2)"),
         (["--sweep", "dtype=float8"], "dtype is 'float8'"),
         (["--sweep", "tile=1,2"], "no field 'tile'"),
+        (["--sweep", "tile=1,2"], "or a tile size: Br, Bc"),
+        (["--sweep", "Br=0..8"], "Br begins at 0"),
+        (["--sweep", "Br=1.5"], "Br takes whole numbers, not '1.5'"),
+        (["--sweep", "Br=3,5"], "has no tile with Br=3 here; Br is one of 16, "),
+        (["--sweep", "Br=16,32", "--tile", "Br=16"], "--sweep Br and --tile set the same tile size"),
+        (["--sweep", "q_len=1,2", "--tile", "Bx=16"], "has no tile size 'Bx'; there are Br, Bc"),
+        (["--sweep", "q_len=1,2", "--tile", "16"], "--tile '16' is not NAME=N"),
+        (["fa2-cupy", "--tile", "Br=3"], "fa2-cupy has no tile with Br=3 here; Br is one of 16, "),
+        (["fa2-cupy", "--gpu", "h20"], "no GPU 'h20'"),
         (["--sweep", "q_len=8..4"], "is empty"),
         (["--sweep", "q_len=1..99999999999"], "--sweep reaches"),
         (["--sweep", "q_len=1,2", "--gpu", "h20"], "no GPU 'h20'"),

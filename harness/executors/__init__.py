@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from harness.finding import Finding
+from harness.intervals import Interval
 from harness.problem import Problem
 from harness.variant import Plan
 
@@ -92,8 +94,10 @@ class Execution:
     launches: tuple[LaunchReport, ...]
     allocated_bytes: int
     """Scratch and outputs that the plan allocated beyond Q, K and V."""
-    time_ms: float | None = None
+    time_ms: Interval | None = None
     """Time on the GPU of all launches together, or None."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
 
     def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
         """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""
