@@ -60,14 +60,12 @@ class AttentionSum:
     """The formula, in words."""
     noun: str
     """What is counted through, in the plural."""
-    terms: Callable[[Problem], int]
-    """How many there are."""
 
 
 SUMS = (
-    AttentionSum("O", "sum of P V over keys", "keys", lambda problem: problem.kv_len),
-    AttentionSum("l", "sum of P over keys", "keys", lambda problem: problem.kv_len),
-    AttentionSum("S", "sum of Q K over the elements of a row", "elements", lambda problem: problem.head_dim),
+    AttentionSum("O", "sum of P V over keys", "keys"),
+    AttentionSum("l", "sum of P over keys", "keys"),
+    AttentionSum("S", "sum of Q K over the elements of a row", "elements"),
 )
 
 
@@ -100,9 +98,8 @@ def reveal_orders(
 ) -> VariantOrders:
     """The order of each of `SUMS`, for rows that see all keys. What does not show is there with its reason.
 
-    Orders of variants that are `known` are tried first, which is quick where they are right. The problem's scale is not
-    used. Raises `UsageError` for 16-bit problems, and whatever planning, compiling and
-    running raise.
+    Orders of variants that are `known` are tried first, which is quick where they are right. The problem's scale is
+    not used. Raises `UsageError` for 16-bit problems, and whatever planning, compiling and running raise.
     """
     if problem.dtype != "float32":
         raise UsageError("--order asks with numbers that only float32 holds; leave out --dtype")

@@ -135,7 +135,6 @@ def test_the_sweeps_shown_are_the_real_ones(words: str) -> None:
     assert ran.stdout == shown_output(words)
 
 
-
 def test_the_findings_shown_are_the_real_ones() -> None:
     command = "compare --sanitize --plugin tests/plugins/hidden_mistakes.py --variants 'warps*,short*'"
     found = re.search(rf"<!-- findings of: {re.escape(command)} -->\n```text\n(.*?)```", README, re.DOTALL)

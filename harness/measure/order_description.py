@@ -149,9 +149,8 @@ def _numbers(numbers: Sequence[int]) -> str:
         else:
             rows.append([number])
     shown = [_row(row) for row in rows[:MOST_RUNS]]
-    if len(rows) > MOST_RUNS:
-        shown.append(f"and {sum(map(len, rows[MOST_RUNS:])):,} more without such a pattern")
-    return ", then ".join(shown)
+    more = sum(map(len, rows[MOST_RUNS:]))
+    return ", then ".join(shown) + (f", and {more:,} more" if more else "")
 
 
 def _row(row: list[int]) -> str:
