@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +22,9 @@ from harness.problem import Problem
 if TYPE_CHECKING:
     from harness.bench import BenchResult
     from harness.effort import Effort
-    from harness.executors import Device, Executor
+    from harness.executors import Device, Executor, Sanitizer
+    from harness.fuzz.worker import Machine
     from harness.progress import Progress
-    from harness.sanitize import Sanitizer
     from harness.sweep import Sweep
     from harness.variant import Variant
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 PASSED, FAILED, WRONG_CALL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 """Exit statuses. The last two are a shell's for SIGINT and SIGPIPE."""
+
+NO_GPU = "--device gpu: CuPy finds no GPU on this machine; --device emulator needs none"
 
 DEFAULT_ARCH = "sm_90"
 """What kernels are compiled for where there is no GPU to ask."""
@@ -373,6 +377,74 @@ def _tune_by_time(
     return render_bench(result, arguments.format), ranks, result.device
 
 
+def _fuzz(arguments: argparse.Namespace) -> int:
+    from harness.case import Case
+    from harness.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, replay, run_campaign
+    from harness.fuzz.database import failure_folder
+    from harness.fuzz.report import render_campaigns, render_replay
+    from harness.progress import progress_bar
+
+    _check_output(arguments.output)
+    registry = _discover(arguments).registry
+    chosen = registry.select(",".join(arguments.variant) or None)
+    if not chosen:
+        raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+    machine = _machine(arguments)
+
+    def load(variant: Variant) -> Callable[[], Variant]:
+        return functools.partial(_load_variant, variant.name, tuple(arguments.plugin))
+
+    if arguments.replay is not None:
+        if len(chosen) != 1:
+            raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
+        case = Case.from_json(arguments.replay)
+        answer = replay(case, load(chosen[0]), machine)
+        _publish(arguments, render_replay(chosen[0].name, case, answer, arguments.format))
+        return PASSED if answer.finding is None and answer.refusal is None else FAILED
+    seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
+    endless = arguments.examples is None and arguments.seconds is not None
+    results = []
+    with progress_bar(len(chosen)) as progress:
+        for variant in chosen:
+            progress.step(variant.name)
+            how = CampaignSettings(
+                examples=None if endless else arguments.examples or DEFAULT_EXAMPLES,
+                seconds=arguments.seconds,
+                seed=seed,
+                checks=_properties(arguments.properties),
+                database=failure_folder(variant.name),
+            )
+            results.append(run_campaign(variant.name, load(variant), machine, how, _speed(progress, variant.name)))
+    options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
+    options += ["--device", arguments.device] if arguments.device != "auto" else []
+    _publish(arguments, render_campaigns(results, _machine_line(machine), arguments.format, options))
+    return PASSED if all(result.verdict == "pass" for result in results) else FAILED
+
+
+def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
+    """Tells a campaign's progress, with its examples per second."""
+    began = time.monotonic()
+
+    def told(examples: int, part: float) -> None:
+        seconds = max(time.monotonic() - began, 1e-9)
+        progress.part(part, f"{name}: {examples:,} examples, {examples / seconds:,.0f} per second")
+
+    return told
+
+
+def _properties(text: str) -> tuple[str, ...]:
+    from harness.measure.properties import PROPERTIES
+
+    if text in ("all", "none"):
+        return tuple(PROPERTIES) if text == "all" else ()
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _load_variant(name: str, plugins: tuple[Path, ...]) -> Variant:
+    """The variant of that name, in whatever process this is called."""
+    return discover(plugins).registry.get(name)
+
+
 def _show(arguments: argparse.Namespace) -> int:
     if arguments.order:
         return _show_order(arguments)
@@ -424,6 +496,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "traffic": _traffic,
     "bench": _bench,
     "tune": _tune,
+    "fuzz": _fuzz,
     "show": _show,
 }
 
@@ -482,7 +555,7 @@ def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if GpuExecutor.available():
         return GpuExecutor()
     if arguments.device == "gpu":
-        raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
+        raise UsageError(NO_GPU)
     return _emulator(arguments, progress)
 
 
@@ -500,16 +573,35 @@ def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Exec
     return sanitizer.executor, sanitizer
 
 
+def _machine(arguments: argparse.Namespace) -> Machine:
+    """What `_executor` would choose, for worker processes to make."""
+    from harness.fuzz.worker import Machine
+
+    _require_positive(arguments, "step_limit")
+    if arguments.device != "emulator":
+        from harness.executors.gpu import GpuExecutor
+
+        if GpuExecutor.available():
+            return Machine("gpu")
+        if arguments.device == "gpu":
+            raise UsageError(NO_GPU)
+    machine = Machine(arch=DEFAULT_ARCH)
+    return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
+
+
+def _machine_line(machine: Machine) -> str:
+    from harness.tables import device_line
+
+    return device_line(machine.executor().device)
+
+
 def _emulator(
     arguments: argparse.Namespace, progress: Progress, arch: str = DEFAULT_ARCH, bank_conflicts: bool = False
 ) -> Executor:
     from harness.emulator.instruments import Instruments
     from harness.executors.emulator import DEFAULT_STEP_LIMIT, EmulatorExecutor
 
-    for option in ("step_limit", "threads"):
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            raise UsageError(f"--{option.replace('_', '-')} is {value}; it has to be at least 1")
+    _require_positive(arguments, "step_limit", "threads")
     return EmulatorExecutor(
         arch=arch,
         step_limit=DEFAULT_STEP_LIMIT if arguments.step_limit is None else arguments.step_limit,
@@ -518,6 +610,13 @@ def _emulator(
         progress=progress.part,
         instruments=Instruments(bank_conflicts=bank_conflicts),
     )
+
+
+def _require_positive(arguments: argparse.Namespace, *options: str) -> None:
+    for option in options:
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise UsageError(f"--{option.replace('_', '-')} is {value}; it has to be at least 1")
 
 
 def _counter(arguments: argparse.Namespace, problem: Problem, device: Device, progress: Progress) -> Executor | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import KernelFault, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
-from harness.executors import Device, Execution, Executor
+from harness.executors import Device, Execution, Executor, Sanitizer
 from harness.finding import Finding
 from harness.inputs import draw_inputs
 from harness.intervals import Interval, ranks
@@ -19,7 +19,6 @@ from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
 from harness.question import Question
-from harness.sanitize import Sanitizer
 from harness.tile_choice import tile_of
 from harness.variant import Plan, Traffic, Variant, tile_text
 
@@ -126,7 +125,7 @@ def judge(
         if (tile := tile_of(variant, problem)) is not None:
             row = dataclasses.replace(row, tile=tile_text(tile))
         execution = executor.run(problem, plan, question.inputs)
-        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget)
+        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget(variant.numerics))
         row = dataclasses.replace(row, **_time_fields(execution.time_ms), **_accuracy_fields(accuracy))
         counted: Execution | None = execution
         if execution.read_bytes is None and counter is not None:
@@ -186,8 +185,10 @@ def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
         "reason": accuracy.reason,
         "max_abs_error": accuracy.max_abs_error,
         "error_over_budget": accuracy.error_over_budget,
+        "error_over_expected": accuracy.error_over_expected,
         "lse_max_abs_error": accuracy.lse_max_abs_error,
         "lse_error_over_budget": accuracy.lse_error_over_budget,
+        "lse_error_over_expected": accuracy.lse_error_over_expected,
     }
 
 

@@ -34,9 +34,13 @@ class Row:
     """Largest |O - oracle|; NaN where an element is NaN."""
     error_over_budget: float | None = None
     """Largest ratio of error to budget over the elements of O; above 1 is wrong."""
+    error_over_expected: float | None = None
+    """Largest ratio of error to what is expected of a correct kernel, over the elements of O; above 1 is suspicious."""
     lse_max_abs_error: float | None = None
     """The same for the log-sum-exp; None where the variant stores none."""
     lse_error_over_budget: float | None = None
+    """The same for the log-sum-exp."""
+    lse_error_over_expected: float | None = None
     """The same for the log-sum-exp."""
     launches: int | None = None
     """Kernel launches in the plan."""

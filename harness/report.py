@@ -60,7 +60,8 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
         Column("variant", lambda r: r.variant, number=False),
         Column("verdict", lambda r: r.verdict, number=False),
-        Column("error /\nbudget", lambda r: _ratio(_worst_ratio(r))),
+        Column("error /\nbudget", lambda r: _ratio(_worst(r.error_over_budget, r.lse_error_over_budget))),
+        Column("error /\nexpected", lambda r: _ratio(_expected_ratio(r))),
         Column("read\nMiB", lambda r: size(r.read_bytes)),
         Column("written\nMiB", lambda r: size(r.write_bytes)),
         Column("total\nMiB", lambda r: size(r.total_bytes)),
@@ -80,10 +81,14 @@ def _columns(comparison: Comparison) -> list[Column]:
     return columns
 
 
-def _worst_ratio(row: Row) -> float | None:
+def _expected_ratio(row: Row) -> float | None:
+    return _worst(row.error_over_expected, row.lse_error_over_expected)
+
+
+def _worst(*ratios: float | None) -> float | None:
     """Of O and lse; NaN is worse than anything."""
-    ratios = [x for x in (row.error_over_budget, row.lse_error_over_budget) if x is not None]
-    return None if not ratios else max(ratios, key=lambda x: math.inf if math.isnan(x) else x)
+    known = [x for x in ratios if x is not None]
+    return None if not known else max(known, key=lambda x: math.inf if math.isnan(x) else x)
 
 
 def _ratio(value: float | None) -> str:
@@ -114,7 +119,10 @@ def _headline(comparison: Comparison) -> str:
     return f"{problem_line(comparison.problem)}; {drawn}"
 
 
-_RATIO = "error / budget: the largest error over the most that a right kernel may make on these very inputs."
+_RATIO = (
+    "error / budget: the largest error over the most that a right kernel may make on these very inputs; "
+    "/ expected: over\nwhat it is expected to make if roundings are random, above which it is suspicious."
+)
 
 
 def _footnotes(comparison: Comparison) -> list[str]:
@@ -128,6 +136,8 @@ def _footnotes(comparison: Comparison) -> list[str]:
         notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
+        if row.verdict == "pass" and (_expected_ratio(row) or 0.0) > 1:
+            notes.append(f"{row.variant}: suspicious: its error is {_ratio(_expected_ratio(row))} x what is expected")
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes

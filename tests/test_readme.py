@@ -36,9 +36,9 @@ def harness(*arguments: str, root: Path, **options: object) -> subprocess.Comple
 
 
 def cells(table: str) -> list[list[str]]:
-    """The rows of a table without their error, whose last digit may depend on the CPU's math library."""
+    """The rows of a table without their errors, whose last digit may depend on the CPU's math library."""
     rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
-    return [row[:3] + row[4:] for row in rows if len(row) > 5 and row[0].isdigit()]
+    return [row[:3] + row[5:] for row in rows if len(row) > 5 and row[0].isdigit()]
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts."""
+"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts.
+
+And that of sanitizers, which run it for its mistakes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 from harness.finding import Finding
 from harness.intervals import Interval
 from harness.problem import Problem
-from harness.variant import Plan
+from harness.variant import Plan, Variant
 
 
 @dataclass(frozen=True)
@@ -138,4 +141,17 @@ class Preparer(Protocol):
 
     def prepare(self, problem: Problem, plan: Plan) -> None:
         """Compile all that `plan` launches. Raises what `run` would raise for it."""
+        ...
+
+
+class Sanitizer(Protocol):
+    """Finds what is wrong with a variant besides its answer."""
+
+    name: str
+    """What did the looking, for reports."""
+
+    def check(
+        self, variant: Variant, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[Finding, ...]:
+        """What was found, each kind at each line once, first met first. Raises `SandboxError` where it cannot look."""
         ...

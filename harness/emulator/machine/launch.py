@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -332,6 +333,10 @@ def _run_all(
                     stop_at[0] = min(int(stop_at[0]), block)
                     return
 
+    if len(workers) == 1 and progress is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
+        work(workers[0])
+        return faults
     with ThreadPoolExecutor(len(workers)) as pool:
         pending = {pool.submit(work, worker) for worker in workers}
         try:
