@@ -12,8 +12,8 @@ from harness.measure.summation_tree import SummationTree
 INDENT = "    "
 LISTED = 4
 """So many numbers are listed one by one; of more the first two and the last stand for a regular row."""
-MOST_RUNS = 6
-"""So many different runs of parts are told apart."""
+MOST_ROWS = 6
+"""So many regular rows of numbers are told apart."""
 
 
 def describe(tree: SummationTree, noun: str) -> list[str]:
@@ -50,10 +50,8 @@ class _Outline:
         if len(runs) == 1:
             return [f"{order}: {self._extent(parts)}", *self._inside(parts)]
         lines = [f"{order}:"]
-        for number, run in enumerate(runs[:MOST_RUNS]):
+        for number, run in enumerate(runs):
             lines += _indented([f"{'then ' if number else ''}{self._extent(run)}", *self._inside(run)])
-        if len(runs) > MOST_RUNS:
-            lines += _indented([f"then {sum(map(len, runs[MOST_RUNS:])):,} parts more, of other shapes"])
         return lines
 
     def _extent(self, run: Sequence[int]) -> str:
@@ -148,8 +146,8 @@ def _numbers(numbers: Sequence[int]) -> str:
             rows[-1].append(number)
         else:
             rows.append([number])
-    shown = [_row(row) for row in rows[:MOST_RUNS]]
-    more = sum(map(len, rows[MOST_RUNS:]))
+    shown = [_row(row) for row in rows[:MOST_ROWS]]
+    more = sum(map(len, rows[MOST_ROWS:]))
     return ", then ".join(shown) + (f", and {more:,} more" if more else "")
 
 
