@@ -156,12 +156,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_report(fuzz)
 
-    show = command("show", "a variant's source or PTX, registers, spills, shared memory")
+    show = command("show", "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
     _add_problem(show)
     _add_tile(show)
     _add_plugins(show)
+    _add_order(show)
+    _add_report(show)
     return parser
 
 
@@ -359,6 +361,23 @@ def _add_caches(parser: argparse.ArgumentParser) -> None:
         help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
         "launch of a plan (default: %(default)s)",
     )
+
+
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("order of addition")
+    group.add_argument(
+        "--order",
+        action="store_true",
+        help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
+    )
+    _add_selection(group)
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="where --order runs the variants; auto: the GPU if there is one, else the emulator",
+    )
+    _add_emulator(group)
 
 
 def _add_emulator(group: argparse._ActionsContainer) -> None:

@@ -63,3 +63,7 @@ class KernelFault(SandboxError):
 
 class CountersUnavailable(SandboxError):
     """Nsight Compute could not read the GPU's counters. The message is one line that says why, and what would help."""
+
+
+class OrderNotRevealed(SandboxError):
+    """In which order a sum is added does not show. The message says why."""
