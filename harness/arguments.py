@@ -357,9 +357,8 @@ def _add_caches(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cache-control",
         choices=("all", "none"),
-        default="none",
         help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
-        "launch of a plan (default: %(default)s)",
+        "launch of a plan (default: none, but all beside a GPU's own counters)",
     )
 
 

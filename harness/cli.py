@@ -218,7 +218,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         raise UsageError("--lines shows one problem; leave out --sweep")
     if arguments.device == "gpu":
         raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
-    if arguments.l2_bytes is not None or arguments.cache_control != "none":
+    if arguments.l2_bytes is not None or arguments.cache_control is not None:
         raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
@@ -590,7 +590,9 @@ def _cache_model(arguments: argparse.Namespace) -> CacheModel:
 
     if arguments.l2_bytes is not None and arguments.l2_bytes < 1:
         raise UsageError(f"--l2-bytes is {arguments.l2_bytes}; it has to be at least 1")
-    return CacheModel(_gpu(arguments), arguments.l2_bytes, arguments.cache_control == "all")
+    # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
+    control = arguments.cache_control or ("all" if arguments.device == "gpu" else "none")
+    return CacheModel(_gpu(arguments), arguments.l2_bytes, flushed=control == "all")
 
 
 def _executor(arguments: argparse.Namespace, progress: Progress) -> Executor:
