@@ -21,7 +21,8 @@ from harness.executors import Device
 from harness.executors.gpu_ceilings import Ceilings
 from harness.intervals import FEWEST_SAMPLES, Interval, median_interval, ranks
 from harness.problem import Problem
-from harness.spot_check import Spot, check_spots
+from harness.spot_check import ANYHOW, Spot, check_spots
+from harness.variant import Numerics
 
 
 class Contender(Protocol):
@@ -122,6 +123,8 @@ class Entry:
     plan_ms: float | None = None
     compile_ms: float | None = None
     sector_bytes: int | None = None
+    numerics: Numerics = ANYHOW
+    """Where it rounds, as far as it says so."""
     samples_ms: list[float] = field(default_factory=list)
     sustained_ms: float | None = None
     sustained_mhz: float | None = None
@@ -195,7 +198,7 @@ def _attempt(entry: Entry, work: Callable[[], None]) -> None:
 def _check(entry: Entry, spots: Sequence[Sequence[Spot]]) -> None:
     assert entry.contender is not None
     for inputs, places in enumerate(spots):
-        checked = check_spots(places, entry.contender.outputs(inputs))
+        checked = check_spots(places, entry.contender.outputs(inputs), entry.numerics)
         # Written so that NaN stays.
         if entry.error_over_budget is None or not entry.error_over_budget >= checked.error_over_budget:
             entry.error_over_budget = checked.error_over_budget

@@ -87,7 +87,7 @@ def bench_on_gpu(
 
 
 def _plan(variant: Variant, problem: Problem) -> tuple[Entry, Plan | None]:
-    entry = Entry(variant.name, "variant", None)
+    entry = Entry(variant.name, "variant", None, numerics=variant.numerics)
     with _told(entry):
         started = time.perf_counter()
         plan = make_plan(variant, problem)

@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.errors import KernelFault, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
-from harness.executors import Device, Execution, Executor
+from harness.executors import Device, Execution, Executor, Sanitizer
+from harness.finding import Finding
 from harness.inputs import draw_inputs
 from harness.intervals import Interval, ranks
 from harness.measure.accuracy import Accuracy, measure_accuracy
@@ -58,14 +59,15 @@ def compare(
     seed: int = 0,
     counter: Executor | None = None,
     tile: str | None = None,
+    sanitizer: Sanitizer | None = None,
     lost: Iterable[Row] = (),
     step: Step = _ignore,
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
-    `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. `lost` are
-    rows of variants that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still
-    come. Raises `UsageError` for a bad regime or seed.
+    `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. What
+    `sanitizer` finds fails a variant. `lost` are rows of variants that could not even be loaded. Whatever goes wrong in
+    a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
@@ -75,7 +77,7 @@ def compare(
         for variant in variants:
             step(variant.name)
             preparation.wait(variant)
-            rows.append(judge(variant, question, executor, counter)[0])
+            rows.append(judge(variant, question, executor, counter, sanitizer)[0])
     return Comparison(
         problem=problem,
         regime=regime,
@@ -83,6 +85,7 @@ def compare(
         device=executor.device,
         counted_on=where_counted(executor, counter),
         tile=tile,
+        sanitized_by=None if sanitizer is None else sanitizer.name,
         rows=rank([*rows, *lost], executor.device),
     )
 
@@ -100,7 +103,11 @@ def lost_row(name: str, reason: str, problem: Problem) -> Row:
 
 
 def judge(
-    variant: Variant, question: Question, executor: Executor, counter: Executor | None = None
+    variant: Variant,
+    question: Question,
+    executor: Executor,
+    counter: Executor | None = None,
+    sanitizer: Sanitizer | None = None,
 ) -> tuple[Row, Execution | None]:
     """One variant's row, not ranked yet, and what its run left behind (None where it did not get that far)."""
     problem = question.problem
@@ -118,18 +125,24 @@ def judge(
         if (tile := tile_of(variant, problem)) is not None:
             row = dataclasses.replace(row, tile=tile_text(tile))
         execution = executor.run(problem, plan, question.inputs)
-        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget)
+        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget(variant.numerics))
         row = dataclasses.replace(row, **_time_fields(execution.time_ms), **_accuracy_fields(accuracy))
         counted: Execution | None = execution
         if execution.read_bytes is None and counter is not None:
             counted, row = _count_beside(row, question, plan, counter)
-        return _with_traffic(row, variant, problem, counted), execution
+        row = _with_traffic(row, variant, problem, counted)
+        if sanitizer is not None:
+            row = _with_findings(row, variant, question, plan, sanitizer)
+        return row, execution
     except UnsupportedProblem as refusal:
         return dataclasses.replace(row, verdict="unsupported", reason=refusal.reason), None
     except SandboxError as error:
         if isinstance(error, KernelFault) and error.kind == "interrupted":
             raise KeyboardInterrupt from error
-        return dataclasses.replace(row, verdict="error", reason=str(error)), execution
+        found = None
+        if isinstance(error, KernelFault) and sanitizer is not None:
+            found = (*error.findings, Finding(kind=error.kind, message=str(error)))
+        return dataclasses.replace(row, verdict="error", reason=str(error), findings=found), execution
     except Exception as error:
         return dataclasses.replace(row, verdict="error", reason=where_and_what(error)), execution
 
@@ -172,8 +185,10 @@ def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
         "reason": accuracy.reason,
         "max_abs_error": accuracy.max_abs_error,
         "error_over_budget": accuracy.error_over_budget,
+        "error_over_expected": accuracy.error_over_expected,
         "lse_max_abs_error": accuracy.lse_max_abs_error,
         "lse_error_over_budget": accuracy.lse_error_over_budget,
+        "lse_error_over_expected": accuracy.lse_error_over_expected,
     }
 
 
@@ -183,6 +198,20 @@ def _count_beside(row: Row, question: Question, plan: Plan, counter: Executor) -
         return counter.run(question.problem, plan, question.inputs), row
     except SandboxError as error:
         return None, dataclasses.replace(row, note=f"bytes not counted: {' '.join(str(error).split())}")
+
+
+def _with_findings(row: Row, variant: Variant, question: Question, plan: Plan, sanitizer: Sanitizer) -> Row:
+    """What the sanitizer found fails a variant whose answer passed. Where it cannot look, that is a note."""
+    try:
+        findings = sanitizer.check(variant, question.problem, plan, question.inputs)
+    except SandboxError as error:
+        if isinstance(error, KernelFault) and error.kind == "interrupted":
+            raise
+        return dataclasses.replace(row, note=f"not sanitized: {' '.join(str(error).split())}")
+    row = dataclasses.replace(row, findings=findings)
+    if not findings or row.verdict != "pass":
+        return row
+    return dataclasses.replace(row, verdict="fail", reason=f"{findings[0].kind}: {findings[0].message}")
 
 
 def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Execution | None) -> Row:

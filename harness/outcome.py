@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.executors import Device
+from harness.finding import Finding
 from harness.problem import Problem
 
 VERDICTS = ("pass", "fail", "error", "unsupported")
@@ -33,9 +34,13 @@ class Row:
     """Largest |O - oracle|; NaN where an element is NaN."""
     error_over_budget: float | None = None
     """Largest ratio of error to budget over the elements of O; above 1 is wrong."""
+    error_over_expected: float | None = None
+    """Largest ratio of error to what is expected of a correct kernel, over the elements of O; above 1 is suspicious."""
     lse_max_abs_error: float | None = None
     """The same for the log-sum-exp; None where the variant stores none."""
     lse_error_over_budget: float | None = None
+    """The same for the log-sum-exp."""
+    lse_error_over_expected: float | None = None
     """The same for the log-sum-exp."""
     launches: int | None = None
     """Kernel launches in the plan."""
@@ -61,6 +66,8 @@ class Row:
     """The tile sizes that it used, such as `Br=64,Bc=32`; None where it declares none."""
     note: str | None = None
     """A remark that does not change the verdict."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found; None where it did not look."""
 
     @property
     def times_compulsory(self) -> float | None:
@@ -84,6 +91,8 @@ class Comparison:
     """Where their bytes were counted; None where they were not."""
     tile: str | None = None
     """The tile sizes that were asked for; None where each variant uses its own."""
+    sanitized_by: str | None = None
+    """What looked for findings; None where nothing did."""
     rows: tuple[Row, ...]
     """Passing rows by rank, then the others."""
 

@@ -16,11 +16,14 @@ import numpy as np
 from harness.measure.accuracy import Accuracy, measure_accuracy
 from harness.problem import Problem
 from harness.question import Question
+from harness.variant import Numerics
 
 WHOLE_FLOPS = 4e9
 """Up to here the oracle answers everything: about a second."""
 ROWS_PER_SPOT = 32
 MOST_SPOTS = 12
+ANYHOW = Numerics()
+"""Of kernels that say nothing about where they round, somebody else's above all."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,10 @@ class Spot:
     """Batch, head, rows."""
     question: Question
 
-    def accuracy(self, outputs: Mapping[str, np.ndarray]) -> Accuracy:
-        """Hold this part of the outputs against the oracle."""
+    def accuracy(self, outputs: Mapping[str, np.ndarray], numerics: Numerics) -> Accuracy:
+        """Hold this part of the outputs against the oracle, rounded where `numerics` says."""
         here = {name: array[self.where] for name, array in outputs.items()}
-        return measure_accuracy(here, self.question.reference, self.question.budget)
+        return measure_accuracy(here, self.question.reference, self.question.budget(numerics))
 
     @property
     def name(self) -> str:
@@ -92,11 +95,11 @@ class SpotCheck:
     """The largest over the spots, of O."""
 
 
-def check_spots(spots: Sequence[Spot], outputs: Mapping[str, np.ndarray]) -> SpotCheck:
-    """Hold outputs against the oracle at every spot."""
+def check_spots(spots: Sequence[Spot], outputs: Mapping[str, np.ndarray], numerics: Numerics = ANYHOW) -> SpotCheck:
+    """Hold outputs against the oracle at every spot, rounded where `numerics` says."""
     worst, reason = 0.0, None
     for spot in spots:
-        accuracy = spot.accuracy(outputs)
+        accuracy = spot.accuracy(outputs, numerics)
         ratio = accuracy.error_over_budget
         worst = ratio if math.isnan(ratio) or not worst > ratio else worst
         if accuracy.reason is not None and reason is None:

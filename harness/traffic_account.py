@@ -137,6 +137,39 @@ class SharedPart:
 
 
 @dataclass(frozen=True)
+class HardwareLaunch:
+    """What the GPU's own counters say of one launch."""
+
+    kernel: str
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True)
+class HardwareTraffic:
+    """What the GPU's own counters say of the same plan on the same inputs, each launch from empty caches."""
+
+    device: Device
+    launches: tuple[HardwareLaunch, ...]
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All launches together; None where one of them is not known."""
+        return tuple(
+            Level(parts[0].name, _sum(part.read_bytes for part in parts), _sum(part.write_bytes for part in parts))
+            for parts in zip(*(launch.levels for launch in self.launches))
+        )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+@dataclass(frozen=True)
 class CachePart:
     """One line of a breakdown of what the caches leave: a buffer or a launch."""
 
@@ -187,6 +220,8 @@ class TrafficAccount:
     """By file, line, buffer and kind; local memory too."""
     shared: tuple[SharedPart, ...] | None
     """By file, line and kind; None where it was not counted."""
+    hardware: HardwareTraffic | None = None
+    """None where no GPU was asked, or did not say."""
     caches: CacheAccount | None = None
     """None where no caches were modelled."""
 

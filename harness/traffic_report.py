@@ -10,10 +10,23 @@ from typing import Any, TypeVar
 from harness.measure.io_bound import IoBound
 from harness.source_text import short_name, source_line
 from harness.tables import UNKNOWN, csv_text, device_line, json_text, mib, problem_line, smallest_of, table
-from harness.traffic_account import LEVELS, LOCAL, CachePart, Count, LinePart, Part, SharedPart, TrafficAccount
+from harness.traffic_account import (
+    LEVELS,
+    LOCAL,
+    CachePart,
+    Count,
+    HardwareTraffic,
+    Level,
+    LinePart,
+    Part,
+    SharedPart,
+    TrafficAccount,
+)
 
 SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
+NARROW_WIDTH = 36
+"""Of what a level is, where the hardware's columns stand before it."""
 NOTE_WIDTH = 120
 
 
@@ -52,6 +65,7 @@ def render_traffic(report: TrafficReport, format: str) -> str:
         parts.append(_cache_parts("buffer", account.caches.buffers, markdown))
         if len(account.caches.launches) > 1:
             parts.append(_cache_parts("launch", account.caches.launches, markdown, numbered=True))
+    parts.append(_hardware(account, markdown))
     if report.lines:
         parts += _by_file(account.lines, lambda rows: _lines(rows, account, markdown), "", markdown)
         if account.shared:
@@ -68,14 +82,43 @@ def render_traffic(report: TrafficReport, format: str) -> str:
 
 def _levels(account: TrafficAccount, markdown: bool) -> str:
     compulsory = account.problem.compulsory_bytes
+    measured = None if account.hardware is None else {level.name: level for level in account.hardware.levels}
+    counted = {level.name: level for level in account.levels}
     cells = []
-    for level in account.levels:
+    for name in LEVELS:
+        if name not in counted and name not in (measured or ()):
+            continue
+        level = counted.get(name, Level(name, None, None))
         total = level.total_bytes
         ratio = UNKNOWN if total is None else f"{total / compulsory:,.2f}"
-        sizes = [mib(size, compulsory) for size in (level.read_bytes, level.write_bytes, total)]
-        cells.append([level.name, *sizes, ratio, LEVELS[level.name]])
-    headers = ["level", "read\nMiB", "written\nMiB", "total\nMiB", "total /\ncompulsory", "what it is"]
-    return table(headers, cells, [False, True, True, True, True, False], markdown)
+        row = [name, *(mib(size, compulsory) for size in (level.read_bytes, level.write_bytes, total)), ratio]
+        if measured is not None:
+            there = measured.get(name, Level(name, None, None))
+            row += [mib(there.read_bytes, compulsory), mib(there.write_bytes, compulsory)]
+        cells.append([*row, LEVELS[name] if measured is None else fill(LEVELS[name], NARROW_WIDTH)])
+    headers = ["level", "read\nMiB", "written\nMiB", "total\nMiB", "total /\ncompulsory"]
+    headers += [] if measured is None else ["hardware\nread MiB", "hardware\nwritten MiB"]
+    return table([*headers, "what it is"], cells, [False, *[True] * (len(headers) - 1), False], markdown)
+
+
+def _hardware(account: TrafficAccount, markdown: bool) -> str:
+    """Launch by launch; the first table has the sums."""
+    if account.hardware is None:
+        return ""
+    launches = account.hardware.launches
+    sizes = [(size or 0) for launch in launches for level in launch.levels for size in _both(level)]
+    smallest = smallest_of(sizes)
+    cells = [
+        [f"{number} {launch.kernel}", *(mib(size, smallest) for level in launch.levels for size in _both(level))]
+        for number, launch in enumerate(launches, start=1)
+    ]
+    names = [level.name for level in launches[0].levels]
+    headers = [f"hardware:\n{name}\n{way} MiB" for name in names for way in ("read", "written")]
+    return table(["launch", *headers], cells, [False, *[True] * len(headers)], markdown)
+
+
+def _both(level: Level) -> tuple[int | None, int | None]:
+    return level.read_bytes, level.write_bytes
 
 
 def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, markdown: bool, numbered: bool = False) -> str:
@@ -201,6 +244,12 @@ def _footnotes(report: TrafficReport) -> list[str]:
             f"written; counted: {counted.read_bytes:,} and {counted.write_bytes:,}."
         )
     notes.append(_caches(report))
+    if account.hardware is not None:
+        notes.append(
+            f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
+            "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. "
+            "Written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
+        )
     notes.append(_local(account))
     notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")
     if report.lines:
@@ -272,18 +321,32 @@ def _object(report: TrafficReport) -> dict[str, Any]:
         "seed": account.seed,
         "tile": report.tile,
         "device": asdict(account.device),
-        "levels": [asdict(level) | {"total_bytes": level.total_bytes} for level in account.levels],
+        "levels": [_level_object(level) for level in account.levels],
         "claim_holds": account.claim_holds,
         "io_bound": None if report.bound is None else asdict(report.bound),
         "buffers": [_part_object(part) for part in account.buffers],
         "launches": [_part_object(part) for part in account.launches],
         "local": _part_object(account.local),
+        "hardware": None if account.hardware is None else _hardware_object(account.hardware),
         "caches": _caches_object(report),
     }
     if report.lines:
         found["lines"] = [_line_object(row) for row in account.lines]
         found["shared"] = None if account.shared is None else [_shared_object(row) for row in account.shared]
     return found
+
+
+def _level_object(level: Level) -> dict[str, Any]:
+    return asdict(level) | {"total_bytes": level.total_bytes}
+
+
+def _hardware_object(hardware: HardwareTraffic) -> dict[str, Any]:
+    launches = [
+        {"name": launch.kernel, "levels": [_level_object(level) for level in launch.levels]}
+        for launch in hardware.launches
+    ]
+    levels = [_level_object(level) for level in hardware.levels]
+    return {"device": asdict(hardware.device), "levels": levels, "launches": launches}
 
 
 def _caches_object(report: TrafficReport) -> dict[str, Any] | None:
@@ -324,9 +387,9 @@ def _shared_object(row: SharedPart) -> dict[str, Any]:
 
 CACHE_KEYS = ("l2_read_bytes", "l2_write_bytes", "dram_read_bytes", "dram_write_bytes")
 CSV_KEYS = (
-    "table", "name", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors", "ideal_sectors",
-    "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes", "write_bytes",
-    "total_bytes", "source", *CACHE_KEYS,
+    "table", "name", "level", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors",
+    "ideal_sectors", "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes",
+    "write_bytes", "total_bytes", "source", *CACHE_KEYS,
 )  # fmt: skip
 """One flat table; `table` says which of the report's tables a row belongs to."""
 
@@ -334,6 +397,13 @@ CSV_KEYS = (
 def _flat_rows(report: TrafficReport) -> list[dict[str, Any]]:
     found = _object(report)
     rows: list[dict[str, Any]] = [{"table": "level", **level} for level in found["levels"]]
+    hardware = found["hardware"] or {"levels": (), "launches": ()}
+    rows += [{"table": "hardware level", **level} for level in hardware["levels"]]
+    for launch in hardware["launches"]:
+        rows += [
+            {"table": "hardware launch", **level, "name": launch["name"], "level": level["name"]}
+            for level in launch["levels"]
+        ]
     rows += [{"table": "buffer", **part} for part in found["buffers"]]
     rows += [{"table": "launch", **part} for part in found["launches"]]
     rows.append({"table": LOCAL, **found["local"]})

@@ -134,6 +134,38 @@ class Traffic:
         return self.read_bytes + self.write_bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """Where a variant rounds, as far as it says so: each fact narrows the error that it is allowed.
+
+    What is left at its default may be done in any way in which a correct kernel does it, in any loop order. All
+    variants have to sum in float32, whatever the problem's dtype. What is declared is believed: a variant that does not
+    keep to it fails.
+    """
+
+    scores: str = "problem"
+    """How S = tau Q K^T is stored before the softmax reads it: in the `problem`'s dtype, or `float32` throughout."""
+    weights: str = "problem"
+    """The same for P, as V is multiplied by it. The denominator may be summed from P before that rounding."""
+    functions: str = "fast"
+    """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
+    them. `__expf`: the same with that in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx,
+    __logf, approximate division, log2 e folded into the scale."""
+    sums: str = "truncated"
+    """`nearest`: every addition rounds to nearest, or is a fused multiply-add. `truncated`: tensor cores cut off."""
+    one_score: bool = False
+    """The sum over V and the denominator see the same bits of S: it is computed once, or again by the same code."""
+    divides_last: bool = False
+    """O is divided, or P is, by the finished denominator only, and never by that of the keys so far."""
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
+        choices |= {"functions": ("fast", "__expf", "accurate"), "sums": ("truncated", "nearest")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise PluginError(f"numerics have {name}={getattr(self, name)!r}; choose {' or '.join(allowed)}")
+
+
 def _supports_all(problem: Problem) -> str | None:
     return None
 
@@ -158,12 +190,18 @@ class Variant:
     """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
     tiles: Callable[[Problem], Sequence[TileSizes]] | None = None
     """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
+    deterministic: bool = True
+    """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
+    numerics: Numerics = field(default_factory=Numerics)
+    """Where it rounds: what its budget of error is derived from."""
 
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):
             raise PluginError(f"variant name {self.name!r} is not usable: no blanks, commas or wildcards")
         if self.backend not in BACKENDS:
             raise PluginError(f"variant {self.name!r} has backend {self.backend!r}; choose {' or '.join(BACKENDS)}")
+        if not isinstance(self.numerics, Numerics):
+            raise PluginError(f"variant {self.name!r} has numerics {self.numerics!r}; it has to be a Numerics(...)")
 
 
 class Registry:

@@ -1,4 +1,7 @@
-"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts."""
+"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts.
+
+And that of sanitizers, which run it for its mistakes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from harness.finding import Finding
 from harness.intervals import Interval
 from harness.problem import Problem
-from harness.variant import Plan
+from harness.variant import Plan, Variant
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ class Execution:
     """Scratch and outputs that the plan allocated beyond Q, K and V."""
     time_ms: Interval | None = None
     """Time on the GPU of all launches together, or None."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
 
     def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
         """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""
@@ -162,4 +168,17 @@ class Preparer(Protocol):
 
     def prepare(self, problem: Problem, plan: Plan) -> None:
         """Compile all that `plan` launches. Raises what `run` would raise for it."""
+        ...
+
+
+class Sanitizer(Protocol):
+    """Finds what is wrong with a variant besides its answer."""
+
+    name: str
+    """What did the looking, for reports."""
+
+    def check(
+        self, variant: Variant, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[Finding, ...]:
+        """What was found, each kind at each line once, first met first. Raises `SandboxError` where it cannot look."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ from harness.emulator.machine.faults import Fault, describe
 from harness.emulator.machine.kernels import NativeKernel
 from harness.emulator.machine.native import load_runtime
 from harness.emulator.machine.tracing import BlockListener, TraceBuffer
+from harness.emulator.sanitizer.recorder import LaunchRecorder
 from harness.errors import PlanError
+from harness.finding import Finding
 
 _CACHE_LINE_BYTES = 64
 _SLACK_BYTES = 64
@@ -36,6 +39,8 @@ class DeviceBuffer:
     name: str
     data: npt.NDArray[np.uint8]
     """Its bytes, C-contiguous, one-dimensional."""
+    unwritten: npt.NDArray[np.uint8] | None = None
+    """For the sanitizer: 0xFF for each byte that nobody has written yet, else 0."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class LaunchCounts:
     warp_instructions: int
     lane_instructions: int
     seconds: float
+    findings: tuple[Finding, ...] | None = None
+    """None unless the kernel was compiled for the sanitizer."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,8 @@ class LaunchOptions:
     """CPU cores to use."""
     seed: int
     """0: warps take turns in order; other values permute them."""
+    shuffle: bool = False
+    """The seed permutes the blocks, too, and warps have turns of drawn lengths. Blocks then run on one core."""
 
 
 def launch(
@@ -194,7 +203,10 @@ def launch(
     run_blocks = _run_blocks()
     block_of_parameters = _parameter_block(facts, name, parameters)
     tables = _Tables(facts, buffers)
-    count = 1 if facts.ordered else max(1, min(options.threads, geometry.blocks))
+    recorder = _recorder(kernel, name, geometry, buffers)
+    one_after_another = facts.ordered or recorder is not None or options.shuffle
+    places = np.random.default_rng(options.seed).permutation(geometry.blocks) if options.shuffle else None
+    count = 1 if one_after_another else max(1, min(options.threads, geometry.blocks))
     stop_at = np.array([geometry.blocks], dtype=np.int64)
     workers = []
     for _ in range(count):
@@ -203,6 +215,8 @@ def launch(
         worker.set("PARAMS", block_of_parameters.ctypes.data)
         worker.set("PARAMS_SIZE", len(block_of_parameters) - _SLACK_BYTES)
         worker.set("STOP_AT", stop_at.ctypes.data)
+        worker.set("PLACES", 0 if places is None else places.ctypes.data)
+        worker.set("SANITIZER", 0 if recorder is None else recorder.address)
         tables.attach(worker)
         if listener is not None:
             worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
@@ -212,14 +226,28 @@ def launch(
     seconds = time.perf_counter() - started
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
-        raise describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault = describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault.findings = () if recorder is None else recorder.findings()
+        raise fault
     return LaunchCounts(
         tables.totals(),
         tables.shared_totals(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,
+        None if recorder is None else recorder.findings(),
     )
+
+
+def _recorder(
+    kernel: NativeKernel, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+) -> LaunchRecorder | None:
+    if not kernel.instruments.sanitizer:
+        return None
+    maps = [b.unwritten if b.unwritten is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
+    shared = kernel.facts.shared_bytes + geometry.dynamic_shared_bytes
+    sizes = [(b.name, b.data.nbytes) for b in buffers]
+    return LaunchRecorder(kernel.facts, name, geometry.grid, geometry.block, shared, sizes, maps)
 
 
 class _Tables:
@@ -320,6 +348,10 @@ def _run_all(
                     stop_at[0] = min(int(stop_at[0]), block)
                     return
 
+    if len(workers) == 1 and progress is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
+        work(workers[0])
+        return faults
     with ThreadPoolExecutor(len(workers)) as pool:
         pending = {pool.submit(work, worker) for worker in workers}
         try:

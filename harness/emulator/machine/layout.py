@@ -30,6 +30,12 @@ def variable_address(index: int) -> int:
     return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START
 
 
+def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Number of a block or thread -> its x, y, z."""
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
 # State spaces, as generated code names them to the runtime ------------------------------------------------------------
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
 
@@ -42,6 +48,7 @@ _SLOTS = (
     "FAULT_KIND", "FAULT_SITE", "FAULT_LANE", "FAULT_ADDRESS", "FAULT_SIZE", "FAULT_BLOCK", "FAULT_WARP", "FAULT_MASK",
     "WARPS", "WARP_COUNT", "WARP_BYTES", "THREADS", "ENTRY", "BARRIERS", "LOCALS", "ORDER", "SEED", "CLEAR_REGISTERS",
     "VARIABLES", "VARIABLE_COUNT", "SHARED_COUNTERS",
+    "SANITIZER", "PLACES", "RANDOM",
     "TRACE_NEXT", "TRACE_END", "TRACE_FULL", "TRACE_KINDS", "TRACE_FIRST_LINES",
 )
 # fmt: on

@@ -15,7 +15,7 @@ from harness.emulator.machine.llvm_compiler import host, host_key, initialize, t
 def runtime_key() -> tuple[str, ...]:
     """What the object file depends on. Found from files, so that a warm start does not import Numba."""
     emulator = Path(__file__).parents[1]
-    sources = sorted([*emulator.glob("machine/*.py"), *emulator.glob("memory/*.py")])
+    sources = sorted(s for folder in ("machine", "memory", "sanitizer") for s in emulator.glob(f"{folder}/*.py"))
     texts = b"\0".join(source.read_bytes() for source in sources)
     return hashlib.sha256(texts).hexdigest(), version("numba"), *host_key()
 
