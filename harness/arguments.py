@@ -10,6 +10,7 @@ from harness.effort import Effort
 from harness.errors import UsageError
 from harness.gpus import GPUS
 from harness.inputs import REGIMES
+from harness.measure.properties import PROPERTIES
 from harness.problem import ITEMSIZE_BYTES, Problem
 
 
@@ -95,11 +96,13 @@ def build_parser() -> argparse.ArgumentParser:
     counting = traffic.add_argument_group("device")
     counting.add_argument(
         "--device",
-        choices=("auto", "emulator"),
+        choices=("auto", "gpu", "emulator"),
         default="auto",
-        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any",
+        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
+        "beside them what that GPU's own counters say, through Nsight Compute",
     )
     _add_emulator(counting)
+    _add_caches(traffic)
     _add_report(traffic)
 
     bench = command("bench", "honest timing on a GPU, beside PyTorch's own attention where it is installed")
@@ -135,12 +138,32 @@ def build_parser() -> argparse.ArgumentParser:
     _add_effort(tune, seed=False)
     _add_report(tune)
 
-    show = command("show", "a variant's source or PTX, registers, spills, shared memory")
+    fuzz = command("fuzz", "search for a problem that breaks a variant, shrink it, print a line that replays it")
+    fuzz.add_argument(
+        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
+    )
+    _add_campaign(fuzz)
+    _add_plugins(fuzz)
+    machine = fuzz.add_argument_group("device")
+    machine.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="auto: the GPU if there is one, else the emulator",
+    )
+    machine.add_argument(
+        "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
+    )
+    _add_report(fuzz)
+
+    show = command("show", "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
     _add_problem(show)
     _add_tile(show)
     _add_plugins(show)
+    _add_order(show)
+    _add_report(show)
     return parser
 
 
@@ -164,6 +187,24 @@ def _add_problem(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--dtype", default=default.dtype, help=f"{', '.join(ITEMSIZE_BYTES)} (default: %(default)s)")
     _add_mask_and_scale(group)
+
+
+def _add_campaign(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("campaign, for each variant")
+    group.add_argument("--examples", type=int, metavar="N", help="cases to try (default: 200, or what --seconds allow)")
+    group.add_argument("--seconds", type=float, metavar="S", help="search no longer than this")
+    group.add_argument("--seed", type=int, metavar="S", help="same seed, same cases (default: another each time)")
+    group.add_argument(
+        "--properties",
+        default="all",
+        metavar="NAME[,NAME]",
+        help="what is held in a share of the cases besides the answer, see below; all (default) or none",
+    )
+    group.add_argument("--replay", metavar="CASE", help="run this one case again, as an earlier campaign printed it")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    widest = max(map(len, PROPERTIES))
+    lines = (f"  {each.name:{widest}}  {each.idea}" for each in PROPERTIES.values())
+    parser.epilog = "\n".join(["properties:", *lines])
 
 
 def _add_mask_and_scale(group: argparse._ActionsContainer) -> None:
@@ -303,9 +344,40 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.png|.svg",
         help="draw each variant's arithmetic intensity under a GPU's roof",
     )
+
+
+def _add_caches(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("GPU")
     group.add_argument(
-        "--gpu", default="h200", metavar="NAME", help=f"whose roof: {', '.join(GPUS)} (default: %(default)s)"
+        "--gpu",
+        metavar="NAME",
+        help=f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)",
     )
+    group.add_argument("--l2-bytes", type=int, metavar="N", help="another size of its L2")
+    group.add_argument(
+        "--cache-control",
+        choices=("all", "none"),
+        default="none",
+        help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
+        "launch of a plan (default: %(default)s)",
+    )
+
+
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("order of addition")
+    group.add_argument(
+        "--order",
+        action="store_true",
+        help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
+    )
+    _add_selection(group)
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="where --order runs the variants; auto: the GPU if there is one, else the emulator",
+    )
+    _add_emulator(group)
 
 
 def _add_emulator(group: argparse._ActionsContainer) -> None:

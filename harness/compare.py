@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import KernelFault, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
-from harness.executors import Device, Execution, Executor
+from harness.executors import Device, Execution, Executor, Sanitizer
 from harness.finding import Finding
 from harness.inputs import draw_inputs
 from harness.intervals import Interval, ranks
@@ -19,7 +19,6 @@ from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
 from harness.question import Question
-from harness.sanitize import Sanitizer
 from harness.tile_choice import tile_of
 from harness.variant import Plan, Traffic, Variant, tile_text
 

@@ -15,14 +15,9 @@ def make_plan(variant: Variant, problem: Problem) -> Plan:
 
     Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan.
     """
-    try:
-        refusal = variant.supports(problem)
-    except (Exception, SystemExit) as error:
-        raise PlanError(_failed("supports", error)) from error
-    if not isinstance(refusal, (str, type(None))):
-        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    refusal = refusal_of(variant, problem)
     if refusal is not None:
-        raise UnsupportedProblem(variant.name, " ".join(refusal.split()))
+        raise UnsupportedProblem(variant.name, refusal)
     try:
         plan = variant.plan(problem)
     except (Exception, SystemExit) as error:
@@ -31,6 +26,17 @@ def make_plan(variant: Variant, problem: Problem) -> Plan:
         raise PlanError(f"plan() returned a {type(plan).__name__}; it has to return a Plan")
     plan.all_buffers(problem)
     return plan
+
+
+def refusal_of(variant: Variant, problem: Problem) -> str | None:
+    """Why the variant does not take the problem, in one line; None where it does. Raises `PlanError` where it fails."""
+    try:
+        refusal = variant.supports(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("supports", error)) from error
+    if not isinstance(refusal, (str, type(None))):
+        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    return None if refusal is None else " ".join(refusal.split())
 
 
 def claimed_traffic(variant: Variant, problem: Problem) -> Traffic | None:

@@ -1,9 +1,8 @@
-"""What a sanitizer is: runs a variant's plan and tells its mistakes, whether or not they changed this answer."""
+"""The emulator as a sanitizer: a plan in several schedules, and its mistakes whether or not they changed the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -18,17 +17,6 @@ from harness.variant import Plan, Variant
 SHUFFLED_RUNS = 2
 """Besides the one in order. Races are found in any one of them; these are for what depends on the schedule."""
 Inputs = Mapping[str, np.ndarray]
-
-
-class Sanitizer(Protocol):
-    """Finds what is wrong with a variant besides its answer."""
-
-    name: str
-    """What did the looking, for reports."""
-
-    def check(self, variant: Variant, problem: Problem, plan: Plan, inputs: Inputs) -> tuple[Finding, ...]:
-        """What was found, each kind at each line once, first met first. Raises `SandboxError` where it cannot look."""
-        ...
 
 
 class EmulatorSanitizer:

@@ -327,6 +327,33 @@ def test_show_a_numba_kernel(call):
     assert ".entry" in call("show", "fa2-numba", "--ptx").out
 
 
+def test_show_order(call):
+    done = call("show", NAME, "--plugin", RIGHT, "--order", *SMALL, "--variants", NAME)
+    assert (done.status, done.err) == (0, "")
+    assert f"{NAME}: the order in which it adds; batch 1, 2 heads, 20 x 20, head_dim 8" in done.out
+    assert (
+        "O = sum of P V over keys: 20 terms, each rounded at most 19 times\n    one after the other: keys 0" in done.out
+    )
+    assert "__global__" not in done.out
+
+
+def test_show_order_beside_another_variant(call, tmp_path: Path):
+    path = tmp_path / "order.json"
+    kernel = Path(RIGHT).read_text()
+    plugin = tmp_path / "backwards.py"
+    plugin.write_text(kernel.replace("for (int j = 0; j < keys; ++j)", "for (int j = keys - 1; j >= 0; --j)")
+                      .replace(f'"{NAME}"', '"backwards"'))  # fmt: skip
+    options = ["--plugin", RIGHT, "--plugin", plugin, "--variants", "backwards", "--format", "json", "--output", path]
+    done = call("show", NAME, "--order", *SMALL, *options)
+    assert (done.status, done.out, done.err) == (0, "", "")
+    order = json.loads(path.read_text())
+    assert [(row["variant"], row["sum"], row["order"]) for row in order["variants"]] == [
+        (NAME, "O", "A"), (NAME, "l", "A"), (NAME, "S", "A"),
+        ("backwards", "O", "B"), ("backwards", "l", "B"), ("backwards", "S", "A"),
+    ]  # fmt: skip
+    assert order["sums"][0]["additions"][:2] == [[0, 1], [20, 2]]
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
@@ -369,6 +396,10 @@ COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
         (["list", "--plugin", "none.py"], "plugin none.py"),
         (["show", "one", "--plugin", RIGHT], "no variant 'one'"),
         (["show", NAME, "--plugin", RIGHT, "--dtype", "float16"], "take this problem: it is written for float32"),
+        (["show", NAME, "--plugin", RIGHT, "--format", "json"], "--format goes with --order"),
+        (["show", NAME, "--plugin", RIGHT, "--variants", "fa*"], "--variants goes with --order"),
+        (["show", NAME, "--plugin", RIGHT, "--order", "--ptx"], "--ptx and --order show different things"),
+        (["show", NAME, "--plugin", RIGHT, "--order", "--dtype", "float16"], "leave out --dtype"),
         (["run", NAME, "--plugin", RIGHT], "--q, --k, --v, --out"),
     ],
 )  # fmt: skip

@@ -135,6 +135,12 @@ def test_the_sweeps_shown_are_the_real_ones(words: str) -> None:
     assert ran.stdout == shown_output(words)
 
 
+def test_the_order_shown_is_the_real_one() -> None:
+    ran = harness("show", "fa2-cupy", "--order", "--seq-len", "128", "--variants", "*cupy", root=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == shown_output("show fa2-cupy --order --seq-len 128 --variants '*cupy'")
+
+
 def test_the_findings_shown_are_the_real_ones() -> None:
     command = "compare --sanitize --plugin tests/plugins/hidden_mistakes.py --variants 'warps*,short*'"
     found = re.search(rf"<!-- findings of: {re.escape(command)} -->\n```text\n(.*?)```", README, re.DOTALL)

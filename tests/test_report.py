@@ -105,14 +105,6 @@ def test_the_table_tells_the_story():
     assert "ms" not in lines[2] + lines[3]
 
 
-def test_what_passes_and_is_not_expected_is_said():
-    assert "suspicious:" not in render_comparison(comparison(PASSING, FAILING), "table")
-    odd = dataclasses.replace(PASSING, lse_error_over_expected=1.25)
-    text = render_comparison(comparison(odd), "table")
-    assert cells(text, "fa2-cupy")[4] == "1.250"
-    assert "fa2-cupy: suspicious: its error is 1.250 x what is expected" in text.splitlines()
-
-
 def test_a_claim_whose_reads_and_writes_are_wrong_is_wrong_although_their_sum_is_right():
     swapped = dataclasses.replace(FAILING, claimed_bytes=FAILING.total_bytes)
     text = render_comparison(comparison(swapped), "table")
@@ -128,6 +120,14 @@ def test_tile_sizes_have_a_column_where_they_were_asked_for():
     assert "Br" not in render_comparison(comparison(tiled), "table")
     found = json.loads(render_comparison(comparison(tiled, tile="Br=16"), "json"))
     assert (found["tile"], found["rows"][0]["tile"]) == ("Br=16", "Br=16,Bc=32")
+
+
+def test_what_passes_and_is_not_expected_is_said():
+    assert "suspicious:" not in render_comparison(comparison(PASSING, FAILING), "table")
+    odd = dataclasses.replace(PASSING, lse_error_over_expected=1.25)
+    text = render_comparison(comparison(odd), "table")
+    assert cells(text, "fa2-cupy")[4] == "1.250"
+    assert "fa2-cupy: suspicious: its error is 1.250 x what is expected" in text.splitlines()
 
 
 def test_a_gpu_has_a_column_for_time():

@@ -64,6 +64,8 @@ def test_what_it_cannot_do_is_one_line(capsys: pytest.CaptureFixture[str], tmp_p
         (["column-cupy", *SMALL, "--regime", "nromal"], 2, "nromal"),
         (["column-cupy", *SMALL, "--output", tmp_path / "no" / "where.txt"], 2, "no folder"),
         (["column-cupy", *SMALL, "--threads", 0], 2, "--threads is 0"),
+        (["column-cupy", *SMALL, "--gpu", "h20"], 2, "no GPU 'h20' in the table"),
+        (["column-cupy", *SMALL, "--l2-bytes", 0], 2, "--l2-bytes is 0"),
     ):
         found, _, err = call(capsys, *arguments, "--plugin", PLUGIN)
         assert (found, words in err) == (status, True), (arguments, err)
@@ -134,11 +136,14 @@ def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[
         (["fa2-cupy", "--variants", "fa*"], "--variants goes with --sweep"),
         (["fa2-cupy", "--plot", "a.png"], "--plot goes with --sweep"),
         (["fa2-cupy", "--count", "never"], "--count goes with --sweep"),
-        (["fa2-cupy", "--device", "gpu"], "invalid choice: 'gpu'"),
+        (["fa2-cupy", "--device", "cpu"], "invalid choice: 'cpu'"),
+        (["--sweep", "q_len=1,2", "--device", "gpu"], "--device gpu reads the GPU's counters for one problem"),
         (["fa2", "--sweep", "q_len=1,2"], "no variant 'fa2'"),
         (["fa2-cupy", "--sweep", "q_len=1,2", "--variants", "fa*"], "both select"),
         (["--sweep", "q_len=1,2", "--variants", "nothing*"], "no variant 'nothing*'"),
         (["--sweep", "q_len=1,2", "--lines"], "leave out --sweep"),
+        (["--sweep", "q_len=1,2", "--l2-bytes", 9], "a sweep stays before the caches"),
+        (["--sweep", "q_len=1,2", "--cache-control", "all"], "a sweep stays before the caches"),
         (["--sweep", "q_len=1,2", "--q-len", 8], "--sweep q_len and --q-len set the same field"),
         (["--sweep", "heads=1,2", "--heads", 8], "--sweep heads and --heads set the same field"),
         (["--sweep", "seq_len=1,2", "--q-len", 8, "--kv-len", 8], "leave out one of the three"),
@@ -199,3 +204,21 @@ def test_the_same_on_any_number_of_cores_and_with_any_seed(capsys: pytest.Captur
     second = json.loads(call(capsys, *arguments, "--threads", 2, "--seed", 3)[1])
     assert first.pop("seed") != second.pop("seed")
     assert first == second
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed: no residency, so no caches")
+def test_the_caches_that_were_asked_for(capsys: pytest.CaptureFixture[str]):
+    def levels(*options: object) -> dict[str, tuple[int, int]]:
+        arguments = ["fa1-cupy", "--heads", 1, "--seq-len", 128, "--head-dim", 32, "--format", "json", *options]
+        status, out, _ = call(capsys, *arguments)
+        assert status == 0
+        return {level["name"]: (level["read_bytes"], level["write_bytes"]) for level in json.loads(out)["levels"]}
+
+    warm, cold = levels(), levels("--cache-control", "all")
+    stored_first = (128 * 32 + 2 * 128) * 4  # O, l, m, which the first launch initialises
+    assert cold["DRAM"][0] - warm["DRAM"][0] == stored_first
+    assert cold["L2"] == warm["L2"]
+    small = levels("--gpu", "t4", "--l2-bytes", 8192)
+    assert small["sectors"] == warm["sectors"]
+    assert small["DRAM"][0] > cold["DRAM"][0]
+    assert small["DRAM"][1] > 0 == warm["DRAM"][1]

@@ -51,7 +51,7 @@ _NOT_REPORTS = (
 
 
 class ComputeSanitizer:
-    """See `sanitize.Sanitizer`. It draws the inputs again, in a process of its own."""
+    """See `executors.Sanitizer`. It draws the inputs again, in a process of its own."""
 
     name = _PROGRAM
 

@@ -98,6 +98,16 @@ class GpuContext:
                 raise KernelFault(FAULT_KINDS.get(code, "trap"), text + hint) from error
             raise SandboxError(text) from error
 
+    @contextmanager
+    def shown_to_profilers(self) -> Iterator[None]:
+        """Between cudaProfilerStart and cudaProfilerStop; what filled the buffers is over. No profiler, no effect."""
+        self.stream.synchronize()
+        self.cupy.cuda.runtime.profilerStart()
+        try:
+            yield
+        finally:
+            self.cupy.cuda.runtime.profilerStop()
+
     def allocate(self, buffer: Buffer) -> Any:
         """An array for this buffer, with garbage in it."""
         return self.cupy.empty(buffer.shape, kernel_dtype(buffer.dtype))

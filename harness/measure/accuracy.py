@@ -150,7 +150,7 @@ def _explain(
     element: Callable[[int], Element],
 ) -> str:
     """One line on what is worst: never written, then NaN, then the largest error over budget."""
-    unwritten, not_a_number = _untouched(output) & wrong, np.isnan(got) & wrong
+    unwritten, not_a_number = untouched(output) & wrong, np.isnan(got) & wrong
     for mask, what in ((unwritten, "were never written"), (not_a_number, "are NaN")):
         if mask.any():
             first = element(int(np.argmax(mask)))
@@ -164,7 +164,7 @@ def _explain(
     )
 
 
-def _untouched(output: np.ndarray) -> Mask:
+def untouched(output: np.ndarray) -> Mask:
     """Where every byte is still 0xFF, the NaN that outputs start with and that no arithmetic makes."""
     bits = np.ascontiguousarray(output).view(np.dtype(f"u{output.dtype.itemsize}"))
     return np.asarray(bits == np.iinfo(bits.dtype).max)

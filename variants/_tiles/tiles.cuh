@@ -197,7 +197,7 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                                         int keys, const int (&seen)[TM])
 {
     int k = 0;
-#pragma unroll 1
+#pragma unroll 2
     for (; k + STEP_P <= seen_by_all; k += STEP_P) {
         float p[TM][STEP_P];
 #pragma unroll
