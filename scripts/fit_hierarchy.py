@@ -3,8 +3,9 @@
 
     python scripts/fit_hierarchy.py tests/hardware/traffic_h200.json --problems 0-10 --variants '*cupy'
 
-Prints every launch, and then the misses of each half of the launches, away from the capacity of L2 and near it. No
-constant of the model was fitted to such a record, so that both halves judge; with constants that are, fit on one only.
+Prints every launch, and then the misses of each half of the launches, away from the capacity of L2 and near it. The
+model's constants come from other kernels (tests/hardware/cache_probes.py); whoever changes them for the sake of such a
+record looks at half 0 alone, and half 1 judges.
 """
 
 from __future__ import annotations
