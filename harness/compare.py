@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
 from typing import Any
-
-import numpy as np
 
 from harness.errors import KernelFault, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
 from harness.executors import Device, Execution, Executor, Sanitizer
 from harness.finding import Finding
 from harness.inputs import draw_inputs
+from harness.intervals import Interval, ranks
 from harness.measure.accuracy import Accuracy, measure_accuracy
-from harness.measure.error_budget import Budget, error_budget
-from harness.oracle import Reference, attention
 from harness.outcome import Comparison, Row
 from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
-from harness.variant import Plan, Variant
+from harness.question import Question
+from harness.tile_choice import tile_of
+from harness.variant import Plan, Traffic, Variant, tile_text
 
 COUNT_MODES = ("auto", "always", "never")
 LARGEST_COUNTED_FLOPS = 2e9
@@ -33,26 +32,6 @@ Step = Callable[[str], None]
 
 def _ignore(step: str) -> None:
     pass
-
-
-@dataclass(frozen=True)
-class Question:
-    """A problem with its inputs, the answer and how far off an answer may be. Worked out once for all variants."""
-
-    problem: Problem
-    """What is to be computed."""
-    inputs: Mapping[str, np.ndarray]
-    """Q, K and V."""
-    reference: Reference
-    """The oracle's answer."""
-    budget: Budget
-    """The error that each element may have."""
-
-    @classmethod
-    def pose(cls, problem: Problem, inputs: Mapping[str, np.ndarray]) -> Question:
-        """Ask the oracle. Takes time with the square of the length."""
-        reference = attention(problem, inputs)
-        return cls(problem, inputs, reference, error_budget(problem, inputs, reference))
 
 
 def counts_beside(mode: str, problem: Problem, device: Device) -> bool:
@@ -79,15 +58,16 @@ def compare(
     regime: str = "normal",
     seed: int = 0,
     counter: Executor | None = None,
+    tile: str | None = None,
     sanitizer: Sanitizer | None = None,
     lost: Iterable[Row] = (),
     step: Step = _ignore,
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
-    `counter` counts bytes where `executor` does not; what `sanitizer` finds fails a variant. `lost` are rows of
-    variants that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still come.
-    Raises `UsageError` for a bad regime or seed.
+    `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. What
+    `sanitizer` finds fails a variant. `lost` are rows of variants that could not even be loaded. Whatever goes wrong in
+    a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
@@ -104,6 +84,7 @@ def compare(
         seed=seed,
         device=executor.device,
         counted_on=where_counted(executor, counter),
+        tile=tile,
         sanitized_by=None if sanitizer is None else sanitizer.name,
         rows=rank([*rows, *lost], executor.device),
     )
@@ -141,9 +122,11 @@ def judge(
     try:
         plan = make_plan(variant, problem)
         row = dataclasses.replace(row, launches=len(plan.launches), allocated_bytes=plan.allocated_bytes(problem))
+        if (tile := tile_of(variant, problem)) is not None:
+            row = dataclasses.replace(row, tile=tile_text(tile))
         execution = executor.run(problem, plan, question.inputs)
-        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget)
-        row = dataclasses.replace(row, time_ms=execution.time_ms, **_accuracy_fields(accuracy))
+        accuracy = measure_accuracy(execution.outputs, question.reference, question.budget(variant.numerics))
+        row = dataclasses.replace(row, **_time_fields(execution.time_ms), **_accuracy_fields(accuracy))
         counted: Execution | None = execution
         if execution.read_bytes is None and counter is not None:
             counted, row = _count_beside(row, question, plan, counter)
@@ -167,19 +150,33 @@ def judge(
 def rank(rows: Iterable[Row], device: Device) -> tuple[Row, ...]:
     """Passing rows first, by time on a GPU and by total bytes on the emulator; equals share a rank.
 
-    A passing row whose time or bytes are unknown has no rank and comes after those that have one.
+    Times are equal where their intervals overlap. A passing row whose time or bytes are unknown has no rank and comes
+    after those that have one.
     """
-
-    def merit(row: Row) -> float | None:
-        return row.time_ms if device.kind == "gpu" else row.total_bytes
-
-    merits = sorted(m for row in rows if row.verdict == "pass" and (m := merit(row)) is not None)
+    rows = list(rows)
+    merits = {row.variant: merit for row in rows if row.verdict == "pass" and (merit := _merit(row, device))}
+    told = ranks(merits)
     order = {"pass": 0, "fail": 1, "error": 2, "unsupported": 3}
-    ranked = []
-    for row in rows:
-        m = merit(row) if row.verdict == "pass" else None
-        ranked.append(dataclasses.replace(row, rank=None if m is None else 1 + merits.index(m)))
-    return tuple(sorted(ranked, key=lambda r: (order[r.verdict], r.rank is None, r.rank or 0)))
+
+    def place(row: Row) -> tuple[int, bool, int, float]:
+        merit = merits.get(row.variant)
+        return order[row.verdict], merit is None, told.get(row.variant, 0), merit.median if merit else 0.0
+
+    ranked = (dataclasses.replace(row, rank=told.get(row.variant)) for row in rows)
+    return tuple(sorted(ranked, key=place))
+
+
+def _merit(row: Row, device: Device) -> Interval | None:
+    """What a row is ranked by; bytes are exact."""
+    if device.kind != "gpu":
+        return None if row.total_bytes is None else Interval(row.total_bytes, row.total_bytes, row.total_bytes)
+    if row.time_ms is None or row.time_low_ms is None or row.time_high_ms is None:
+        return None
+    return Interval(row.time_low_ms, row.time_ms, row.time_high_ms)
+
+
+def _time_fields(time_ms: Interval | None) -> dict[str, Any]:
+    return {} if time_ms is None else dict(zip(("time_low_ms", "time_ms", "time_high_ms"), astuple(time_ms)))
 
 
 def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
@@ -188,8 +185,10 @@ def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
         "reason": accuracy.reason,
         "max_abs_error": accuracy.max_abs_error,
         "error_over_budget": accuracy.error_over_budget,
+        "error_over_expected": accuracy.error_over_expected,
         "lse_max_abs_error": accuracy.lse_max_abs_error,
         "lse_error_over_budget": accuracy.lse_error_over_budget,
+        "lse_error_over_expected": accuracy.lse_error_over_expected,
     }
 
 
@@ -216,11 +215,12 @@ def _with_findings(row: Row, variant: Variant, question: Question, plan: Plan, s
 
 
 def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Execution | None) -> Row:
-    """What was counted beside what is claimed. A claim that does not hold is shown; it does not change the verdict."""
+    """What was counted beside what is claimed. A claim that is not what was counted is a failed check."""
+    claim: Traffic | None = None
     try:
         claim = claimed_traffic(variant, problem)
     except SandboxError as error:
-        claim, row = None, dataclasses.replace(row, note=str(error))
+        row = _failed(row, str(error))
     if claim is not None:
         row = dataclasses.replace(row, claimed_bytes=claim.total_bytes)
     if counted is None or counted.read_bytes is None or counted.write_bytes is None:
@@ -229,7 +229,17 @@ def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Executi
     row = dataclasses.replace(row, read_bytes=read, write_bytes=write, total_bytes=read + write)
     if claim is None:
         return row
-    if (claim.read_bytes, claim.write_bytes) == (read, write):
-        return dataclasses.replace(row, claim_holds=True)
-    note = f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; counted: {read:,} and {write:,}"
-    return dataclasses.replace(row, claim_holds=False, note=note)
+    holds = (claim.read_bytes, claim.write_bytes) == (read, write)
+    row = dataclasses.replace(row, claim_holds=holds)
+    if holds:
+        return row
+    return _failed(
+        row,
+        f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; counted: {read:,} and {write:,}",
+    )
+
+
+def _failed(row: Row, reason: str) -> Row:
+    """The row with one more reason to fail; a wrong answer stays the first."""
+    reasons = [text for text in (row.reason, reason) if text is not None]
+    return dataclasses.replace(row, verdict="fail", reason="; ".join(reasons))

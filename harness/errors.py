@@ -59,3 +59,11 @@ class KernelFault(SandboxError):
         self.kind = kind
         self.findings: tuple[Any, ...] = ()
         """What the sanitizer had found before, as `harness.finding.Finding`."""
+
+
+class CountersUnavailable(SandboxError):
+    """Nsight Compute could not read the GPU's counters. The message is one line that says why, and what would help."""
+
+
+class OrderNotRevealed(SandboxError):
+    """In which order a sum is added does not show. The message says why."""

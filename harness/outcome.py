@@ -9,7 +9,7 @@ from harness.finding import Finding
 from harness.problem import Problem
 
 VERDICTS = ("pass", "fail", "error", "unsupported")
-"""Right; wrong answer; did not plan, compile or run; does not take this problem."""
+"""Right; a wrong answer, or not the bytes that it claims; did not plan, compile or run; does not take this problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,13 @@ class Row:
     """Largest |O - oracle|; NaN where an element is NaN."""
     error_over_budget: float | None = None
     """Largest ratio of error to budget over the elements of O; above 1 is wrong."""
+    error_over_expected: float | None = None
+    """Largest ratio of error to what is expected of a correct kernel, over the elements of O; above 1 is suspicious."""
     lse_max_abs_error: float | None = None
     """The same for the log-sum-exp; None where the variant stores none."""
     lse_error_over_budget: float | None = None
+    """The same for the log-sum-exp."""
+    lse_error_over_expected: float | None = None
     """The same for the log-sum-exp."""
     launches: int | None = None
     """Kernel launches in the plan."""
@@ -53,7 +57,13 @@ class Row:
     claim_holds: bool | None = None
     """Claimed and counted bytes are equal, reads and writes each; None where either is unknown."""
     time_ms: float | None = None
-    """Time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    """Median time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    time_low_ms: float | None = None
+    """The true median is not below this, with a confidence of 95 %."""
+    time_high_ms: float | None = None
+    """Nor above this."""
+    tile: str | None = None
+    """The tile sizes that it used, such as `Br=64,Bc=32`; None where it declares none."""
     note: str | None = None
     """A remark that does not change the verdict."""
     findings: tuple[Finding, ...] | None = None
@@ -79,6 +89,8 @@ class Comparison:
     """Where the variants ran."""
     counted_on: Device | None
     """Where their bytes were counted; None where they were not."""
+    tile: str | None = None
+    """The tile sizes that were asked for; None where each variant uses its own."""
     sanitized_by: str | None = None
     """What looked for findings; None where nothing did."""
     rows: tuple[Row, ...]

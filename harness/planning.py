@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from harness.errors import PlanError, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
 from harness.problem import Problem
-from harness.variant import Plan, Traffic, Variant
+from harness.variant import Plan, TileSizes, Traffic, Variant
 
 
 def make_plan(variant: Variant, problem: Problem) -> Plan:
@@ -13,14 +15,9 @@ def make_plan(variant: Variant, problem: Problem) -> Plan:
 
     Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan.
     """
-    try:
-        refusal = variant.supports(problem)
-    except (Exception, SystemExit) as error:
-        raise PlanError(_failed("supports", error)) from error
-    if not isinstance(refusal, (str, type(None))):
-        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    refusal = refusal_of(variant, problem)
     if refusal is not None:
-        raise UnsupportedProblem(variant.name, " ".join(refusal.split()))
+        raise UnsupportedProblem(variant.name, refusal)
     try:
         plan = variant.plan(problem)
     except (Exception, SystemExit) as error:
@@ -29,6 +26,17 @@ def make_plan(variant: Variant, problem: Problem) -> Plan:
         raise PlanError(f"plan() returned a {type(plan).__name__}; it has to return a Plan")
     plan.all_buffers(problem)
     return plan
+
+
+def refusal_of(variant: Variant, problem: Problem) -> str | None:
+    """Why the variant does not take the problem, in one line; None where it does. Raises `PlanError` where it fails."""
+    try:
+        refusal = variant.supports(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("supports", error)) from error
+    if not isinstance(refusal, (str, type(None))):
+        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    return None if refusal is None else " ".join(refusal.split())
 
 
 def claimed_traffic(variant: Variant, problem: Problem) -> Traffic | None:
@@ -42,6 +50,28 @@ def claimed_traffic(variant: Variant, problem: Problem) -> Traffic | None:
     if not isinstance(claim, Traffic):
         raise PlanError(f"claim() returned a {type(claim).__name__}; it has to return a Traffic")
     return claim
+
+
+def declared_tiles(variant: Variant, problem: Problem) -> Sequence[TileSizes]:
+    """The tile sizes that the variant declares, the default first; empty where it declares none.
+
+    Raises `PlanError` where its `tiles` fails or gives anything but tiles that have the same names.
+    """
+    if variant.tiles is None:
+        return ()
+    try:
+        tiles = list(variant.tiles(problem))
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("tiles", error)) from error
+    if not tiles:
+        raise PlanError("tiles() returned none; the first of them has to be the default")
+    for tile in tiles:
+        # A bool would pass for an int.
+        if not isinstance(tile, Mapping) or not tile or any(type(size) is not int for size in tile.values()):
+            raise PlanError(f'tiles() returned {tile!r} among others; each has to be like {{"Br": 64, "Bc": 32}}')
+        if set(tile) != set(tiles[0]):
+            raise PlanError(f"tiles() returned {dict(tiles[0])} and {dict(tile)}; all need the same names")
+    return tiles
 
 
 def _failed(function: str, error: BaseException) -> str:

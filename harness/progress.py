@@ -29,9 +29,11 @@ class Progress:
             self._begun += 1
             self._draw()
 
-    def part(self, fraction: float) -> None:
-        """How much of something within this step, such as one kernel launch, is done."""
+    def part(self, fraction: float, name: str | None = None) -> None:
+        """How much of something within this step, such as one kernel launch, is done; and what to call it by now."""
         with self._lock:
+            if name is not None:
+                self._name = name
             self._done = max(0, self._begun - 1) + fraction
             self._draw()
 

@@ -60,7 +60,8 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
         Column("variant", lambda r: r.variant, number=False),
         Column("verdict", lambda r: r.verdict, number=False),
-        Column("error /\nbudget", lambda r: _ratio(_worst_ratio(r))),
+        Column("error /\nbudget", lambda r: _ratio(_worst(r.error_over_budget, r.lse_error_over_budget))),
+        Column("error /\nexpected", lambda r: _ratio(_expected_ratio(r))),
         Column("read\nMiB", lambda r: size(r.read_bytes)),
         Column("written\nMiB", lambda r: size(r.write_bytes)),
         Column("total\nMiB", lambda r: size(r.total_bytes)),
@@ -71,6 +72,8 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("allocated\nMiB", lambda r: size(r.allocated_bytes)),
         Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
     ]
+    if comparison.tile is not None:
+        columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
     if comparison.sanitized_by is not None:
         columns.append(Column("findings", lambda r: UNKNOWN if r.findings is None else str(len(r.findings))))
     if comparison.device.kind == "gpu":
@@ -78,10 +81,14 @@ def _columns(comparison: Comparison) -> list[Column]:
     return columns
 
 
-def _worst_ratio(row: Row) -> float | None:
+def _expected_ratio(row: Row) -> float | None:
+    return _worst(row.error_over_expected, row.lse_error_over_expected)
+
+
+def _worst(*ratios: float | None) -> float | None:
     """Of O and lse; NaN is worse than anything."""
-    ratios = [x for x in (row.error_over_budget, row.lse_error_over_budget) if x is not None]
-    return None if not ratios else max(ratios, key=lambda x: math.inf if math.isnan(x) else x)
+    known = [x for x in ratios if x is not None]
+    return None if not known else max(known, key=lambda x: math.inf if math.isnan(x) else x)
 
 
 def _ratio(value: float | None) -> str:
@@ -98,17 +105,24 @@ def _claim(row: Row) -> str:
     if row.claim_holds:
         return "exact"
     assert row.claimed_bytes is not None and row.total_bytes is not None
-    return f"{100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %" if row.total_bytes else "off"
+    if not row.total_bytes or row.claimed_bytes == row.total_bytes:
+        return "wrong"  # reads and writes differ, their sums do not
+    return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
 
 
 def _headline(comparison: Comparison) -> str:
     drawn = "the user's arrays"
     if comparison.regime is not None:
         drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
+    if comparison.tile is not None:
+        drawn += f"; tile {comparison.tile}"
     return f"{problem_line(comparison.problem)}; {drawn}"
 
 
-_RATIO = "error / budget: the largest error over the most that a right kernel may make on these very inputs."
+_RATIO = (
+    "error / budget: the largest error over the most that a right kernel may make on these very inputs; "
+    "/ expected: over\nwhat it is expected to make if roundings are random, above which it is suspicious."
+)
 
 
 def _footnotes(comparison: Comparison) -> list[str]:
@@ -119,6 +133,8 @@ def _footnotes(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         if row.reason is not None:
             notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
+        if row.verdict == "pass" and (_expected_ratio(row) or 0.0) > 1:
+            notes.append(f"{row.variant}: suspicious: its error is {_ratio(_expected_ratio(row))} x what is expected")
         notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
@@ -164,6 +180,7 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
         "problem": asdict(comparison.problem),
         "regime": comparison.regime,
         "seed": comparison.seed,
+        "tile": comparison.tile,
         "device": asdict(comparison.device),
         "counted_on": None if comparison.counted_on is None else asdict(comparison.counted_on),
         "sanitized_by": comparison.sanitized_by,

@@ -1,13 +1,15 @@
-"""What a sweep is: one field of the problem and its values; and what comes out: a point per variant and value."""
+"""What a sweep is: one field of the problem, or one tile size, and its values; and what comes out: a point for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import UsageError
 from harness.measure.arithmetic import matrix_flops
 from harness.problem import Problem
+from harness.variant import TileSizes
 
 LARGEST_LENGTH = 2**20
 LARGEST_ROWS = 2**22
@@ -27,7 +29,16 @@ class Sweep:
     """One field and its values, in order."""
 
     field: str
+    """Of the problem, or the name of a tile size."""
     values: tuple[Value, ...]
+    of_tile: bool = False
+    """Whether `field` is a tile size."""
+    tile: TileSizes = dataclasses.field(default_factory=dict)
+    """The tile sizes that were asked for besides; the others are each variant's own."""
+
+    def tile_at(self, value: Value) -> dict[str, int]:
+        """The tile sizes that are asked for at one of the values."""
+        return {**self.tile, **({self.field: int(value)} if self.of_tile else {})}
 
     @property
     def is_numeric(self) -> bool:
@@ -35,14 +46,25 @@ class Sweep:
         return self.field not in ("dtype", "causal")
 
 
-def parse_sweep(text: str) -> Sweep:
-    """`FIELD=a..b`, doubling from a up to b, or `FIELD=a,b,c`. Raises `UsageError`."""
+def _no_names() -> Sequence[str]:
+    return ()
+
+
+def parse_sweep(text: str, tile_names: Callable[[], Sequence[str]] = _no_names) -> Sweep:
+    """`FIELD=a..b`, doubling from a up to b, or `FIELD=a,b,c`. Raises `UsageError`.
+
+    `tile_names` gives the tile sizes that can be swept; it is asked where FIELD is no field of a problem.
+    """
     field, equals, words = text.partition("=")
-    field = field.strip().replace("-", "_")
+    name, field = field.strip(), field.strip().replace("-", "_")
     if not equals:
         raise UsageError(f"--sweep {text!r} is not FIELD=a..b or FIELD=a,b,c, such as q_len=512..4096")
-    if field not in FIELDS:
-        raise UsageError(f"--sweep: a problem has no field {field!r}; choose one of {', '.join(FIELDS)}")
+    of_tile = field not in FIELDS
+    if of_tile:
+        field, names = name, tile_names()
+        if field not in names:
+            tiles = f", or a tile size: {', '.join(names)}" if names else "; the chosen variants declare no tile sizes"
+            raise UsageError(f"--sweep: a problem has no field {field!r}; choose one of {', '.join(FIELDS)}{tiles}")
     first, dots, last = words.partition("..")
     if dots:
         values = _doubling(field, first.strip(), last.strip())
@@ -54,11 +76,11 @@ def parse_sweep(text: str) -> Sweep:
         raise UsageError(f"--sweep {text!r} has a value twice")
     if len(values) > LARGEST_VALUES:
         raise UsageError(f"--sweep {text!r} has {len(values)} values; {LARGEST_VALUES} are the most")
-    return Sweep(field, tuple(values))
+    return Sweep(field, tuple(values), of_tile)
 
 
 def _doubling(field: str, first: str, last: str) -> list[Value]:
-    if field not in _WHOLE:
+    if field in FIELDS and field not in _WHOLE:
         raise UsageError(f"--sweep: {field} has no range; list its values, {field}=a,b,c")
     low, high = _value(field, first), _value(field, last)
     assert isinstance(low, int) and isinstance(high, int)
@@ -75,12 +97,12 @@ def _doubling(field: str, first: str, last: str) -> list[Value]:
 
 def _value(field: str, word: str) -> Value:
     try:
-        if field in _WHOLE:
+        if field in _WHOLE or field not in FIELDS:
             return int(word)
         if field == "scale":
             return float(word)
     except ValueError:
-        kind = "whole number" if field in _WHOLE else "number"
+        kind = "number" if field == "scale" else "whole number"
         raise UsageError(f"--sweep: {field} takes {kind}s, not {word!r}") from None
     if field == "causal":
         if word.lower() not in _TRUTH:
@@ -120,6 +142,8 @@ class SweepPoint:
     """Read and written, as the lanes asked for them; None where not counted."""
     claim_holds: bool | None = None
     """Claimed and counted bytes are equal; None where either is not known."""
+    tile: TileSizes | None = None
+    """The tile sizes that it used; None where it declares none."""
     reason: str | None = None
     failed: bool = False
     """Something went wrong, as opposed to: the variant does not take the problem, or claims nothing."""

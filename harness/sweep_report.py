@@ -11,6 +11,7 @@ from harness.executors import Device
 from harness.problem import Problem
 from harness.sweep import Sweep, SweepPoint
 from harness.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, smallest_of, table
+from harness.variant import tile_text
 
 NOTE_WIDTH = 120
 CLAIMED_MARK = "*"
@@ -24,7 +25,7 @@ def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, for
     if format == "csv":
         return csv_text([_flat(sweep, p) for p in points], _csv_keys(sweep))
     markdown = format == "markdown"
-    notes = list(_footnotes(points, device))
+    notes = list(_footnotes(sweep, points, device))
     text = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
     return f"{_headline(sweep, points)}\n\n{_table(sweep, points, markdown)}\n\n{text}\n"
 
@@ -42,12 +43,15 @@ def what_is_fixed(sweep: Sweep, problems: Sequence[Problem]) -> str:
         values = {getattr(problem, name) for problem in problems}
         if name == "kv_heads" and all(p.kv_heads == p.heads for p in problems):
             continue
-        if len(values) == 1 and name != sweep.field and not (sweep.field == "seq_len" and name in ("q_len", "kv_len")):
+        swept = sweep.field == "seq_len" and name in ("q_len", "kv_len") and values == set(sweep.values)
+        if len(values) == 1 and name != sweep.field and not swept:
             (value,) = values
             if name == "causal":
                 parts += ["causal"] if value else []
             else:
                 parts.append(str(value) if name == "dtype" else f"{name} {value}")
+    if sweep.tile:
+        parts.append(f"tile {tile_text(sweep.tile)}")
     return ", ".join(parts)
 
 
@@ -72,7 +76,7 @@ def _cell(point: SweepPoint, smallest: int) -> str:
     return mib(point.total_bytes, smallest) + (CLAIMED_MARK if point.source == "claimed" else "")
 
 
-def _footnotes(points: Sequence[SweepPoint], device: Device) -> Iterable[str]:
+def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Iterable[str]:
     sectors = "the 32-byte sectors that each warp's requests touch, before any cache"
     if any(point.source == "counted" for point in points):
         yield f"MiB: 2^20 bytes, counted in {sectors}, on: {device_line(device)}."
@@ -80,6 +84,8 @@ def _footnotes(points: Sequence[SweepPoint], device: Device) -> Iterable[str]:
         yield f"MiB: 2^20 bytes, in {sectors}."
     if any(point.source == "claimed" for point in points):
         yield f"{CLAIMED_MARK} claimed by the variant's closed form, not counted (--count always emulates all points)."
+    if sweep.of_tile and (others := other_sizes(sweep, points)):
+        yield f"Tile sizes besides {sweep.field}: {others}."
     wrong = [point for point in points if point.claim_holds is False]
     if wrong:
         yield "Claim does not hold: " + ", ".join(f"{p.variant} at {p.value}" for p in wrong) + "."
@@ -94,6 +100,16 @@ def _footnotes(points: Sequence[SweepPoint], device: Device) -> Iterable[str]:
         yield f"{UNKNOWN} {', '.join(variants)} at {at}: {reason}"
 
 
+def other_sizes(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    """Of a sweep over a tile size: the sizes that neither it nor the user set, and whose they are."""
+    variants_of: dict[str, dict[str, None]] = {}
+    for point in points:
+        rest = {name: size for name, size in (point.tile or {}).items() if name not in (sweep.field, *sweep.tile)}
+        if rest:
+            variants_of.setdefault(tile_text(rest), {})[point.variant] = None
+    return "; ".join(f"{rest} ({', '.join(variants)})" for rest, variants in variants_of.items())
+
+
 _BYTES = ("read_bytes", "write_bytes", "total_bytes", "requested_bytes", "compulsory_bytes")
 
 
@@ -106,6 +122,7 @@ def _object(point: SweepPoint) -> dict[str, Any]:
         "compulsory_bytes": point.problem.compulsory_bytes,
         "flops": point.flops,
         "flops_per_byte": finite(point.intensity),
+        "tile": None if point.tile is None else tile_text(point.tile),
         "claim_holds": point.claim_holds,
         "failed": point.failed,
         "reason": point.reason,
@@ -115,8 +132,8 @@ def _object(point: SweepPoint) -> dict[str, Any]:
 def _csv_keys(sweep: Sweep) -> list[str]:
     problem = [name for name in Problem.__dataclass_fields__ if name != sweep.field]
     return [
-        sweep.field, "variant", "algorithm", "backend", "source", *_BYTES, "flops", "flops_per_byte", "claim_holds",
-        "reason", *problem,
+        sweep.field, "variant", "algorithm", "backend", "source", *_BYTES, "flops", "flops_per_byte", "tile",
+        "claim_holds", "reason", *problem,
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
 from harness.sweep import Sweep, SweepPoint
+from harness.tile_choice import tile_of, with_tile
 from harness.variant import Plan, Variant
 
 LARGEST_COUNTED_FLOPS = 4e9
@@ -35,9 +36,11 @@ def run_sweep(
     """Every variant at every value; `problems` has one problem per value. `count`: auto, always or never."""
     points = []
     for value, problem in zip(sweep.values, problems):
+        tile = sweep.tile_at(value)
+        here = [with_tile(variant, tile) for variant in variants] if tile else variants
         counted = count == "always" or (count == "auto" and matrix_flops(problem) <= LARGEST_COUNTED_FLOPS)
-        with Preparation(variants if counted else (), problem, executor) as preparation:
-            for variant in variants:
+        with Preparation(here if counted else (), problem, executor) as preparation:
+            for variant in here:
                 step(f"{sweep.field} {value}, {variant.name}")
                 blank = SweepPoint(variant.name, variant.algorithm, variant.backend, value, problem, None)
                 if counted:
@@ -65,10 +68,11 @@ def _measure(
     blank: SweepPoint, variant: Variant, executor: Executor | None, count: str, regime: str, seed: int
 ) -> SweepPoint:
     plan = make_plan(variant, blank.problem)
+    blank = replace(blank, tile=tile_of(variant, blank.problem))
     claim = claimed_traffic(variant, blank.problem)
     if executor is None or not (count == "always" or _fits(plan, blank.problem)):
         if claim is None:
-            return replace(blank, reason="too large to emulate in seconds, and it claims nothing")
+            return replace(blank, reason="not counted, and it claims nothing")
         return replace(blank, source="claimed", read_bytes=claim.read_bytes, write_bytes=claim.write_bytes)
     inputs = draw_inputs(blank.problem, regime, seed)
     execution = executor.run(blank.problem, plan, inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +16,14 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 """CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
 BACKENDS = ("cupy", "numba")
+TileSizes = Mapping[str, int]
+"""One choice of tile sizes, such as {"Br": 64, "Bc": 32}; the names are the variant's own."""
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+
+
+def tile_text(tile: TileSizes) -> str:
+    """{"Br": 32, "Bc": 64} -> `Br=32,Bc=64`, as --tile takes it."""
+    return ",".join(f"{name}={size}" for name, size in tile.items())
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,38 @@ class Traffic:
         return self.read_bytes + self.write_bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """Where a variant rounds, as far as it says so: each fact narrows the error that it is allowed.
+
+    What is left at its default may be done in any way in which a correct kernel does it, in any loop order. All
+    variants have to sum in float32, whatever the problem's dtype. What is declared is believed: a variant that does not
+    keep to it fails.
+    """
+
+    scores: str = "problem"
+    """How S = tau Q K^T is stored before the softmax reads it: in the `problem`'s dtype, or `float32` throughout."""
+    weights: str = "problem"
+    """The same for P, as V is multiplied by it. The denominator may be summed from P before that rounding."""
+    functions: str = "fast"
+    """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
+    them. `__expf`: the same with that in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx,
+    __logf, approximate division, log2 e folded into the scale."""
+    sums: str = "truncated"
+    """`nearest`: every addition rounds to nearest, or is a fused multiply-add. `truncated`: tensor cores cut off."""
+    one_score: bool = False
+    """The sum over V and the denominator see the same bits of S: it is computed once, or again by the same code."""
+    divides_last: bool = False
+    """O is divided, or P is, by the finished denominator only, and never by that of the keys so far."""
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
+        choices |= {"functions": ("fast", "__expf", "accurate"), "sums": ("truncated", "nearest")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise PluginError(f"numerics have {name}={getattr(self, name)!r}; choose {' or '.join(allowed)}")
+
+
 def _supports_all(problem: Problem) -> str | None:
     return None
 
@@ -137,8 +176,8 @@ class Variant:
 
     name: str
     """How the command line calls it, such as `fa2-cupy`."""
-    plan: Callable[[Problem], Plan]
-    """Problem -> Plan. Needs no GPU."""
+    plan: Callable[..., Plan]
+    """Problem -> Plan. Needs no GPU. Where there are `tiles`: plan(problem, tile=None)."""
     algorithm: str = "custom"
     """Variants of one algorithm share this word."""
     backend: str = "cupy"
@@ -147,16 +186,22 @@ class Variant:
     """One line for `list`."""
     supports: Callable[[Problem], str | None] = field(default=_supports_all)
     """None, or the reason why this problem is out of reach."""
-    claim: Callable[[Problem], Traffic] | None = None
-    """The closed form of the bytes that it moves, or None where it claims nothing."""
+    claim: Callable[..., Traffic] | None = None
+    """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
+    tiles: Callable[[Problem], Sequence[TileSizes]] | None = None
+    """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
     deterministic: bool = True
     """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
+    numerics: Numerics = field(default_factory=Numerics)
+    """Where it rounds: what its budget of error is derived from."""
 
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):
             raise PluginError(f"variant name {self.name!r} is not usable: no blanks, commas or wildcards")
         if self.backend not in BACKENDS:
             raise PluginError(f"variant {self.name!r} has backend {self.backend!r}; choose {' or '.join(BACKENDS)}")
+        if not isinstance(self.numerics, Numerics):
+            raise PluginError(f"variant {self.name!r} has numerics {self.numerics!r}; it has to be a Numerics(...)")
 
 
 class Registry:

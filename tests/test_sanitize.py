@@ -120,7 +120,8 @@ def test_without_the_option_nothing_is_sanitized(capsys: pytest.CaptureFixture[s
 
 
 def test_a_finding_alone_fails_a_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.compare import Question, judge
+    from harness.compare import judge
+    from harness.question import Question
 
     class Found:
         name = "a test"

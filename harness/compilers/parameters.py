@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
@@ -45,7 +47,8 @@ class Parameter:
         return _C_NAMES.get(self.type, f"{self.size_bytes}-byte value")
 
 
-def entry_parameters(ptx: str) -> dict[str, tuple[Parameter, ...]]:
+@functools.lru_cache(maxsize=256)
+def entry_parameters(ptx: str) -> Mapping[str, tuple[Parameter, ...]]:
     """Every kernel of the module by its mangled name, with its parameters in order."""
     return {match[1]: _parameters(match[2] or "") for match in _ENTRY.finditer(ptx)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from harness.cache import default_cache
+from harness.cache import Key, default_cache
 from harness.compilers import nvrtc
 from harness.compilers.headers import include_directories
 from harness.compilers.included_files import included_files
@@ -69,7 +69,14 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
         return build().decode()
     # NVRTC writes relative file names into the line table as they look from here.
     key = (os.getcwd(), nvrtc.identity(), name, source, "\0".join(complete), "\0".join(expressions), *files)
-    return default_cache().cached("nvrtc", key, build).decode()
+    ptx = _known.get(key)
+    if ptx is None:
+        ptx = _known[key] = default_cache().cached("nvrtc", key, build).decode()
+    return ptx
+
+
+# As on a GPU, where a RawKernel compiles once: who runs many small problems does not read the PTX for each.
+_known: dict[Key, str] = {}
 
 
 def _with_cupys_paths(options: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.compilers.ptxas import Resources, resources
 from harness.emulator.codegen.facts import KernelFacts, Site
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine import layout as at
@@ -23,9 +25,13 @@ from harness.emulator.machine.launch import (
     default_threads,
     launch,
 )
-from harness.errors import KernelFault
-from harness.executors import Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.emulator.memory.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
+from harness.emulator.memory.hierarchy import CacheCount, CacheSizes, MemoryHierarchy
+from harness.emulator.memory.residency import Residency, residency
+from harness.errors import KernelFault, PlanError
+from harness.executors import CacheReport, CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
 from harness.finding import Finding
+from harness.gpus import Gpu
 from harness.problem import Problem
 from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
 
@@ -35,13 +41,29 @@ DEFAULT_STEP_LIMIT = 1_000_000_000
 _KINDS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
 
+CODE = "code"
+"""The buffer that a kernel's instructions are counted as."""
+
+
+@dataclass(frozen=True)
+class CacheModel:
+    """Which caches to put behind the sector counts."""
+
+    gpu: Gpu
+    """Whose they are."""
+    l2_bytes: int | None = None
+    """Another size of L2 than the GPU's."""
+    flushed: bool = False
+    """Whether every launch begins with empty caches, as a profiler arranges it; else L2 stays warm during a plan."""
+
+
 class EmulatorExecutor:
     """The emulated GPU as an executor.
 
     `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
     the order in which the warps of a block take turns; with `shuffle` it permutes the blocks, too, and lets warps
-    interrupt each other. `progress` is told the fraction of a launch that is done.
-    `instruments` record more than bounds and sectors, which takes longer.
+    interrupt each other. `progress` is told the fraction of a launch that is done. `instruments` record more than
+    bounds and sectors, and `caches` model what is behind them; both take longer.
     """
 
     def __init__(
@@ -53,19 +75,25 @@ class EmulatorExecutor:
         progress: Callable[[float], None] | None = None,
         instruments: Instruments = PLAIN,
         shuffle: bool = False,
+        caches: CacheModel | None = None,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
         self._options = LaunchOptions(step_limit, threads or default_threads(), seed, shuffle)
         self._progress = progress
         self._workers = WorkerPool()
         self._instruments = instruments
+        self._caches = caches
 
     def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
         buffers = plan.all_buffers(problem)
         memory = [_allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         pointers = _pointers(buffers)
-        reports, findings = self._launch_all(plan, pointers, memory)
+        hierarchy = None
+        if self._caches is not None:
+            sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
+            hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
+        reports, findings = self._launch_all(plan, pointers, memory, hierarchy)
         outputs = {
             name: _as_array(buffer, data)
             for (name, buffer), data in zip(buffers.items(), memory)
@@ -97,14 +125,18 @@ class EmulatorExecutor:
         return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments)
 
     def _launch_all(
-        self, plan: Plan, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]
+        self,
+        plan: Plan,
+        pointers: Mapping[str, DevicePointer],
+        memory: list[DeviceBuffer],
+        hierarchy: MemoryHierarchy | None,
     ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
         """All launches; what the sanitizer has found goes along with a fault, too."""
         reports: list[LaunchReport] = []
         findings: list[Finding] = []
         for step in plan.launches:
             try:
-                report, found = self._launch(step, pointers, memory)
+                report, found = self._launch(step, pointers, memory, hierarchy)
             except KernelFault as fault:
                 fault.findings = (*findings, *fault.findings)
                 raise
@@ -113,12 +145,29 @@ class EmulatorExecutor:
         return tuple(reports), findings
 
     def _launch(
-        self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]
+        self,
+        step: Launch,
+        pointers: Mapping[str, DevicePointer],
+        memory: list[DeviceBuffer],
+        hierarchy: MemoryHierarchy | None,
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled, kernel = self._compile(step, args)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
-        counts = launch(kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress)
+        used = None
+        listener = None
+        if hierarchy is not None and self._caches is not None:
+            used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+            if used is not None:
+                if self._caches.flushed:
+                    hierarchy.flush()
+                listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
+        counts = launch(
+            kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress, listener
+        )
+        caches = None
+        if hierarchy is not None and listener is not None and used is not None:
+            caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
         report = LaunchReport(
             step.kernel_name,
             _by_source_line(kernel.facts, counts),
@@ -126,8 +175,31 @@ class EmulatorExecutor:
             counts.lane_instructions,
             _shared_by_source_line(kernel.facts, counts) if self._instruments.bank_conflicts else None,
             counts.seconds,
+            caches,
         )
         return report, counts.findings or ()
+
+
+def _residency(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:
+    shared = used.shared_bytes + geometry.dynamic_shared_bytes
+    found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
+    if not found.blocks:
+        raise PlanError(
+            f"kernel {step.kernel_name} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
+            f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
+        )
+    return found
+
+
+def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes: int) -> CacheReport:
+    """In bytes, and with what every launch fetches for itself, of which nothing is taken to be in L2 yet."""
+    code = CacheTraffic(CODE, 0, 0, LAUNCH_BYTES + (used.code_bytes or 0), 0)
+    buffers = (
+        CacheTraffic(c.buffer, *(SECTOR_BYTES * n for n in (c.l2_read, c.l2_write, c.dram_read, c.dram_write)))
+        for c in counts
+        if c.l2_read or c.l2_write or c.dram_read or c.dram_write
+    )
+    return CacheReport((*buffers, code), dirty_bytes)
 
 
 def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:

@@ -21,19 +21,24 @@ last row sees. Every copy is a run of consecutive elements (see _tiles/sectors.p
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic, Variant
-from variants._tiles import BLOCK, Tile, blocks, grid, unsupported
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic
+from variants._tiles import BLOCK, Tile, blocks, grid
+from variants._tiles.registration import register_backends
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.space import P_floats, rows_floats, tile_space
 
 ON_CHIP_FLOATS = 8192
 """The paper's M."""
 LARGEST_BC = 128
 """See above."""
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=False
+)
+"""Nothing is rounded to 16 bits before fa1_round; O is divided anew at every step."""
 
 
 def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
@@ -86,17 +91,17 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     return Traffic(int(read_bytes), int(write_bytes))
 
 
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Q_i, O_i, K_j, V_j, P, and l and m of every row."""
+    return rows_floats(2 * tile.Br + 2 * tile.Bc, head_dim) + P_floats(tile) + 2 * tile.Br
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `fa1_tile(head_dim)` first."""
+    return tile_space(problem.head_dim, fa1_tile(problem.head_dim), shared_floats)
+
+
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
-    for backend in ("cupy", "numba"):
-        registry.add(
-            Variant(
-                name=f"fa1-{backend}",
-                algorithm="fa1",
-                backend=backend,
-                idea="FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block",
-                plan=functools.partial(plan, backend=backend),
-                supports=unsupported,
-                claim=claim,
-            )
-        )
+    idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
+    register_backends(registry, "fa1", idea, plan, claim, tiles, NUMERICS)

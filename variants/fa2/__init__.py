@@ -14,14 +14,19 @@ with J_i the tiles of keys that row block i sees. Every copy is a run of consecu
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic, Variant
-from variants._tiles import BLOCK, Tile, blocks, default_tile, grid, unsupported
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic
+from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
+from variants._tiles.registration import register_backends
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""Nothing is rounded to 16 bits before O, which is divided once."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -54,17 +59,17 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     return Traffic(read_bytes=int(q_bytes + kv_bytes), write_bytes=int(q_bytes + lse_bytes))
 
 
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Q_i, one of K_j and V_j, P, and l and m of every row."""
+    return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile) + 2 * P_rows(tile)
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `default_tile(head_dim)` first."""
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+
+
 def register(registry: Registry) -> None:
     """Add `fa2-cupy` and `fa2-numba`."""
-    for backend in ("cupy", "numba"):
-        registry.add(
-            Variant(
-                name=f"fa2-{backend}",
-                algorithm="fa2",
-                backend=backend,
-                idea="FlashAttention-2: Q blocks outside, O stays on chip and is written once",
-                plan=functools.partial(plan, backend=backend),
-                supports=unsupported,
-                claim=claim,
-            )
-        )
+    idea = "FlashAttention-2: Q blocks outside, O stays on chip and is written once"
+    register_backends(registry, "fa2", idea, plan, claim, tiles, NUMERICS)

@@ -18,20 +18,25 @@ of the four warps of a block). Every copy is a run of consecutive elements (see 
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic, Variant
-from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid, unsupported
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic
+from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid
+from variants._tiles.registration import register_backends
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule, keys_seen
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
+from variants._tiles.space import P_floats, rows_floats, tile_space
 
 SOFTMAX_ROWS = 4
 """Rows per thread block of the softmax: one per warp."""
 ON_CHIP = SHARED_BYTES // SOFTMAX_ROWS // FLOAT32_BYTES
 """Elements of a row of S that the softmax keeps on chip."""
+
+NUMERICS = Numerics(
+    scores="problem", weights="problem", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -83,17 +88,17 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     return Traffic(int(read_bytes), int(write_bytes))
 
 
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Of the first launch: Q_i, K_j and S; of the third: O_i, V_j and P."""
+    return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile)
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `default_tile(head_dim)` first."""
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+
+
 def register(registry: Registry) -> None:
     """Add `three-pass-cupy` and `three-pass-numba`."""
-    for backend in ("cupy", "numba"):
-        registry.add(
-            Variant(
-                name=f"three-pass-{backend}",
-                algorithm="three-pass",
-                backend=backend,
-                idea="standard attention: S = Q K^T and P = softmax(S) both written to memory",
-                plan=functools.partial(plan, backend=backend),
-                supports=unsupported,
-                claim=claim,
-            )
-        )
+    idea = "standard attention: S = Q K^T and P = softmax(S) both written to memory"
+    register_backends(registry, "three-pass", idea, plan, claim, tiles, NUMERICS)

@@ -14,14 +14,19 @@ with J_i the tiles of keys that row block i sees. Every copy is a run of consecu
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Launch, Plan, Registry, Traffic, Variant
-from variants._tiles import BLOCK, Tile, blocks, default_tile, grid, unsupported
+from harness.variant import Launch, Numerics, Plan, Registry, Traffic
+from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
+from variants._tiles.registration import register_backends
 from variants._tiles.schedule import Schedule
+from variants._tiles.space import P_floats, rows_floats, tile_space
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""Nothing is rounded to 16 bits before O; sweep two computes the scores with the code of sweep one."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -50,17 +55,17 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     return Traffic(read_bytes=int(q_bytes + kv_bytes), write_bytes=int(q_bytes))
 
 
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Q_i, one of K_j and V_j, and P."""
+    return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile)
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `default_tile(head_dim)` first."""
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+
+
 def register(registry: Registry) -> None:
     """Add `two-pass-cupy` and `two-pass-numba`."""
-    for backend in ("cupy", "numba"):
-        registry.add(
-            Variant(
-                name=f"two-pass-{backend}",
-                algorithm="two-pass",
-                backend=backend,
-                idea="online softmax: one sweep for maximum and denominator, one that recomputes scores for P V",
-                plan=functools.partial(plan, backend=backend),
-                supports=unsupported,
-                claim=claim,
-            )
-        )
+    idea = "online softmax: one sweep for maximum and denominator, one that recomputes scores for P V"
+    register_backends(registry, "two-pass", idea, plan, claim, tiles, NUMERICS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from harness.emulator.machine import layout as at
 from harness.emulator.machine.faults import Fault, describe
 from harness.emulator.machine.kernels import NativeKernel
 from harness.emulator.machine.native import load_runtime
+from harness.emulator.machine.tracing import BlockListener, TraceBuffer
 from harness.emulator.sanitizer.recorder import LaunchRecorder
 from harness.errors import PlanError
 from harness.finding import Finding
@@ -119,6 +121,7 @@ class _Worker:
         self.locals = aligned_zeros(facts.local_bytes * at.LANES * warps)
         self.order = np.zeros(warps, dtype=np.int32)
         self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
+        self.trace: TraceBuffer | None = None
         self.set("SHARED_BASE", self.shared.ctypes.data)
         self.set("SHARED_SIZE", shared)
         self.set("WARPS", self.warps.ctypes.data)
@@ -181,8 +184,9 @@ def launch(
     buffers: Sequence[DeviceBuffer],
     options: LaunchOptions,
     progress: Callable[[float], None] | None = None,
+    listener: BlockListener | None = None,
 ) -> LaunchCounts:
-    """Run a kernel over its grid.
+    """Run a kernel over its grid. `listener` is told what each block read and wrote.
 
     `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
     wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
@@ -214,9 +218,11 @@ def launch(
         worker.set("PLACES", 0 if places is None else places.ctypes.data)
         worker.set("SANITIZER", 0 if recorder is None else recorder.address)
         tables.attach(worker)
+        if listener is not None:
+            worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
         workers.append(worker)
     started = time.perf_counter()
-    faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress)
+    faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress, listener)
     seconds = time.perf_counter() - started
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
@@ -309,12 +315,22 @@ def _run_all(
     stop_at: npt.NDArray[np.int64],
     run_blocks: Callable[[int, int, int], int],
     progress: Callable[[float], None] | None,
+    listener: BlockListener | None,
 ) -> list[tuple[int, _Worker]]:
     """Hand out blocks in order, in chunks; the faults that were met, as (block, worker)."""
     chunk = max(1, min(64, blocks // (8 * len(workers))))
     lock = threading.Lock()
     faults: list[tuple[int, _Worker]] = []
     state = {"next": 0, "done": 0}
+
+    def run(worker: _Worker, first: int, last: int) -> int:
+        if listener is None or worker.trace is None:
+            return run_blocks(worker.context.ctypes.data, first, last)
+        for block in range(first, last):
+            if run_blocks(worker.context.ctypes.data, block, block + 1):
+                return 1
+            listener.deliver(block, worker.trace.take())
+        return 0
 
     def work(worker: _Worker) -> None:
         while True:
@@ -323,7 +339,7 @@ def _run_all(
                 state["next"] = first + chunk
             if first >= blocks or first > stop_at[0]:
                 return
-            failed = run_blocks(worker.context.ctypes.data, first, min(first + chunk, blocks))
+            failed = run(worker, first, min(first + chunk, blocks))
             with lock:
                 state["done"] += chunk
                 if failed:
@@ -332,6 +348,10 @@ def _run_all(
                     stop_at[0] = min(int(stop_at[0]), block)
                     return
 
+    if len(workers) == 1 and progress is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
+        work(workers[0])
+        return faults
     with ThreadPoolExecutor(len(workers)) as pool:
         pending = {pool.submit(work, worker) for worker in workers}
         try:

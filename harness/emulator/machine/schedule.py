@@ -87,6 +87,8 @@ def start_block(ctx: int, block: int) -> None:
         store32(warp + at.STARTED, started)
         store32(warp + at.STATUS, at.READY)
         store64(warp + at.SAVED_STEPS, 0)
+        store64(warp + at.CLOCK_LEAD, 0)
+        store64(warp + at.LAST_MOMENT, 0)
         if load64(ctx + CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
     order_warps(ctx, block, warps)
@@ -173,6 +175,7 @@ def arrive(ctx: int, warp: int) -> None:
         return
     store64(slot, 0)
     votes, all_of, any_of, released = 0, 1, 0, 0
+    latest = 0
     width = load64(ctx + WARP_BYTES)
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
@@ -182,6 +185,7 @@ def arrive(ctx: int, warp: int) -> None:
             votes += population(bits)
             all_of &= 1 if bits == started else 0
             any_of |= 1 if bits != 0 else 0
+            latest = max(latest, load64(other + at.SAVED_STEPS) + load64(other + at.CLOCK_LEAD))
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
         if waits_at(other, number):
@@ -191,6 +195,7 @@ def arrive(ctx: int, warp: int) -> None:
             released += 1
             if sanitizer:
                 leave_barrier(sanitizer, index, number)
+            store64(other + at.CLOCK_LEAD, latest - load64(other + at.SAVED_STEPS))
     if sanitizer:
         reset_barrier(sanitizer, number, released == load64(ctx + WARP_COUNT))
 

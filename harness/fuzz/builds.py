@@ -1,0 +1,64 @@
+"""What a variant's kernels are compiled for in a campaign: the builds that it takes, with the tiles it declares."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from harness.errors import SandboxError
+from harness.planning import declared_tiles, refusal_of
+from harness.problem import Problem
+from harness.strategies import Build
+from harness.variant import TileSizes, Variant, tile_text
+
+ROWS, KEYS = "Br", "Bc"
+"""What variants call the sizes of their tiles."""
+PLAIN_LENGTH = 128
+SMALLEST_AT, LARGEST_AT = 3, 6
+"""Where tiles other than the default one come in, in the order of builds."""
+
+
+def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
+    """Those of `builds` that the variant takes for a plain problem, with its own tiles, and two more of other tiles.
+
+    Where it takes none, all of them: then its refusals are what there is to report.
+    """
+    taken = [_with_default_tile(variant, build) for build in builds if _is_taken(variant, build)]
+    if not taken:
+        return tuple(builds)
+    plainest = taken[0]
+    tiles = sorted(_tiles(variant, plainest), key=lambda tile: math.prod(tile.values()))
+    for place, tile in ((SMALLEST_AT, tiles[:1]), (LARGEST_AT, tiles[-1:])):
+        for sizes in tile:
+            taken.insert(place, dataclasses.replace(_sized(plainest, sizes), tile=tile_text(sizes)))
+    return tuple(taken)
+
+
+def _plain_problem(build: Build) -> Problem:
+    return Problem(heads=1, q_len=PLAIN_LENGTH, kv_len=PLAIN_LENGTH, head_dim=build.head_dim, dtype=build.dtype)
+
+
+def _is_taken(variant: Variant, build: Build) -> bool:
+    try:
+        return refusal_of(variant, _plain_problem(build)) is None
+    except SandboxError:
+        return True  # the first case will meet this again and report it
+
+
+def _tiles(variant: Variant, build: Build) -> Sequence[TileSizes]:
+    try:
+        return declared_tiles(variant, _plain_problem(build))
+    except SandboxError:
+        return ()
+
+
+def _with_default_tile(variant: Variant, build: Build) -> Build:
+    tiles = _tiles(variant, build)
+    return _sized(build, tiles[0]) if tiles else build
+
+
+def _sized(build: Build, tile: TileSizes) -> Build:
+    return dataclasses.replace(
+        build, tile_rows=tile.get(ROWS, build.tile_rows), tile_keys=tile.get(KEYS, build.tile_keys)
+    )
