@@ -1,15 +1,20 @@
-"""One case, start to end: inputs drawn, kernels run, outputs held against the oracle and, if so asked, one property."""
+"""One case, start to end: inputs drawn, kernels run, outputs held against the oracle and, if so asked, one property.
+
+An executor with the sanitizer in it says more than outputs: what it found counts, right answer or not.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from harness import finding as sanitizer
 from harness.case import Case
 from harness.errors import CompileError, KernelFault, PlanError, SandboxError, UnsupportedProblem, UsageError
 from harness.exception_place import where_and_what
-from harness.executors import Executor
+from harness.executors import Execution, Executor
 from harness.fuzz.builds import ROWS
 from harness.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN, SUSPICIOUS, WRONG_ANSWER, WRONG_LSE, Answer, Finding
 from harness.fuzz.pattern import describe_pattern
@@ -34,12 +39,19 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
     if case.tile is not None:
         variant = with_tile(variant, parse_tile(case.tile))
 
+    def execute(problem: Problem, inputs: Arrays) -> Execution:
+        return executor.run(problem, make_plan(variant, problem), inputs)
+
     def run(problem: Problem, inputs: Arrays) -> Arrays:
-        return executor.run(problem, make_plan(variant, problem), inputs).outputs
+        return execute(problem, inputs).outputs
 
     try:
-        outputs = run(case.problem, inputs)
+        execution = execute(case.problem, inputs)
+        outputs = execution.outputs
         answer = _hold(case.problem, inputs, outputs, variant)
+        if execution.findings:
+            # What goes first: why the answer is wrong says more than where, and a right answer may hide it.
+            return Answer(_sanitized(execution.findings), error_over_budget=answer.error_over_budget)
         if answer.finding is None and case.check is not None:
             trial = Trial(case.problem, inputs, outputs, run, variant.numerics)
             reason = PROPERTIES[case.check].violation(trial)
@@ -84,6 +96,12 @@ def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, variant: Variant) -
     )
     kind = WRONG_ANSWER if first.output == "O" else WRONG_LSE
     return Answer(Finding(kind, reason, first, int(wrong.sum()), wrong.size, pattern), error_over_budget=ratio)
+
+
+def _sanitized(findings: Sequence[sanitizer.Finding]) -> Finding:
+    """The first of what the sanitizer found, and how many other places there are."""
+    others = f"; and {len(findings) - 1} more findings" if len(findings) > 1 else ""
+    return Finding(findings[0].kind, findings[0].message + others)
 
 
 def _suspicion(accuracy: Accuracy) -> Finding:

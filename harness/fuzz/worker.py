@@ -35,6 +35,8 @@ class Machine:
     """Instructions that a warp of the emulator may run: far more than a problem of a few tiles takes."""
     threads: int = 1
     """The emulator's CPU threads. Problems are small: one is the fastest."""
+    sanitize: bool = False
+    """The emulator: look for races, reads of what nobody wrote and outputs left out, too, in every case."""
 
     def executor(self) -> Executor:
         """A fresh one. Raises `SandboxError` where there is no GPU and one is asked for."""
@@ -42,9 +44,11 @@ class Machine:
             from harness.executors.gpu import GpuExecutor
 
             return GpuExecutor(timed=False)
+        from harness.emulator.instruments import Instruments
         from harness.executors.emulator import EmulatorExecutor
 
-        return EmulatorExecutor(self.arch, self.step_limit, self.threads)
+        instruments = Instruments(sanitizer=self.sanitize)
+        return EmulatorExecutor(self.arch, self.step_limit, self.threads, instruments=instruments)
 
 
 def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:

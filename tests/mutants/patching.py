@@ -1,17 +1,21 @@
 """Mutants: the true variants with one mistake planted, each a few words of patch on the true text.
 
-A mutant is not a copy. Its folder below variants/ and the tiles it uses are read as they are now, patched, and loaded as
-a package of its own; where a kernel's text has moved on, the patch does not apply and says so.
+A mutant is not a copy. Its folder below variants/ and the tiles it uses are read as they are now, patched, and loaded
+as a package of its own; where a kernel's text has moved on, the patch does not apply and says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib
+import os
+import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +32,14 @@ class Patch:
     file: str
     """Such as `fa2/kernel.cu`."""
     old: str
-    """Occurs in the file exactly once, or `times` times."""
+    """Occurs in the file exactly once."""
     new: str
-    times: int = 1
 
     def apply(self, text: str) -> str:
         """The patched text. Raises `ValueError` where the file does not hold what is to be replaced."""
         found = text.count(self.old)
-        if found != self.times:
-            raise ValueError(f"{self.file} has {self.old!r} {found} times, not {self.times}: renew this patch")
+        if found != 1:
+            raise ValueError(f"{self.file} has {self.old!r} {found} times, not once: renew this patch")
         return text.replace(self.old, self.new)
 
 
@@ -49,11 +52,13 @@ class Mutant:
     variant: str
     """The true variant's name."""
     patches: tuple[Patch, ...]
+    sanitize: bool = False
+    """Whether its campaign runs under the sanitizer: the answer may be right in the schedule that the emulator has."""
 
     @property
     def name(self) -> str:
         """Of the mutated variant, such as `fa2-cupy~m-not-carried`."""
-        return f"{self.variant}~{self.bug.replace(' ', '-')}"
+        return f"{self.variant}~{re.sub('[^a-z0-9]+', '-', self.bug.lower()).strip('-')}"
 
     @property
     def folder(self) -> str:
@@ -79,33 +84,42 @@ def patched_files(mutant: Mutant) -> dict[str, str]:
     return texts
 
 
-@functools.cache
 def mutated_variant(mutant: Mutant) -> Variant:
-    """The variant with the mistake in it, under the mutant's name. It claims no bytes: that is not what is asked here."""
+    """The variant with the mistake in it, under the mutant's name. It claims no bytes: those are not asked about."""
     texts = patched_files(mutant)
+    # The same text is the same package, in whatever process: what was compiled of it is found again.
     package = "mutant_" + hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    root = _folder() / package
-    for path, text in texts.items():
-        target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.suffix == ".py":
-            text = text.replace("from variants.", f"from {package}.").replace("from variants ", f"from {package} ")
-        # The package is where CUDA sources are looked up as well.
-        target.write_text(text.replace('f"variants.{folder}"', f'f"{package}.{{folder}}"'))
-    (root / "__init__.py").write_text("")
+    root = _folder()
+    if not (root / package).exists():
+        with tempfile.TemporaryDirectory(dir=root) as beginning:
+            _write(Path(beginning, package), texts)
+            # Another process may have been quicker, with the same.
+            with contextlib.suppress(OSError):
+                Path(beginning, package).rename(root / package)
     importlib.invalidate_caches()
     registry = Registry()
     importlib.import_module(f"{package}.{mutant.folder}").register(registry)
     return dataclasses.replace(registry.get(mutant.variant), name=mutant.name, claim=None)
 
 
+def _write(root: Path, texts: Mapping[str, str]) -> None:
+    """A package of its own: where it imports `variants`, or asks for their CUDA sources, it means itself."""
+    for path, text in texts.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".py":
+            text = text.replace("from variants.", f"from {root.name}.").replace("from variants ", f"from {root.name} ")
+            text = text.replace('f"variants.{folder}"', f'f"{root.name}.{{folder}}"')
+        target.write_text(text)
+    (root / "__init__.py").write_text("")
+
+
 @functools.cache
 def _folder() -> Path:
-    """Where this process keeps its mutants, on `sys.path`; gone with the process."""
-    folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-mutants-")
-    _kept.append(folder)
-    sys.path.append(folder.name)
-    return Path(folder.name)
-
-
-_kept: list[tempfile.TemporaryDirectory[str]] = []
+    """Where mutants are written, on `sys.path`: one place per user, since worker processes die without cleaning up."""
+    folder = Path(tempfile.gettempdir(), f"attention-sandbox-mutants-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise RuntimeError(f"{folder} belongs to somebody else: remove it or set TMPDIR")
+    sys.path.append(str(folder))
+    return folder

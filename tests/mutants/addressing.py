@@ -1,0 +1,77 @@
+"""Which batch, head, row, column or length an access goes to."""
+
+from __future__ import annotations
+
+from tests.mutants.planting import in_kernel, in_tiles
+
+MUTANTS = (
+    *in_tiles(
+        "fa2", "query head dropped",
+        ("{ return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }", "{ return (size_t)blockIdx.z * gridDim.y; }"),
+        ("return cuda.blockIdx.y & MASK", "return cuda.blockIdx.y & 0"),
+    ),
+    *in_tiles(
+        "fa1", "batch dropped",
+        ("{ return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }", "{ return blockIdx.y; }"),
+        ("return cuda.blockIdx.z & MASK", "return cuda.blockIdx.z & 0"),
+    ),
+    *in_kernel(
+        "fa2", "batch dropped for V",
+        ("V + kv_head_index(group) * kv_len * D", "V + (size_t)(blockIdx.y / group) * kv_len * D"),
+        ("V[batch_index(), kv_head_index(group)]", "V[0, kv_head_index(group)]"),
+    ),
+    *(
+        mutant
+        for algorithm in ("three-pass", "fa2")
+        for mutant in in_tiles(
+            algorithm, "grouped heads by tiling instead of repetition",
+            ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y % (gridDim.y / group);"),
+            ("uint32(cuda.blockIdx.y) // uint32(group)",
+             "uint32(cuda.blockIdx.y) % (uint32(cuda.gridDim.y) // uint32(group))"),
+        )
+    ),
+    *in_tiles(
+        "two-pass", "query head used for K and V",
+        ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y;"),
+        ("uint32(cuda.blockIdx.y) // uint32(group)", "uint32(cuda.blockIdx.y)"),
+    ),
+    *in_tiles(
+        "fa2", "head_dim hard-coded",
+        ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < 64; k += STEP)"),
+        ("for step in range(D // STEP)", "for step in range(64 // STEP)"),
+    ),
+    *in_tiles(
+        "two-pass", "products stop at 64 elements",
+        ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < min(D, 64); k += STEP)"),
+        ("for step in range(D // STEP)", "for step in range(min(D, 64) // STEP)"),
+    ),
+    *in_kernel(
+        "fa2", "V read with the length of Q",
+        ("load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);",
+         "load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, min(BC, q_len - first_key));"),
+        ("load_tile(KV_tile, BC, V_head, first_key, keys)",
+         "load_tile(KV_tile, BC, V_head, first_key, min(BC, q_len - first_key))"),
+    ),
+    *in_kernel(
+        "two-pass", "K of the first tile in every tile of sweep two",
+        ("load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);", "load_tile<BC>(KV_tile, K_head, keys);"),
+        ("load_tile(KV_tile, BC, K_head, first_key, keys)", "load_tile(KV_tile, BC, K_head, 0, keys)"),
+    ),
+    *in_kernel(
+        "fa2", "lse without the head",
+        ("lse[first_stat + t] =", "lse[first_row + t] ="),
+        ("lse[batch_index(), head_index()]", "lse[0, 0]"),
+    ),
+    *in_kernel(
+        "fa1", "row of the running O dropped",
+        ("store_tile(O + (first_q + first_row) * D, O_tile, rows);", "store_tile(O + first_q * D, O_tile, rows);"),
+        ("store_running_tile(O_head, first_row, O_tile, rows)", "store_running_tile(O_head, 0, O_tile, rows)"),
+    ),
+    *in_kernel(
+        "three-pass", "rows of S one element too long",
+        ("stored *S_row = S + (first_stat + warp_index()) * kv_len + first_key + c;",
+         "stored *S_row = S + (first_stat + warp_index()) * (kv_len + 1) + first_key + c;"),
+        ("* kv_len + first_key + c\n                for i in range(ROWS_PER_WARP):\n                    s[i]",
+         "* (kv_len + 1) + first_key + c\n                for i in range(ROWS_PER_WARP):\n                    s[i]"),
+    ),
+)  # fmt: skip

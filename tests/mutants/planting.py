@@ -1,0 +1,60 @@
+"""How a mistake is planted: once in CUDA's text and once in Numba's, which are read side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.mutants.patching import Mutant, Patch
+
+CUDA, NUMBA = "cupy", "numba"
+Replacement = tuple[str, str]
+"""What is there, exactly once, and what it becomes."""
+
+
+def in_kernel(
+    algorithm: str,
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement, Replacement],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in the algorithm's own kernel; `more` are further replacements, CUDA's and Numba's."""
+    folder = algorithm.replace("-", "_")
+    pairs = ((cuda, numba), *more)
+    yield from _twins(algorithm, bug, f"{folder}/kernel.cu", f"{folder}/numba_kernel.py", pairs, sanitize)
+
+
+def in_tiles(
+    algorithm: str,
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement, Replacement],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in what all algorithms do with tiles, and seen through one of them."""
+    yield from _twins(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba), *more), sanitize)
+
+
+def in_plan(algorithm: str, bug: str, old: str, new: str) -> Iterator[Mutant]:
+    """Planted in the plan, which both backends share."""
+    file = f"{algorithm.replace('-', '_')}/__init__.py"
+    for backend in (CUDA, NUMBA):
+        yield Mutant(bug, f"{algorithm}-{backend}", (Patch(file, old, new),))
+
+
+def _twins(
+    algorithm: str,
+    bug: str,
+    cuda_file: str,
+    numba_file: str,
+    pairs: tuple[tuple[Replacement, Replacement], ...],
+    sanitize: bool,
+) -> Iterator[Mutant]:
+    for backend, file, replacements in (
+        (CUDA, cuda_file, [cuda for cuda, _ in pairs]),
+        (NUMBA, numba_file, [numba for _, numba in pairs]),
+    ):
+        patches = tuple(Patch(file, old, new) for old, new in replacements)
+        yield Mutant(bug, f"{algorithm}-{backend}", patches, sanitize)

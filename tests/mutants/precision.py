@@ -1,0 +1,59 @@
+"""Scales, bases and roundings, of the scores, of O and of the log-sum-exp."""
+
+from __future__ import annotations
+
+from tests.mutants.planting import in_kernel, in_plan, in_tiles
+
+MUTANTS = (
+    *in_tiles(
+        "fa2", "scale applied twice",
+        ("? tau * S[i][j] : MINUS_INFINITY", "? tau * tau * S[i][j] : MINUS_INFINITY"),
+        ("tau * S[i, j] if", "tau * tau * S[i, j] if"),
+    ),
+    *in_plan("two-pass", "scale inverted", "np.float32(p.tau)", "np.float32(1 / p.tau if p.tau else 0)"),
+    *in_plan("fa1", "scale missing", "np.float32(p.tau)", "np.float32(1)"),
+    *in_kernel(
+        "fa2", "Q K in 16 bits before the scale",
+        ("        int seen[TM];\n",
+         "        stored s;\n        for (int i = 0; i < TM; ++i)\n            for (int j = 0; j < TN; ++j) {\n"
+         "                narrow(S[i][j], &s);\n                S[i][j] = widen(s);\n            }\n"
+         "        int seen[TM];\n"),
+        ("            keys_seen_in_tile(seen, first_row",
+         "            for i in range(TM):\n                for j in range(TN):\n"
+         "                    S[i, j] = widen(narrow(S[i, j]))\n            keys_seen_in_tile(seen, first_row"),
+        (("// Line 9: m", "// Line 9: m"), ("    copies,\n", "    conversions,\n    copies,\n")),
+        (("// Line 12: O_i", "// Line 12: O_i"),
+         ("    tiles = numba_tiles(head_dim, tile)\n",
+          "    tiles = numba_tiles(head_dim, tile)\n    _, widen, narrow = conversions(dtype)\n")),
+    ),
+    *in_tiles(
+        "fa1", "powers of 2 in the place of e",
+        ("return __expf(x - ", "return exp2f(x - "),
+        ("libdevice.fast_expf(x - ", "libdevice.exp2f(x - "),
+    ),
+    *in_tiles(
+        "fa2", "O truncated to bfloat16",
+        ("*to = __float2bfloat16_rn(x);", "*to = __float2bfloat16_rz(x);"),
+        ("uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)", "uint16(bits >> 16)"),
+    ),
+    *in_kernel(
+        "fa2", "lse to base 2",
+        ("m_tile[t] + logf(l_tile[t])", "1.4426950f * (m_tile[t] + logf(l_tile[t]))"),
+        ("m_tile[t] + math.log(l_tile[t])", "float32(1.4426950) * (m_tile[t] + math.log(l_tile[t]))"),
+    ),
+    *in_kernel(
+        "fa2", "lse without the maximum",
+        ("m_tile[t] + logf(l_tile[t])", "logf(l_tile[t])"),
+        ("m_tile[t] + math.log(l_tile[t])", "math.log(l_tile[t])"),
+    ),
+    *in_kernel(
+        "fa2", "lse of a constant",
+        ("m_tile[t] + logf(l_tile[t])", "0.0f"),
+        ("m_tile[t] + math.log(l_tile[t])", "ZERO"),
+    ),
+    *in_kernel(
+        "fa2", "lse without log",
+        ("m_tile[t] + logf(l_tile[t])", "m_tile[t] + l_tile[t]"),
+        ("m_tile[t] + math.log(l_tile[t])", "m_tile[t] + l_tile[t]"),
+    ),
+)  # fmt: skip

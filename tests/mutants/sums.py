@@ -1,0 +1,96 @@
+"""The denominator l and the accumulated O: not rescaled, of too few bits, never set, of another step."""
+
+from __future__ import annotations
+
+from tests.mutants.planting import in_kernel
+
+MUTANTS = (
+    *in_kernel(
+        "fa2", "l not rescaled",
+        ("l[i] = correction * l[i] + lanes_sum<TX>(sum);", "l[i] = l[i] + lanes_sum<TX>(sum);"),
+        ("l[i] = correction * l[i] + lanes_sum(total, TX)", "l[i] = l[i] + lanes_sum(total, TX)"),
+    ),
+    *in_kernel(
+        "two-pass", "l not rescaled",
+        ("l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum<TX>(sum);", "l[i] = l[i] + lanes_sum<TX>(sum);"),
+        ("l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum(total, TX)", "l[i] = l[i] + lanes_sum(total, TX)"),
+    ),
+    *in_kernel(
+        "fa1", "l not rescaled",
+        ("l_new[i] = old_part + correction * l_here;", "l_new[i] = l_tile[tile_row(i)] + correction * l_here;"),
+        ("l_new[i] = old_part + correction * l_here", "l_new[i] = l_tile[tile_row(i)] + correction * l_here"),
+    ),
+    *in_kernel(
+        "fa2", "O not rescaled",
+        ("O_acc[i][j] *= correction;", "O_acc[i][j] *= 1.0f;"),
+        ("O_acc[i, j] *= correction", "O_acc[i, j] *= ONE"),
+    ),
+    *in_kernel(
+        "fa1", "O not rescaled",
+        ("*O_ij = weight_old[i] * *O_ij", "*O_ij = *O_ij"),
+        ("= weight_old[i] * O_ij +", "= O_ij +"),
+    ),
+    *in_kernel(
+        "fa1", "divided by the previous l",
+        ("const float inverse = l_new[i] == 0.0f ? 0.0f : 1.0f / l_new[i];",
+         "const float l_old = l_tile[tile_row(i)] == 0.0f ? l_new[i] : l_tile[tile_row(i)];\n"
+         "                const float inverse = l_old == 0.0f ? 0.0f : 1.0f / l_old;"),
+        ("inverse = ZERO if l_new[i] == ZERO else ONE / l_new[i]",
+         "l_old = l_new[i] if l_tile[tile_row(i)] == ZERO else l_tile[tile_row(i)]\n"
+         "                    inverse = ZERO if l_old == ZERO else ONE / l_old"),
+    ),
+    *in_kernel(
+        "fa2", "never divided by l",
+        ("const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];", "const float inverse = 1.0f;"),
+        ("inverse = ZERO if l[i] == ZERO else ONE / l[i]", "inverse = ONE"),
+    ),
+    *in_kernel(
+        "fa2", "a row that saw nothing is divided by 0",
+        ("const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];", "const float inverse = 1.0f / l[i];"),
+        ("inverse = ZERO if l[i] == ZERO else ONE / l[i]", "inverse = ONE / l[i]"),
+    ),
+    *in_kernel(
+        "fa2", "l summed in one thread only",
+        ("lanes_sum<TX>(sum)", "TX * sum"),
+        ("lanes_sum(total, TX)", "float32(TX) * total"),
+    ),
+    *in_kernel(
+        "fa2", "l kept in 16 bits",
+        ("l[i] = correction * l[i] + lanes_sum<TX>(sum);",
+         "l[i] = __int_as_float(__float_as_int(correction * l[i] + lanes_sum<TX>(sum)) & 0xffff0000);"),
+        ("l[i] = correction * l[i] + lanes_sum(total, TX)",
+         "l[i] = libdevice.int_as_float(\n"
+         "    libdevice.float_as_int(correction * l[i] + lanes_sum(total, TX)) & int32(-65536)\n)"),
+        (("// Line 9: m", "// Line 9: m"), ("from numba import cuda, float32, int32",
+          "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice")),
+    ),
+    *in_kernel(
+        "fa2", "O kept in 16 bits",
+        ("O_acc[i][j] *= correction;",
+         "O_acc[i][j] = __int_as_float(__float_as_int(O_acc[i][j] * correction) & 0xffff0000);"),
+        ("O_acc[i, j] *= correction",
+         "O_acc[i, j] = libdevice.int_as_float(libdevice.float_as_int(O_acc[i, j] * correction) & int32(-65536))"),
+        (("// Line 9: m", "// Line 9: m"), ("from numba import cuda, float32, int32",
+          "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice")),
+    ),
+    *in_kernel(
+        "fa1", "O not initialised",
+        ("if (start + t < rows * D) O[", "if (start + t < 0) O["),
+        ("if start + t < rows * D:", "if start + t < 0:"),
+    ),
+    *in_kernel(
+        "fa1", "l not initialised",
+        ("        l[first_stat + t] = 0.0f;\n", ""),
+        ("            l_head[first_row + t] = ZERO\n", ""),
+    ),
+    *in_kernel(
+        "fa2", "P of the first tile used for all",
+        ("P_tile[row_of(i) * LP + key_of(j)] = p;", "if (first_key == 0) P_tile[row_of(i) * LP + key_of(j)] = p;"),
+        ("P_tile[row_of(i), key_of(j)] = p", "if first_key == 0: P_tile[row_of(i), key_of(j)] = p"),
+    ),
+    *in_kernel(
+        "two-pass", "P not divided by l",
+        ("exp_below(S[i][j], m[i]) * inverse[i];", "exp_below(S[i][j], m[i]);"),
+        ("exp_below(S[i, j], m[i]) * inverse[i]", "exp_below(S[i, j], m[i])"),
+    ),
+)  # fmt: skip
