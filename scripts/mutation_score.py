@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Kill matrix: every mutant of tests/mutants against its campaign, beside what the peers' acceptance rules would say.
+
+    .venv/bin/python scripts/mutation_score.py                                     # all of them
+    .venv/bin/python scripts/mutation_score.py --mutants 'fa2-cupy~*' --jobs 4 --format json
+
+Exit status 1 where a mutant survives, 2 where the call was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import multiprocessing
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from harness.errors import UsageError  # noqa: E402
+from harness.file_replacement import replace_files, require_writable  # noqa: E402
+from harness.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E402
+from harness.progress import progress_bar  # noqa: E402
+from harness.tables import table  # noqa: E402
+from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS  # noqa: E402
+from tests.mutants.peers import RULES  # noqa: E402
+from tests.mutants.scoring import MISSED, Score, score  # noqa: E402
+
+HEADERS = ("bug", "variant", "killed by", "examples", "wall s", "CPU s", "tiles\nq x kv", *RULES)
+RIGHT = (False, False, False, True, True, True, True, *(False for _ in RULES))
+UNKNOWN = "-"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _arguments(words)
+    try:
+        if arguments.output is not None:
+            require_writable(arguments.output)
+        names = [name for name in MUTANTS if any(fnmatch.fnmatch(name, glob) for glob in arguments.mutants)]
+        if not names:
+            raise UsageError(f"no mutant is called {' or '.join(arguments.mutants)}; 'fa2-cupy~*' are some")
+        if arguments.jobs < 1 or arguments.examples < 1:
+            raise UsageError("--jobs and --examples have to be at least 1")
+    except UsageError as error:
+        print(f"mutation_score: {error}", file=sys.stderr)
+        return 2
+    scores = run(names, arguments.jobs, CampaignSettings(examples=arguments.examples))
+    text = RENDERERS[arguments.format](scores)
+    if arguments.output is None:
+        sys.stdout.write(text)
+    else:
+        replace_files({arguments.output: text.encode()})
+    return 0 if all(each.killed for each in scores) else 1
+
+
+def run(names: Sequence[str], jobs: int, how: CampaignSettings) -> list[Score]:
+    """The scores of these mutants, in the order of `names`."""
+    scores: dict[str, Score] = {}
+    context = multiprocessing.get_context("spawn")
+    with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context) as pool:
+        waiting = [pool.submit(score, name, how) for name in names]
+        for done in as_completed(waiting):
+            result = done.result()
+            scores[result.mutant] = result
+            progress.step(f"{sum(s.killed for s in scores.values())} of {len(scores)} killed, {result.mutant}")
+    return [scores[name] for name in names]
+
+
+def summary(scores: Sequence[Score]) -> str:
+    """The figures in sentences."""
+    killed = [each for each in scores if each.killed]
+    lines = [f"{len(killed)} of {len(scores)} mutants killed, of {len({s.bug for s in scores})} bugs."]
+    if killed:
+        kinds = Counter(each.killed_by for each in killed).most_common()
+        lines.append("Killed by: " + ", ".join(f"{kind} {count}" for kind, count in kinds) + ".")
+        for what, values in (
+            ("Examples", [s.examples for s in killed]),
+            ("CPU seconds", [s.cpu_seconds for s in killed]),
+            ("Wall-clock seconds", [s.seconds for s in killed]),
+        ):
+            lines.append(f"{what}: median {statistics.median(values):.3g}, largest {max(values):.3g}.")
+        large = [s for s in killed if s.tiles is not None and max(s.tiles) > 2]
+        lines.append(f"Shrunk to more than two tiles one way: {len(large)}." + _names(large))
+        for rule in RULES:
+            missed = sum(each.peers[rule] == MISSED for each in killed)
+            lines.append(f"On the very case that killed each, {rule} misses {missed}.")
+    survivors = [each for each in scores if not each.killed]
+    lines.append(f"Survivors: {len(survivors)}." + _names(survivors))
+    return "\n".join(lines)
+
+
+def _names(scores: Sequence[Score]) -> str:
+    return "" if not scores else " " + ", ".join(each.mutant for each in scores)
+
+
+def _table(scores: Sequence[Score], markdown: bool = False) -> str:
+    return table(HEADERS, [_cells(each) for each in scores], RIGHT, markdown)
+
+
+def _cells(each: Score) -> tuple[str, ...]:
+    killed_by = each.killed_by or "SURVIVES"
+    return (
+        each.bug,
+        each.variant,
+        killed_by + (" (sanitizer on)" if each.sanitized else ""),
+        str(each.examples),
+        f"{each.seconds:.1f}",
+        f"{each.cpu_seconds:.1f}",
+        UNKNOWN if each.tiles is None else "{} x {}".format(*each.tiles),
+        *(each.peers.get(rule, UNKNOWN) for rule in RULES),
+    )
+
+
+def _plain(scores: Sequence[Score]) -> str:
+    return f"{_table(scores)}\n\n{summary(scores)}\n"
+
+
+def _markdown(scores: Sequence[Score]) -> str:
+    parts = [summary(scores).replace("\n", "\n\n")]
+    for family, mutants in FAMILIES.items():
+        names = {mutant.name for mutant in mutants}
+        members = [each for each in scores if each.mutant in names]
+        if members:
+            parts += [f"## {family.capitalize()}", _table(members, markdown=True)]
+    survivors = [each for each in scores if not each.killed]
+    if survivors:
+        parts += ["## Survivors", "\n".join(f"- `{each.mutant}`: {each.reason or 'passed'}" for each in survivors)]
+    parts += ["## Not counted", "\n".join(f"- {bug}: {reason}." for bug, reason in EQUIVALENT.items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def _json(scores: Sequence[Score]) -> str:
+    return json.dumps([dataclasses.asdict(each) for each in scores], indent=1) + "\n"
+
+
+RENDERERS = {"table": _plain, "markdown": _markdown, "json": _json}
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--mutants",
+        action="append",
+        metavar="GLOB",
+        help="names, or shell patterns such as 'fa2-cupy~*' (default: all)",
+    )
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="campaigns at a time (default: %(default)s)")
+    parser.add_argument(
+        "--examples", type=int, default=DEFAULT_EXAMPLES, metavar="N", help="cases per campaign (default: %(default)s)"
+    )
+    parser.add_argument("--format", choices=tuple(RENDERERS), default="table", help="(default: %(default)s)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    arguments = parser.parse_args(words)
+    arguments.mutants = arguments.mutants or ["*"]
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

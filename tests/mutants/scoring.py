@@ -1,0 +1,122 @@
+"""One mutant's campaign: what killed it, after how much, and what the peers' rules say to the case that did."""
+
+from __future__ import annotations
+
+import functools
+import resource
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.case import Case
+from harness.errors import KernelFault
+from harness.executors.emulator import EmulatorExecutor
+from harness.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
+from harness.fuzz.worker import Machine
+from harness.oracle import attention
+from harness.planning import make_plan
+from harness.tile_choice import parse_tile, with_tile
+from harness.variant import Variant
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.patching import mutated_variant
+from tests.mutants.peers import RULES
+
+NOT_A_KERNEL = (NO_COMPILATION, NO_PLAN, ERROR)
+"""Findings that say no more than that the patch itself is no program."""
+REJECTS, MISSED, FAULT = "rejects", "missed", "fault"
+
+
+@dataclass(frozen=True)
+class Score:
+    """What became of one mutant."""
+
+    mutant: str
+    bug: str
+    variant: str
+    sanitized: bool
+    """Whether the campaign ran under the sanitizer."""
+    killed_by: str | None
+    """The kind of the first finding; None: it survived."""
+    reason: str | None
+    """The finding in full, or why there was none."""
+    examples: int
+    """How many cases it took, or how many it survived."""
+    seconds: float
+    """Start to end, compilation and shrinking included."""
+    cpu_seconds: float
+    """Of this process and its worker."""
+    tiles: tuple[int, int] | None
+    """Tiles of rows and of keys, per head, in the smallest case."""
+    peers: dict[str, str]
+    """Rule -> `REJECTS`, `MISSED`, or `FAULT` where there is no output to look at, on the case that was found first."""
+    first_case: str | None
+    """That case as JSON."""
+    smallest_case: str | None
+    """And what it was shrunk to."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was found out, as a kernel."""
+        return self.killed_by is not None
+
+
+def load(name: str) -> Variant:
+    """The mutant of that name, in whatever process this is called."""
+    return mutated_variant(MUTANTS[name])
+
+
+def score(name: str, how: CampaignSettings) -> Score:
+    """Run the mutant's campaign."""
+    mutant = MUTANTS[name]
+    began, used = time.monotonic(), _cpu_seconds()
+    machine = Machine(sanitize=mutant.sanitize)
+    result = run_campaign(name, functools.partial(load, name), machine, how)
+    seconds, cpu_seconds = time.monotonic() - began, _cpu_seconds() - used
+    failure = result.failure
+    killed_by = _killed_by(result)
+    return Score(
+        mutant=name,
+        bug=mutant.bug,
+        variant=mutant.variant,
+        sanitized=mutant.sanitize,
+        killed_by=killed_by,
+        reason=failure.first_finding.reason if failure else result.reason,
+        examples=result.examples,
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        tiles=failure.tiles if failure else None,
+        peers=peers_on(failure.first_case, load(name), machine) if failure and killed_by else {},
+        first_case=failure.first_case.to_json() if failure else None,
+        smallest_case=failure.case.to_json() if failure else None,
+    )
+
+
+def _killed_by(result: CampaignResult) -> str | None:
+    if result.failure is None or result.failure.first_finding.kind in NOT_A_KERNEL:
+        return None
+    return result.failure.first_finding.kind
+
+
+def peers_on(case: Case, variant: Variant, machine: Machine) -> dict[str, str]:
+    """What each rule says to the variant's O on this case."""
+    if case.tile is not None:
+        variant = with_tile(variant, parse_tile(case.tile))
+    inputs = case.inputs()
+    try:
+        executor = EmulatorExecutor(machine.arch, machine.step_limit, machine.threads)
+        got = executor.run(case.problem, make_plan(variant, case.problem), inputs).outputs["O"].astype(np.float64)
+    except KernelFault:
+        return dict.fromkeys(RULES, FAULT)
+    answer = attention(case.problem, inputs).O
+    with np.errstate(invalid="ignore"):
+        return {
+            name: MISSED if accepts(case.problem, inputs, got, answer) else REJECTS for name, accepts in RULES.items()
+        }
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those of its children that have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
