@@ -154,6 +154,11 @@ def build_parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
+    machine.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="emulator: races, reads of memory nobody wrote and outputs left out are findings, too, in every case",
+    )
     _add_report(fuzz)
 
     show = command("show", "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds")

@@ -51,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"mutation_score: {error}", file=sys.stderr)
         return 2
-    scores = run(names, arguments.jobs, CampaignSettings(examples=arguments.examples))
+    scores = run(names, arguments.jobs, CampaignSettings(examples=arguments.examples), arguments.scores)
     text = RENDERERS[arguments.format](scores)
     if arguments.output is None:
         sys.stdout.write(text)
@@ -60,17 +60,29 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if all(each.killed for each in scores) else 1
 
 
-def run(names: Sequence[str], jobs: int, how: CampaignSettings) -> list[Score]:
-    """The scores of these mutants, in the order of `names`."""
-    scores: dict[str, Score] = {}
+def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None) -> list[Score]:
+    """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it."""
+    scores = {} if kept is None or not kept.exists() else _kept_scores(kept)
     context = multiprocessing.get_context("spawn")
     with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context) as pool:
-        waiting = [pool.submit(score, name, how) for name in names]
+        waiting = [pool.submit(score, name, how) for name in names if name not in scores]
         for done in as_completed(waiting):
             result = done.result()
             scores[result.mutant] = result
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps(dataclasses.asdict(result)) + "\n")
             progress.step(f"{sum(s.killed for s in scores.values())} of {len(scores)} killed, {result.mutant}")
     return [scores[name] for name in names]
+
+
+def _kept_scores(path: Path) -> dict[str, Score]:
+    scores = {}
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        tiles = fields.pop("tiles")
+        scores[fields["mutant"]] = Score(tiles=None if tiles is None else (tiles[0], tiles[1]), **fields)
+    return scores
 
 
 def summary(scores: Sequence[Score]) -> str:
@@ -154,6 +166,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="campaigns at a time (default: %(default)s)")
     parser.add_argument(
         "--examples", type=int, default=DEFAULT_EXAMPLES, metavar="N", help="cases per campaign (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scores", type=Path, metavar="FILE", help="JSON lines: what is there is not run again, what is run is added"
     )
     parser.add_argument("--format", choices=tuple(RENDERERS), default="table", help="(default: %(default)s)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")

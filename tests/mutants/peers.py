@@ -6,7 +6,7 @@
 - xformers (ops/fmha/common.py, AttentionFwOpBase): per dtype, ERROR_ATOL + ERROR_RTOL |answer|.
 - Triton (tutorial 06, fused attention): |got - answer| <= 1e-2.
 
-They look at O alone. A NaN or infinity that belongs to the answer is no error here, which is more than some of them grant.
+They look at O alone. A NaN or infinity that belongs to the answer is no error here, which is more than some grant.
 """
 
 from __future__ import annotations

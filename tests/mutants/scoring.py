@@ -75,25 +75,26 @@ def score(name: str, how: CampaignSettings) -> Score:
     result = run_campaign(name, functools.partial(load, name), machine, how)
     seconds, cpu_seconds = time.monotonic() - began, _cpu_seconds() - used
     failure = result.failure
-    killed_by = _killed_by(result)
+    killer = killed_by(result)
     return Score(
         mutant=name,
         bug=mutant.bug,
         variant=mutant.variant,
         sanitized=mutant.sanitize,
-        killed_by=killed_by,
+        killed_by=killer,
         reason=failure.first_finding.reason if failure else result.reason,
         examples=result.examples,
         seconds=seconds,
         cpu_seconds=cpu_seconds,
         tiles=failure.tiles if failure else None,
-        peers=peers_on(failure.first_case, load(name), machine) if failure and killed_by else {},
+        peers=peers_on(failure.first_case, load(name), machine) if failure and killer else {},
         first_case=failure.first_case.to_json() if failure else None,
         smallest_case=failure.case.to_json() if failure else None,
     )
 
 
-def _killed_by(result: CampaignResult) -> str | None:
+def killed_by(result: CampaignResult) -> str | None:
+    """The kind of what was found first. None where nothing was, where all was refused, or where the patch is no program."""
     if result.failure is None or result.failure.first_finding.kind in NOT_A_KERNEL:
         return None
     return result.failure.first_finding.kind

@@ -1,0 +1,65 @@
+"""Campaigns that look on: a race that no answer shows is a finding, and its replay looks on as well."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from pathlib import Path
+
+import fuzzed_variants
+import pytest
+
+from harness.cli import main
+from harness.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
+from harness.fuzz.worker import Machine
+from harness.strategies import Build
+
+BUILDS = (Build("float32", 8, 16, 8),)
+SANITIZED = Machine(sanitize=True)
+# Two warps write one word and read it with no barrier between; whoever comes last, it is not negative.
+EDIT = (
+    "if (i >= N_q) return;",
+    "volatile __shared__ int last; last = threadIdx.x; if (i >= N_q + (last < 0)) return;",
+)
+RACING = functools.partial(fuzzed_variants.edited, *EDIT)
+PLUGIN = Path(__file__).parents[1] / "plugins" / "one_thread_per_row.py"
+
+
+def campaign(load: object, machine: Machine) -> CampaignResult:
+    return run_campaign("it", load, machine, CampaignSettings(examples=20, seed=1, builds=BUILDS))
+
+
+def test_a_race_behind_right_answers_is_found_by_looking_on_only():
+    assert campaign(RACING, Machine()).verdict == "pass"
+    result = campaign(RACING, SANITIZED)
+    assert result.failure is not None
+    finding = result.failure.finding
+    assert finding.kind in ("RAW race", "WAW race", "WAR race") and "shared memory" in finding.reason
+    assert result.failure.tiles == (1, 1)
+    assert replay(result.failure.case, RACING, SANITIZED).finding == finding
+    assert replay(result.failure.case, RACING).finding is None
+
+
+def test_a_right_kernel_passes_while_it_is_looked_at():
+    result = campaign(fuzzed_variants.right, SANITIZED)
+    assert (result.verdict, result.examples) == ("pass", 20)
+
+
+def test_the_replay_line_looks_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    plugin = tmp_path / "racing.py"
+    plugin.write_text(PLUGIN.read_text().replace(*EDIT))
+    command = ["fuzz", "one-thread-per-row", "--plugin", str(plugin), "--examples", "2", "--seed", "1"]
+    assert main([*command, "--sanitize", "--format", "json"]) == 1
+    (told,) = json.loads(capsys.readouterr().out)["campaigns"]
+    assert told["kind"].endswith("race")
+    words = shlex.split(told["replay"])
+    assert words[:3] == ["python", "-m", "harness"] and "--sanitize" in words
+    assert main(words[3:]) == 1
+    assert told["kind"] in capsys.readouterr().out
+    assert main([word for word in words[3:] if word != "--sanitize"]) == 0
+
+
+def test_a_gpu_cannot_look_on(capsys: pytest.CaptureFixture[str]):
+    assert main(["fuzz", "fa2-cupy", "--sanitize", "--device", "gpu"]) == 2
+    assert "fuzz --sanitize runs on the emulator" in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""Mutants of the harness itself: an oracle, a measure or a counter that is wrong must be found by its own tests."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.patching import Patch
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("harness", "variants", "tests", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class HarnessMutant:
+    """One mistake in the harness."""
+
+    bug: str
+    patches: tuple[Patch, ...]
+    """Files are relative to the root of the repository."""
+    tests: tuple[str, ...]
+    """Where it has to be found: test files, as pytest takes them."""
+
+
+HARNESS_MUTANTS = (
+    HarnessMutant(
+        "the oracle gives a NaN score no weight",
+        (
+            Patch("harness/oracle.py", "np.max(self.scores, axis=-1)", "np.fmax.reduce(self.scores, axis=-1)"),
+            Patch(
+                "harness/oracle.py",
+                "weights = np.exp(block.scores - m[..., None])",
+                "weights = np.nan_to_num(np.exp(block.scores - m[..., None]))",
+            ),
+        ),
+        ("tests/test_oracle.py",),
+    ),
+    HarnessMutant(
+        "the oracle's causal mask is aligned top-left",
+        (Patch("harness/oracle.py", "rows.stop) + (problem.kv_len - problem.q_len)", "rows.stop)"),),
+        ("tests/test_oracle.py",),
+    ),
+    HarnessMutant(
+        "a NaN in the output is not beyond its budget",
+        (
+            Patch(
+                "harness/measure/accuracy.py",
+                "wrong = ~same & ~(error <= allowed)",
+                "wrong = ~same & (error > allowed)",
+            ),
+        ),
+        ("tests/measure/test_accuracy.py",),
+    ),
+    HarnessMutant(
+        "the budget is ten times as wide",
+        (Patch("harness/measure/error_budget.py", "return Budget(O, lse,", "return Budget(10 * O, 10 * lse,"),),
+        ("tests/measure/test_error_budget.py",),
+    ),
+    HarnessMutant(
+        "the counter misses what is read again",
+        (
+            Patch(
+                "harness/emulator/memory/translation.py",
+                "store64(entry + 16, load64(entry + 16) + sectors)",
+                "store64(entry + 16, max(load64(entry + 16), sectors))",
+            ),
+        ),
+        ("tests/emulator/test_counts.py",),
+    ),
+    HarnessMutant(
+        "the counter counts a sector once for each lane",
+        (Patch("harness/emulator/memory/sectors.py", "return count\n", "return count + 1\n"),),
+        ("tests/emulator/test_counts.py",),
+    ),
+)
+
+
+def failing_tests(mutant: HarnessMutant) -> list[str]:
+    """Names of the tests that fail with the mistake planted in a copy; none: it survives.
+
+    Raises `RuntimeError` where pytest could not even run them.
+    """
+    with tempfile.TemporaryDirectory(prefix="attention-sandbox-mutant-") as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, copy / name)
+        for patch in mutant.patches:
+            target = copy / patch.file
+            target.write_text(patch.apply(target.read_text()))
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", *mutant.tests]
+        ran = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    if ran.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-800:]}{ran.stderr[-800:]}")
+    return list(dict.fromkeys(re.findall(r"^FAILED \S+::(\w+)", ran.stdout, re.MULTILINE)))

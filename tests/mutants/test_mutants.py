@@ -1,0 +1,99 @@
+"""The mutants are what they say, and the fuzzer kills one of each family; scripts/mutation_score.py runs them all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from harness.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.strategies import Build
+from tests.fuzzed_variants import edited, refuses
+from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS
+from tests.mutants.harness_mutants import HARNESS_MUTANTS, ROOT, failing_tests
+from tests.mutants.patching import VARIANTS, Patch, mutated_variant, patched_files
+from tests.mutants.scoring import NOT_A_KERNEL, killed_by, score
+
+QUICK = CampaignSettings(seed=0, shrink_seconds=0.0)
+
+
+def test_names_are_unique_and_every_bug_is_planted_in_both_backends():
+    mutants = [mutant for family in FAMILIES.values() for mutant in family]
+    assert len(MUTANTS) == len(mutants) >= 40
+    planted = {(m.bug, m.folder, m.backend) for m in mutants}
+    for bug, folder, _ in planted:
+        assert {(bug, folder, "cupy"), (bug, folder, "numba")} <= planted
+    assert all(reason for reason in EQUIVALENT.values())
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_patch_applies_and_changes_what_its_variant_has(name: str):
+    mutant = MUTANTS[name]
+    texts = patched_files(mutant)
+    changed = {path for path, text in texts.items() if text != (VARIANTS / path).read_text()}
+    assert changed == {patch.file for patch in mutant.patches}
+    for path in changed:
+        if path.endswith(".py"):
+            compile(texts[path], path, "exec")
+    assert mutated_variant(mutant).name == name
+
+
+def test_a_patch_whose_text_has_moved_on_says_so():
+    with pytest.raises(ValueError, match=r"fa2/kernel\.cu has 'b' 0 times, not once: renew this patch"):
+        Patch("fa2/kernel.cu", "b", "c").apply("a")
+    with pytest.raises(ValueError, match="2 times"):
+        Patch("fa2/kernel.cu", "a", "c").apply("a a")
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("fa2-cupy~m-not-carried-across-tiles", {"wrong answer", "wrong lse"}),
+        ("fa1-cupy~l-not-rescaled", {"wrong answer"}),
+        ("fa2-cupy~padding-not-masked", {"wrong answer", "wrong lse"}),
+        ("three-pass-cupy~grouped-heads-by-tiling-instead-of-repetition", {"wrong answer"}),
+        ("fa2-numba~lse-to-base-2", {"wrong lse"}),
+        ("fa1-cupy~no-barrier-before-o-is-stored", {"RAW race", "WAR race"}),
+        ("fa1-cupy~final-rounding-not-launched", {"wrong answer"}),
+    ],
+)
+def test_one_of_each_family_is_killed(name: str, kinds: set[str]):
+    found = score(name, QUICK)
+    assert found.killed_by in kinds
+    assert found.examples <= 200 and found.first_case is not None and found.cpu_seconds > 0
+
+
+def test_what_was_refused_or_is_no_program_is_not_killed():
+    builds = (Build("float32", 8, 16, 8),)
+    refused = run_campaign("refuses", _refuses, how=dataclasses.replace(QUICK, examples=5, builds=builds))
+    assert refused.verdict == "error" and killed_by(refused) is None
+    broken = run_campaign("broken", _broken, how=dataclasses.replace(QUICK, examples=5, builds=builds))
+    assert broken.failure is not None and broken.failure.first_finding.kind in NOT_A_KERNEL
+    assert killed_by(broken) is None
+
+
+def test_what_survives_is_not_killed():
+    passed = CampaignResult("it", "pass", None, None, 200, 0, (), 1.0, 0.0, 0, None, None)
+    assert killed_by(passed) is None
+
+
+@pytest.mark.parametrize("mutant", HARNESS_MUTANTS, ids=lambda mutant: mutant.bug.replace(" ", "-"))
+def test_patches_of_the_harness_apply(mutant):
+    for patch in mutant.patches:
+        text = (ROOT / patch.file).read_text()
+        assert patch.apply(text) != text
+    assert all((ROOT / test).exists() for test in mutant.tests)
+
+
+def test_a_wrong_oracle_is_found_by_its_own_tests():
+    wrong = next(m for m in HARNESS_MUTANTS if m.bug == "the oracle's causal mask is aligned top-left")
+    assert "test_rows_that_see_nothing_are_0_and_minus_infinity" in failing_tests(wrong)
+    assert failing_tests(dataclasses.replace(wrong, patches=())) == []
+
+
+def _refuses():
+    return refuses("all")
+
+
+def _broken():
+    return edited("float s = 0.0f;", "float s = nothing;")

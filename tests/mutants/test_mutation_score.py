@@ -1,0 +1,68 @@
+"""The script around the campaigns: what it prints, what it keeps, how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.mutants.scoring import FAULT, MISSED, REJECTS, Score
+
+PATH = Path(__file__).resolve().parents[2] / "scripts" / "mutation_score.py"
+KILLED = Score(
+    mutant="fa2-cupy~lse-to-base-2", bug="lse to base 2", variant="fa2-cupy", sanitized=False, killed_by="wrong lse",
+    reason="lse[0, 0, 0] is off", examples=3, seconds=4.0, cpu_seconds=2.0, tiles=(1, 3),
+    peers={"allclose": MISSED, "flash-attention": MISSED, "xformers": REJECTS, "triton": FAULT},
+    first_case="{}", smallest_case="{}",
+)  # fmt: skip
+SURVIVOR = dataclasses.replace(
+    KILLED, mutant="fa2-numba~lse-to-base-2", variant="fa2-numba", killed_by=None, reason=None, examples=200, tiles=None,
+    peers={}, first_case=None, smallest_case=None,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutation_score", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_survivors_are_named_in_every_format(script: ModuleType):
+    for format in ("table", "markdown"):
+        text = script.RENDERERS[format]([KILLED, SURVIVOR])
+        assert "1 of 2 mutants killed, of 1 bugs" in text and "SURVIVES" in text
+        assert "Survivors: 1. fa2-numba~lse-to-base-2" in text
+        assert "Shrunk to more than two tiles one way: 1. fa2-cupy~lse-to-base-2" in text
+        assert "allclose misses 1 " in text and "xformers misses 0 " in text and "triton misses 0 " in text
+    first, second = json.loads(script.RENDERERS["json"]([KILLED, SURVIVOR]))
+    assert (first["killed_by"], second["killed_by"]) == ("wrong lse", None)
+
+
+def test_what_was_kept_is_not_run_again(script: ModuleType, tmp_path: Path, monkeypatch, capsys):
+    kept = tmp_path / "scores.jsonl"
+    kept.write_text("".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in (KILLED, SURVIVOR)))
+    monkeypatch.setattr(script, "score", None)  # whatever ran would fail
+    arguments = ["--mutants", KILLED.mutant, "--scores", str(kept), "--format", "json"]
+    assert script.main(arguments) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["killed_by"] == "wrong lse" and told["tiles"] == [1, 3]
+    assert script.main([*arguments, "--mutants", SURVIVOR.mutant]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mutants", "fa9*"], "no mutant is called fa9*"),
+        (["--jobs", "0"], "--jobs and --examples have to be at least 1"),
+        (["--output", "/nowhere/at/all.md"], "/nowhere"),
+    ],
+)
+def test_a_wrong_call_says_how_to_mend_it(script: ModuleType, arguments: list[str], message: str, capsys):
+    assert script.main(arguments) == 2
+    assert message in capsys.readouterr().err
