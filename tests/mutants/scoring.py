@@ -94,7 +94,7 @@ def score(name: str, how: CampaignSettings) -> Score:
 
 
 def killed_by(result: CampaignResult) -> str | None:
-    """The kind of what was found first. None where nothing was, where all was refused, or where the patch is no program."""
+    """The kind of what was found first; None where nothing was, all was refused, or the patch is no program."""
     if result.failure is None or result.failure.first_finding.kind in NOT_A_KERNEL:
         return None
     return result.failure.first_finding.kind
