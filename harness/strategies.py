@@ -115,7 +115,7 @@ def edits(problem: Problem, most: int = 3) -> st.SearchStrategy[tuple[Edit, ...]
 
 
 def cases(
-    builds: Sequence[Build] = BUILDS, most_tiles: int = MOST_TILES, checks: Sequence[str] = (), check_share: int = 6
+    builds: Sequence[Build] = BUILDS, most_tiles: int = MOST_TILES, checks: Sequence[str] = (), check_share: int = 4
 ) -> st.SearchStrategy[Case]:
     """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
     return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
@@ -204,7 +204,5 @@ def _problems_of(build: Build, most_tiles: int) -> st.SearchStrategy[Problem]:
 def _cases(draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, checks: tuple[str, ...], share: int) -> Case:
     build = draw(_sampled(builds))
     problem = draw(_problems_of(build, most_tiles))
-    check = None
-    if checks and draw(_index_below(share)) == share - 1:
-        check = draw(_sampled(checks))
+    check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
     return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), build.tile, check)

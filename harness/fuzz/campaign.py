@@ -148,6 +148,7 @@ def run_campaign(
         campaign = _Campaign(name, worker, how, progress)
         try:
             worker.start()
+            campaign.began = time.monotonic()
             with contextlib.suppress(_Over):
                 campaign.search()
             return campaign.conclude()
@@ -265,9 +266,10 @@ class _Campaign:
             verbosity=Verbosity.quiet,
         )
 
-        # The database knows an example by this function's source: it must not depend on the round.
-        @seed(hash((self.how.seed, number)))
+        # The database knows an example by this function's source, whatever the round. `seed` takes the database away, so
+        # the settings come after it.
         @how
+        @seed(hash((self.how.seed, number)))
         @given(case=cases(builds, self.how.most_tiles, self.how.checks))
         def hold(case: Case) -> None:
             self._hold(case)

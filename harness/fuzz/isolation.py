@@ -30,6 +30,8 @@ PATIENCE = 20.0
 """How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
 LOOK_SECONDS = 0.25
 """How often a worker's processor time is looked at."""
+CRASH_BEGINS = "Fatal Python error: "
+"""How faulthandler begins, before it lists where each thread was."""
 LAST_WORDS = 400
 """Characters of what a dying process wrote."""
 
@@ -154,10 +156,14 @@ class Worker:
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 how = f"signal {signal.Signals(-code).name}"
-        words = (
-            " ".join(self._log.read_text(errors="backslashreplace")[-LAST_WORDS:].split()) if self._log.exists() else ""
-        )
+        words = self._last_words()
         return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
+
+    def _last_words(self) -> str:
+        """What a crash left in the log: where it happened, or the end of whatever was written."""
+        text = self._log.read_text(errors="backslashreplace") if self._log.exists() else ""
+        _, crash, place = text.rpartition(CRASH_BEGINS)
+        return " ".join((crash + place[:LAST_WORDS] if crash else text[-LAST_WORDS:]).split())
 
 
 def processor_seconds(pid: int) -> float:

@@ -57,7 +57,7 @@ def _relation(
     if np.isneginf(e).all() or (e == 0).all():
         return "rows that see no key are not empty" if problem.causal else "something where nothing should be"
     usable = np.isfinite(e) & (e != 0)
-    if usable.sum() < max(2, LEAST_ALIKE * len(g)):
+    if usable.sum() < max(1, LEAST_ALIKE * len(g)):
         return None
     if output == "lse":
         difference = _one_number(g[usable] - e[usable])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, cycle, islice, repeat
 
 from harness.strategies import Build
 
@@ -26,7 +26,8 @@ class Round:
     until: int
     """How many examples there are to be when it ends."""
     builds: tuple[Build, ...]
-    """What it draws from."""
+    """What it draws from: the known ones, over and over, as many as there will be in the end. So what was drawn in one
+    round means the same in another, and a past failure is found again whatever the round."""
 
 
 def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
@@ -34,6 +35,7 @@ def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
     first = FIRST_EXAMPLES if examples is None else min(examples, FIRST_EXAMPLES)
     sizes = chain((round(share * first) for share in FIRST_SHARES), repeat(LATER_EXAMPLES))
     for number, end in enumerate(accumulate(sizes), start=1):
-        yield Round(end if examples is None else min(end, examples), tuple(builds[:number]))
+        known = islice(cycle(builds[:number]), len(builds))
+        yield Round(end if examples is None else min(end, examples), tuple(known))
         if examples is not None and end >= examples:
             return

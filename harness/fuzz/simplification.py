@@ -130,6 +130,7 @@ def _fewer_heads(case: Case) -> Iterator[Case]:
     p = case.problem
     for heads, kv_heads in ((1, 1), (2, 2), (2, 1), (p.heads, p.heads), (p.kv_heads_count, p.kv_heads_count), (4, 2)):
         yield _changed(case, heads=heads, kv_heads=kv_heads)
+        yield _changed(case, heads=heads, kv_heads=kv_heads, batch=2)  # where heads and batch stand for each other
     for batch in (1, 2):
         yield _changed(case, batch=batch)
 

@@ -64,7 +64,9 @@ def batch_invariance(trial: Trial) -> str | None:
         {n: np.ascontiguousarray(a[last:]) for n, a in trial.inputs.items()},
     )
     for name, together in trial.outputs.items():
-        if reason := _other_bits(name, together[last:], alone[name], f"batch entry {last} on its own"):
+        as_alone = together.copy()
+        as_alone[last:] = alone[name]
+        if reason := _other_bits(name, together, as_alone, f"batch entry {last} on its own"):
             return reason
     return None
 

@@ -74,6 +74,17 @@ class SummationTree:
         """The first of the terms below each node."""
         return self.fold(lambda term: term, min)
 
+    def meeting_size(self, one: int, other: int) -> int:
+        """Terms below the lowest node that has both these terms below it."""
+        assert one != other
+        nodes = {one, other}
+        for sum, members in enumerate(self.sums, self.terms):
+            if nodes.intersection(members):
+                nodes = nodes.difference(members) | {sum}
+                if len(nodes) == 1:
+                    return self.sizes[sum]
+        raise AssertionError("every two terms meet at the root at the latest")
+
     @property
     def depth(self) -> int:
         """The most roundings that a term goes through.

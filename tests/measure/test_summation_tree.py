@@ -27,6 +27,12 @@ def test_what_it_says_of_itself():
     assert tree_of(0).depth == 0
 
 
+def test_where_two_terms_meet():
+    tree = tree_of((((0, 2), (1, 3)), (4, 5, 6)))
+    assert [tree.meeting_size(0, other) for other in range(1, 7)] == [4, 2, 4, 7, 7, 7]
+    assert tree.meeting_size(6, 4) == 3
+
+
 def test_thousands_of_terms_one_after_the_other():
     tree = SummationTree.of(5000, [(0, 1), *((5000 + s, s + 2) for s in range(4998))])
     assert tree.depth == 4999

@@ -31,7 +31,7 @@ extern "C" __global__ void one_thread_per_row(
         for (int c = 0; c < d; ++c) o[c] = alpha * o[c] + p * v[j * d + c];
         m = m_new;
     }
-    for (int c = 0; c < d; ++c) o[c] = l > 0.0f ? o[c] / l : 0.0f;
+    for (int c = 0; c < d; ++c) o[c] = l == 0.0f ? 0.0f : o[c] / l;
     lse[(long long)head * N_q + i] = m + logf(l);
 }
 """

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from harness.fuzz.rounds import rounds
+from harness.strategies import BUILDS
+
+
+@pytest.mark.parametrize("examples", [1, 2, 7, 50, 199, 200, 201, 1000, 20_000])
+def test_rounds_end_at_the_number_of_examples(examples: int):
+    ends = [part.until for part in rounds(BUILDS, examples)]
+    assert ends[-1] == examples
+    assert ends == sorted(ends)
+    assert all(part.builds for part in rounds(BUILDS, examples))
+
+
+def test_each_round_knows_one_more_build_until_all_are_known():
+    known = [part.builds for part in islice(rounds(BUILDS, None), 15)]
+    assert [len(set(builds)) for builds in known] == [min(n, len(BUILDS)) for n in range(1, 16)]
+    assert known[-1] == BUILDS
+    for builds in known:
+        # What is drawn by its place is the same build in every round that knows it.
+        assert len(builds) == len(BUILDS)
+        assert builds[: len(set(builds))] == BUILDS[: len(set(builds))]
+
+
+def test_the_first_build_has_the_largest_share_of_a_usual_campaign():
+    assert [part.until for part in rounds(BUILDS, 200)] == [80, 120, 160, 200]
+    assert [part.until for part in rounds(BUILDS, 50)] == [20, 30, 40, 50]

@@ -1,0 +1,80 @@
+"""Variants for campaigns, made by functions that worker processes can call: one right kernel, and many wrong ones."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+
+import cupy
+import numpy as np
+
+from harness.problem import Problem
+from harness.variant import Buffer, Launch, Plan, Variant
+
+
+@functools.cache
+def _plugin() -> ModuleType:
+    path = Path(__file__).parent / "plugins" / "one_thread_per_row.py"
+    spec = importlib.util.spec_from_file_location("one_thread_per_row", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def right() -> Variant:
+    plugin = _plugin()
+    return Variant(name="right", plan=plugin.plan, supports=plugin.supports)
+
+
+def edited(old: str, new: str) -> Variant:
+    """The right kernel with one piece of its text replaced."""
+    assert old in _plugin().CODE
+    kernel = cupy.RawKernel(_plugin().CODE.replace(old, new), "one_thread_per_row")
+
+    def plan(problem: Problem) -> Plan:
+        sizes = (problem.q_len, problem.kv_len, problem.head_dim, problem.group)
+        scalars = (*map(np.int32, sizes), np.float32(problem.tau), np.int32(problem.causal))
+        grid = (-(-problem.q_len // 64), problem.batch * problem.heads)
+        launch = Launch(kernel, grid, (64,), ("Q", "K", "V", "O", "lse", *scalars))
+        return Plan((launch,), (Buffer("lse", problem.lse_shape, "float32"),))
+
+    return Variant(name="edited", plan=plan, supports=_plugin().supports)
+
+
+def long_keys_do(what: str) -> Variant:
+    """Right for up to 40 keys; beyond, planning does something to its process."""
+
+    def plan(problem: Problem) -> Plan:
+        if problem.kv_len > 40:
+            if what == "exit":
+                os._exit(7)
+            if what == "segfault":
+                ctypes.string_at(0)
+            if what == "sleep":
+                time.sleep(600)
+            raise RuntimeError(what)
+        return _plugin().plan(problem)
+
+    return Variant(name="long-keys", plan=plan, supports=_plugin().supports)
+
+
+def refuses(what: str) -> Variant:
+    def supports(problem: Problem) -> str | None:
+        if what == "all":
+            return "it takes nothing"
+        return "tails are out of reach" if problem.kv_len % 32 else _plugin().supports(problem)
+
+    return Variant(name="refuses", plan=_plugin().plan, supports=supports)
+
+
+def unloadable() -> Variant:
+    raise RuntimeError("there is no such variant here")
+
+
+def dies_while_loading() -> Variant:
+    os._exit(3)

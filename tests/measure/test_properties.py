@@ -1,0 +1,108 @@
+"""Each property holds for a right kernel and fails for one that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from attention_model import online_softmax
+
+from harness.inputs import REGIMES, draw_inputs
+from harness.measure.properties import PROPERTIES, Trial
+from harness.problem import Problem
+from harness.variant import Numerics
+
+Kernel = Callable[[Problem, dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+PROBLEMS = (
+    Problem(batch=2, heads=2, kv_heads=1, q_len=5, kv_len=20, head_dim=8),
+    Problem(batch=2, heads=2, q_len=7, kv_len=4, head_dim=5, causal=True),
+    Problem(batch=2, heads=1, q_len=3, kv_len=17, head_dim=8, dtype="bfloat16", scale=-0.25),
+    Problem(batch=2, heads=1, q_len=3, kv_len=17, head_dim=8, dtype="float16"),
+)
+
+
+def held(name: str, kernel: Kernel, problem: Problem, inputs: dict[str, np.ndarray]) -> str | None:
+    trial = Trial(problem, inputs, kernel(problem, inputs), kernel, Numerics())
+    return PROPERTIES[name].violation(trial)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_right_kernel_has_every_property(name: str, problem: Problem):
+    for regime in REGIMES:
+        assert held(name, online_softmax, problem, draw_inputs(problem, regime, 1)) is None, regime
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+@pytest.mark.parametrize("array", ["Q", "K", "V"])
+def test_a_nan_in_the_inputs_is_no_violation(name: str, array: str):
+    for problem in PROBLEMS:
+        inputs = draw_inputs(problem, "normal", 2)
+        inputs[array][0, 0, 0, 0] = np.nan
+        assert held(name, online_softmax, problem, inputs) is None
+
+
+def counting() -> Kernel:
+    calls = [0]
+
+    def kernel(problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = online_softmax(problem, inputs)
+        calls[0] += 1
+        outputs["O"][-1, -1, -1, -1] = calls[0]
+        return outputs
+
+    return kernel
+
+
+def minds_its_batch(problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    outputs = online_softmax(problem, inputs)
+    if problem.batch > 1:
+        outputs["lse"][-1] = np.nextafter(outputs["lse"][-1], np.float32(np.inf))
+    return outputs
+
+
+def favours_the_first_key(problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    outputs = online_softmax(problem, inputs)
+    return {**outputs, "O": (0.9 * outputs["O"] + 0.1 * inputs["V"].repeat(problem.group, 1)[:, :, :1]).astype("f4")}
+
+
+def no_maximum_below_zero(problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    outputs = online_softmax(problem, inputs)
+    return {**outputs, "lse": np.maximum(outputs["lse"], 0)}
+
+
+def squares_values(problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    outputs = online_softmax(problem, inputs)
+    return {**outputs, "O": outputs["O"] * np.abs(outputs["O"])}
+
+
+def never_divides(problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    outputs = online_softmax(problem, inputs)
+    return {**outputs, "O": outputs["O"] * problem.kv_len}
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("determinism", counting()),
+        ("batch-invariance", minds_its_batch),
+        ("key-order", favours_the_first_key),
+        ("score-shift", no_maximum_below_zero),
+        ("value-sum", squares_values),
+        ("convex-hull", never_divides),
+    ],
+)
+def test_a_kernel_that_breaks_a_property_is_told_where(name: str, kernel: Kernel):
+    problem = PROBLEMS[0]
+    reason = held(name, kernel, problem, draw_inputs(problem, "normal", 3))
+    assert reason is not None
+    assert "the first at batch" in reason and "\n" not in reason
+
+
+def test_what_a_property_says_nothing_about_is_left_alone():
+    causal = Problem(heads=1, q_len=4, kv_len=4, head_dim=4, causal=True)
+    alone = Problem(batch=1, heads=1, q_len=4, kv_len=4, head_dim=4)
+    assert held("key-order", favours_the_first_key, causal, draw_inputs(causal, "normal", 1)) is None
+    assert held("batch-invariance", minds_its_batch, alone, draw_inputs(alone, "normal", 1)) is None
