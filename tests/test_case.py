@@ -55,7 +55,15 @@ def test_an_edit_outside_of_its_array_is_told(edit: Edit, message: str):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"q_len": 3, "colour": 1}', '{"edits": [["K", 0]]}', '{"edits": [["K", 0, 0, 0, 0, "x"]]}', '{"seed": "a"}'],
+    [
+        "",
+        "[]",
+        "{",
+        '{"q_len": 3, "colour": 1}',
+        '{"edits": [["K", 0]]}',
+        '{"edits": [["K", 0, 0, 0, 0, "x"]]}',
+        '{"seed": "a"}',
+    ],
 )
 def test_what_is_no_case_is_told_in_one_line(text: str):
     with pytest.raises(UsageError) as told:

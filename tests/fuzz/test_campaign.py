@@ -43,7 +43,11 @@ def test_a_right_kernel_passes_and_all_examples_are_run():
     [
         ("c < d; ++c) o[c] = l", "c < d - (d % 8 > 0); ++c) o[c] = l", {"head_dim": 5}),
         ("j < keys", "j < keys - (keys > 8)", {"kv_len": 9, "q_len": 1, "heads": 1}),
-        ("head / group", "head % (gridDim.y / group)", {"batch": 2, "heads": 2, "kv_heads": 1, "q_len": 1, "kv_len": 1}),
+        (
+            "head / group",
+            "head % (gridDim.y / group)",
+            {"batch": 2, "heads": 2, "kv_heads": 1, "q_len": 1, "kv_len": 1},
+        ),
         ("i + N_k - N_q + 1", "min(i + 1, N_k)", {"causal": True, "q_len": 1, "kv_len": 2}),
         ("l = alpha * l + p", "l = l + p", {"kv_len": 2, "q_len": 1}),
     ],

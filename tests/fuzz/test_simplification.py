@@ -41,7 +41,10 @@ LARGE = Case(
             lambda c: c.problem.group > 1 and c.problem.kv_heads_count > 1,
             Case(Problem(heads=4, kv_heads=2, q_len=1, kv_len=1, head_dim=16)),
         ),
-        (lambda c: c.problem.dtype == "float16", Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=24, dtype="float16"))),
+        (
+            lambda c: c.problem.dtype == "float16",
+            Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=24, dtype="float16")),
+        ),
         (lambda c: c.regime == "hot", Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16), "hot")),
         (
             lambda c: c.problem.causal and c.problem.q_len > c.problem.kv_len,
