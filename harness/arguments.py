@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+from harness.effort import Effort
 from harness.errors import UsageError
 from harness.gpus import GPUS
 from harness.inputs import REGIMES
@@ -48,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_tile(compare)
     _add_plugins(compare)
     _add_device(compare)
+    _add_sanitizer(compare)
     _add_report(compare)
 
     run = command("run", "run one variant on your own arrays")
@@ -94,12 +96,47 @@ def build_parser() -> argparse.ArgumentParser:
     counting = traffic.add_argument_group("device")
     counting.add_argument(
         "--device",
-        choices=("auto", "emulator"),
+        choices=("auto", "gpu", "emulator"),
         default="auto",
-        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any",
+        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
+        "beside them what that GPU's own counters say, through Nsight Compute",
     )
     _add_emulator(counting)
+    _add_caches(traffic)
     _add_report(traffic)
+
+    bench = command("bench", "honest timing on a GPU, beside PyTorch's own attention where it is installed")
+    _add_problem(bench)
+    _add_drawing(bench)
+    _add_selection(bench)
+    _add_plugins(bench)
+    _add_tile(bench)
+    _add_effort(bench)
+    sweep = bench.add_argument_group("sweep")
+    sweep.add_argument(
+        "--sweep", metavar="FIELD=VALUES", help="times against one field of the problem: seq_len=256..16384 (doubling)"
+    )
+    sweep.add_argument(
+        "--plot", type=Path, metavar="FILE.png|.svg", help="draw time, bytes and intensity side by side to this file"
+    )
+    bench.add_argument("--no-libraries", action="store_true", help="leave PyTorch's attention out")
+    _add_report(bench)
+
+    tune = command("tune", "try every tile size that a variant declares, and keep the fastest for this GPU")
+    tune.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    _add_problem(tune)
+    _add_drawing(tune)
+    _add_plugins(tune)
+    device = tune.add_argument_group("device")
+    device.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="gpu: by time; emulator: by counted bytes, which says less; auto: the GPU if there is one",
+    )
+    _add_emulator(device)
+    _add_effort(tune, seed=False)
+    _add_report(tune)
 
     fuzz = command("fuzz", "search for a problem that breaks a variant, shrink it, print a line that replays it")
     fuzz.add_argument(
@@ -119,12 +156,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_report(fuzz)
 
-    show = command("show", "a variant's source or PTX, registers, spills, shared memory")
+    show = command("show", "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds")
     show.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     show.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
     _add_problem(show)
     _add_tile(show)
     _add_plugins(show)
+    _add_order(show)
+    _add_report(show)
     return parser
 
 
@@ -227,6 +266,60 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     _add_emulator(group)
 
 
+def _add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
+    default = Effort()
+    group = parser.add_argument_group("timing")
+    if seed:
+        group.add_argument(
+            "--seed", type=int, default=0, metavar="S", help="of inputs and order (default: %(default)s)"
+        )
+    group.add_argument(
+        "--noise",
+        type=float,
+        default=100 * default.noise,
+        metavar="PERCENT",
+        help="run until half the 95 %% interval of each median is below this (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seconds",
+        type=float,
+        default=default.most_seconds,
+        metavar="S",
+        help="cold runs of one contender take at most so long (default: %(default)s)",
+    )
+    group.add_argument(
+        "--sustained",
+        type=float,
+        default=default.sustained_seconds,
+        metavar="S",
+        help="then runs back to back for at least so long; 0 leaves them out (default: %(default)s)",
+    )
+
+
+def effort_of(arguments: argparse.Namespace) -> Effort:
+    """How long to measure. Raises `UsageError` for what cannot be."""
+    for option, least in (("noise", 0.0), ("seconds", 0.0), ("sustained", 0.0)):
+        value = getattr(arguments, option)
+        if not (least <= value < float("inf")):
+            raise UsageError(f"--{option} is {value:g}; it has to be a number of at least {least:g}")
+    return Effort(
+        noise=arguments.noise / 100,
+        most_seconds=arguments.seconds,
+        sustained_seconds=arguments.sustained,
+        seed=arguments.seed,
+    )
+
+
+def _add_sanitizer(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sanitizer")
+    group.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="look for races, reads of memory that nobody wrote, outputs not written and answers that depend on the "
+        "schedule; a finding fails the variant. On a GPU: by compute-sanitizer, where it is installed",
+    )
+
+
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sweep")
     group.add_argument(
@@ -251,9 +344,39 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.png|.svg",
         help="draw each variant's arithmetic intensity under a GPU's roof",
     )
+
+
+def _add_caches(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("GPU")
     group.add_argument(
-        "--gpu", default="h200", metavar="NAME", help=f"whose roof: {', '.join(GPUS)} (default: %(default)s)"
+        "--gpu",
+        metavar="NAME",
+        help=f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)",
     )
+    group.add_argument("--l2-bytes", type=int, metavar="N", help="another size of its L2")
+    group.add_argument(
+        "--cache-control",
+        choices=("all", "none"),
+        help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
+        "launch of a plan (default: none, but all beside a GPU's own counters)",
+    )
+
+
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("order of addition")
+    group.add_argument(
+        "--order",
+        action="store_true",
+        help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
+    )
+    _add_selection(group)
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="where --order runs the variants; auto: the GPU if there is one, else the emulator",
+    )
+    _add_emulator(group)
 
 
 def _add_emulator(group: argparse._ActionsContainer) -> None:

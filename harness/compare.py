@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
 from typing import Any
-
-import numpy as np
 
 from harness.errors import KernelFault, SandboxError, UnsupportedProblem
 from harness.exception_place import where_and_what
-from harness.executors import Device, Execution, Executor
+from harness.executors import Device, Execution, Executor, Sanitizer
+from harness.finding import Finding
 from harness.inputs import draw_inputs
+from harness.intervals import Interval, ranks
 from harness.measure.accuracy import Accuracy, measure_accuracy
-from harness.measure.error_budget import Budget, error_budget
-from harness.oracle import Reference, attention
 from harness.outcome import Comparison, Row
 from harness.planning import claimed_traffic, make_plan
 from harness.preparation import Preparation
 from harness.problem import Problem
+from harness.question import Question
 from harness.tile_choice import tile_of
-from harness.variant import Numerics, Plan, Variant, tile_text
+from harness.variant import Plan, Traffic, Variant, tile_text
 
 COUNT_MODES = ("auto", "always", "never")
 LARGEST_COUNTED_FLOPS = 2e9
@@ -33,30 +32,6 @@ Step = Callable[[str], None]
 
 def _ignore(step: str) -> None:
     pass
-
-
-@dataclass(frozen=True)
-class Question:
-    """A problem with its inputs and the answer, worked out once for all variants."""
-
-    problem: Problem
-    """What is to be computed."""
-    inputs: Mapping[str, np.ndarray]
-    """Q, K and V."""
-    reference: Reference
-    """The oracle's answer."""
-    _budgets: dict[Numerics, Budget] = field(default_factory=dict, repr=False, compare=False)
-
-    @classmethod
-    def pose(cls, problem: Problem, inputs: Mapping[str, np.ndarray]) -> Question:
-        """Ask the oracle. Takes time with the square of the length."""
-        return cls(problem, inputs, attention(problem, inputs))
-
-    def budget(self, numerics: Numerics) -> Budget:
-        """How far off an answer may be that rounds where `numerics` says. Worked out once for all that agree on it."""
-        if numerics not in self._budgets:
-            self._budgets[numerics] = error_budget(self.problem, self.inputs, self.reference, numerics)
-        return self._budgets[numerics]
 
 
 def counts_beside(mode: str, problem: Problem, device: Device) -> bool:
@@ -84,14 +59,15 @@ def compare(
     seed: int = 0,
     counter: Executor | None = None,
     tile: str | None = None,
+    sanitizer: Sanitizer | None = None,
     lost: Iterable[Row] = (),
     step: Step = _ignore,
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
-    `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. `lost` are
-    rows of variants that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still
-    come. Raises `UsageError` for a bad regime or seed.
+    `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. What
+    `sanitizer` finds fails a variant. `lost` are rows of variants that could not even be loaded. Whatever goes wrong in
+    a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
@@ -101,7 +77,7 @@ def compare(
         for variant in variants:
             step(variant.name)
             preparation.wait(variant)
-            rows.append(judge(variant, question, executor, counter)[0])
+            rows.append(judge(variant, question, executor, counter, sanitizer)[0])
     return Comparison(
         problem=problem,
         regime=regime,
@@ -109,6 +85,7 @@ def compare(
         device=executor.device,
         counted_on=where_counted(executor, counter),
         tile=tile,
+        sanitized_by=None if sanitizer is None else sanitizer.name,
         rows=rank([*rows, *lost], executor.device),
     )
 
@@ -126,7 +103,11 @@ def lost_row(name: str, reason: str, problem: Problem) -> Row:
 
 
 def judge(
-    variant: Variant, question: Question, executor: Executor, counter: Executor | None = None
+    variant: Variant,
+    question: Question,
+    executor: Executor,
+    counter: Executor | None = None,
+    sanitizer: Sanitizer | None = None,
 ) -> tuple[Row, Execution | None]:
     """One variant's row, not ranked yet, and what its run left behind (None where it did not get that far)."""
     problem = question.problem
@@ -145,17 +126,23 @@ def judge(
             row = dataclasses.replace(row, tile=tile_text(tile))
         execution = executor.run(problem, plan, question.inputs)
         accuracy = measure_accuracy(execution.outputs, question.reference, question.budget(variant.numerics))
-        row = dataclasses.replace(row, time_ms=execution.time_ms, **_accuracy_fields(accuracy))
+        row = dataclasses.replace(row, **_time_fields(execution.time_ms), **_accuracy_fields(accuracy))
         counted: Execution | None = execution
         if execution.read_bytes is None and counter is not None:
             counted, row = _count_beside(row, question, plan, counter)
-        return _with_traffic(row, variant, problem, counted), execution
+        row = _with_traffic(row, variant, problem, counted)
+        if sanitizer is not None:
+            row = _with_findings(row, variant, question, plan, sanitizer)
+        return row, execution
     except UnsupportedProblem as refusal:
         return dataclasses.replace(row, verdict="unsupported", reason=refusal.reason), None
     except SandboxError as error:
         if isinstance(error, KernelFault) and error.kind == "interrupted":
             raise KeyboardInterrupt from error
-        return dataclasses.replace(row, verdict="error", reason=str(error)), execution
+        found = None
+        if isinstance(error, KernelFault) and sanitizer is not None:
+            found = (*error.findings, Finding(kind=error.kind, message=str(error)))
+        return dataclasses.replace(row, verdict="error", reason=str(error), findings=found), execution
     except Exception as error:
         return dataclasses.replace(row, verdict="error", reason=where_and_what(error)), execution
 
@@ -163,19 +150,33 @@ def judge(
 def rank(rows: Iterable[Row], device: Device) -> tuple[Row, ...]:
     """Passing rows first, by time on a GPU and by total bytes on the emulator; equals share a rank.
 
-    A passing row whose time or bytes are unknown has no rank and comes after those that have one.
+    Times are equal where their intervals overlap. A passing row whose time or bytes are unknown has no rank and comes
+    after those that have one.
     """
-
-    def merit(row: Row) -> float | None:
-        return row.time_ms if device.kind == "gpu" else row.total_bytes
-
-    merits = sorted(m for row in rows if row.verdict == "pass" and (m := merit(row)) is not None)
+    rows = list(rows)
+    merits = {row.variant: merit for row in rows if row.verdict == "pass" and (merit := _merit(row, device))}
+    told = ranks(merits)
     order = {"pass": 0, "fail": 1, "error": 2, "unsupported": 3}
-    ranked = []
-    for row in rows:
-        m = merit(row) if row.verdict == "pass" else None
-        ranked.append(dataclasses.replace(row, rank=None if m is None else 1 + merits.index(m)))
-    return tuple(sorted(ranked, key=lambda r: (order[r.verdict], r.rank is None, r.rank or 0)))
+
+    def place(row: Row) -> tuple[int, bool, int, float]:
+        merit = merits.get(row.variant)
+        return order[row.verdict], merit is None, told.get(row.variant, 0), merit.median if merit else 0.0
+
+    ranked = (dataclasses.replace(row, rank=told.get(row.variant)) for row in rows)
+    return tuple(sorted(ranked, key=place))
+
+
+def _merit(row: Row, device: Device) -> Interval | None:
+    """What a row is ranked by; bytes are exact."""
+    if device.kind != "gpu":
+        return None if row.total_bytes is None else Interval(row.total_bytes, row.total_bytes, row.total_bytes)
+    if row.time_ms is None or row.time_low_ms is None or row.time_high_ms is None:
+        return None
+    return Interval(row.time_low_ms, row.time_ms, row.time_high_ms)
+
+
+def _time_fields(time_ms: Interval | None) -> dict[str, Any]:
+    return {} if time_ms is None else dict(zip(("time_low_ms", "time_ms", "time_high_ms"), astuple(time_ms)))
 
 
 def _accuracy_fields(accuracy: Accuracy) -> dict[str, Any]:
@@ -199,12 +200,27 @@ def _count_beside(row: Row, question: Question, plan: Plan, counter: Executor) -
         return None, dataclasses.replace(row, note=f"bytes not counted: {' '.join(str(error).split())}")
 
 
+def _with_findings(row: Row, variant: Variant, question: Question, plan: Plan, sanitizer: Sanitizer) -> Row:
+    """What the sanitizer found fails a variant whose answer passed. Where it cannot look, that is a note."""
+    try:
+        findings = sanitizer.check(variant, question.problem, plan, question.inputs)
+    except SandboxError as error:
+        if isinstance(error, KernelFault) and error.kind == "interrupted":
+            raise
+        return dataclasses.replace(row, note=f"not sanitized: {' '.join(str(error).split())}")
+    row = dataclasses.replace(row, findings=findings)
+    if not findings or row.verdict != "pass":
+        return row
+    return dataclasses.replace(row, verdict="fail", reason=f"{findings[0].kind}: {findings[0].message}")
+
+
 def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Execution | None) -> Row:
-    """What was counted beside what is claimed. A claim that does not hold is shown; it does not change the verdict."""
+    """What was counted beside what is claimed. A claim that is not what was counted is a failed check."""
+    claim: Traffic | None = None
     try:
         claim = claimed_traffic(variant, problem)
     except SandboxError as error:
-        claim, row = None, dataclasses.replace(row, note=str(error))
+        row = _failed(row, str(error))
     if claim is not None:
         row = dataclasses.replace(row, claimed_bytes=claim.total_bytes)
     if counted is None or counted.read_bytes is None or counted.write_bytes is None:
@@ -213,7 +229,17 @@ def _with_traffic(row: Row, variant: Variant, problem: Problem, counted: Executi
     row = dataclasses.replace(row, read_bytes=read, write_bytes=write, total_bytes=read + write)
     if claim is None:
         return row
-    if (claim.read_bytes, claim.write_bytes) == (read, write):
-        return dataclasses.replace(row, claim_holds=True)
-    note = f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; counted: {read:,} and {write:,}"
-    return dataclasses.replace(row, claim_holds=False, note=note)
+    holds = (claim.read_bytes, claim.write_bytes) == (read, write)
+    row = dataclasses.replace(row, claim_holds=holds)
+    if holds:
+        return row
+    return _failed(
+        row,
+        f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; counted: {read:,} and {write:,}",
+    )
+
+
+def _failed(row: Row, reason: str) -> Row:
+    """The row with one more reason to fail; a wrong answer stays the first."""
+    reasons = [text for text in (row.reason, reason) if text is not None]
+    return dataclasses.replace(row, verdict="fail", reason="; ".join(reasons))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SandboxError(Exception):
     """The root: whatever the sandbox raises on purpose. The message is one complete, helpful sentence or two."""
@@ -55,3 +57,13 @@ class KernelFault(SandboxError):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+        self.findings: tuple[Any, ...] = ()
+        """What the sanitizer had found before, as `harness.finding.Finding`."""
+
+
+class CountersUnavailable(SandboxError):
+    """Nsight Compute could not read the GPU's counters. The message is one line that says why, and what would help."""
+
+
+class OrderNotRevealed(SandboxError):
+    """In which order a sum is added does not show. The message says why."""

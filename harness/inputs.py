@@ -39,7 +39,8 @@ class Regime:
 def draw_inputs(problem: Problem, regime: str = "normal", seed: int = 0) -> dict[str, np.ndarray]:
     """Q, K and V for a problem: C-contiguous, in its shapes and dtype (bfloat16 as `ml_dtypes.bfloat16`).
 
-    The same problem sizes, regime and seed give the same values before rounding whatever the dtype.
+    The same problem sizes, regime and seed give the same values before rounding whatever the dtype; `subnormal`, whose
+    unit is the dtype's, aside.
     Raises `UsageError` where the regime does not exist or the seed is negative.
     """
     if regime not in REGIMES:
@@ -163,6 +164,36 @@ def _offset(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, F
     return q, k + 4.0, v + 100.0
 
 
+def _exact(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    k = rng.standard_normal(problem.kv_shape)
+    return np.zeros(problem.q_shape), k, rng.integers(-8, 9, problem.kv_shape).astype(np.float64)
+
+
+def _repeated(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    # About eight of each key, anywhere: the largest score of a row is met again and again, in this tile and in others.
+    which = rng.integers(max(1, problem.kv_len // 8), size=(*problem.kv_shape[:3], 1))
+    return q, np.take_along_axis(k, which, axis=2), v
+
+
+def _subnormal(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    return q, k, v * 2.0 ** (-13 if problem.dtype == "float16" else -124)
+
+
+def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    poisons = np.array([np.nan, np.inf, -np.inf])
+    for head in np.ndindex(problem.kv_shape[:2]):
+        key = problem.kv_len - 1 - rng.integers(max(1, problem.kv_len // 4))
+        poison_v, poison_k = rng.choice(poisons, 2)
+        v[head][key, rng.integers(problem.head_dim)] = poison_v
+        if problem.causal:
+            # Nearly all rows are blind to it. Where they are not, all of them would lose all columns.
+            k[head][key, rng.integers(problem.head_dim)] = poison_k
+    return q, k, v
+
+
 REGIMES: dict[str, Regime] = {
     regime.name: regime
     for regime in (
@@ -177,6 +208,12 @@ REGIMES: dict[str, Regime] = {
         Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
         Regime("needle", "one key per head carries all the weight", _needle),
         Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
+        Regime("exact", "Q = 0 and V whole numbers: where n is a power of two, only the very answer will do", _exact),
+        Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
+        Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
+        Regime(
+            "non-finite", "a NaN or infinity in V, and behind a causal mask in K: nobody else's answer", _non_finite
+        ),
     )
 }
 """Every regime by name. A new one is a function and a line here."""

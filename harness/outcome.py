@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.executors import Device
+from harness.finding import Finding
 from harness.problem import Problem
 
 VERDICTS = ("pass", "fail", "error", "unsupported")
-"""Right; wrong answer; did not plan, compile or run; does not take this problem."""
+"""Right; a wrong answer, or not the bytes that it claims; did not plan, compile or run; does not take this problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,17 @@ class Row:
     claim_holds: bool | None = None
     """Claimed and counted bytes are equal, reads and writes each; None where either is unknown."""
     time_ms: float | None = None
-    """Time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    """Median time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    time_low_ms: float | None = None
+    """The true median is not below this, with a confidence of 95 %."""
+    time_high_ms: float | None = None
+    """Nor above this."""
     tile: str | None = None
     """The tile sizes that it used, such as `Br=64,Bc=32`; None where it declares none."""
     note: str | None = None
     """A remark that does not change the verdict."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found; None where it did not look."""
 
     @property
     def times_compulsory(self) -> float | None:
@@ -84,6 +91,8 @@ class Comparison:
     """Where their bytes were counted; None where they were not."""
     tile: str | None = None
     """The tile sizes that were asked for; None where each variant uses its own."""
+    sanitized_by: str | None = None
+    """What looked for findings; None where nothing did."""
     rows: tuple[Row, ...]
     """Passing rows by rank, then the others."""
 

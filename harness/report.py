@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from harness.finding import Finding
 from harness.outcome import Comparison, Row
 from harness.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, problem_line, table
 from harness.variant import Registry, Variant
@@ -29,7 +30,8 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     if format == "json":
         return json_text(_comparison_object(comparison))
     if format == "csv":
-        return csv_text([_row_object(row) for row in comparison.rows], [*_row_keys()])
+        rows = [_row_object(r) | {"findings": None if r.findings is None else len(r.findings)} for r in comparison.rows]
+        return csv_text(rows, [*_row_keys()])
     columns = _columns(comparison)
     markdown = format == "markdown"
     cells = [[c.cell(r) for c in columns] for r in comparison.rows]
@@ -58,7 +60,8 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
         Column("variant", lambda r: r.variant, number=False),
         Column("verdict", lambda r: r.verdict, number=False),
-        Column("error /\nbudget", lambda r: _ratio(_worst_ratio(r))),
+        Column("error /\nbudget", lambda r: _ratio(_worst(r.error_over_budget, r.lse_error_over_budget))),
+        Column("error /\nexpected", lambda r: _ratio(_expected_ratio(r))),
         Column("read\nMiB", lambda r: size(r.read_bytes)),
         Column("written\nMiB", lambda r: size(r.write_bytes)),
         Column("total\nMiB", lambda r: size(r.total_bytes)),
@@ -71,15 +74,21 @@ def _columns(comparison: Comparison) -> list[Column]:
     ]
     if comparison.tile is not None:
         columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
+    if comparison.sanitized_by is not None:
+        columns.append(Column("findings", lambda r: UNKNOWN if r.findings is None else str(len(r.findings))))
     if comparison.device.kind == "gpu":
         columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
     return columns
 
 
-def _worst_ratio(row: Row) -> float | None:
+def _expected_ratio(row: Row) -> float | None:
+    return _worst(row.error_over_expected, row.lse_error_over_expected)
+
+
+def _worst(*ratios: float | None) -> float | None:
     """Of O and lse; NaN is worse than anything."""
-    ratios = [x for x in (row.error_over_budget, row.lse_error_over_budget) if x is not None]
-    return None if not ratios else max(ratios, key=lambda x: math.inf if math.isnan(x) else x)
+    known = [x for x in ratios if x is not None]
+    return None if not known else max(known, key=lambda x: math.inf if math.isnan(x) else x)
 
 
 def _ratio(value: float | None) -> str:
@@ -96,7 +105,9 @@ def _claim(row: Row) -> str:
     if row.claim_holds:
         return "exact"
     assert row.claimed_bytes is not None and row.total_bytes is not None
-    return f"{100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %" if row.total_bytes else "off"
+    if not row.total_bytes or row.claimed_bytes == row.total_bytes:
+        return "wrong"  # reads and writes differ, their sums do not
+    return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
 
 
 def _headline(comparison: Comparison) -> str:
@@ -108,18 +119,42 @@ def _headline(comparison: Comparison) -> str:
     return f"{problem_line(comparison.problem)}; {drawn}"
 
 
-_RATIO = "error / budget: the largest error over the most that a right kernel may make on these very inputs."
+_RATIO = (
+    "error / budget: the largest error over the most that a right kernel may make on these very inputs; "
+    "/ expected: over\nwhat it is expected to make if roundings are random, above which it is suspicious."
+)
 
 
 def _footnotes(comparison: Comparison) -> list[str]:
     """What the table was measured on and what its ranking means; then what is to be said about single rows."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
+    if comparison.sanitized_by is not None:
+        notes.append(f"findings: races, unwritten memory and faults, by {comparison.sanitized_by}.")
     for row in comparison.rows:
         if row.reason is not None:
             notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
+        if row.verdict == "pass" and (_expected_ratio(row) or 0.0) > 1:
+            notes.append(f"{row.variant}: suspicious: its error is {_ratio(_expected_ratio(row))} x what is expected")
+        notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
+        if len(_untold(row)) > MOST_FINDINGS:
+            notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
+
+
+MOST_FINDINGS = 5
+"""Per variant, in texts for people."""
+
+
+def _untold(row: Row) -> list[Finding]:
+    """Findings that are not the verdict's reason already."""
+    return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
+
+
+def _found(finding: Finding) -> str:
+    times = f" ({finding.count:,} times)" if finding.count > 1 else ""
+    return f"{finding.kind}{times}: {finding.message}"
 
 
 def _ranking(comparison: Comparison) -> str:
@@ -148,8 +183,13 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
         "tile": comparison.tile,
         "device": asdict(comparison.device),
         "counted_on": None if comparison.counted_on is None else asdict(comparison.counted_on),
-        "rows": [_row_object(row) for row in comparison.rows],
+        "sanitized_by": comparison.sanitized_by,
+        "rows": [_row_object(row) | {"findings": _finding_objects(row)} for row in comparison.rows],
     }
+
+
+def _finding_objects(row: Row) -> list[dict[str, Any]] | None:
+    return None if row.findings is None else [asdict(finding) for finding in row.findings]
 
 
 def _row_keys() -> Iterable[str]:

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
+from harness.drawing import COLOURS, DASHES, GREY, MARKERS, figure_with_room, label_ends, plain_numbers, saved
 from harness.gpus import Gpu
 from harness.measure.arithmetic import attainable_flops, matrix_flops
 from harness.sweep import Sweep, SweepPoint
 
-SUFFIXES = (".png", ".svg")
 MIB = 2**20
 TERA = 1e12
-# Okabe and Ito, "Color Universal Design", 2008, without the yellow that white paper swallows. Markers and dashes differ
-# as well, for who prints in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", "--", "-.", ":")
-GREY = "#666666"
-CLAIMED_NOTE = "hollow: claimed by the variant's closed form, too large to emulate in seconds"
-
-
-def require_drawable(path: Path) -> None:
-    """Raise `UsageError` where the name does not say which kind of picture, or Matplotlib is missing."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"cannot draw {path}: its name has to end in {' or '.join(SUFFIXES)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"cannot draw {path}: {error}; pip install matplotlib") from error
+CLAIMED_NOTE = "hollow: claimed by the variant's closed form, not counted"
 
 
 @dataclass(frozen=True)
@@ -80,7 +61,7 @@ def _label(points: Sequence[SweepPoint]) -> str:
 
 def draw_bytes(sweep: Sweep, points: Sequence[SweepPoint], fixed: str, suffix: str) -> bytes:
     """Bytes at the sectors level against the swept field. `fixed` says what the problem is besides."""
-    figure, axes = _figure()
+    figure, axes = figure_with_room()
     place = {value: float(value) if sweep.is_numeric else float(n) for n, value in enumerate(sweep.values)}
     lines = series_of(points)
     ends = []
@@ -101,17 +82,17 @@ def draw_bytes(sweep: Sweep, points: Sequence[SweepPoint], fixed: str, suffix: s
     heights = [height for _, height, *_ in ends] + [height for line in lines for height in _heights(line)]
     if max(heights) > 10 * min(heights):
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_plain())
+        axes.yaxis.set_major_formatter(plain_numbers())
     else:
         axes.set_ylim(bottom=0)
     axes.set_xlabel(_axis_name(sweep))
     axes.set_ylabel("MiB read and written (sectors level, before any cache)")
     axes.set_title(f"Traffic against {sweep.field}\n{fixed}", fontsize=10, loc="left")
     axes.grid(True, color="#dddddd", linewidth=0.6)
-    _label_ends(axes, ends)
+    label_ends(axes, ends)
     if any(p.source == "claimed" for p in points):
         figure.text(0.01, 0.01, CLAIMED_NOTE, fontsize=8, color=GREY)
-    return _saved(figure, suffix)
+    return saved(figure, suffix)
 
 
 def _heights(line: Series) -> list[float]:
@@ -141,7 +122,7 @@ def _scale_x(axes: Any, sweep: Sweep, place: dict[Any, float]) -> None:
 
 def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: str, suffix: str) -> bytes:
     """Each variant's arithmetic intensity under the roof of a GPU; the last value is the one that is labelled."""
-    figure, axes = _figure(width=0.86)
+    figure, axes = figure_with_room(width=0.86)
     lines = series_of(points)
     dtypes = list(dict.fromkeys(p.problem.dtype for p in points))
     peaks = {"float32, CUDA cores": gpu.float32_flops}
@@ -187,8 +168,8 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
             label += f" (at {end.value})"
         _drop(axes, end.intensity or left, gpu, gpu.float32_flops, label, line.colour, line.marker, face,
               number, len(lines) + 1)  # fmt: skip
-    axes.xaxis.set_major_formatter(_plain())
-    axes.yaxis.set_major_formatter(_plain())
+    axes.xaxis.set_major_formatter(plain_numbers())
+    axes.yaxis.set_major_formatter(plain_numbers())
     axes.set_xlabel("arithmetic intensity (FLOP per byte at the sectors level: as if there were no cache)")
     axes.set_ylabel("attainable TFLOP/s: a roof, not a measurement")
     at_last = f"{sweep.field} {sweep.values[-1]}" + (" (smaller, paler: the values before)" if sweep.values[1:] else "")
@@ -196,9 +177,9 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     axes.grid(True, color="#eeeeee", linewidth=0.6)
     note = f"Peaks: {gpu.source}. Variants stand under the roof of the CUDA cores."
     if any(p.source == "claimed" for p in points):
-        note += f" {CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
+        note += f"\n{CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
     figure.text(0.01, 0.01, note, fontsize=8, color=GREY)
-    return _saved(figure, suffix)
+    return saved(figure, suffix)
 
 
 def _short(intensity: float) -> str:
@@ -226,50 +207,3 @@ def _drop(
     axes.plot([x, x], [foot, top], color=colour, linewidth=0.8, zorder=1)
     axes.plot([x], [top], marker, color=colour, markerfacecolor=face, markersize=8, zorder=3)
     axes.annotate(label, (x, foot), (4, -1), textcoords="offset points", fontsize=8.5, color=colour)
-
-
-def _label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names to the right of where lines end, moved apart where they would lie on each other."""
-    height = 0.045
-    to_axes = axes.transData + axes.transAxes.inverted()
-    placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, colour) for x, y, label, colour in ends)
-    at = [place for place, *_ in placed]
-    for index in range(1, len(at)):
-        at[index] = max(at[index], at[index - 1] + height)
-    excess = max(0.0, at[-1] - 1.0)
-    at = [place - excess for place in at]
-    for place, (_, x, y, label, colour) in zip(at, placed):
-        axes.annotate(
-            label, (x, y), (1.03, place), textcoords="axes fraction", fontsize=9, color=colour, va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4},
-            annotation_clip=False,
-        )  # fmt: skip
-
-
-def _plain() -> Any:
-    from matplotlib.ticker import FuncFormatter
-
-    return FuncFormatter(lambda value, _: f"{value:,.12g}")
-
-
-def _figure(width: float = 0.64) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.4))
-    axes = figure.add_axes((0.09, 0.13, width, 0.75))
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return figure, axes
-
-
-def _saved(figure: Any, suffix: str) -> bytes:
-    import matplotlib
-
-    target = io.BytesIO()
-    kind = suffix.lower().removeprefix(".")
-    # The same sweep gives the same file: no date, no random names inside.
-    metadata = {"Date": None} if kind == "svg" else None
-    with matplotlib.rc_context({"svg.hashsalt": "sweep"}):
-        figure.savefig(target, format=kind, dpi=150, bbox_inches="tight", pad_inches=0.12, metadata=metadata)
-    return target.getvalue()

@@ -43,7 +43,8 @@ def what_is_fixed(sweep: Sweep, problems: Sequence[Problem]) -> str:
         values = {getattr(problem, name) for problem in problems}
         if name == "kv_heads" and all(p.kv_heads == p.heads for p in problems):
             continue
-        if len(values) == 1 and name != sweep.field and not (sweep.field == "seq_len" and name in ("q_len", "kv_len")):
+        swept = sweep.field == "seq_len" and name in ("q_len", "kv_len") and values == set(sweep.values)
+        if len(values) == 1 and name != sweep.field and not swept:
             (value,) = values
             if name == "causal":
                 parts += ["causal"] if value else []

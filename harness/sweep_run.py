@@ -72,7 +72,7 @@ def _measure(
     claim = claimed_traffic(variant, blank.problem)
     if executor is None or not (count == "always" or _fits(plan, blank.problem)):
         if claim is None:
-            return replace(blank, reason="too large to emulate in seconds, and it claims nothing")
+            return replace(blank, reason="not counted, and it claims nothing")
         return replace(blank, source="claimed", read_bytes=claim.read_bytes, write_bytes=claim.write_bytes)
     inputs = draw_inputs(blank.problem, regime, seed)
     execution = executor.run(blank.problem, plan, inputs)

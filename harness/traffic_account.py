@@ -1,7 +1,7 @@
 """Where a variant's bytes go: by level, by buffer, by launch, by source line. Plain data, added up from one execution.
 
 Levels from the top: compulsory and claimed are formulas; requested and sectors are counted at each warp's requests.
-What lies behind the caches has its place after them, in `LEVELS` and in `levels`.
+L2 and DRAM are what modelled caches leave of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from harness.executors import Device, Execution, SharedTraffic, SiteTraffic
+from harness.executors import CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
 from harness.problem import Problem
 from harness.variant import Traffic
 
@@ -24,6 +24,8 @@ LEVELS = {
     "claimed": "the variant's own closed form",
     "requested": "bytes that the active lanes asked for",
     "sectors": "32 bytes x distinct 32-byte sectors per warp request, before any cache",
+    "L2": "what L1 lets through to L2",
+    "DRAM": "what L2 lets through to memory",
 }
 """Every level and what it is, from the fewest assumptions about hardware to the most."""
 
@@ -134,6 +136,67 @@ class SharedPart:
     """Rounds without any bank conflict."""
 
 
+@dataclass(frozen=True)
+class HardwareLaunch:
+    """What the GPU's own counters say of one launch."""
+
+    kernel: str
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True)
+class HardwareTraffic:
+    """What the GPU's own counters say of the same plan on the same inputs, each launch from empty caches."""
+
+    device: Device
+    launches: tuple[HardwareLaunch, ...]
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All launches together; None where one of them is not known."""
+        return tuple(
+            Level(parts[0].name, _sum(part.read_bytes for part in parts), _sum(part.write_bytes for part in parts))
+            for parts in zip(*(launch.levels for launch in self.launches))
+        )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+@dataclass(frozen=True)
+class CachePart:
+    """One line of a breakdown of what the caches leave: a buffer or a launch."""
+
+    name: str
+    """Of the buffer or the kernel. The buffer `code` is what launches fetch for themselves."""
+    l2: Level
+    dram: Level
+
+
+@dataclass(frozen=True)
+class CacheAccount:
+    """What the caches leave of a plan's traffic."""
+
+    buffers: tuple[CachePart, ...]
+    """In the plan's order; those that nobody touched are left out."""
+    launches: tuple[CachePart, ...]
+    """In order."""
+    dirty_bytes: int
+    """Written, and at the plan's end still in L2."""
+
+    @property
+    def levels(self) -> tuple[Level, Level]:
+        """L2 and DRAM, all launches together."""
+        whole = [level for part in self.launches for level in (part.l2, part.dram)]
+        return _sum_of("L2", whole), _sum_of("DRAM", whole)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrafficAccount:
     """All of it for one variant on one problem."""
@@ -157,6 +220,10 @@ class TrafficAccount:
     """By file, line, buffer and kind; local memory too."""
     shared: tuple[SharedPart, ...] | None
     """By file, line and kind; None where it was not counted."""
+    hardware: HardwareTraffic | None = None
+    """None where no GPU was asked, or did not say."""
+    caches: CacheAccount | None = None
+    """None where no caches were modelled."""
 
     def level(self, name: str) -> Level:
         """The level of that name."""
@@ -187,6 +254,8 @@ def account(
     plain = [site for site in sites if site.buffer != LOCAL]
     by_buffer = _grouped(plain, lambda site: site.buffer)
     whole = _part("all", plain)
+    buffer_order = tuple(buffer_order)
+    caches = _caches(execution.launches, buffer_order)
     shared = [row for launch in execution.launches for row in launch.shared or ()]
     counted = all(launch.shared is not None for launch in execution.launches)
     return TrafficAccount(
@@ -195,7 +264,7 @@ def account(
         regime=regime,
         seed=seed,
         device=device,
-        levels=_levels(problem, claim, whole),
+        levels=_levels(problem, claim, whole) + (() if caches is None else caches.levels),
         claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),
         buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
         launches=tuple(
@@ -208,6 +277,7 @@ def account(
             for key, rows in sorted(_grouped(sites, lambda s: (s.file, s.line, s.buffer, s.kind)).items())
         ),
         shared=_shared_parts(shared) if counted else None,
+        caches=caches,
     )
 
 
@@ -218,6 +288,33 @@ def _levels(problem: Problem, claim: Traffic | None, whole: Part) -> tuple[Level
     levels.append(Level("requested", whole.read.requested_bytes, whole.written.requested_bytes))
     levels.append(Level("sectors", whole.read.sector_bytes, whole.written.sector_bytes))
     return tuple(levels)
+
+
+def _caches(launches: Iterable[LaunchReport], buffer_order: tuple[str, ...]) -> CacheAccount | None:
+    reports = [(launch.kernel, launch.caches) for launch in launches if launch.caches is not None]
+    if not reports or len(reports) < len(tuple(launches)):
+        return None
+    by_buffer = _grouped((row for _, report in reports for row in report.buffers), lambda row: row.buffer)
+    others = tuple(name for name in by_buffer if name not in buffer_order)
+    return CacheAccount(
+        tuple(_cache_part(name, by_buffer[name]) for name in (*buffer_order, *others) if name in by_buffer),
+        tuple(_cache_part(kernel, report.buffers) for kernel, report in reports),
+        reports[-1][1].dirty_bytes,
+    )
+
+
+def _cache_part(name: str, rows: Iterable[CacheTraffic]) -> CachePart:
+    rows = tuple(rows)
+    return CachePart(
+        name,
+        Level("L2", sum(row.l2_read_bytes for row in rows), sum(row.l2_write_bytes for row in rows)),
+        Level("DRAM", sum(row.dram_read_bytes for row in rows), sum(row.dram_write_bytes for row in rows)),
+    )
+
+
+def _sum_of(name: str, levels: Iterable[Level]) -> Level:
+    chosen = [level for level in levels if level.name == name]
+    return Level(name, sum(level.read_bytes or 0 for level in chosen), sum(level.write_bytes or 0 for level in chosen))
 
 
 def _part(name: str, sites: list[SiteTraffic]) -> Part:

@@ -10,10 +10,23 @@ from typing import Any, TypeVar
 from harness.measure.io_bound import IoBound
 from harness.source_text import short_name, source_line
 from harness.tables import UNKNOWN, csv_text, device_line, json_text, mib, problem_line, smallest_of, table
-from harness.traffic_account import LEVELS, LOCAL, Count, LinePart, Part, SharedPart, TrafficAccount
+from harness.traffic_account import (
+    LEVELS,
+    LOCAL,
+    CachePart,
+    Count,
+    HardwareTraffic,
+    Level,
+    LinePart,
+    Part,
+    SharedPart,
+    TrafficAccount,
+)
 
 SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
+NARROW_WIDTH = 36
+"""Of what a level is, where the hardware's columns stand before it."""
 NOTE_WIDTH = 120
 
 
@@ -28,6 +41,10 @@ class TrafficReport:
     """Whether source lines are asked for."""
     tile: str | None = None
     """The tile sizes that the variant used; None where it declares none."""
+    gpu: str | None = None
+    """Whose caches were modelled."""
+    flushed: bool = False
+    """Whether every launch began with empty caches."""
 
 
 def render_traffic(report: TrafficReport, format: str) -> str:
@@ -44,12 +61,19 @@ def render_traffic(report: TrafficReport, format: str) -> str:
     parts.append(_levels(account, markdown))
     parts.append(_parts("buffer", account.buffers, account, markdown))
     parts.append(_parts("launch", account.launches, account, markdown, numbered=True))
+    if account.caches is not None:
+        parts.append(_cache_parts("buffer", account.caches.buffers, markdown))
+        if len(account.caches.launches) > 1:
+            parts.append(_cache_parts("launch", account.caches.launches, markdown, numbered=True))
+    parts.append(_hardware(account, markdown))
     if report.lines:
         parts += _by_file(account.lines, lambda rows: _lines(rows, account, markdown), "", markdown)
         if account.shared:
             parts += _by_file(account.shared, lambda rows: _shared(rows, markdown), "shared memory, ", markdown)
     notes = _footnotes(report)
-    parts.append("\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes))
+    parts.append(
+        "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+    )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -58,14 +82,43 @@ def render_traffic(report: TrafficReport, format: str) -> str:
 
 def _levels(account: TrafficAccount, markdown: bool) -> str:
     compulsory = account.problem.compulsory_bytes
+    measured = None if account.hardware is None else {level.name: level for level in account.hardware.levels}
+    counted = {level.name: level for level in account.levels}
     cells = []
-    for level in account.levels:
+    for name in LEVELS:
+        if name not in counted and name not in (measured or ()):
+            continue
+        level = counted.get(name, Level(name, None, None))
         total = level.total_bytes
         ratio = UNKNOWN if total is None else f"{total / compulsory:,.2f}"
-        sizes = [mib(size, compulsory) for size in (level.read_bytes, level.write_bytes, total)]
-        cells.append([level.name, *sizes, ratio, LEVELS[level.name]])
-    headers = ["level", "read\nMiB", "written\nMiB", "total\nMiB", "total /\ncompulsory", "what it is"]
-    return table(headers, cells, [False, True, True, True, True, False], markdown)
+        row = [name, *(mib(size, compulsory) for size in (level.read_bytes, level.write_bytes, total)), ratio]
+        if measured is not None:
+            there = measured.get(name, Level(name, None, None))
+            row += [mib(there.read_bytes, compulsory), mib(there.write_bytes, compulsory)]
+        cells.append([*row, LEVELS[name] if measured is None else fill(LEVELS[name], NARROW_WIDTH)])
+    headers = ["level", "read\nMiB", "written\nMiB", "total\nMiB", "total /\ncompulsory"]
+    headers += [] if measured is None else ["hardware\nread MiB", "hardware\nwritten MiB"]
+    return table([*headers, "what it is"], cells, [False, *[True] * (len(headers) - 1), False], markdown)
+
+
+def _hardware(account: TrafficAccount, markdown: bool) -> str:
+    """Launch by launch; the first table has the sums."""
+    if account.hardware is None:
+        return ""
+    launches = account.hardware.launches
+    sizes = [(size or 0) for launch in launches for level in launch.levels for size in _both(level)]
+    smallest = smallest_of(sizes)
+    cells = [
+        [f"{number} {launch.kernel}", *(mib(size, smallest) for level in launch.levels for size in _both(level))]
+        for number, launch in enumerate(launches, start=1)
+    ]
+    names = [level.name for level in launches[0].levels]
+    headers = [f"hardware:\n{name}\n{way} MiB" for name in names for way in ("read", "written")]
+    return table(["launch", *headers], cells, [False, *[True] * len(headers)], markdown)
+
+
+def _both(level: Level) -> tuple[int | None, int | None]:
+    return level.read_bytes, level.write_bytes
 
 
 def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, markdown: bool, numbered: bool = False) -> str:
@@ -78,6 +131,20 @@ def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, markdown: 
         cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
     return table(headers, cells, [False, *[True] * 8], markdown)
+
+
+def _cache_parts(what: str, parts: Sequence[CachePart], markdown: bool, numbered: bool = False) -> str:
+    smallest = smallest_of(size for part in parts for size in _sizes(part))
+    cells = [
+        [f"{number} {part.name}" if numbered else part.name, *(_size(size, smallest) for size in _sizes(part))]
+        for number, part in enumerate(parts, start=1)
+    ]
+    headers = [what, "L2\nread MiB", "L2\nwritten MiB", "DRAM\nread MiB", "DRAM\nwritten MiB"]
+    return table(headers, cells, [False, *[True] * 4], markdown)
+
+
+def _sizes(part: CachePart) -> list[int]:
+    return [size or 0 for level in (part.l2, part.dram) for size in (level.read_bytes, level.write_bytes)]
 
 
 _COALESCING = ("requests", "sectors /\nrequest", "fewest\npossible")
@@ -176,6 +243,13 @@ def _footnotes(report: TrafficReport) -> list[str]:
             else f"Claim: does not hold. It says {claimed.read_bytes:,} bytes read and {claimed.write_bytes:,} "
             f"written; counted: {counted.read_bytes:,} and {counted.write_bytes:,}."
         )
+    notes.append(_caches(report))
+    if account.hardware is not None:
+        notes.append(
+            f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
+            "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. "
+            "Written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
+        )
     notes.append(_local(account))
     notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")
     if report.lines:
@@ -187,6 +261,25 @@ def _footnotes(report: TrafficReport) -> list[str]:
         )
     notes.append(_bound(report.bound))
     return notes
+
+
+def _caches(report: TrafficReport) -> str:
+    caches = report.account.caches
+    if caches is None:
+        return (
+            "L2 and DRAM are not known here: without ptxas nothing tells how many registers kernels take, and so how "
+            "many blocks run at the same time."
+        )
+    begin = (
+        "every launch begins with empty caches (--cache-control all)"
+        if report.flushed
+        else "L2 begins empty and stays warm from launch to launch (--cache-control none)"
+    )
+    dirty = _size(caches.dirty_bytes, caches.dirty_bytes)
+    return (
+        f"L2 and DRAM: modelled after the caches of the {report.gpu}; {begin}. At the end {dirty} MiB of what was "
+        "written are still in L2. 'code' is what launches fetch for themselves: instructions, parameters."
+    )
 
 
 def _local(account: TrafficAccount) -> str:
@@ -228,17 +321,47 @@ def _object(report: TrafficReport) -> dict[str, Any]:
         "seed": account.seed,
         "tile": report.tile,
         "device": asdict(account.device),
-        "levels": [asdict(level) | {"total_bytes": level.total_bytes} for level in account.levels],
+        "levels": [_level_object(level) for level in account.levels],
         "claim_holds": account.claim_holds,
         "io_bound": None if report.bound is None else asdict(report.bound),
         "buffers": [_part_object(part) for part in account.buffers],
         "launches": [_part_object(part) for part in account.launches],
         "local": _part_object(account.local),
+        "hardware": None if account.hardware is None else _hardware_object(account.hardware),
+        "caches": _caches_object(report),
     }
     if report.lines:
         found["lines"] = [_line_object(row) for row in account.lines]
         found["shared"] = None if account.shared is None else [_shared_object(row) for row in account.shared]
     return found
+
+
+def _level_object(level: Level) -> dict[str, Any]:
+    return asdict(level) | {"total_bytes": level.total_bytes}
+
+
+def _hardware_object(hardware: HardwareTraffic) -> dict[str, Any]:
+    launches = [
+        {"name": launch.kernel, "levels": [_level_object(level) for level in launch.levels]}
+        for launch in hardware.launches
+    ]
+    levels = [_level_object(level) for level in hardware.levels]
+    return {"device": asdict(hardware.device), "levels": levels, "launches": launches}
+
+
+def _caches_object(report: TrafficReport) -> dict[str, Any] | None:
+    caches = report.account.caches
+    if caches is None:
+        return None
+    parts = {
+        name: [_cache_part_object(part) for part in rows]
+        for name, rows in (("buffers", caches.buffers), ("launches", caches.launches))
+    }
+    return {"gpu": report.gpu, "flushed": report.flushed, "dirty_bytes": caches.dirty_bytes, **parts}
+
+
+def _cache_part_object(part: CachePart) -> dict[str, Any]:
+    return {"name": part.name, **dict(zip(CACHE_KEYS, _sizes(part)))}
 
 
 def _part_object(part: Part) -> dict[str, Any]:
@@ -262,10 +385,11 @@ def _shared_object(row: SharedPart) -> dict[str, Any]:
     return asdict(row) | {"source": source_line(row.file, row.line)}
 
 
+CACHE_KEYS = ("l2_read_bytes", "l2_write_bytes", "dram_read_bytes", "dram_write_bytes")
 CSV_KEYS = (
-    "table", "name", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors", "ideal_sectors",
-    "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes", "write_bytes",
-    "total_bytes", "source",
+    "table", "name", "level", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors",
+    "ideal_sectors", "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes",
+    "write_bytes", "total_bytes", "source", *CACHE_KEYS,
 )  # fmt: skip
 """One flat table; `table` says which of the report's tables a row belongs to."""
 
@@ -273,9 +397,18 @@ CSV_KEYS = (
 def _flat_rows(report: TrafficReport) -> list[dict[str, Any]]:
     found = _object(report)
     rows: list[dict[str, Any]] = [{"table": "level", **level} for level in found["levels"]]
+    hardware = found["hardware"] or {"levels": (), "launches": ()}
+    rows += [{"table": "hardware level", **level} for level in hardware["levels"]]
+    for launch in hardware["launches"]:
+        rows += [
+            {"table": "hardware launch", **level, "name": launch["name"], "level": level["name"]}
+            for level in launch["levels"]
+        ]
     rows += [{"table": "buffer", **part} for part in found["buffers"]]
     rows += [{"table": "launch", **part} for part in found["launches"]]
     rows.append({"table": LOCAL, **found["local"]})
+    for what in ("buffers", "launches"):
+        rows += [{"table": f"caches: {what}", **part} for part in (found["caches"] or {}).get(what, ())]
     rows += [{"table": "line", **row} for row in found.get("lines", ())]
     rows += [{"table": "shared", **row} for row in found.get("shared") or ()]
     return rows

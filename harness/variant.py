@@ -148,8 +148,9 @@ class Numerics:
     weights: str = "problem"
     """The same for P, as V is multiplied by it. The denominator may be summed from P before that rounding."""
     functions: str = "fast"
-    """`accurate`: CUDA's or libdevice's own expf (of S - m, so that the maximum itself gets weight 1), logf and division.
-    `fast`: ex2.approx, __expf, __logf, approximate division, log2 e folded into the scale."""
+    """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
+    them. `__expf`: the same with that in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx,
+    __logf, approximate division, log2 e folded into the scale."""
     sums: str = "truncated"
     """`nearest`: every addition rounds to nearest, or is a fused multiply-add. `truncated`: tensor cores cut off."""
     one_score: bool = False
@@ -158,8 +159,8 @@ class Numerics:
     """O is divided, or P is, by the finished denominator only, and never by that of the keys so far."""
 
     def __post_init__(self) -> None:
-        choices = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
-        choices |= {"functions": ("fast", "accurate"), "sums": ("truncated", "nearest")}
+        choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
+        choices |= {"functions": ("fast", "__expf", "accurate"), "sums": ("truncated", "nearest")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise PluginError(f"numerics have {name}={getattr(self, name)!r}; choose {' or '.join(allowed)}")
@@ -189,7 +190,9 @@ class Variant:
     """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
     tiles: Callable[[Problem], Sequence[TileSizes]] | None = None
     """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
-    numerics: Numerics = Numerics()
+    deterministic: bool = True
+    """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
+    numerics: Numerics = field(default_factory=Numerics)
     """Where it rounds: what its budget of error is derived from."""
 
     def __post_init__(self) -> None:

@@ -1,50 +1,89 @@
 #!/usr/bin/env python3
-"""Record what the hardware's own counters say of every variant's traffic, for the tests to hold the emulator against.
+"""Record what the hardware's own counters say of every variant, for the tests to hold the emulator against.
 
 Needs a GPU, Nsight Compute (`ncu`) and the permission to read counters. Run from the repository's root:
 
     python scripts/record_traffic.py tests/hardware/traffic_h200.json
 
-It starts itself under `ncu`: that child runs each variant once on each problem, natively; the counters of each launch
-come back as CSV. Clocks are left as they are.
+Every variant runs natively, once on each problem, under `ncu`: each launch from empty caches. Plans of several
+launches are measured once more as a whole, from empty caches before the first launch to the end of the last: what a
+launch leaves in L2 for the next one shows there. Clocks are left as they are.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
-import io
 import json
-import platform
-import shutil
 import subprocess
 import sys
-import tempfile
-from importlib.metadata import version
+import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.discovery import discover  # noqa: E402
+from harness.discovery import discover  # noqa: E402 - the repository need not be installed
+from harness.errors import CountersUnavailable, UsageError  # noqa: E402
+from harness.file_replacement import replace_files, require_writable  # noqa: E402
+from harness.hardware_counters import Run, profile  # noqa: E402
+from harness.measure.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
 from harness.problem import Problem  # noqa: E402
-from tests.hardware.record import source_hash  # noqa: E402
+from harness.variant import Variant  # noqa: E402
+from tests.hardware.environment import environment  # noqa: E402
+from tests.hardware.record import plan_hash  # noqa: E402
 
-METRICS = {
+TRAFFIC = {
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
     "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
     "local_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "local_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
+    "l1_load_hit_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
     "l2_read_sectors": "lts__t_sectors_srcunit_tex_op_read.sum",
     "l2_write_sectors": "lts__t_sectors_srcunit_tex_op_write.sum",
+    "l2_read_hit_sectors": "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum",
+    "l2_read_miss_sectors": "lts__t_sectors_srcunit_tex_op_read_lookup_miss.sum",
+    "l2_fabric_sectors": "lts__t_sectors_srcunit_ltcfabric.sum",
     "dram_read_bytes": "dram__bytes_read.sum",
     "dram_write_bytes": "dram__bytes_write.sum",
 }
+SHARED_MEMORY = {
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "shared_load_instructions": "smsp__inst_executed_op_shared_ld.sum",
+    "shared_store_instructions": "smsp__inst_executed_op_shared_st.sum",
+}
+LAUNCH = {
+    "time_ns": "gpu__time_duration.sum",
+    "sm_cycles": "sm__cycles_active.avg",
+    "active_warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "theoretical_warps_pct": "sm__maximum_warps_per_active_cycle_pct",
+    "grid_blocks": "launch__grid_size",
+    "block_threads": "launch__block_size",
+    "registers": "launch__registers_per_thread",
+    "shared_static_bytes": "launch__shared_mem_per_block_static",
+    "shared_dynamic_bytes": "launch__shared_mem_per_block_dynamic",
+    "shared_driver_bytes": "launch__shared_mem_per_block_driver",
+    "shared_carveout_bytes": "launch__shared_mem_config_size",
+    "blocks_limit": "launch__occupancy_limit_blocks",
+    "blocks_by_registers": "launch__occupancy_limit_registers",
+    "blocks_by_shared_memory": "launch__occupancy_limit_shared_mem",
+    "blocks_by_warps": "launch__occupancy_limit_warps",
+}
+METRICS = {**TRAFFIC, **SHARED_MEMORY, **LAUNCH}
+"""Our names -> Nsight Compute's. What a GPU or an ncu does not have is recorded as null."""
+RANGE_METRICS = {
+    key: METRICS[key]
+    for key in ("l2_read_sectors", "l2_write_sectors", "dram_read_bytes", "dram_write_bytes", "time_ns")
+}
+"""Of whole plans."""
+
 PROBLEMS: list[dict[str, Any]] = [
+    # Small: aligned, ragged, causal, grouped, 16 bits.
     {},
     {"causal": True},
     {"dtype": "float16"},
@@ -57,112 +96,116 @@ PROBLEMS: list[dict[str, Any]] = [
     {"heads": 3, "q_len": 190, "kv_len": 65, "causal": True},
     {"heads": 2, "q_len": 200, "kv_len": 200, "head_dim": 128},
     {"heads": 16, "q_len": 512, "kv_len": 512},
+    # Q, K, V and O together: more than the 60 MB of an H200's L2, and about as much. 134 and 67 MB.
     {"batch": 8, "heads": 16, "q_len": 1024, "kv_len": 1024},
     {"batch": 8, "heads": 16, "q_len": 1024, "kv_len": 1024, "dtype": "float16", "causal": True},
+    # Many heads: 17, 34, 50, 67, 101 and 201 MB.
+    {"heads": 16, "q_len": 1024, "kv_len": 1024},
+    {"heads": 32, "q_len": 1024, "kv_len": 1024},
+    {"heads": 48, "q_len": 1024, "kv_len": 1024},
+    {"heads": 64, "q_len": 1024, "kv_len": 1024, "causal": True},
+    {"batch": 4, "heads": 24, "q_len": 1024, "kv_len": 1024},
+    {"batch": 64, "heads": 12, "q_len": 256, "kv_len": 256},
+    # Grouped heads, 42 MB; wide heads, 34 and 67 MB; ragged, 28 MB.
+    {"batch": 4, "heads": 16, "kv_heads": 4, "q_len": 1024, "kv_len": 1024},
+    {"heads": 8, "q_len": 2048, "kv_len": 2048, "head_dim": 128},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "causal": True},
+    {"heads": 40, "q_len": 1500, "kv_len": 700, "head_dim": 80, "dtype": "bfloat16"},
+    # Few heads of many rows: K and V are read again by many blocks. 21, 10 and 12 MB.
+    {"heads": 4, "q_len": 8192, "kv_len": 2048},
+    {"heads": 1, "q_len": 4096, "kv_len": 16384},
+    {"heads": 2, "q_len": 5793, "kv_len": 5793, "causal": True},
+    # Few queries, many keys: decoding. 67, 135 and 134 MB.
+    {"heads": 8, "q_len": 64, "kv_len": 16384},
+    {"batch": 32, "heads": 32, "kv_heads": 8, "q_len": 1, "kv_len": 1024},
+    {"batch": 8, "heads": 32, "kv_heads": 8, "q_len": 4, "kv_len": 4096, "head_dim": 128, "dtype": "float16"},
 ]
-"""Aligned, ragged, causal, grouped, 16 bits; the last two are larger than an H200's 60 MB of L2."""
+SLOWEST_BLOCK_FLOPS = 1e10
+"""fa1 has one thread block per head, which counts a head's keys in order: beyond, it takes a second per pass of ncu."""
 
 
-def run_all() -> None:
-    """Under `ncu`: every variant on every problem, once."""
-    from harness.executors.gpu import GpuExecutor
-    from harness.inputs import draw_inputs
-
-    executor = GpuExecutor(timed=False)
-    for fields in PROBLEMS:
-        problem = Problem(**fields)
-        inputs = draw_inputs(problem)
-        for variant in discover().registry:
-            if variant.supports(problem) is None:
-                executor.run(problem, variant.plan(problem), inputs)
+def all_runs() -> list[tuple[int, Run]]:
+    """Each run with the index of its problem."""
+    return [
+        (index, Run(variant.name, problem))
+        for index, problem in enumerate(Problem(**fields) for fields in PROBLEMS)
+        for variant in discover().registry
+        if variant.supports(problem) is None and not is_too_slow(variant, problem)
+    ]
 
 
-def expected_launches() -> list[tuple[int, str, int, str]]:
-    """(problem, variant, launch, kernel) in the order in which the child launches them."""
-    launches = []
-    for index, fields in enumerate(PROBLEMS):
-        problem = Problem(**fields)
-        for variant in discover().registry:
-            if variant.supports(problem) is None:
-                for number, launch in enumerate(variant.plan(problem).launches):
-                    launches.append((index, variant.name, number, launch.kernel_name))
-    return launches
+def is_too_slow(variant: Variant, problem: Problem) -> bool:
+    """Whether one block has too much to do."""
+    head_flops = 4 * problem.q_len * problem.kv_len * problem.head_dim
+    return variant.algorithm == "fa1" and head_flops > SLOWEST_BLOCK_FLOPS
 
 
-def profile(ncu: str) -> list[dict[str, Any]]:
-    """Kernel name and counters of each launch, in order."""
-    names = sorted({name for *_, name in expected_launches()})
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "counters.csv"
-        command = [ncu, "--clock-control", "none", "--csv", "--print-units", "base", "--log-file", str(log)]
-        command += ["--target-processes", "all", "--kernel-name", f"regex:({'|'.join(names)})"]
-        command += ["--metrics", ",".join(METRICS.values()), sys.executable, __file__, "--child"]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        text = log.read_text() if log.exists() else ""
-    if ran.returncode or '"ID"' not in text:
-        sys.exit(f"ncu did not read the counters:\n{text[-2000:]}\n{ran.stderr[-2000:]}")
-    rows: dict[int, dict[str, Any]] = {}
-    by_metric = {metric: key for key, metric in METRICS.items()}
-    for row in csv.DictReader(io.StringIO(text[text.index('"ID"') :])):
-        launch = rows.setdefault(int(row["ID"]), {"kernel": row["Kernel Name"]})
-        launch[by_metric[row["Metric Name"]]] = round(float(row["Metric Value"].replace(",", "")))
-    return [rows[key] for key in sorted(rows)]
-
-
-def record(ncu: str) -> dict[str, Any]:
-    """The whole record."""
-    import cupy
-
-    launches, expected = profile(ncu), expected_launches()
-    if len(launches) != len(expected):
-        sys.exit(f"ncu saw {len(launches)} launches where {len(expected)} were expected")
-    entries = []
-    for (index, variant, number, kernel), counters in zip(expected, launches):
-        if kernel not in counters["kernel"]:
-            sys.exit(f"launch {number} of {variant} is {counters['kernel']}, not {kernel}")
-        values = [counters[key] for key in METRICS]
-        entries.append({"problem": index, "variant": variant, "launch": number, "kernel": kernel, "values": values})
-    driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True
-    )
-    name, driver_version = driver.stdout.strip().splitlines()[0].split(", ")
-    major, minor = divmod(cupy.cuda.nvrtc.getVersion()[0], 1), cupy.cuda.nvrtc.getVersion()[1]
+def record() -> dict[str, Any]:
+    """The whole record. Raises `CountersUnavailable`."""
+    runs, registry = all_runs(), discover().registry
+    plans = [registry.get(run.variant).plan(run.problem) for _, run in runs]
+    entries, begun = [], time.monotonic()
+    for (index, run), counters in zip(runs, profile([run for _, run in runs], list(METRICS.values()))):
+        for number, launch in enumerate(counters):
+            found = {"problem": index, "variant": run.variant, "launch": number, "kernel": launch.name}
+            entries.append({**found, "values": values(launch, METRICS)})
+    print(f"{len(entries)} launches in {time.monotonic() - begun:.0f} s", flush=True)
+    begun = time.monotonic()
+    several = [(index, run) for (index, run), plan in zip(runs, plans) if len(plan.launches) > 1]
+    wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN)
+    print(f"{len(several)} plans of several launches in {time.monotonic() - begun:.0f} s", flush=True)
     return {
-        "gpu": name,
-        "driver": driver_version,
-        "date": datetime.date.today().isoformat(),
-        "python": platform.python_version(),
-        "cupy": cupy.__version__,
-        "nvrtc": f"{int(major[0])}.{minor}",
-        "numba-cuda": version("numba-cuda"),
-        "sources": {variant.algorithm: source_hash(variant.algorithm) for variant in discover().registry},
+        **environment(),
+        "ncu": ncu_version(),
         "metrics": METRICS,
+        "range_metrics": RANGE_METRICS,
         "problems": PROBLEMS,
+        "plans": [
+            {"problem": index, "variant": run.variant, "hash": plan_hash(plan, run.problem)}
+            for (index, run), plan in zip(runs, plans)
+        ],
+        "ranges": [
+            {"problem": index, "variant": run.variant, "values": values(whole, RANGE_METRICS)}
+            for (index, run), (whole,) in zip(several, wholes)
+        ],
         "launches": entries,
     }
 
 
+def values(counters: Counters, metrics: dict[str, str]) -> list[float | None]:
+    """In the order of `metrics`."""
+    return [counters.values.get(metric) for metric in metrics.values()]
+
+
+def ncu_version() -> str:
+    """The last line of what `ncu --version` prints."""
+    done = subprocess.run([find_ncu() or "ncu", "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
 def main() -> None:
     """Parse, record, write whole."""
-    parser = argparse.ArgumentParser(description="Record the hardware's traffic counters of every variant.")
-    parser.add_argument("output", type=Path, nargs="?", help="where the record goes (JSON)")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        run_all()
-        return
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        sys.exit("ncu (Nsight Compute) is not on the PATH")
-    if arguments.output is None:
-        parser.error("say where the record goes")
-    found = record(ncu)
-    lines = [json.dumps(entry) for entry in found.pop("launches")]
-    text = json.dumps(found, indent=1)[:-2] + ',\n "launches": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
-    from harness.file_replacement import replace_files
+    parser = argparse.ArgumentParser(description="Record the hardware's counters of every variant.")
+    parser.add_argument("output", type=Path, help="where the record goes (JSON)")
+    output: Path = parser.parse_args().output
+    try:
+        require_writable(output)
+        found = record()
+        replace_files({output: text_of(found).encode()})
+    except (CountersUnavailable, UsageError) as error:
+        sys.exit(str(error))
+    print(f"recorded in {output}")
 
-    replace_files({arguments.output: text.encode()})
-    print(f"{len(lines)} launches recorded in {arguments.output}")
+
+def text_of(found: dict[str, Any]) -> str:
+    """JSON with a line per entry, so that a new record can be compared with an old one."""
+    parts = []
+    for key, value in found.items():
+        text = json.dumps(value)
+        if isinstance(value, list):
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        parts.append(f' "{key}": {text}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

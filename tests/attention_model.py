@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.inputs import NUMPY_DTYPES
 from harness.problem import Problem
+from harness.variant import Numerics
 
 MUTANTS = (
     "l not rescaled",
@@ -21,9 +22,21 @@ MUTANTS = (
     "grouped heads tiled",
     "no maximum",
     "finite sentinel",
+    "l not rescaled once",
+    "one row not masked once",
+    "16-bit sums",
+    "lse in log2",
+    "zero times NaN",
 )
 
 f32 = np.float32
+
+_EXACT = {"functions": "accurate", "sums": "nearest", "one_score": True, "divides_last": True}
+NUMERICS = {
+    True: Numerics(scores="problem", weights="problem", **_EXACT),
+    False: Numerics(scores="float32", weights="float32", **_EXACT),
+}
+"""By `store_scores`."""
 
 
 def online_softmax(
@@ -33,7 +46,10 @@ def online_softmax(
     mutant: str | None = None,
     store_scores: bool = False,
 ) -> dict[str, np.ndarray]:
-    """O and lse, tile after tile of keys, accumulated in float32; `store_scores` rounds S and P to the dtype."""
+    """O and lse, tile after tile of keys, accumulated in float32; `store_scores` rounds S and P to the dtype.
+
+    As `numerics` would be declared: NUMERICS[store_scores].
+    """
     assert mutant is None or mutant in MUTANTS
     dtype = NUMPY_DTYPES[problem.dtype]
     O = np.zeros(problem.q_shape, dtype)
@@ -67,7 +83,10 @@ def _one_head(problem, q, k, v, tile, mutant, stored):
                 s = np.where(inside, s, start)
             if problem.causal:
                 offset = 0 if mutant == "causal top-left" else N_k - N_q
-                s = np.where(columns[None, :] <= rows[:, None] + offset, s, start)
+                seen = columns[None, :] <= rows[:, None] + offset
+                if mutant == "one row not masked once" and j0 <= N_k // 2 < j0 + tile:
+                    seen[N_q // 2] = True
+                s = np.where(seen, s, start)
             m_new = np.maximum(m, s.max(axis=1))
             shift = np.where(m_new == -np.inf, f32(0), m_new)
             if mutant == "no maximum":
@@ -77,11 +96,22 @@ def _one_head(problem, q, k, v, tile, mutant, stored):
             if mutant == "no maximum":
                 alpha = np.ones_like(alpha)
             l_before = l
-            l = (l if mutant == "l not rescaled" else alpha * l) + p.sum(axis=1, dtype=f32)
-            acc = (acc if mutant == "O not rescaled" else alpha[:, None] * acc) + p.astype(stored).astype(f32) @ vj
+            forgets = mutant == "l not rescaled" or (mutant == "l not rescaled once" and j0 == tile)
+            l = (l if forgets else alpha * l) + p.sum(axis=1, dtype=f32)
+            acc = acc if mutant == "O not rescaled" else alpha[:, None] * acc
+            p = p.astype(stored).astype(f32)
+            if mutant == "16-bit sums":
+                for j in range(tile):
+                    acc = (acc + p[:, j : j + 1] * vj[j]).astype(np.float16).astype(f32)
+            elif np.isfinite(vj).all() or mutant == "zero times NaN":
+                acc = acc + p @ vj
+            else:
+                # What a row does not see it must not even multiply by its zero weight.
+                acc = acc + np.where(s[..., None] == -np.inf, f32(0), p[..., None] * vj).sum(axis=1)
             m = shift if mutant == "no maximum" else m_new
         divisor = l_before if mutant == "previous l" else l
         out = np.where(l[:, None] > 0, acc / divisor[:, None], f32(0))
         # A sum of NaN is not a masked row.
         out = np.where(np.isnan(l)[:, None], f32(np.nan), out)
-        return out, np.where(l == 0, f32(-np.inf), m + np.log(l))
+        lse = np.where(l == 0, f32(-np.inf), m + np.log(l))
+        return out, lse / np.log(f32(2)) if mutant == "lse in log2" else lse

@@ -11,6 +11,7 @@ from attention_model import online_softmax
 
 from harness.executors import Device, Execution, LaunchReport, SiteTraffic
 from harness.inputs import NUMPY_DTYPES
+from harness.intervals import Interval
 from harness.problem import Problem
 from harness.variant import Buffer, Launch, Plan, Traffic, Variant
 
@@ -54,8 +55,12 @@ class NumpyExecutor:
             outputs={name: arrays[name] for name in ("O", "lse") if name in arrays},
             launches=tuple(reports),
             allocated_bytes=plan.allocated_bytes(problem),
-            time_ms=None if self.counts else sum(self.times_ms.get(x.kernel_name, 1.0) for x in plan.launches),
+            time_ms=None if self.counts else self._time(plan),
         )
+
+    def _time(self, plan: Plan) -> Interval:
+        time_ms = sum(self.times_ms.get(launch.kernel_name, 1.0) for launch in plan.launches)
+        return Interval(time_ms, time_ms, time_ms)
 
 
 def numpy_variant(

@@ -7,6 +7,7 @@ import importlib
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,16 +16,20 @@ from hypothesis import strategies as st
 from test_conformance import EXECUTOR, VARIANTS, by_algorithm, problems
 
 from harness.compilers import DevicePointer, compile_kernel
+from harness.discovery import discover
 from harness.executors import Execution
 from harness.inputs import draw_inputs
 from harness.problem import Problem
 from harness.variant import TileSizes, Traffic, Variant
+from scripts import check_claims
 from variants._tiles import SHARED_BYTES, Tile, default_tile
 from variants._tiles.schedule import Schedule
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
 from variants.fa1 import claim as fa1_claim
 from variants.fa1 import fa1_tile
 
+PLUGINS = Path(__file__).parent / "plugins"
+NAME_WITHOUT_CLAIM = "one-thread-per-row"
 CLAIMING = [variant for variant in VARIANTS if variant.claim is not None]
 parametrize_variants = pytest.mark.parametrize("variant", CLAIMING, ids=lambda variant: variant.name)
 
@@ -74,6 +79,43 @@ def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, pro
 def test_counted_is_claimed_whatever_the_shape(variant: Variant, problem: Problem):
     assume(variant.supports(problem) is None)
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
+
+
+def test_a_wrong_claim_is_found_and_shrunk_to_the_smallest_problem_that_shows_it():
+    """It forgets that a mask lets tiles be skipped: the least is a block of rows that sees nothing, and one row."""
+    variant = discover([PLUGINS / "wrong_claim.py"]).registry.get("wrong-claim")
+    found = check_claims.check(variant, EXECUTOR, examples=60, start=1)
+    assert found.exact < found.problems == 60
+    Br = default_tile(64).Br
+    assert found.smallest == Problem(heads=1, q_len=Br + 1, kv_len=1, causal=True)
+    assert re.fullmatch(r"claims [\d,]+ bytes read .*; counted: [\d,]+ and [\d,]+", found.difference or "")
+
+
+def test_a_right_claim_is_exact_on_as_many_problems_as_asked_for():
+    assert check_claims.check(by_algorithm("fa2")[0], EXECUTOR, examples=15) == check_claims.ClaimCheck(
+        "fa2-cupy", problems=15, exact=15
+    )
+
+
+def test_a_claim_that_raises_is_not_exact():
+    broken = dataclasses.replace(by_algorithm("fa2")[0], claim=lambda problem: 1 // 0)
+    found = check_claims.check(broken, EXECUTOR, examples=2)
+    assert (found.problems, found.exact) == (2, 0)
+    assert "ZeroDivisionError" in (found.difference or "")
+
+
+def test_the_script_says_what_differs_and_how_to_see_it(capsys: pytest.CaptureFixture[str]):
+    plugin = ("--plugin", str(PLUGINS / "wrong_claim.py"))
+    assert check_claims.main(["wrong-claim", *plugin, "--examples", "40", "--seed", "1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"wrong-claim +40 +\d+ +batch 1, 1 head, \d+ x 1, head_dim 64, float32, causal", lines[2])
+    assert lines[4].startswith("wrong-claim: claims ")
+    assert lines[5].split()[:4] == ["python", "-m", "harness", "traffic"]
+    assert lines[5].endswith("--kv-len 1 --head-dim 64 --dtype float32 --causal")
+    assert check_claims.main(["fa2-cupy", "--examples", "3"]) == 0
+    assert check_claims.main(["fa3"]) == 2
+    assert check_claims.main([NAME_WITHOUT_CLAIM, "--plugin", str(PLUGINS / "one_thread_per_row.py")]) == 2
+    assert "claims nothing" in capsys.readouterr().err
 
 
 def test_a_row_longer_than_the_chip_is_read_again():
@@ -211,14 +253,13 @@ def test_the_largest_tile_that_may_be_chosen_fits_and_takes_what_is_declared(alg
 
 
 @parametrize_variants
-def test_claims_hold_at_the_corners_of_what_may_be_chosen(variant: Variant):
+def test_claims_hold_at_the_ends_of_what_may_be_chosen(variant: Variant):
     problem = Problem(heads=2, q_len=150, kv_len=70, head_dim=64, causal=True)
     if variant.tiles is None:
         pytest.skip("it declares no tiles")
     tiles = variant.tiles(problem)
-    # A compilation each: of the whole space the corners.
-    corners = [end(tiles, key=lambda t: t[name]) for name in tiles[0] for end in (min, max)]
-    for tile in corners:
+    # A compilation each: of the whole space the most rows and the most keys.
+    for tile in (max(tiles, key=lambda tile: tile[name]) for name in tiles[0]):
         execution = EXECUTOR.run(problem, variant.plan(problem, tile), draw_inputs(problem, "normal", 0))
         assert variant.claim is not None
         assert traffic(execution) == variant.claim(problem, tile), tile

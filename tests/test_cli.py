@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from harness.problem import Problem
 ROOT = Path(__file__).resolve().parent.parent
 RIGHT = str(ROOT / "tests" / "plugins" / "one_thread_per_row.py")
 BROKEN = str(ROOT / "tests" / "plugins" / "broken_kernels.py")
+WRONG_CLAIM = str(ROOT / "tests" / "plugins" / "wrong_claim.py")
 NAME = "one-thread-per-row"
 SMALL = ["--seq-len", "20", "--head-dim", "8", "--device", "emulator"]
 
@@ -162,6 +164,25 @@ def test_what_goes_wrong_is_a_row_and_the_right_one_still_comes(call):
     table = call("compare", *arguments)
     assert "Traceback" not in table.out + table.err
     assert "bad-plan: error: plan() failed: " in table.out
+
+
+def test_a_claim_that_does_not_hold_fails_every_command_that_counts(call):
+    problem = ["--heads", 1, "--q-len", 65, "--kv-len", 1, "--causal", "--device", "emulator"]
+    mine = ["--plugin", WRONG_CLAIM, *problem]
+    done = call("compare", *mine, "--variants", "wrong-claim,fa2-cupy", "--format", "json")
+    assert done.status == 1
+    rows = {row["variant"]: row for row in json.loads(done.out)["rows"]}
+    assert (rows["fa2-cupy"]["verdict"], rows["fa2-cupy"]["claim_holds"]) == ("pass", True)
+    wrong = rows["wrong-claim"]
+    assert (wrong["verdict"], wrong["claim_holds"], wrong["rank"]) == ("fail", False, None)
+    assert re.fullmatch(r"claims [\d,]+ bytes read and [\d,]+ written; counted: [\d,]+ and [\d,]+", wrong["reason"])
+    assert wrong["error_over_budget"] <= 1  # the answer itself is right
+    assert "wrong, +" in call("compare", *mine, "--variants", "wrong-claim").out
+    assert call("traffic", "wrong-claim", *mine).status == 1
+    sweep = ["traffic", "--sweep", "kv_len=1,65", "--variants", "wrong-claim", "--plugin", WRONG_CLAIM]
+    done = call(*sweep, "--heads", 1, "--q-len", 65, "--causal", "--device", "emulator")
+    assert done.status == 1
+    assert "Claim does not hold: wrong-claim at 1, wrong-claim at 65." in done.out
 
 
 def test_csv_and_markdown(call):
@@ -306,6 +327,33 @@ def test_show_a_numba_kernel(call):
     assert ".entry" in call("show", "fa2-numba", "--ptx").out
 
 
+def test_show_order(call):
+    done = call("show", NAME, "--plugin", RIGHT, "--order", *SMALL, "--variants", NAME)
+    assert (done.status, done.err) == (0, "")
+    assert f"{NAME}: the order in which it adds; batch 1, 2 heads, 20 x 20, head_dim 8" in done.out
+    assert (
+        "O = sum of P V over keys: 20 terms, each rounded at most 19 times\n    one after the other: keys 0" in done.out
+    )
+    assert "__global__" not in done.out
+
+
+def test_show_order_beside_another_variant(call, tmp_path: Path):
+    path = tmp_path / "order.json"
+    kernel = Path(RIGHT).read_text()
+    plugin = tmp_path / "backwards.py"
+    plugin.write_text(kernel.replace("for (int j = 0; j < keys; ++j)", "for (int j = keys - 1; j >= 0; --j)")
+                      .replace(f'"{NAME}"', '"backwards"'))  # fmt: skip
+    options = ["--plugin", RIGHT, "--plugin", plugin, "--variants", "backwards", "--format", "json", "--output", path]
+    done = call("show", NAME, "--order", *SMALL, *options)
+    assert (done.status, done.out, done.err) == (0, "", "")
+    order = json.loads(path.read_text())
+    assert [(row["variant"], row["sum"], row["order"]) for row in order["variants"]] == [
+        (NAME, "O", "A"), (NAME, "l", "A"), (NAME, "S", "A"),
+        ("backwards", "O", "B"), ("backwards", "l", "B"), ("backwards", "S", "A"),
+    ]  # fmt: skip
+    assert order["sums"][0]["additions"][:2] == [[0, 1], [20, 2]]
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
@@ -348,6 +396,10 @@ COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
         (["list", "--plugin", "none.py"], "plugin none.py"),
         (["show", "one", "--plugin", RIGHT], "no variant 'one'"),
         (["show", NAME, "--plugin", RIGHT, "--dtype", "float16"], "take this problem: it is written for float32"),
+        (["show", NAME, "--plugin", RIGHT, "--format", "json"], "--format goes with --order"),
+        (["show", NAME, "--plugin", RIGHT, "--variants", "fa*"], "--variants goes with --order"),
+        (["show", NAME, "--plugin", RIGHT, "--order", "--ptx"], "--ptx and --order show different things"),
+        (["show", NAME, "--plugin", RIGHT, "--order", "--dtype", "float16"], "leave out --dtype"),
         (["run", NAME, "--plugin", RIGHT], "--q, --k, --v, --out"),
     ],
 )  # fmt: skip

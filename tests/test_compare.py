@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from numpy_executor import NumpyExecutor, NumpyKernel, numpy_variant
 
-import harness.compare
-from harness.compare import Question, compare, counts_beside, judge, lost_row, rank
+import harness.question
+from harness.compare import compare, counts_beside, judge, lost_row, rank
 from harness.errors import CompileError, KernelFault, UsageError
 from harness.executors import Device, Execution
 from harness.outcome import Row
 from harness.problem import Problem
+from harness.question import Question
 from harness.variant import Launch, Plan, Traffic, Variant
 
 PROBLEM = Problem(heads=2, q_len=16, kv_len=16, head_dim=8)
@@ -123,8 +125,8 @@ def test_an_interrupt_ends_it_all(error: BaseException):
 
 def test_the_oracle_is_asked_once(monkeypatch: pytest.MonkeyPatch):
     calls = []
-    real = harness.compare.attention
-    monkeypatch.setattr(harness.compare, "attention", lambda *args: calls.append(1) or real(*args))
+    real = harness.question.attention
+    monkeypatch.setattr(harness.question, "attention", lambda *args: calls.append(1) or real(*args))
     compare([numpy_variant("a"), numpy_variant("b")], PROBLEM, NumpyExecutor())
     assert calls == [1]
 
@@ -143,17 +145,30 @@ def test_claims_are_held_against_counts():
     assert rows["exact"].note is None
     # The totals agree, reads and writes do not.
     assert rows["off"].claim_holds is False
-    assert rows["off"].verdict == "pass"
-    assert "counted: 320 and 160" in rows["off"].note
-    assert rows["none"].claim_holds is None
+    assert (rows["off"].verdict, rows["off"].rank) == ("fail", None)
+    assert rows["off"].reason == "claims 160 bytes read and 320 written; counted: 320 and 160"
+    assert (rows["none"].verdict, rows["none"].claim_holds) == ("pass", None)
 
 
-def test_a_claim_that_fails_is_a_remark():
+def test_a_wrong_answer_and_a_wrong_claim_are_both_told():
+    wrong = numpy_variant("wrong", mutant="scale missing", claim=Traffic(1, 2))
+    (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows
+    assert row.verdict == "fail"
+    assert re.search(r"the worst at batch 0.*; claims 1 bytes read and 2 written; counted: 320 and 160$", row.reason)
+
+
+def test_a_claim_is_not_judged_where_nothing_is_counted():
+    gpu = NumpyExecutor(device=Device("gpu", "GPU", "sm_90"), counts=False)
+    (row,) = compare([numpy_variant("off", claim=Traffic(1, 2))], PROBLEM, gpu).rows
+    assert (row.verdict, row.claim_holds, row.claimed_bytes) == ("pass", None, 3)
+
+
+def test_a_claim_that_raises_is_a_failed_check():
     odd = dataclasses.replace(numpy_variant("odd"), claim=bad_claim)
     (row,) = compare([odd], PROBLEM, NumpyExecutor()).rows
-    assert row.verdict == "pass"
+    assert row.verdict == "fail"
     assert row.claimed_bytes is None
-    assert "ZeroDivisionError" in row.note
+    assert "ZeroDivisionError" in row.reason
     assert row.total_bytes == 480
 
 
@@ -163,7 +178,9 @@ def test_local_memory_is_not_global_traffic():
     assert row.total_bytes == 64
 
 
-def plain_row(name: str, verdict: str = "pass", total: int | None = None, time_ms: float | None = None) -> Row:
+def plain_row(
+    name: str, verdict: str = "pass", total: int | None = None, time_ms: float | None = None, noise_ms: float = 0.01
+) -> Row:
     return Row(
         variant=name,
         algorithm="x",
@@ -172,6 +189,8 @@ def plain_row(name: str, verdict: str = "pass", total: int | None = None, time_m
         compulsory_bytes=1,
         total_bytes=total,
         time_ms=time_ms,
+        time_low_ms=time_ms and time_ms - noise_ms,
+        time_high_ms=time_ms and time_ms + noise_ms,
     )
 
 
@@ -193,7 +212,13 @@ def test_ranking_on_the_emulator_is_by_bytes_and_ties_share_a_rank():
 
 def test_ranking_on_a_gpu_is_by_time():
     rows = [plain_row("slow", total=1, time_ms=2.0), plain_row("fast", total=9, time_ms=1.0)]
-    assert [r.variant for r in rank(rows, GPU)] == ["fast", "slow"]
+    assert [(r.variant, r.rank) for r in rank(rows, GPU)] == [("fast", 1), ("slow", 2)]
+
+
+def test_times_that_cannot_be_told_apart_share_a_rank_and_the_shorter_median_comes_first():
+    rows = [plain_row("b", time_ms=1.1, noise_ms=0.1), plain_row("a", time_ms=1.0, noise_ms=0.1)]
+    rows.append(plain_row("c", time_ms=1.3, noise_ms=0.01))
+    assert [(r.variant, r.rank) for r in rank(rows, GPU)] == [("a", 1), ("b", 1), ("c", 3)]
 
 
 def test_a_gpu_has_times_and_bytes_from_the_emulator_beside_it():

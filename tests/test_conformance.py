@@ -19,6 +19,7 @@ from harness.measure.accuracy import Accuracy, measure_accuracy
 from harness.measure.error_budget import error_budget
 from harness.oracle import attention
 from harness.problem import Problem
+from harness.sanitize import EmulatorSanitizer
 from harness.variant import Plan, TileSizes, Variant
 
 VARIANTS = tuple(discover().registry)
@@ -34,9 +35,9 @@ LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 1
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) -> Problem:
     """Problems of a few tiles, with every rule of the game: groups, batches, masks, odd lengths, any scale."""
-    dtype, head_dim = draw(st.sampled_from(KERNELS))
+    dtype, head_dim = draw(st.sampled_from(kernels))
     kv_heads = draw(st.integers(1, 2))
     return Problem(
         batch=draw(st.integers(1, 2)),
@@ -61,9 +62,10 @@ def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **til
     return EXECUTOR.run(problem, plan, inputs)
 
 
-def accuracy(problem: Problem, inputs: dict[str, np.ndarray], execution: Execution) -> Accuracy:
+def accuracy(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], execution: Execution) -> Accuracy:
     reference = attention(problem, inputs)
-    return measure_accuracy(execution.outputs, reference, error_budget(problem, inputs, reference))
+    budget = error_budget(problem, inputs, reference, variant.numerics)
+    return measure_accuracy(execution.outputs, reference, budget)
 
 
 def skip_unsupported(variant: Variant, problem: Problem) -> None:
@@ -80,12 +82,13 @@ def skip_unsupported(variant: Variant, problem: Problem) -> None:
     derandomize="CI" in os.environ,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
 )
-def test_every_output_is_within_its_budget(variant: Variant, problem: Problem, regime: str, seed: int):
+def test_every_output_is_within_what_is_expected(variant: Variant, problem: Problem, regime: str, seed: int):
     assume(variant.supports(problem) is None)
     inputs = draw_inputs(problem, regime, seed)
-    result = accuracy(problem, inputs, run(variant, problem, inputs))
+    result = accuracy(variant, problem, inputs, run(variant, problem, inputs))
     assert result.passed, result.reason
-    target(result.error_over_budget)
+    assert not result.suspicious, result
+    target(result.error_over_expected)
 
 
 @parametrize_variants()
@@ -94,7 +97,7 @@ def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: in
     problem = Problem(heads=2, kv_heads=1, q_len=37, kv_len=41, head_dim=head_dim, dtype=dtype, causal=True)
     skip_unsupported(variant, problem)
     inputs = draw_inputs(problem, "normal", 5)
-    result = accuracy(problem, inputs, run(variant, problem, inputs))
+    result = accuracy(variant, problem, inputs, run(variant, problem, inputs))
     assert result.passed, result.reason
 
 
@@ -240,7 +243,7 @@ def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causa
     problem = Problem(heads=2, kv_heads=1, q_len=9, kv_len=23, head_dim=4, causal=causal)
     skip_unsupported(variant, problem)
     inputs = draw_inputs(problem, "rising", 4)
-    result = accuracy(problem, inputs, run(variant, problem, inputs, **tile_argument(variant, tile)))
+    result = accuracy(variant, problem, inputs, run(variant, problem, inputs, **tile_argument(variant, tile)))
     assert result.passed, result.reason
 
 
@@ -261,6 +264,24 @@ def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_w
         assert [(r.traffic, r.warp_instructions) for r in other.launches] == [
             (r.traffic, r.warp_instructions) for r in runs[0].launches
         ]
+
+
+SANITIZER = EmulatorSanitizer(shuffled_runs=1)
+SANITIZED_KERNELS = (("float32", 20), ("float16", 48))
+
+
+@parametrize_variants()
+@given(problem=problems(SANITIZED_KERNELS), seed=st.integers(0, 2**16))
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
+)
+def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, problem: Problem, seed: int):
+    assume(variant.supports(problem) is None)
+    findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", seed))
+    assert findings == (), [finding.message for finding in findings]
 
 
 @pytest.mark.parametrize(

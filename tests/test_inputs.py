@@ -35,15 +35,16 @@ def test_every_regime_gives_finite_contiguous_arrays_of_the_problem(regime: str,
         for array in inputs.values():
             assert array.dtype == NUMPY_DTYPES[dtype]
             assert array.flags.c_contiguous
-            assert np.isfinite(array.astype(np.float64)).all()
+            assert regime == "non-finite" or np.isfinite(array.astype(np.float64)).all()
         assert inputs["K"].shape == inputs["V"].shape == problem.kv_shape
 
 
 @pytest.mark.parametrize("regime", REGIMES)
 def test_same_seed_same_bits_and_another_seed_others(regime: str):
     first, again, other = (draw_inputs(SMALL, regime, seed) for seed in (5, 5, 6))
-    assert all(np.array_equal(first[name], again[name]) for name in "QKV")
-    assert any(not np.array_equal(first[name], other[name]) for name in "QKV")
+    # As bytes: a NaN is not equal to itself.
+    assert all(first[name].tobytes() == again[name].tobytes() for name in "QKV")
+    assert any(first[name].tobytes() != other[name].tobytes() for name in "QKV")
 
 
 def test_the_values_are_the_same_ones_in_every_process_and_on_every_machine():
@@ -97,6 +98,36 @@ def test_offset_has_means_far_from_zero():
     inputs = draw_inputs(SMALL, "offset", 0)
     assert inputs["V"].mean() > 90
     assert inputs["K"].mean() > 3
+
+
+def test_exact_is_what_sums_without_rounding():
+    inputs = draw_inputs(SMALL, "exact", 0)
+    assert not inputs["Q"].any()
+    assert np.array_equal(inputs["V"], np.rint(inputs["V"]))
+    assert np.abs(inputs["V"]).max() == 8
+
+
+def test_repeated_has_maxima_that_are_met_again():
+    s = drawn_scores("repeated")
+    assert ((s == s.max(axis=-1, keepdims=True)).sum(axis=-1) > 1).mean() > 0.9
+
+
+@pytest.mark.parametrize(("dtype", "smallest_normal"), [("float32", 2.0**-126), ("float16", 2.0**-14)])
+def test_subnormal_has_values_on_both_sides(dtype: str, smallest_normal: float):
+    v = np.abs(draw_inputs(Problem(dtype=dtype), "subnormal")["V"].astype(np.float64))
+    assert 0.1 < (v < smallest_normal).mean() < 0.9
+    assert (v > 0).mean() > 0.9
+
+
+def test_non_finite_is_behind_the_mask_of_most_rows_or_in_one_column():
+    open_ = draw_inputs(SMALL, "non-finite", 0)
+    assert np.isfinite(open_["K"]).all()
+    assert (~np.isfinite(open_["V"])).sum(axis=(2, 3)).tolist() == [[1, 1], [1, 1]]
+    masked = draw_inputs(Problem(causal=True), "non-finite", 0)
+    for name in "KV":
+        where = np.argwhere(~np.isfinite(masked[name]))
+        assert len(where) == 2
+        assert (where[:, 2] >= 192).all()
 
 
 def test_unknown_regime_and_bad_seed_are_one_line():

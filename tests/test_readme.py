@@ -36,9 +36,9 @@ def harness(*arguments: str, root: Path, **options: object) -> subprocess.Comple
 
 
 def cells(table: str) -> list[list[str]]:
-    """The rows of a table without their error, whose last digit may depend on the CPU's math library."""
+    """The rows of a table without their errors, whose last digit may depend on the CPU's math library."""
     rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
-    return [row[:3] + row[4:] for row in rows if len(row) > 5 and row[0].isdigit()]
+    return [row[:3] + row[5:] for row in rows if len(row) > 5 and row[0].isdigit()]
 
 
 @pytest.fixture
@@ -133,3 +133,25 @@ def test_the_sweeps_shown_are_the_real_ones(words: str) -> None:
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == shown_output(words)
+
+
+def test_the_order_shown_is_the_real_one() -> None:
+    ran = harness("show", "fa2-cupy", "--order", "--seq-len", "128", "--variants", "*cupy", root=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == shown_output("show fa2-cupy --order --seq-len 128 --variants '*cupy'")
+
+
+def test_the_findings_shown_are_the_real_ones() -> None:
+    command = "compare --sanitize --plugin tests/plugins/hidden_mistakes.py --variants 'warps*,short*'"
+    found = re.search(rf"<!-- findings of: {re.escape(command)} -->\n```text\n(.*?)```", README, re.DOTALL)
+    assert found
+    arguments = ("--plugin", "tests/plugins/hidden_mistakes.py", "--variants", "warps*,short*", "--sanitize")
+    ran = harness("compare", *arguments, root=ROOT)
+    assert ran.returncode == 1, ran.stderr
+
+    def plain(text: str) -> str:
+        return re.sub(r"PTX line \d+", "PTX line", re.sub(r"/\S*/(?=hidden_mistakes)", "", text))
+
+    lines = found.group(1).splitlines()
+    assert len(lines) == 3
+    assert [line for line in lines if plain(line) not in plain(ran.stdout)] == []

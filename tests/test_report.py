@@ -29,8 +29,10 @@ PASSING = Row(
     compulsory_bytes=2 * MIB,
     max_abs_error=1e-7,
     error_over_budget=0.0213,
+    error_over_expected=0.34,
     lse_max_abs_error=1e-6,
     lse_error_over_budget=0.051,
+    lse_error_over_expected=0.12,
     launches=1,
     allocated_bytes=int(1.0625 * MIB),
     read_bytes=3 * MIB,
@@ -82,6 +84,7 @@ def test_the_table_tells_the_story():
         "fa2-cupy",
         "pass",
         "0.051",
+        "0.340",
         "3.00",
         "1.00",
         "4.00",
@@ -91,8 +94,8 @@ def test_the_table_tells_the_story():
         "1",
     ]
     assert cells(text, "odd")[2:4] == ["fail", "NaN"]
-    assert cells(text, "odd")[8:10] == ["+25.00", "%"]
-    assert cells(text, "broken") == ["-", "broken", "error"] + ["-"] * 8
+    assert cells(text, "odd")[9:11] == ["wrong,", "+25.00"]
+    assert cells(text, "broken") == ["-", "broken", "error"] + ["-"] * 9
     assert "Device: 32 lanes on a CPU. Ranked by total bytes moved" in text
     assert "MiB: 2^20 bytes, counted in the 32-byte sectors" in text
     assert max(map(len, lines)) <= 120
@@ -100,6 +103,31 @@ def test_the_table_tells_the_story():
     assert "odd: claims more than was counted" in lines
     assert "broken: error: kernel x does not compile:\n    x.cu(3): error | expected ;\n" in text
     assert "ms" not in lines[2] + lines[3]
+
+
+def test_a_claim_whose_reads_and_writes_are_wrong_is_wrong_although_their_sum_is_right():
+    swapped = dataclasses.replace(FAILING, claimed_bytes=FAILING.total_bytes)
+    text = render_comparison(comparison(swapped), "table")
+    assert cells(text, "odd")[9] == "wrong"
+
+
+def test_tile_sizes_have_a_column_where_they_were_asked_for():
+    tiled = dataclasses.replace(PASSING, tile="Br=16,Bc=32")
+    text = render_comparison(comparison(tiled, BROKEN, tile="Br=16"), "table")
+    assert text.splitlines()[0].endswith("seed 7; tile Br=16")
+    assert cells(text, "fa2-cupy")[2] == "Br=16,Bc=32"
+    assert cells(text, "broken")[2] == "-"
+    assert "Br" not in render_comparison(comparison(tiled), "table")
+    found = json.loads(render_comparison(comparison(tiled, tile="Br=16"), "json"))
+    assert (found["tile"], found["rows"][0]["tile"]) == ("Br=16", "Br=16,Bc=32")
+
+
+def test_what_passes_and_is_not_expected_is_said():
+    assert "suspicious:" not in render_comparison(comparison(PASSING, FAILING), "table")
+    odd = dataclasses.replace(PASSING, lse_error_over_expected=1.25)
+    text = render_comparison(comparison(odd), "table")
+    assert cells(text, "fa2-cupy")[4] == "1.250"
+    assert "fa2-cupy: suspicious: its error is 1.250 x what is expected" in text.splitlines()
 
 
 def test_a_gpu_has_a_column_for_time():
@@ -128,9 +156,9 @@ def test_json_is_the_contract():
     first, second, third = found["rows"]
     wanted = {
         "rank": 1, "variant": "fa2-cupy", "algorithm": "fa2", "backend": "cupy", "verdict": "pass", "reason": None,
-        "max_abs_error": 1e-7, "error_over_budget": 0.0213, "launches": 1, "allocated_bytes": 1114112,
-        "read_bytes": 3 * MIB, "write_bytes": MIB, "total_bytes": 4 * MIB, "compulsory_bytes": 2 * MIB,
-        "claimed_bytes": 4 * MIB, "time_ms": None,
+        "max_abs_error": 1e-7, "error_over_budget": 0.0213, "error_over_expected": 0.34, "launches": 1,
+        "allocated_bytes": 1114112, "read_bytes": 3 * MIB, "write_bytes": MIB, "total_bytes": 4 * MIB,
+        "compulsory_bytes": 2 * MIB, "claimed_bytes": 4 * MIB, "time_ms": None,
     }  # fmt: skip
     assert wanted.items() <= first.items()
     # Neither NaN nor infinity is JSON, and neither is 0.

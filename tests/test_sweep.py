@@ -174,3 +174,5 @@ def test_what_is_fixed_is_what_no_value_changes():
     swept = [Problem(heads=4, kv_heads=2, q_len=n, kv_len=n, causal=True) for n in (1, 2)]
     fixed = what_is_fixed(Sweep("seq_len", (1, 2)), swept)
     assert fixed == "batch 1, heads 4, kv_heads 2, head_dim 64, float32, causal"
+    swept = [Problem(q_len=7, kv_len=n) for n in (1, 2)]
+    assert what_is_fixed(Sweep("seq_len", (1, 2)), swept) == "batch 1, heads 2, q_len 7, head_dim 64, float32"

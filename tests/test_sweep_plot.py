@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.drawing import require_drawable
 from harness.errors import UsageError
 from harness.gpus import GPUS
 from harness.problem import Problem
 from harness.sweep import Sweep, SweepPoint, Value
-from harness.sweep_plot import CLAIMED_NOTE, draw_bytes, draw_roofline, require_drawable, series_of
+from harness.sweep_plot import CLAIMED_NOTE, draw_bytes, draw_roofline, series_of
 
 pytest.importorskip("matplotlib")
 MIB = 2**20

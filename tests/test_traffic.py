@@ -64,6 +64,8 @@ def test_what_it_cannot_do_is_one_line(capsys: pytest.CaptureFixture[str], tmp_p
         (["column-cupy", *SMALL, "--regime", "nromal"], 2, "nromal"),
         (["column-cupy", *SMALL, "--output", tmp_path / "no" / "where.txt"], 2, "no folder"),
         (["column-cupy", *SMALL, "--threads", 0], 2, "--threads is 0"),
+        (["column-cupy", *SMALL, "--gpu", "h20"], 2, "no GPU 'h20' in the table"),
+        (["column-cupy", *SMALL, "--l2-bytes", 0], 2, "--l2-bytes is 0"),
     ):
         found, _, err = call(capsys, *arguments, "--plugin", PLUGIN)
         assert (found, words in err) == (status, True), (arguments, err)
@@ -100,6 +102,25 @@ def test_a_sweep_of_one_variant(capsys: pytest.CaptureFixture[str]):
     assert "fa1" not in out
 
 
+def test_a_sweep_over_a_tile_size_and_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """FlashAttention-1 visits O once per tile of keys: twice the keys, half the visits."""
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "tiles.svg"
+    arguments = ("--sweep", "Bc=8,16", "--tile", "Br=16", "--variants", "fa1-cupy", "--plot", plot)
+    status, out, err = call(capsys, *SMALL, *arguments, "--format", "json")
+    assert (status, err) == (0, "")
+    small, large = json.loads(out)["points"]
+    assert (small["tile"], large["tile"]) == ("Br=16,Bc=8", "Br=16,Bc=16")
+    assert (small["source"], small["claim_holds"]) == ("counted", True)
+    q_bytes, per_row = 64 * 64 * 4, 64 * 4
+    once = 2 * q_bytes + q_bytes + 2 * per_row  # K, V, and what line 2 writes
+    assert [point["total_bytes"] - once for point in (small, large)] == [
+        visits * (3 * q_bytes + 4 * per_row) for visits in (8, 4)
+    ]
+    assert "Bc (keys per tile)" in plot.read_text()
+    assert "tile Br=16" in plot.read_text()
+
+
 def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[str]):
     plugins = ("--plugin", PLUGIN, "--plugin", ROOT / "tests" / "plugins" / "broken_kernels.py")
     status, out, _ = call(capsys, *SWEEP, *plugins, "--variants", "column-cupy,bad-plan")
@@ -115,17 +136,29 @@ def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[
         (["fa2-cupy", "--variants", "fa*"], "--variants goes with --sweep"),
         (["fa2-cupy", "--plot", "a.png"], "--plot goes with --sweep"),
         (["fa2-cupy", "--count", "never"], "--count goes with --sweep"),
-        (["fa2-cupy", "--device", "gpu"], "invalid choice: 'gpu'"),
+        (["fa2-cupy", "--device", "cpu"], "invalid choice: 'cpu'"),
+        (["--sweep", "q_len=1,2", "--device", "gpu"], "--device gpu reads the GPU's counters for one problem"),
         (["fa2", "--sweep", "q_len=1,2"], "no variant 'fa2'"),
         (["fa2-cupy", "--sweep", "q_len=1,2", "--variants", "fa*"], "both select"),
         (["--sweep", "q_len=1,2", "--variants", "nothing*"], "no variant 'nothing*'"),
         (["--sweep", "q_len=1,2", "--lines"], "leave out --sweep"),
+        (["--sweep", "q_len=1,2", "--l2-bytes", 9], "a sweep stays before the caches"),
+        (["--sweep", "q_len=1,2", "--cache-control", "all"], "a sweep stays before the caches"),
         (["--sweep", "q_len=1,2", "--q-len", 8], "--sweep q_len and --q-len set the same field"),
         (["--sweep", "heads=1,2", "--heads", 8], "--sweep heads and --heads set the same field"),
         (["--sweep", "seq_len=1,2", "--q-len", 8, "--kv-len", 8], "leave out one of the three"),
         (["--sweep", "heads=2,3", "--kv-heads", 2], "heads (3) is not a multiple of kv_heads (2)"),
         (["--sweep", "dtype=float8"], "dtype is 'float8'"),
         (["--sweep", "tile=1,2"], "no field 'tile'"),
+        (["--sweep", "tile=1,2"], "or a tile size: Br, Bc"),
+        (["--sweep", "Br=0..8"], "Br begins at 0"),
+        (["--sweep", "Br=1.5"], "Br takes whole numbers, not '1.5'"),
+        (["--sweep", "Br=3,5"], "has no tile with Br=3 here; Br is one of 16, "),
+        (["--sweep", "Br=16,32", "--tile", "Br=16"], "--sweep Br and --tile set the same tile size"),
+        (["--sweep", "q_len=1,2", "--tile", "Bx=16"], "has no tile size 'Bx'; there are Br, Bc"),
+        (["--sweep", "q_len=1,2", "--tile", "16"], "--tile '16' is not NAME=N"),
+        (["fa2-cupy", "--tile", "Br=3"], "fa2-cupy has no tile with Br=3 here; Br is one of 16, "),
+        (["fa2-cupy", "--gpu", "h20"], "no GPU 'h20'"),
         (["--sweep", "q_len=8..4"], "is empty"),
         (["--sweep", "q_len=1..99999999999"], "--sweep reaches"),
         (["--sweep", "q_len=1,2", "--gpu", "h20"], "no GPU 'h20'"),
@@ -171,3 +204,21 @@ def test_the_same_on_any_number_of_cores_and_with_any_seed(capsys: pytest.Captur
     second = json.loads(call(capsys, *arguments, "--threads", 2, "--seed", 3)[1])
     assert first.pop("seed") != second.pop("seed")
     assert first == second
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed: no residency, so no caches")
+def test_the_caches_that_were_asked_for(capsys: pytest.CaptureFixture[str]):
+    def levels(*options: object) -> dict[str, tuple[int, int]]:
+        arguments = ["fa1-cupy", "--heads", 1, "--seq-len", 128, "--head-dim", 32, "--format", "json", *options]
+        status, out, _ = call(capsys, *arguments)
+        assert status == 0
+        return {level["name"]: (level["read_bytes"], level["write_bytes"]) for level in json.loads(out)["levels"]}
+
+    warm, cold = levels(), levels("--cache-control", "all")
+    stored_first = (128 * 32 + 2 * 128) * 4  # O, l, m, which the first launch initialises
+    assert cold["DRAM"][0] - warm["DRAM"][0] == stored_first
+    assert cold["L2"] == warm["L2"]
+    small = levels("--gpu", "t4", "--l2-bytes", 8192)
+    assert small["sectors"] == warm["sectors"]
+    assert small["DRAM"][0] > cold["DRAM"][0]
+    assert small["DRAM"][1] > 0 == warm["DRAM"][1]

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
-from harness.executors import Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.executors import (
+    CacheReport,
+    CacheTraffic,
+    Device,
+    Execution,
+    LaunchReport,
+    SharedTraffic,
+    SiteTraffic,
+)
 from harness.problem import Problem
-from harness.traffic_account import Count, TrafficAccount, account
+from harness.traffic_account import CachePart, Count, Level, TrafficAccount, account
 from harness.variant import Traffic
 
 PROBLEM = Problem(heads=1, q_len=8, kv_len=4, head_dim=4)
@@ -83,3 +91,29 @@ def test_shared_memory_is_known_only_where_it_was_counted():
     (row,) = make(shared=(SHARED,)).shared or ()
     assert (row.file, row.line, row.kind) == ("a.cu", 9, "load")
     assert (row.requests, row.requested_bytes, row.wavefronts, row.ideal_wavefronts) == (4, 512, 128, 4)
+
+
+def part(name: str, l2_read: int, l2_write: int, dram_read: int, dram_write: int) -> CachePart:
+    return CachePart(name, Level("L2", l2_read, l2_write), Level("DRAM", dram_read, dram_write))
+
+
+def test_what_caches_leave_is_added_up_by_buffer_and_by_launch():
+    code = CacheTraffic("code", 0, 0, 7, 0)
+    reports = (
+        CacheReport((CacheTraffic("S", 0, 64, 0, 32), CacheTraffic("Q", 128, 0, 96, 0), code), 32),
+        CacheReport((CacheTraffic("Q", 32, 0, 0, 0), code), 16),
+    )
+    launches = tuple(LaunchReport(name, (), caches=report) for name, report in zip(("one", "two"), reports))
+    found = account("mine", PROBLEM, "normal", 0, DEVICE, Execution({}, launches, 0), None, ("Q", "K", "S"))
+    assert found.caches is not None
+    assert found.caches.buffers == (part("Q", 160, 0, 96, 0), part("S", 0, 64, 0, 32), part("code", 0, 0, 14, 0))
+    assert found.caches.launches == (part("one", 128, 64, 103, 32), part("two", 32, 0, 7, 0))
+    assert found.caches.dirty_bytes == 16  # at the end; what was dirty before is written or still counted in it
+    assert found.levels[-2:] == (Level("L2", 160, 64), Level("DRAM", 110, 32))
+
+
+def test_one_launch_without_caches_leaves_the_levels_unknown():
+    launches = (LaunchReport("one", (), caches=CacheReport((), 0)), LaunchReport("two", ()))
+    found = account("mine", PROBLEM, "normal", 0, DEVICE, Execution({}, launches, 0), None, ())
+    assert found.caches is None
+    assert [level.name for level in found.levels] == ["compulsory", "requested", "sectors"]

@@ -12,7 +12,16 @@ from harness.executors import Device
 from harness.measure.io_bound import io_bound
 from harness.problem import Problem
 from harness.tables import FORMATS
-from harness.traffic_account import Count, Level, LinePart, Part, SharedPart, TrafficAccount
+from harness.traffic_account import (
+    CacheAccount,
+    CachePart,
+    Count,
+    Level,
+    LinePart,
+    Part,
+    SharedPart,
+    TrafficAccount,
+)
 from harness.traffic_report import TrafficReport, render_traffic
 
 MIB = 2**20
@@ -147,3 +156,57 @@ def test_markdown_has_tables_only():
     found = text(make(), "markdown", lines=True)
     assert "| level" in found
     assert "**no source line known**" in found
+
+
+def cache_part(name: str, *sizes: int) -> CachePart:
+    return CachePart(name, Level("L2", *sizes[:2]), Level("DRAM", *sizes[2:]))
+
+
+CACHES = CacheAccount(
+    (cache_part("Q", 2 * MIB, 0, MIB, 0), cache_part("O", 0, MIB, 0, MIB // 4), cache_part("code", 0, 0, 4096, 0)),
+    (cache_part("first", 2 * MIB, 0, MIB + 2048, 0), cache_part("second", 0, MIB, 2048, MIB // 4)),
+    3 * MIB // 4,
+)
+
+
+def test_what_the_caches_leave_is_a_table_by_buffer_and_one_by_launch():
+    found = text(make(caches=CACHES))
+    titles = [line for line in found.splitlines() if "DRAM" in line and "L2" in line][:2]
+    assert [title.split()[0] for title in titles] == ["buffer", "launch"]
+    rows = [line.split() for line in found.splitlines()]
+    assert ["Q", "2.0000", "0", "1.0000", "0"] in rows
+    assert ["O", "0", "1.0000", "0", "0.2500"] in rows
+    assert ["2", "second", "0", "1.0000", "0.0020", "0.2500"] in rows
+    # One launch needs no table of launches.
+    assert text(make(caches=dataclasses.replace(CACHES, launches=CACHES.launches[:1]))).count("written MiB") == 2
+
+
+@pytest.mark.parametrize(
+    ("flushed", "words"),
+    [(True, "begins with empty caches (--cache-control all)"), (False, "stays warm from launch to")],
+)
+def test_the_note_says_whose_caches_and_how_they_began(flushed: bool, words: str):
+    found = render_traffic(TrafficReport(make(caches=CACHES), None, False, gpu="A100 SXM", flushed=flushed), "table")
+    note = " ".join(found.split())
+    assert "modelled after the caches of the A100 SXM" in note
+    assert words in note
+    assert "At the end 0.75 MiB of what was written are still in L2" in note
+
+
+def test_without_ptxas_the_levels_behind_the_caches_are_not_known():
+    assert "L2 and DRAM are not known here" in text(make())
+    assert json.loads(text(make(), "json"))["caches"] is None
+
+
+def test_programs_get_the_same_in_bytes():
+    report = TrafficReport(make(caches=CACHES), None, False, gpu="H200 SXM", flushed=True)
+    found = json.loads(render_traffic(report, "json"))["caches"]
+    assert (found["gpu"], found["flushed"], found["dirty_bytes"]) == ("H200 SXM", True, 3 * MIB // 4)
+    assert found["buffers"][1] == {
+        "name": "O", "l2_read_bytes": 0, "l2_write_bytes": MIB, "dram_read_bytes": 0, "dram_write_bytes": MIB // 4,
+    }  # fmt: skip
+    rows = list(csv.DictReader(io.StringIO(render_traffic(report, "csv"))))
+    launches = [row for row in rows if row["table"] == "caches: launches"]
+    assert [(row["name"], row["dram_read_bytes"]) for row in launches] == [
+        ("first", str(MIB + 2048)), ("second", "2048"),
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from harness.compilers.kernel import CompiledKernel, DevicePointer
 from harness.compilers.parameters import Parameter
 from harness.errors import PlanError
 
-__all__ = ["CompiledKernel", "DevicePointer", "Parameter", "compile_kernel"]
+__all__ = ["CompiledKernel", "DevicePointer", "Parameter", "compile_kernel", "kernel_identity"]
 
 
 def compile_kernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
@@ -22,7 +22,7 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKer
 
     Raises `CompileError` with the compiler's own log, `PlanError` where the arguments do not fit the kernel.
     """
-    kinds = {(t.__module__.partition(".")[0], t.__name__) for t in type(kernel).__mro__}
+    kinds = _kinds(kernel)
     if ("cupy", "RawKernel") in kinds:
         from harness.compilers import rawkernel
 
@@ -37,3 +37,19 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKer
     raise PlanError(
         f"kernel {name} is a {type(kernel).__name__}; it has to be a cupy.RawKernel or under numba.cuda.jit"
     )
+
+
+def kernel_identity(kernel: Any) -> str | None:
+    """What the kernel's machine code depends on, as text; None where that cannot be told."""
+    kinds = _kinds(kernel)
+    if ("cupy", "RawKernel") in kinds:
+        return repr((kernel.name, kernel.code, tuple(kernel.options)))
+    if ("numba", "CUDADispatcher") in kinds:
+        from harness.compilers.function_identity import function_identity
+
+        return function_identity(kernel)
+    return None
+
+
+def _kinds(kernel: Any) -> set[tuple[str, str]]:
+    return {(t.__module__.partition(".")[0], t.__name__) for t in type(kernel).__mro__}

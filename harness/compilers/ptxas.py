@@ -9,10 +9,11 @@ import os
 import re
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from harness.cache import default_cache
+from harness.compilers.cubin import section_bytes
 from harness.errors import CompileError
 
 _TIMEOUT_SECONDS = 600.0
@@ -35,6 +36,8 @@ class Resources:
     """Stack per thread, called functions included."""
     const_bytes: int
     """Constant memory of all banks that ptxas reports."""
+    code_bytes: int | None = None
+    """Machine code; None where it was not looked at."""
 
 
 def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None) -> Resources | None:
@@ -47,10 +50,12 @@ def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None)
     if tool is None:
         return None
     status = os.stat(tool)
-    key = (str(status.st_size), str(status.st_mtime_ns), arch, entry, str(max_registers), ptx)
+    key = ("with code_bytes", str(status.st_size), str(status.st_mtime_ns), arch, entry, str(max_registers), ptx)
 
     def build() -> bytes:
-        return json.dumps(asdict(_parse(_run(tool, ptx, arch, max_registers), entry))).encode()
+        log, cubin = _run(tool, ptx, arch, max_registers)
+        found = replace(_parse(log, entry), code_bytes=section_bytes(cubin, f".text.{entry}"))
+        return json.dumps(asdict(found)).encode()
 
     try:
         return Resources(**json.loads(default_cache().cached("ptxas", key, build)))
@@ -80,12 +85,13 @@ def find_ptxas() -> Path | None:
     return None if found is None else Path(found)
 
 
-def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> str:
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> tuple[str, bytes]:
+    """What ptxas says, and the cubin that it makes."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file, tempfile.NamedTemporaryFile(suffix=".cubin") as out:
         file.write(ptx)
         file.flush()
         limit = [] if max_registers is None else [f"-maxrregcount={max_registers}"]
-        command = [str(tool), "-v", f"-arch={arch}", *limit, file.name, "-o", os.devnull]
+        command = [str(tool), "-v", f"-arch={arch}", *limit, file.name, "-o", out.name]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -95,7 +101,7 @@ def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> str:
             raise _TooOld
         if done.returncode != 0:
             raise CompileError(f"ptxas rejects the PTX for {arch}:\n{log.replace(file.name, 'kernel.ptx').strip()}")
-        return log
+        return log, Path(out.name).read_bytes()
 
 
 def _parse(log: str, entry: str) -> Resources:

@@ -12,6 +12,9 @@ class Instruments:
     bank_conflicts: bool = False
     """Count the wavefronts of shared memory, see `memory/banks.py`."""
 
+    sanitizer: bool = False
+    """Find races and reads of memory that nobody wrote, see `sanitizer/`. Blocks then run on one core."""
+
 
 PLAIN = Instruments()
 """Nothing beyond bounds and sectors."""

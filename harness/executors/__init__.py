@@ -1,4 +1,7 @@
-"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts."""
+"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts.
+
+And that of sanitizers, which run it for its mistakes.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from harness.finding import Finding
+from harness.intervals import Interval
 from harness.problem import Problem
-from harness.variant import Plan
+from harness.variant import Plan, Variant
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,31 @@ class SharedTraffic:
 
 
 @dataclass(frozen=True)
+class CacheTraffic:
+    """What the caches left of one buffer's traffic during one launch."""
+
+    buffer: str
+    """The buffer's name; `code` for the kernel's own instructions and parameters, which no level above has."""
+    l2_read_bytes: int
+    """What L1 left of the loads."""
+    l2_write_bytes: int
+    dram_read_bytes: int
+    """What L2 left."""
+    dram_write_bytes: int
+    """Up to the end of the launch; what was stored late is still in L2."""
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """What the caches left of one launch's traffic. Local memory is no part of it."""
+
+    buffers: tuple[CacheTraffic, ...]
+    """Those that were touched."""
+    dirty_bytes: int
+    """What L2 holds at the end that is not yet in DRAM, of earlier launches too where L2 stays warm."""
+
+
+@dataclass(frozen=True)
 class LaunchReport:
     """One launch of a plan, after the run."""
 
@@ -81,6 +111,8 @@ class LaunchReport:
     """None where it was not counted, which it is only where asked for. Atomics are not in it."""
     seconds: float | None = None
     """Wall-clock seconds the emulator took."""
+    caches: CacheReport | None = None
+    """None where caches were not modelled, which they are only where asked for and `ptxas` is there."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +124,10 @@ class Execution:
     launches: tuple[LaunchReport, ...]
     allocated_bytes: int
     """Scratch and outputs that the plan allocated beyond Q, K and V."""
-    time_ms: float | None = None
+    time_ms: Interval | None = None
     """Time on the GPU of all launches together, or None."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
 
     def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
         """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""
@@ -134,4 +168,17 @@ class Preparer(Protocol):
 
     def prepare(self, problem: Problem, plan: Plan) -> None:
         """Compile all that `plan` launches. Raises what `run` would raise for it."""
+        ...
+
+
+class Sanitizer(Protocol):
+    """Finds what is wrong with a variant besides its answer."""
+
+    name: str
+    """What did the looking, for reports."""
+
+    def check(
+        self, variant: Variant, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[Finding, ...]:
+        """What was found, each kind at each line once, first met first. Raises `SandboxError` where it cannot look."""
         ...

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.compilers.ptxas import Resources, resources
 from harness.emulator.codegen.facts import KernelFacts, Site
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine import layout as at
@@ -23,7 +25,13 @@ from harness.emulator.machine.launch import (
     default_threads,
     launch,
 )
-from harness.executors import Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.emulator.memory.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
+from harness.emulator.memory.hierarchy import CacheCount, CacheSizes, MemoryHierarchy
+from harness.emulator.memory.residency import Residency, residency
+from harness.errors import KernelFault, PlanError
+from harness.executors import CacheReport, CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.finding import Finding
+from harness.gpus import Gpu
 from harness.problem import Problem
 from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
 
@@ -33,12 +41,29 @@ DEFAULT_STEP_LIMIT = 1_000_000_000
 _KINDS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
 
+CODE = "code"
+"""The buffer that a kernel's instructions are counted as."""
+
+
+@dataclass(frozen=True)
+class CacheModel:
+    """Which caches to put behind the sector counts."""
+
+    gpu: Gpu
+    """Whose they are."""
+    l2_bytes: int | None = None
+    """Another size of L2 than the GPU's."""
+    flushed: bool = False
+    """Whether every launch begins with empty caches, as a profiler arranges it; else L2 stays warm during a plan."""
+
+
 class EmulatorExecutor:
     """The emulated GPU as an executor.
 
     `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
-    the order in which the warps of a block take turns. `progress` is told the fraction of a launch that is done.
-    `instruments` record more than bounds and sectors, which takes longer.
+    the order in which the warps of a block take turns; with `shuffle` it permutes the blocks, too, and lets warps
+    interrupt each other. `progress` is told the fraction of a launch that is done. `instruments` record more than
+    bounds and sectors, and `caches` model what is behind them; both take longer.
     """
 
     def __init__(
@@ -49,25 +74,39 @@ class EmulatorExecutor:
         seed: int = 0,
         progress: Callable[[float], None] | None = None,
         instruments: Instruments = PLAIN,
+        shuffle: bool = False,
+        caches: CacheModel | None = None,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
-        self._options = LaunchOptions(step_limit, threads or default_threads(), seed)
+        self._options = LaunchOptions(step_limit, threads or default_threads(), seed, shuffle)
         self._progress = progress
         self._workers = WorkerPool()
         self._instruments = instruments
+        self._caches = caches
 
     def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
         buffers = plan.all_buffers(problem)
-        memory = [_allocate(buffer, inputs.get(name)) for name, buffer in buffers.items()]
+        memory = [_allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         pointers = _pointers(buffers)
-        reports = tuple(self._launch(step, pointers, memory) for step in plan.launches)
+        hierarchy = None
+        if self._caches is not None:
+            sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
+            hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
+        reports, findings = self._launch_all(plan, pointers, memory, hierarchy)
         outputs = {
             name: _as_array(buffer, data)
             for (name, buffer), data in zip(buffers.items(), memory)
             if name in ("O", "lse")
         }
-        return Execution(outputs, reports, plan.allocated_bytes(problem))
+        if self._instruments.sanitizer:
+            findings += [f for (n, b), data in zip(buffers.items(), memory) if n in outputs for f in _holes(b, data)]
+        return Execution(
+            outputs,
+            reports,
+            plan.allocated_bytes(problem),
+            findings=tuple(findings) if self._instruments.sanitizer else None,
+        )
 
     def prepare(self, problem: Problem, plan: Plan) -> None:
         """Compile all that `plan` launches, so that `run` need not. Several threads may prepare at once.
@@ -85,19 +124,82 @@ class EmulatorExecutor:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
         return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments)
 
-    def _launch(self, step: Launch, pointers: Mapping[str, DevicePointer], memory: list[DeviceBuffer]) -> LaunchReport:
+    def _launch_all(
+        self,
+        plan: Plan,
+        pointers: Mapping[str, DevicePointer],
+        memory: list[DeviceBuffer],
+        hierarchy: MemoryHierarchy | None,
+    ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
+        """All launches; what the sanitizer has found goes along with a fault, too."""
+        reports: list[LaunchReport] = []
+        findings: list[Finding] = []
+        for step in plan.launches:
+            try:
+                report, found = self._launch(step, pointers, memory, hierarchy)
+            except KernelFault as fault:
+                fault.findings = (*findings, *fault.findings)
+                raise
+            reports.append(report)
+            findings += found
+        return tuple(reports), findings
+
+    def _launch(
+        self,
+        step: Launch,
+        pointers: Mapping[str, DevicePointer],
+        memory: list[DeviceBuffer],
+        hierarchy: MemoryHierarchy | None,
+    ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled, kernel = self._compile(step, args)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
-        counts = launch(kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress)
-        return LaunchReport(
+        used = None
+        listener = None
+        if hierarchy is not None and self._caches is not None:
+            used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+            if used is not None:
+                if self._caches.flushed:
+                    hierarchy.flush()
+                listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
+        counts = launch(
+            kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress, listener
+        )
+        caches = None
+        if hierarchy is not None and listener is not None and used is not None:
+            caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
+        report = LaunchReport(
             step.kernel_name,
             _by_source_line(kernel.facts, counts),
             counts.warp_instructions,
             counts.lane_instructions,
             _shared_by_source_line(kernel.facts, counts) if self._instruments.bank_conflicts else None,
             counts.seconds,
+            caches,
         )
+        return report, counts.findings or ()
+
+
+def _residency(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:
+    shared = used.shared_bytes + geometry.dynamic_shared_bytes
+    found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
+    if not found.blocks:
+        raise PlanError(
+            f"kernel {step.kernel_name} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
+            f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
+        )
+    return found
+
+
+def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes: int) -> CacheReport:
+    """In bytes, and with what every launch fetches for itself, of which nothing is taken to be in L2 yet."""
+    code = CacheTraffic(CODE, 0, 0, LAUNCH_BYTES + (used.code_bytes or 0), 0)
+    buffers = (
+        CacheTraffic(c.buffer, *(SECTOR_BYTES * n for n in (c.l2_read, c.l2_write, c.dram_read, c.dram_write)))
+        for c in counts
+        if c.l2_read or c.l2_write or c.dram_read or c.dram_write
+    )
+    return CacheReport((*buffers, code), dirty_bytes)
 
 
 def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:
@@ -116,14 +218,15 @@ def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None) -> DeviceBuffer:
+def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
     """A copy of an input, or memory full of NaN patterns."""
     data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
     if source is None:
         data[:] = 0xFF
     else:
         data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    return DeviceBuffer(buffer.name, data)
+    unwritten = np.full(buffer.size_bytes, 0xFF if source is None else 0, np.uint8) if watched else None
+    return DeviceBuffer(buffer.name, data, unwritten)
 
 
 def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
@@ -136,6 +239,27 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
         dtype = np.dtype(buffer.dtype)
     typed: npt.NDArray[Any] = memory.data.view(dtype)
     return typed.reshape(buffer.shape)
+
+
+_AXES = ("batch", "head", "row", "column")
+
+
+def _holes(buffer: Buffer, memory: DeviceBuffer) -> Iterator[Finding]:
+    """A finding where some element of an output was not written, or only in part."""
+    assert memory.unwritten is not None
+    holes = memory.unwritten.reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
+    if not holes.any():
+        return
+    first = int(np.argmax(holes))
+    where = ", ".join(f"{a} {i}" for a, i in zip(_AXES, np.unravel_index(first, buffer.shape)))
+    count = int(holes.sum())
+    yield Finding(
+        kind="output not written",
+        message=f"no thread wrote {count:,} of the {holes.size:,} elements of {buffer.name}, the first one at {where}",
+        target=f"buffer {buffer.name}",
+        offset=first * ELEMENT_BYTES[buffer.dtype],
+        count=count,
+    )
 
 
 def _by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import tempfile
+import time
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -24,6 +26,10 @@ START_SECONDS = 120.0
 """Imports and, on a GPU, a context; a machine may be busy."""
 COMPILE_SECONDS = 60.0
 """On top of the time for a case, where a worker may have to compile for it."""
+PATIENCE = 20.0
+"""How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
+LOOK_SECONDS = 0.25
+"""How often a worker's processor time is looked at."""
 CRASH_BEGINS = "Fatal Python error: "
 """How faulthandler begins, before it lists where each thread was."""
 LAST_WORDS = 400
@@ -34,7 +40,10 @@ class Worker:
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
-        """`case_seconds`: how long one case may take once its kernels are compiled."""
+        """`case_seconds`: how long one case may take once its kernels are compiled.
+
+        Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one.
+        """
         self._load, self._machine, self._case_seconds = load, machine, case_seconds
         self.builds = builds
         """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
@@ -94,7 +103,7 @@ class Worker:
         seconds = self._case_seconds + (0 if kernel in self._compiled else COMPILE_SECONDS)
         with contextlib.suppress(BrokenPipeError):
             self._connection.send(case)
-        if not self._waited(seconds):
+        if not self._answers_within(seconds):
             self.end()
             return Answer(
                 Finding(
@@ -124,6 +133,15 @@ class Worker:
             self._connection.close()
             self._connection = None
 
+    def _answers_within(self, seconds: float) -> bool:
+        """Whether it answers, or dies, before it has used the processor for so long."""
+        assert self._process is not None and self._process.pid is not None
+        began, used = time.monotonic(), processor_seconds(self._process.pid)
+        while not self._waited(LOOK_SECONDS):
+            if processor_seconds(self._process.pid) - used > seconds or time.monotonic() - began > PATIENCE * seconds:
+                return False
+        return True
+
     def _waited(self, seconds: float) -> bool:
         """Until it answers or dies; False where it does neither in time."""
         assert self._connection is not None and self._process is not None
@@ -146,3 +164,16 @@ class Worker:
         text = self._log.read_text(errors="backslashreplace") if self._log.exists() else ""
         _, crash, place = text.rpartition(CRASH_BEGINS)
         return " ".join((crash + place[:LAST_WORDS] if crash else text[-LAST_WORDS:]).split())
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process of this user has used of the processor, its threads together; 0 once it is gone.
+
+    From /proc (proc(5), stat: fields 14 and 15 are user and system time in clock ticks).
+    """
+    try:
+        # The second field is the program's name in parentheses, which may hold blanks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

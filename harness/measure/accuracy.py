@@ -118,11 +118,12 @@ def _compare(
         shapes = f"{name} has shape {output.shape} instead of {answer.shape}"
         return _Difference(shapes, math.nan, math.nan, math.nan, None, None, np.ones(output.shape, np.bool_))
     got = output.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(got - answer)
-        same = (got == answer) | (np.isnan(got) & np.isnan(answer))
+        same = (got == answer) | (np.isnan(got) & ~np.isfinite(answer)) | np.isposinf(allowed)
+        same |= (allowed == 0) & (output == answer.astype(output.dtype))
         # inf - inf is NaN, and a NaN that has to be there is no error.
-        error = np.where(same, 0.0, error)
+        error = np.where(same & ~np.isfinite(error), 0.0, error)
         ratio = np.where(same, 0.0, error / allowed)
         expected_ratio = np.where(same, 0.0, error / expected)
         wrong = ~same & ~(error <= allowed)

@@ -39,6 +39,10 @@ def test_ptxas_reports_resources() -> None:
     assert tight.registers <= 32
     assert tight.spill_load_bytes > 0
     assert tight.stack_bytes > 0
+    # Machine code comes in pieces of 128 bytes; each kernel has its own, though the module has both.
+    assert light.code_bytes is not None and free.code_bytes is not None
+    assert 128 <= light.code_bytes < 2048 < free.code_bytes
+    assert light.code_bytes % 128 == free.code_bytes % 128 == 0
 
 
 def test_ptxas_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

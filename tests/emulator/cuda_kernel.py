@@ -10,6 +10,7 @@ from harness.compilers import DevicePointer, compile_kernel
 from harness.emulator.machine import layout as at
 from harness.emulator.machine.kernels import native_kernel
 from harness.emulator.machine.launch import DeviceBuffer, Geometry, LaunchCounts, LaunchOptions, aligned_zeros, launch
+from harness.emulator.machine.tracing import BlockListener
 
 STEP_LIMIT = 2_000_000
 
@@ -29,6 +30,7 @@ def run(
     threads: int = 1,
     seed: int = 0,
     step_limit: int = STEP_LIMIT,
+    listener: BlockListener | None = None,
 ) -> tuple[dict[str, np.ndarray], LaunchCounts]:
     """Launch `kernel` (CUDA source of a kernel `k`, or a Numba function): the arrays afterwards, and the counts."""
     if isinstance(kernel, str):
@@ -50,6 +52,7 @@ def run(
         compiled.pack(values),
         memory,
         LaunchOptions(step_limit, threads, seed),
+        listener=listener,
     )
     after = {b.name: b.data.view(a.dtype).reshape(a.shape).copy() for b, a in zip(memory, arrays.values())}
     return after, counts

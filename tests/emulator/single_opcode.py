@@ -6,6 +6,7 @@ count. Many cases share one module, because each module costs one run of LLVM.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ def run_cases(cases: Sequence[Case]) -> list[tuple[Array, ...]]:
     """The results' bits of each case, one array per result. A case's operands are broadcast against each other."""
     module = CaseModule(cases)
     results = np.zeros(module.result_bytes, dtype=np.uint8)
-    run_ptx(module.text, {"operands": module.operands, "results": results}, module.grid, module.block)
+    run_ptx(module.text, {"operands": module.operands, "results": results}, module.grid, module.block, module=module)
     return module.unpack(results)
 
 
@@ -84,7 +85,7 @@ class CaseModule:
 
     def __init__(self, cases: Sequence[Case]) -> None:
         broadcast = [[o.reshape(-1) for o in np.broadcast_arrays(*single.operands)] for single in cases]
-        self._cases = cases
+        self.cases = cases
         self._counts = [operands[0].size for operands in broadcast]
         self.grid = -(-max(self._counts) // _THREADS_PER_BLOCK)
         self.block = _THREADS_PER_BLOCK
@@ -112,7 +113,7 @@ class CaseModule:
     def unpack(self, results: Array) -> list[tuple[Array, ...]]:
         """The bytes that the kernel wrote -> arrays."""
         found = []
-        for single, places, count in zip(self._cases, self._places, self._counts):
+        for single, places, count in zip(self.cases, self._places, self._counts):
             kinds = [np.dtype(_BITS[kind]) for kind in single.results]
             found.append(tuple(results[p : p + count * k.itemsize].view(k).copy() for p, k in zip(places, kinds)))
         return found
@@ -156,6 +157,34 @@ def _case_text(single: Case, dtypes: Sequence[np.dtype[Any]], sources: Sequence[
     return "\n".join([*lines, "}"])
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A kernel that ran: all that it was given, and what it left."""
+
+    text: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    scalars: tuple[bytes, ...]
+    before: Mapping[str, Array]
+    """Buffers in the order of the kernel's parameters, as bytes."""
+    after: Mapping[str, Array]
+    module: CaseModule | None
+    """Of `run_cases`."""
+
+    @property
+    def digest(self) -> str:
+        """The same where the same kernel is given the same."""
+        parts = [self.text, self.entry, str((self.grid, self.block, self.shared_bytes, self.scalars))]
+        buffers = [name.encode() + data.tobytes() for name, data in self.before.items()]
+        return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *buffers])).hexdigest()[:16]
+
+
+LISTENERS: list[Callable[[Launched], None]] = []
+"""Told of every kernel that ran to its end."""
+
+
 def run_ptx(
     text: str,
     buffers: Mapping[str, Array],
@@ -165,9 +194,11 @@ def run_ptx(
     scalars: Sequence[bytes] = (),
     seed: int = 0,
     entry: str = "kernel",
+    module: CaseModule | None = None,
 ) -> None:
     """Launch a kernel whose parameters are pointers to the buffers, then the scalars; the arrays are updated."""
     memory = []
+    before = {name: array.reshape(-1).view(np.uint8).copy() for name, array in buffers.items()}
     for name, array in buffers.items():
         memory.append(DeviceBuffer(name, aligned_zeros(array.nbytes)[: array.nbytes]))
         memory[-1].data[:] = array.reshape(-1).view(np.uint8)
@@ -177,6 +208,10 @@ def run_ptx(
     launch(native_kernel(text, entry), entry, geometry, (*pointers, *scalars), memory, options)
     for array, buffer in zip(buffers.values(), memory):
         array.reshape(-1).view(np.uint8)[:] = buffer.data
+    after = {name: array.reshape(-1).view(np.uint8).copy() for name, array in buffers.items()}
+    shape = (_three(grid), _three(block), shared_bytes, tuple(scalars))
+    for listener in LISTENERS:
+        listener(Launched(text, entry, *shape, before, after, module))
 
 
 def run_body(body: str, buffers: Mapping[str, Array], declarations: str = "", **geometry: Any) -> None:

@@ -161,6 +161,98 @@ def test_numba_kernels_are_reported_at_their_own_line() -> None:
         run(k, X, ("X",))
 
 
+STRAY = {
+    "a vector over the end of shared memory": (
+        """
+    __shared__ __align__(16) float s[44];
+    for (int j = i; j < 44; j += 32) s[j] = x[i];
+    __syncthreads();
+    float2 v = ((float2*)s)[i];
+    x[i] = v.x * v.y;
+""",
+        ("out of bounds", "load of 8 bytes", "offset 176 bytes of shared memory", "thread (22, 0, 0)"),
+    ),
+    "a vector over the end of a buffer": (
+        "((float4*)x)[i] = make_float4(1.f, 2.f, 3.f, 4.f);",
+        ("out of bounds", "store of 16 bytes", "offset 256 bytes of buffer X", "thread (16, 0, 0)"),
+    ),
+    "a constant table": (
+        "__constant__ static float table[8] = {1, 2, 3, 4, 5, 6, 7, 8}; x[i] = table[i];",
+        ("out of bounds", "load of 4 bytes", "offset 32 bytes of variable", "thread (8, 0, 0)"),
+    ),
+    "a misaligned shared vector": (
+        """
+    __shared__ __align__(16) float s[66];
+    s[i] = s[i + 32] = s[i + 34] = x[i];
+    __syncthreads();
+    float2 v = *(float2*)(s + 2 * i + 1);
+    x[i] = v.x * v.y;
+""",
+        ("misaligned", "load of 8 bytes", "offset 4 bytes of shared memory", "thread (0, 0, 0)"),
+    ),
+    "a misaligned local vector": (
+        """
+    float a[16];
+    for (int j = 0; j < 16; ++j) a[j] = x[j];
+    float2 v = *(float2*)(a + (int)x[i]);
+    x[i] = v.x * v.y;
+""",
+        ("misaligned", "of 8 bytes", "offset 4 bytes of local memory", "thread (1, 0, 0)"),
+    ),
+    "an atomic in front of a buffer": (
+        "atomicAdd(x - 1 + i, 1.f);",
+        ("out of bounds", "atomic of 4 bytes", "offset -4 bytes of buffer X", "thread (0, 0, 0)"),
+    ),
+    "an atomic behind shared memory": (
+        "__shared__ int s[16]; s[i & 15] = 0; __syncthreads(); atomicAdd(&s[i], 1); __syncthreads(); x[i] = s[i & 15];",
+        ("out of bounds", "atomic of 4 bytes", "offset 64 bytes of shared memory", "thread (16, 0, 0)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_stray_accesses_of_every_kind_and_space(name: str) -> None:
+    body, words = STRAY[name]
+    fault(cuda_source("float* x", f"int i = threadIdx.x; {body}"), *words)
+
+
+@cuda.jit
+def numba_shared_beyond_its_end(x):  # type: ignore[no-untyped-def]
+    s = cuda.shared.array(40, numba.float32)
+    s[2 * cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    cuda.syncthreads()
+    x[cuda.threadIdx.x] = s[cuda.threadIdx.x]
+
+
+@cuda.jit
+def numba_local_beyond_its_end(x):  # type: ignore[no-untyped-def]
+    a = cuda.local.array(8, numba.float32)
+    for i in range(8):
+        a[i] = x[i]
+    x[cuda.threadIdx.x] = a[int(x[cuda.threadIdx.x])]
+
+
+@cuda.jit
+def numba_barrier_in_divergent_code(x):  # type: ignore[no-untyped-def]
+    if cuda.threadIdx.x < 20:
+        x[cuda.threadIdx.x] = numba.float32(1.0)
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line", "words"),
+    [
+        (numba_shared_beyond_its_end, 3, ("out of bounds", "store", "offset 160 bytes of shared memory")),
+        (numba_local_beyond_its_end, 5, ("out of bounds", "load", "offset 32 bytes of local memory")),
+        (numba_barrier_in_divergent_code, 4, ("divergent barrier", "lanes 20-31 of warp 0")),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_numba_kernels_that_go_astray(kernel: object, line: int, words: tuple[str, ...]) -> None:
+    first = kernel.py_func.__code__.co_firstlineno  # type: ignore[attr-defined]
+    fault(kernel, *words, f"test_faults.py:{first + line}")  # type: ignore[arg-type]
+
+
 def test_too_much_shared_memory_is_refused() -> None:
     with pytest.raises(PlanError, match="shared memory"):
         run(cuda_source("float* x", "x[0] = 0.f;"), X, ("X",), shared_bytes=300_000)

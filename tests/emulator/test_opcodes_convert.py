@@ -112,12 +112,14 @@ def test_integers_to_floats(source: str):
 
 def converted(source: Format, target: Format, mode: str, ftz: bool) -> Callable[[int], int | None]:
     """`.ftz` concerns f32 alone, at either end; what is rounded to f16 is not flushed. NaN of f64 is cut to 16 bits."""
+    shorter = source.fraction_bits - target.fraction_bits
 
     def model(pattern: int) -> int | None:
         pattern = source.flushed(pattern) if ftz and source is F32 and target is not F16 else pattern
         result = source.converted(pattern, target, mode)
         if result is None and source is F64 and target.bits == 16:
-            return target.infinity | 1 << (target.fraction_bits - 1)
+            payload = (pattern & ((1 << source.fraction_bits) - 1)) >> shorter
+            return target.infinite(source.is_negative(pattern)) | 1 << (target.fraction_bits - 1) | payload
         if ftz and target is F32 and result is not None:
             # Flushed is what would round below the normal numbers if exponents had no end.
             unbounded = source.converted(pattern, Format(35, 11), mode)

@@ -268,7 +268,7 @@ def test_lane_registers():
         every & ~(below | one),
         every & ~below,
         np.arange(128) // 32,
-        LANE * 0 + 4,
+        LANE * 0 + 64,
     ]
     for name, got, wanted in zip(names, found, expected):
         np.testing.assert_array_equal(got, wanted, err_msg=name)

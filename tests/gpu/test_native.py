@@ -11,12 +11,13 @@ import cupy
 import numpy as np
 import pytest
 
-from harness.compare import Question, judge
+from harness.compare import judge
 from harness.discovery import discover
 from harness.errors import CompileError, PlanError, SandboxError
 from harness.executors.gpu import GpuExecutor
 from harness.inputs import draw_inputs
 from harness.problem import Problem
+from harness.question import Question
 from harness.variant import Buffer, Launch, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +120,7 @@ def test_cupy_and_numba_work_on_the_same_memory_in_order(executor: GpuExecutor):
     execution = run(executor, copy("Q", "scratch"), numba_copy(), buffers=(scratch,))
     assert np.array_equal(execution.outputs["O"], draw_inputs(SMALL)["Q"])
     assert execution.allocated_bytes == 2 * 64
-    assert execution.time_ms > 0
+    assert 0 < execution.time_ms.low <= execution.time_ms.median <= execution.time_ms.high
 
 
 def test_outputs_and_scratch_begin_as_nan_in_every_run(executor: GpuExecutor):

@@ -1,15 +1,42 @@
-"""Records of what a GPU answered: which sources they were made with."""
+"""Records of what a GPU answered: what identifies the plans that they were made with."""
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from typing import Any
 
-VARIANTS = Path(__file__).resolve().parents[2] / "variants"
+import numpy as np
+
+from harness.problem import Problem
+from harness.variant import Launch, Plan
+from tests.hardware.kernel_text import cuda_text, numba_text
 
 
-def source_hash(algorithm: str) -> str:
-    """Of all that decides what the kernels of an algorithm do: its folder, and the tiles that all share."""
-    folders = (VARIANTS / "_tiles", VARIANTS / algorithm.replace("-", "_"))
-    sources = sorted(p for folder in folders for p in folder.iterdir() if p.suffix in (".py", ".cu", ".cuh"))
-    return hashlib.sha256(b"\0".join(p.name.encode() + b"\0" + p.read_bytes() for p in sources)).hexdigest()
+def plan_hash(plan: Plan, problem: Problem) -> str:
+    """Changes with anything that decides what the plan's launches do, and with nothing else.
+
+    That is: the kernels' text and options, grids, blocks, shared bytes, arguments, and the buffers.
+    """
+    buffers = [f"{b.name} {b.shape} {b.dtype}" for b in plan.all_buffers(problem).values()]
+    parts = [*buffers, *(text for launch in plan.launches for text in _launch_text(launch))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _launch_text(launch: Launch) -> list[str]:
+    arguments = [a if isinstance(a, str) else _scalar(a) for a in launch.args]
+    geometry = f"{_numbers(launch.grid)} {_numbers(launch.block)} {int(launch.shared_bytes)}"
+    return [launch.kernel_name, geometry, *arguments, *_kernel_text(launch.kernel)]
+
+
+def _kernel_text(kernel: Any) -> list[str]:
+    if hasattr(kernel, "py_func"):
+        return [numba_text(kernel)]
+    return [cuda_text(kernel.code), *map(str, kernel.options)]
+
+
+def _numbers(extents: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(int, extents))
+
+
+def _scalar(value: Any) -> str:
+    return f"{value.dtype} {value.item()!r}" if isinstance(value, np.generic) else f"{type(value).__name__} {value!r}"

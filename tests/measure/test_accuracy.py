@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from attention_model import MUTANTS, online_softmax
+from attention_model import MUTANTS, NUMERICS, online_softmax
 
 from harness.inputs import NUMPY_DTYPES, REGIMES, draw_inputs
 from harness.measure.accuracy import Accuracy, measure_accuracy
@@ -13,21 +13,12 @@ from harness.measure.error_budget import Budget, error_budget
 from harness.oracle import Reference, attention
 from harness.problem import Problem
 
-SHAPES = (
-    {},
-    {"causal": True, "q_len": 90},
-    {"heads": 4, "kv_heads": 1},
-    {"q_len": 33, "kv_len": 7, "causal": True},
-    {"head_dim": 1, "kv_len": 1},
-    {"head_dim": 128, "kv_len": 300, "scale": -0.3},
-)
-
 
 @functools.cache
 def asked(problem: Problem, regime: str) -> tuple[dict[str, np.ndarray], Reference, Budget]:
     inputs = draw_inputs(problem, regime, seed=1)
     reference = attention(problem, inputs)
-    return inputs, reference, error_budget(problem, inputs, reference)
+    return inputs, reference, error_budget(problem, inputs, reference, NUMERICS[False])
 
 
 def judge(problem: Problem, regime: str, **model: object) -> Accuracy:
@@ -39,25 +30,8 @@ def problem_with(dtype: str, fields: dict[str, object]) -> Problem:
     return Problem(**({"q_len": 64, "kv_len": 70, "dtype": dtype} | fields))
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-@pytest.mark.parametrize("regime", REGIMES)
-def test_a_right_model_stays_within_the_budget(dtype: str, regime: str):
-    for fields in SHAPES:
-        for tile, store_scores in ((1, False), (16, True), (64, False)):
-            accuracy = judge(problem_with(dtype, fields), regime, tile=tile, store_scores=store_scores)
-            assert accuracy.passed, (fields, tile, store_scores, accuracy.reason)
-            assert accuracy.error_over_budget <= 1
-            assert accuracy.lse_error_over_budget <= 1
-
-
-@pytest.mark.parametrize(("dtype", "least"), [("float32", 0.1), ("float16", 0.5), ("bfloat16", 0.5)])
-def test_the_budget_is_not_vacuous(dtype: str, least: float):
-    worst = max(
-        judge(problem_with(dtype, fields), regime, tile=16, store_scores=True).error_over_budget
-        for regime in REGIMES
-        for fields in SHAPES
-    )
-    assert worst > least
+# Two heads of K and V, and rows that see all keys, some, or none; five tiles, the last of them not full.
+SHAPES = ({"heads": 4, "kv_heads": 2}, {"heads": 4, "kv_heads": 2, "causal": True, "q_len": 90})
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
@@ -66,13 +40,31 @@ def test_wrong_models_exceed_it_somewhere(dtype: str, mutant: str):
     caught = [
         regime
         for regime in REGIMES
-        for fields in ({"heads": 4, "kv_heads": 2}, {"heads": 4, "kv_heads": 2, "causal": True, "q_len": 90})
+        for fields in SHAPES
         if not judge(problem_with(dtype, fields), regime, mutant=mutant).passed
     ]
-    assert len(caught) >= 5, caught
+    # A value that is not finite, behind a mask, is one regime only, and only with a mask.
+    assert len(caught) >= (1 if mutant == "zero times NaN" else 8), caught
 
 
-@pytest.mark.parametrize("mutant", ["l not rescaled", "O not rescaled", "last key dropped", "grouped heads tiled"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m != "zero times NaN"])
+def test_wrong_models_that_store_S_and_P_and_declare_nothing_exceed_it_too(dtype: str, mutant: str):
+    caught = []
+    for fields in SHAPES:
+        for regime in REGIMES:
+            problem = problem_with(dtype, fields)
+            inputs, reference, _ = asked(problem, regime)
+            outputs = online_softmax(problem, inputs, mutant=mutant, store_scores=True)
+            if not measure_accuracy(outputs, reference, error_budget(problem, inputs, reference)).passed:
+                caught.append(regime)
+    # Sums in float16 are no worse than P in bfloat16, unless they overflow.
+    assert len(caught) >= (2 if mutant == "16-bit sums" and dtype == "bfloat16" else 8), caught
+
+
+@pytest.mark.parametrize(
+    "mutant", ["l not rescaled once", "O not rescaled", "last key dropped", "16-bit sums", "grouped heads tiled"]
+)
 def test_ordinary_inputs_are_enough_for_ordinary_bugs(mutant: str):
     accuracy = judge(problem_with("float32", {"heads": 4, "kv_heads": 2}), "normal", mutant=mutant)
     assert not accuracy.passed
@@ -119,6 +111,48 @@ def test_outputs_that_nobody_wrote_are_found(dtype: str):
     assert accuracy.reason == "1 of 64 elements of O were never written, the first at batch 0, head 1, row 6, column 2"
 
 
+def test_it_says_which_element_is_wrong_first_and_which_is_worst():
+    problem = Problem(heads=2, q_len=8, kv_len=4, head_dim=4)
+    inputs = draw_inputs(problem)
+    reference = attention(problem, inputs)
+    budget = error_budget(problem, inputs, reference)
+    outputs = online_softmax(problem, inputs)
+    right = measure_accuracy(outputs, reference, budget)
+    assert right.first_wrong is None
+    assert 0 < abs(right.worst.got - right.worst.answer) / right.worst.allowed == right.error_over_budget < 1
+    assert not right.wrong["O"].any()
+
+    outputs["O"][0, 1, 2, 3] += 0.25
+    outputs["O"][0, 0, 5, 1] += 0.125
+    wrong = measure_accuracy(outputs, reference, budget)
+    assert (wrong.first_wrong.output, wrong.first_wrong.index) == ("O", (0, 0, 5, 1))
+    assert (wrong.worst.output, wrong.worst.index) == ("O", (0, 1, 2, 3))
+    assert wrong.worst.place == "batch 0, head 1, row 2, column 3"
+    assert wrong.worst.got - wrong.worst.answer == pytest.approx(0.25, rel=1e-3)
+    assert wrong.worst.allowed == budget.O[0, 1, 2, 3]
+    assert np.argwhere(wrong.wrong["O"]).tolist() == [[0, 0, 5, 1], [0, 1, 2, 3]]
+
+    outputs = online_softmax(problem, inputs)
+    outputs["lse"][0, 1, 7] += 1
+    of_lse = measure_accuracy(outputs, reference, budget)
+    assert (of_lse.worst.output, of_lse.worst.index, of_lse.first_wrong.index) == ("lse", (0, 1, 7), (0, 1, 7))
+
+
+def test_what_is_not_expected_is_suspicious_and_not_wrong():
+    problem = Problem(heads=1, q_len=8, kv_len=64, head_dim=16)
+    inputs = draw_inputs(problem)
+    reference = attention(problem, inputs)
+    budget = error_budget(problem, inputs, reference)
+    between = {"O": (reference.O + (budget.O + budget.expected_O) / 2).astype(np.float32)}
+    accuracy = measure_accuracy(between, reference, budget)
+    assert accuracy.passed and accuracy.suspicious
+    assert accuracy.error_over_budget < 1 < accuracy.error_over_expected
+    within = {"O": (reference.O + budget.expected_O / 2).astype(np.float32)}
+    assert not measure_accuracy(within, reference, budget).suspicious
+    beyond = measure_accuracy({"O": (reference.O + 2 * budget.O).astype(np.float32)}, reference, budget)
+    assert not beyond.passed and not beyond.suspicious
+
+
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 def test_nan_fails(dtype: str):
     accuracy = measured("nan", dtype)
@@ -148,18 +182,6 @@ def test_an_all_zero_output_fails():
     assert not measured("all zero").passed
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-@pytest.mark.parametrize("regime", ["hot", "overflow", "far-negative"])
-def test_however_unsure_the_scores_nothing_larger_than_every_value_passes(dtype: str, regime: str):
-    problem = problem_with(dtype, {})
-    inputs = draw_inputs(problem, regime, seed=1)
-    reference = attention(problem, inputs)
-    budget = error_budget(problem, inputs, reference)
-    largest = np.abs(inputs["V"].astype(np.float64)).max()
-    assert (budget.O <= 1.1 * (largest + np.abs(reference.O))).all()
-    assert np.isfinite(budget.lse).all()
-
-
 def test_where_nothing_is_stored_nothing_is_known():
     problem = Problem(q_len=4, kv_len=4, head_dim=4)
     inputs = draw_inputs(problem)
@@ -171,16 +193,27 @@ def test_where_nothing_is_stored_nothing_is_known():
     assert accuracy.lse_error_over_budget is None
 
 
-def test_nan_in_a_visible_key_has_to_come_out():
+def test_what_is_not_finite_has_to_come_out():
     problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=4, causal=True)
     inputs = draw_inputs(problem)
-    inputs["V"][0, 0, 2] = np.nan
+    inputs["V"][0, 0, 2] = [np.nan, np.inf, -np.inf, 0]
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference)
-    right = {"O": reference.O.astype(np.float32)}
-    assert measure_accuracy(right, reference, budget).passed
-    swallowed = {"O": np.nan_to_num(right["O"])}
-    assert not measure_accuracy(swallowed, reference, budget).passed
+    right = reference.O.astype(np.float32)
+    assert measure_accuracy({"O": right}, reference, budget).passed
+    assert np.isnan(right[0, 0, 2:, 0]).all() and np.isfinite(right[0, 0, :2]).all()
+
+    def passes(column: int, value: float, row: int = 3) -> bool:
+        changed = right.copy()
+        changed[0, 0, row, column] = value
+        return measure_accuracy({"O": changed}, reference, budget).passed
+
+    assert not passes(0, 0.0) and not passes(0, math.inf)
+    # Infinity times a weight that underflows is NaN: a kernel may run into that on the way.
+    assert passes(1, math.nan) and passes(2, math.nan)
+    assert not passes(1, -math.inf) and not passes(2, math.inf) and not passes(1, 3e38)
+    # Where nobody sees it, it must not be.
+    assert not passes(0, math.nan, row=1) and not passes(1, math.inf, row=1)
 
 
 def test_a_wrong_shape_is_not_broadcast():

@@ -6,9 +6,9 @@ The CUDA twin of this text is tiles.cuh: same names, same order.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32, uint16, uint32
@@ -27,7 +27,10 @@ ONE = np.float32(1)
 # is not negative, which drops that test and turns divisions into shifts and multiplications.
 X_MASK = TX - 1
 Y_MASK = TY - 1
-GRID_MASK = 0x7FFFFFFF
+AT_ONCE = 16
+# As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
+BLOCKS_PER_SM = 4
+MASK = 0x7FFFFFFF
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -38,12 +41,12 @@ def thread_index():
 # The grid is (blocks of a head, heads, batch); `group` heads share K and V.
 @cuda.jit(device=True, forceinline=True)
 def block_index():
-    return cuda.blockIdx.x & GRID_MASK
+    return cuda.blockIdx.x & MASK
 
 
 @cuda.jit(device=True, forceinline=True)
 def head_index():
-    return cuda.blockIdx.y & GRID_MASK
+    return cuda.blockIdx.y & MASK
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -53,7 +56,7 @@ def kv_head_index(group):
 
 @cuda.jit(device=True, forceinline=True)
 def batch_index():
-    return cuda.blockIdx.z & GRID_MASK
+    return cuda.blockIdx.z & MASK
 
 
 # How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
@@ -84,30 +87,54 @@ def lanes_sum(x, lanes):
 # exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
 @cuda.jit(device=True, forceinline=True)
 def exp_below(x, m):
-    return math.exp(x - (ZERO if m == MINUS_INFINITY else m))
+    return libdevice.fast_expf(x - (ZERO if m == MINUS_INFINITY else m))
+
+
+def step_over(D: int) -> int:
+    """How many elements of a row of Q or K one load brings."""
+    return 4 if D % 4 == 0 else 2 if D % 2 == 0 else 1
+
+
+def leading_dimension(D: int) -> int:
+    """The stride of rows of D elements in shared memory."""
+    return step_over(D) * (D // step_over(D) | 1)
 
 
 @functools.cache
 def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
-    # 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
-    # such row every 8th element from tx on. A row lies in a quarter of a warp: maximum and sum need only shuffles.
+    # 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns every 16th row of S and of O from ty on, and of
+    # each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a quarter
+    # of a warp, so its maximum and sum need only shuffles.
     TM = -(-BR // TY)  # rows of S and O per thread
     TN = -(-BC // TX)  # keys per thread and row of S
     TD = -(-D // TX)  # elements per thread and row of O
     P_ROWS = TY * TM  # rows of P in shared memory: those beyond Br belong to threads at the edge
-    # Strides of tiles in shared memory. Odd, so that the same column of adjacent rows lies in different banks.
-    LD = D | 1
-    LP = TN * TX + 1
+
+    # Products are limited by how many loads from shared memory they need, so these are as wide as D allows: STEP
+    # elements of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and
+    # aligned.
+    STEP = step_over(D)
+    STEP_P = 4
+    VD = 4 if D % (4 * TX) == 0 else 2 if D % (2 * TX) == 0 else 1
+    # Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows
+    # lies in different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp
+    # stores at once.
+    LD = leading_dimension(D)
+    LP = TX * (TN | 1)
 
     @cuda.jit(device=True, forceinline=True)
     def row_of(i):
-        return (cuda.threadIdx.y & Y_MASK) * TM + i
+        return (cuda.threadIdx.y & Y_MASK) + TY * i
 
     @cuda.jit(device=True, forceinline=True)
-    def column_of(j):
+    def key_of(j):
         return (cuda.threadIdx.x & X_MASK) + TX * j
+
+    @cuda.jit(device=True, forceinline=True)
+    def element_of(j):
+        return (j // VD * TX + (cuda.threadIdx.x & X_MASK)) * VD + j % VD
 
     # A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
     @cuda.jit(device=True, forceinline=True)
@@ -116,11 +143,11 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
 
     @cuda.jit(device=True, forceinline=True)
     def tile_key(j):
-        return column_of(j) if BC == TX * TN else min(column_of(j), BC - 1)
+        return key_of(j) if BC == TX * TN else min(key_of(j), BC - 1)
 
     @cuda.jit(device=True, forceinline=True)
     def tile_element(j):
-        return column_of(j) if D == TX * TD else min(column_of(j), D - 1)
+        return element_of(j) if D == TX * TD else min(element_of(j), D - 1)
 
     # Whether row i and element j of this thread lie in the tile.
     @cuda.jit(device=True, forceinline=True)
@@ -129,7 +156,7 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
 
     @cuda.jit(device=True, forceinline=True)
     def has_element(j):
-        return D == TX * TD or column_of(j) < D
+        return D == TX * TD or element_of(j) < D
 
     # How many keys of the tile that starts at first_key each row of this thread sees; below 1: it sees none.
     @cuda.jit(device=True, forceinline=True)
@@ -143,11 +170,20 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
         for i in range(TM):
             for j in range(TN):
                 S[i, j] = ZERO
-        for k in range(D):
+        key = cuda.local.array((TN, STEP), float32)
+        q = cuda.local.array((TM, STEP), float32)
+        for step in range(D // STEP):
+            k = STEP * (step & MASK)
+            for j in range(TN):
+                for e in range(STEP):
+                    key[j, e] = K_tile[tile_key(j), k + e]
             for i in range(TM):
-                q = Q_tile[tile_row(i), k]
-                for j in range(TN):
-                    S[i, j] += q * K_tile[tile_key(j), k]
+                for e in range(STEP):
+                    q[i, e] = Q_tile[tile_row(i), k + e]
+            for e in range(STEP):
+                for i in range(TM):
+                    for j in range(TN):
+                        S[i, j] += q[i, e] * key[j, e]
 
     # S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
     # seen[i]: how many keys of this tile row i sees.
@@ -155,7 +191,7 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     def scale_and_mask(S, tau, seen):
         for i in range(TM):
             for j in range(TN):
-                S[i, j] = tau * S[i, j] if column_of(j) < seen[i] else MINUS_INFINITY
+                S[i, j] = tau * S[i, j] if key_of(j) < seen[i] else MINUS_INFINITY
 
     # rowmax(S) of row i of S; the same in all lanes that share the row.
     @cuda.jit(device=True, forceinline=True)
@@ -169,17 +205,23 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     # From there on a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
     @cuda.jit(device=True, forceinline=True)
     def add_P_V(O, P_tile, V_tile, seen_by_all, keys, seen):
-        for k in range(seen_by_all):
+        p = cuda.local.array((TM, STEP_P), float32)
+        for step in range(seen_by_all // STEP_P):
+            k = STEP_P * (step & MASK)
             for i in range(TM):
-                p = P_tile[row_of(i), k]
+                for e in range(STEP_P):
+                    p[i, e] = P_tile[row_of(i), k + e]
+            for e in range(STEP_P):
                 for j in range(TD):
-                    O[i, j] += p * V_tile[k, tile_element(j)]
-        for k in range(seen_by_all, keys):
+                    v = V_tile[k + e, tile_element(j)]
+                    for i in range(TM):
+                        O[i, j] += p[i, e] * v
+        for k in range(seen_by_all // STEP_P * STEP_P, keys):
             for i in range(TM):
-                p = P_tile[row_of(i), k]
+                p_ik = P_tile[row_of(i), k & MASK]
                 for j in range(TD):
                     if k < seen[i]:
-                        O[i, j] += p * V_tile[k, tile_element(j)]
+                        O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
 
     return SimpleNamespace(
         TM=TM,
@@ -189,7 +231,8 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
         LD=LD,
         LP=LP,
         row_of=row_of,
-        column_of=column_of,
+        key_of=key_of,
+        element_of=element_of,
         tile_row=tile_row,
         has_row=has_row,
         has_element=has_element,
@@ -204,34 +247,50 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
 @functools.cache
 def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
     """Device functions `load_tile` and `store_tile` for rows of D elements, stored as `dtype`."""
-    widen, narrow = conversions(dtype)
+    stored, widen, narrow = conversions(dtype)
+    LD = leading_dimension(D)
+
+    # Where element e of a run of rows lies in a tile, and the one `further` elements after it.
+    @cuda.jit(device=True, forceinline=True)
+    def place(e):
+        return e + e // D * (LD - D)
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_further(e, further):
+        return place(e) + place(further) if THREADS % D == 0 else place(e + further)  # whole rows: without a division
 
     # `rows` rows of global memory -> a tile of `extent` rows; zeros below, so that nothing stale is left in the tile.
     # The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
+    # AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
     # All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
     # The length of a row is read from the array, for a loop with a constant bound would be unrolled completely.
     @cuda.jit(device=True, forceinline=True)
     def load_tile(tile, extent, source, first_row, rows):
-        for start in range(0, extent * source.shape[1], THREADS):
-            e = start + thread_index()
-            if e < extent * D:
-                tile[e // D, e % D] = widen(source[first_row + e // D, e % D]) if e < rows * D else ZERO
+        x = cuda.local.array(AT_ONCE, stored)
+        for start in range(0, extent * source.shape[1], AT_ONCE * THREADS):
+            e = (start & MASK) + thread_index()
+            for c in range(AT_ONCE):
+                x[c] = source.flat[first_row * D + e + c * THREADS] if e + c * THREADS < rows * D else stored(0)
+            for c in range(AT_ONCE):
+                if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:
+                    tile.flat[place_further(e, c * THREADS)] = widen(x[c])
 
     # The first `rows` rows of a tile -> global memory, as one run.
     @cuda.jit(device=True, forceinline=True)
     def store_tile(target, first_row, tile, rows):
         for start in range(0, rows * D, THREADS):
-            e = start + thread_index()
+            e = (start & MASK) + thread_index()
             if e < rows * D:
-                target[first_row + e // D, e % D] = narrow(tile[e // D, e % D])
+                target.flat[first_row * D + e] = narrow(tile.flat[place(e)])
 
     return load_tile, store_tile
 
 
 @functools.cache
-def conversions(dtype: str) -> tuple[Callable, Callable]:
-    """Device functions from what is stored to float32 and back, rounding to nearest even."""
+def conversions(dtype: str) -> tuple[Any, Callable, Callable]:
+    """What is stored, and device functions from that to float32 and back, rounding to nearest even."""
     if dtype == "bfloat16":
+        stored = np.uint16
 
         @cuda.jit(device=True, forceinline=True)
         def widen(bits):
@@ -244,6 +303,7 @@ def conversions(dtype: str) -> tuple[Callable, Callable]:
             return rounded if x == x else uint16(0x7FFF)  # rounding a NaN's bits up could make an infinity of it
 
     elif dtype == "float16":
+        stored = np.float16
 
         @cuda.jit(device=True, forceinline=True)
         def widen(x):
@@ -254,6 +314,7 @@ def conversions(dtype: str) -> tuple[Callable, Callable]:
             return np.float16(x)
 
     else:
+        stored = np.float32
 
         @cuda.jit(device=True, forceinline=True)
         def widen(x):
@@ -263,4 +324,4 @@ def conversions(dtype: str) -> tuple[Callable, Callable]:
         def narrow(x):
             return x
 
-    return widen, narrow
+    return stored, widen, narrow

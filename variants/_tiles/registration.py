@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.problem import Problem
-from harness.variant import BACKENDS, Plan, Registry, Traffic, Variant
+from harness.variant import BACKENDS, Numerics, Plan, Registry, Traffic, Variant
 from variants._tiles import Tile, unsupported
 
 
@@ -17,6 +17,7 @@ def register_backends(
     plan: Callable[[Problem, str, Tile | None], Plan],
     claim: Callable[[Problem, Tile | None], Traffic],
     tiles: Callable[[Problem], Sequence[Mapping[str, int]]],
+    numerics: Numerics,
 ) -> None:
     """Add `<algorithm>-cupy` and `<algorithm>-numba`. `plan` is called with the problem, the backend and the tile."""
     for backend in BACKENDS:
@@ -31,6 +32,7 @@ def register_backends(
                 supports=unsupported,
                 claim=functools.partial(_claimed, claim),
                 tiles=tiles,
+                numerics=numerics,
             )
         )
 

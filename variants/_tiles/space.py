@@ -32,13 +32,14 @@ def tile_space(head_dim: int, default: Tile, shared_floats: Callable[[int, Tile]
 
 
 def rows_floats(rows: int, head_dim: int) -> int:
-    """A tile of Q, K, V or O in shared memory. Strides are odd, see tiles.cuh."""
-    return rows * (head_dim | 1)
+    """A tile of Q, K, V or O in shared memory: LD of tiles.cuh per row."""
+    step = next(step for step in (4, 2, 1) if head_dim % step == 0)
+    return rows * step * (head_dim // step | 1)
 
 
 def P_floats(tile: Tile) -> int:
-    """A tile of S or P in shared memory, with the rows and keys of threads at its edge."""
-    return P_rows(tile) * (blocks(tile.Bc, THREADS_X) * THREADS_X + 1)
+    """A tile of S or P in shared memory, with the rows of threads at its edge: LP of tiles.cuh per row."""
+    return P_rows(tile) * THREADS_X * (blocks(tile.Bc, THREADS_X) | 1)
 
 
 def P_rows(tile: Tile) -> int:

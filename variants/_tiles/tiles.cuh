@@ -19,8 +19,9 @@ typedef float stored;
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
 
-// 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns the rows ty * TM ... of S and of O, and of each
-// such row every 8th element from tx on. A row lies in a quarter of a warp, so its maximum and sum need only shuffles.
+// 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns every 16th row of S and of O from ty on, and of each
+// such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a quarter of a warp,
+// so its maximum and sum need only shuffles.
 constexpr int THREADS = 128;
 constexpr int TX = 8;
 constexpr int TY = THREADS / TX;
@@ -28,9 +29,19 @@ constexpr int TM = (BR + TY - 1) / TY;  // rows of S and O per thread
 constexpr int TN = (BC + TX - 1) / TX;  // keys per thread and row of S
 constexpr int TD = (D + TX - 1) / TX;   // elements per thread and row of O
 constexpr int P_ROWS = TY * TM;         // rows of P in shared memory: those beyond BR belong to threads at the edge
-// Strides of tiles in shared memory. Odd, so that the same column of adjacent rows lies in different banks.
-constexpr int LD = D | 1;
-constexpr int LP = TN * TX + 1;
+
+// Products are limited by how many loads from shared memory they need, so these are as wide as D allows: STEP elements
+// of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and aligned.
+constexpr int STEP = D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
+constexpr int STEP_P = 4;
+constexpr int VD = D % (4 * TX) == 0 ? 4 : D % (2 * TX) == 0 ? 2 : 1;
+// Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows lies in
+// different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp stores at once.
+constexpr int LD = STEP * (D / STEP | 1);
+constexpr int LP = TX * (TN | 1);
+// As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
+constexpr int BLOCKS_PER_SM = 4;
+#define TILE __shared__ __align__(16) float
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
@@ -43,17 +54,18 @@ __device__ __forceinline__ size_t kv_head_index(unsigned group)
     return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
 }
 
-__device__ __forceinline__ int row_of(int i) { return threadIdx.y * TM + i; }
-__device__ __forceinline__ int column_of(int j) { return threadIdx.x + TX * j; }
+__device__ __forceinline__ int row_of(int i) { return threadIdx.y + TY * i; }
+__device__ __forceinline__ int key_of(int j) { return threadIdx.x + TX * j; }
+__device__ __forceinline__ int element_of(int j) { return (j / VD * TX + threadIdx.x) * VD + j % VD; }
 
 // A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
 __device__ __forceinline__ int tile_row(int i) { return BR == TY * TM ? row_of(i) : min(row_of(i), BR - 1); }
-__device__ __forceinline__ int tile_key(int j) { return BC == TX * TN ? column_of(j) : min(column_of(j), BC - 1); }
-__device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? column_of(j) : min(column_of(j), D - 1); }
+__device__ __forceinline__ int tile_key(int j) { return BC == TX * TN ? key_of(j) : min(key_of(j), BC - 1); }
+__device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? element_of(j) : min(element_of(j), D - 1); }
 
 // Whether row i and element j of this thread lie in the tile.
 __device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(i) < BR; }
-__device__ __forceinline__ bool has_element(int j) { return D == TX * TD || column_of(j) < D; }
+__device__ __forceinline__ bool has_element(int j) { return D == TX * TD || element_of(j) < D; }
 
 // How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
 __device__ __forceinline__ int keys_seen(int row, int q_len, int kv_len, int causal)
@@ -71,17 +83,33 @@ __device__ __forceinline__ void keys_seen_in_tile(int (&seen)[TM], int first_row
     }
 }
 
+// Where element e of a run of rows lies in a tile, and the one `further` elements after it.
+__device__ __forceinline__ int place(unsigned e) { return e + e / D * (LD - D); }
+__device__ __forceinline__ int place(unsigned e, unsigned further)
+{
+    return THREADS % D == 0 ? place(e) + place(further) : place(e + further);  // whole rows further: without a division
+}
+
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below, so that nothing stale is left in the tile.
 // The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
+// AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
 // All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
+constexpr int AT_ONCE = 16;
 template <int EXTENT, typename element>
 __device__ __forceinline__ void load_tile(float *tile, const element *source, int rows)
 {
-#pragma unroll 4
-    for (int start = 0; start < EXTENT * D; start += THREADS) {
+#pragma unroll 1
+    for (int start = 0; start < EXTENT * D; start += AT_ONCE * THREADS) {
         const int e = start + thread_index();
-        if (EXTENT * D % THREADS == 0 || e < EXTENT * D) {
-            tile[e / D * LD + e % D] = e < rows * D ? widen(source[e]) : 0.0f;
+        const element *from = source + e;
+        element x[AT_ONCE];
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) x[c] = e + c * THREADS < rows * D ? from[c * THREADS] : element();
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) {
+            if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * D) {
+                tile[place(e, c * THREADS)] = widen(x[c]);
+            }
         }
     }
 }
@@ -93,7 +121,7 @@ __device__ __forceinline__ void store_tile(element *target, const float *tile, i
 #pragma unroll 1
     for (int start = 0; start < rows * D; start += THREADS) {
         const int e = start + thread_index();
-        if (e < rows * D) narrow(tile[e / D * LD + e % D], &target[e]);
+        if (e < rows * D) narrow(tile[place(e)], &target[e]);
     }
 }
 
@@ -105,16 +133,22 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
 #pragma unroll
         for (int j = 0; j < TN; ++j) S[i][j] = 0.0f;
 #pragma unroll 2
-    for (int k = 0; k < D; ++k) {
-        float key[TN];
+    for (int k = 0; k < D; k += STEP) {
+        float key[TN][STEP], q[TM][STEP];
 #pragma unroll
-        for (int j = 0; j < TN; ++j) key[j] = K_tile[tile_key(j) * LD + k];
+        for (int j = 0; j < TN; ++j)
 #pragma unroll
-        for (int i = 0; i < TM; ++i) {
-            const float q = Q_tile[tile_row(i) * LD + k];
+            for (int e = 0; e < STEP; ++e) key[j][e] = K_tile[tile_key(j) * LD + k + e];
 #pragma unroll
-            for (int j = 0; j < TN; ++j) S[i][j] += q * key[j];
-        }
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int e = 0; e < STEP; ++e) q[i][e] = Q_tile[tile_row(i) * LD + k + e];
+#pragma unroll
+        for (int e = 0; e < STEP; ++e)
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) S[i][j] += q[i][e] * key[j][e];
     }
 }
 
@@ -125,7 +159,7 @@ __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, co
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) S[i][j] = column_of(j) < seen[i] ? tau * S[i][j] : MINUS_INFINITY;
+        for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) < seen[i] ? tau * S[i][j] : MINUS_INFINITY;
 }
 
 // Maximum and sum over neighbouring lanes: TX of them share a row of a tile.
@@ -146,7 +180,7 @@ __device__ __forceinline__ float lanes_sum(float x)
 }
 
 // exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
-__device__ __forceinline__ float exp_below(float x, float m) { return expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
+__device__ __forceinline__ float exp_below(float x, float m) { return __expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
 
 // rowmax(S) of one row of S; the same in all lanes that share the row.
 __device__ __forceinline__ float row_max(const float (&S_i)[TN])
@@ -164,16 +198,20 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
 {
     int k = 0;
 #pragma unroll 2
-    for (; k < seen_by_all; ++k) {
-        float v[TD];
+    for (; k + STEP_P <= seen_by_all; k += STEP_P) {
+        float p[TM][STEP_P];
 #pragma unroll
-        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LD + tile_element(j)];
+        for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int i = 0; i < TM; ++i) {
-            const float p = P_tile[row_of(i) * LP + k];
+            for (int e = 0; e < STEP_P; ++e) p[i][e] = P_tile[row_of(i) * LP + k + e];
 #pragma unroll
-            for (int j = 0; j < TD; ++j) O[i][j] += p * v[j];
-        }
+        for (int e = 0; e < STEP_P; ++e)
+#pragma unroll
+            for (int j = 0; j < TD; ++j) {
+                const float v = V_tile[(k + e) * LD + tile_element(j)];
+#pragma unroll
+                for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
+            }
     }
 #pragma unroll 1
     for (; k < keys; ++k) {

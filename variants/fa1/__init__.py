@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, grid
 from variants._tiles.registration import register_backends
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
@@ -34,6 +34,11 @@ ON_CHIP_FLOATS = 8192
 """The paper's M."""
 LARGEST_BC = 128
 """See above."""
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=False
+)
+"""Nothing is rounded to 16 bits before fa1_round; O is divided anew at every step."""
 
 
 def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
@@ -99,4 +104,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
-    register_backends(registry, "fa1", idea, plan, claim, tiles)
+    register_backends(registry, "fa1", idea, plan, claim, tiles, NUMERICS)

@@ -26,13 +26,13 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, float *__restrict__ O,
     float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, int causal)
 {
-    __shared__ float K_tile[BC * LD];
-    __shared__ float V_tile[BC * LD];
-    __shared__ float Q_tile[BR * LD];
-    __shared__ float O_tile[BR * LD];
-    __shared__ float P_tile[P_ROWS * LP];
-    __shared__ float l_tile[BR];
-    __shared__ float m_tile[BR];
+    TILE K_tile[BC * LD];
+    TILE V_tile[BC * LD];
+    TILE Q_tile[BR * LD];
+    TILE O_tile[BR * LD];
+    TILE P_tile[P_ROWS * LP];
+    TILE l_tile[BR];
+    TILE m_tile[BR];
 
     const int t = thread_index();
     const size_t first_q = head_index() * q_len;
@@ -74,7 +74,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
 #pragma unroll
                 for (int j = 0; j < TN; ++j) {
                     const float p = exp_below(S[i][j], m_here);
-                    P_tile[row_of(i) * LP + column_of(j)] = p;
+                    P_tile[row_of(i) * LP + key_of(j)] = p;
                     sum += p;
                 }
                 const float l_here = lanes_sum<TX>(sum);
@@ -107,7 +107,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
 #pragma unroll
                     for (int j = 0; j < TD; ++j) {
                         if (has_element(j)) {
-                            float *O_ij = &O_tile[row_of(i) * LD + column_of(j)];
+                            float *O_ij = &O_tile[row_of(i) * LD + element_of(j)];
                             *O_ij = weight_old[i] * *O_ij + weight_new[i] * PV[i][j];
                         }
                     }

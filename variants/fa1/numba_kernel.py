@@ -38,11 +38,11 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, _ = copies(D, dtype)
     load_running_tile, store_running_tile = copies(D, "float32")
-    _, narrow = conversions(dtype)
+    _, _, narrow = conversions(dtype)
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, tile_row = tiles.row_of, tiles.column_of, tiles.tile_row
+    row_of, key_of, element_of, tile_row = tiles.row_of, tiles.key_of, tiles.element_of, tiles.tile_row
     has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
@@ -67,11 +67,11 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
     # Lines 3 to 15: one block per head.
     @cuda.jit
     def fa1(Q, K, V, O, l, m, group, tau, causal):
-        K_tile = cuda.shared.array((BC, LD), float32)
-        V_tile = cuda.shared.array((BC, LD), float32)
-        Q_tile = cuda.shared.array((BR, LD), float32)
-        O_tile = cuda.shared.array((BR, LD), float32)
-        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         l_tile = cuda.shared.array(BR, float32)
         m_tile = cuda.shared.array(BR, float32)
         S = cuda.local.array((TM, TN), float32)
@@ -121,7 +121,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
                     total = ZERO
                     for j in range(TN):
                         p = exp_below(S[i, j], m_here)
-                        P_tile[row_of(i), column_of(j)] = p
+                        P_tile[row_of(i), key_of(j)] = p
                         total += p
                     l_here = lanes_sum(total, TX)
 
@@ -148,8 +148,8 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
                     if has_row(i):
                         for j in range(TD):
                             if has_element(j):
-                                O_ij = O_tile[row_of(i), column_of(j)]
-                                O_tile[row_of(i), column_of(j)] = weight_old[i] * O_ij + weight_new[i] * PV[i, j]
+                                O_ij = O_tile[row_of(i), element_of(j)]
+                                O_tile[row_of(i), element_of(j)] = weight_old[i] * O_ij + weight_new[i] * PV[i, j]
                         if cuda.threadIdx.x == 0:
                             l_tile[row_of(i)] = l_new[i]
                             m_tile[row_of(i)] = m_new[i]

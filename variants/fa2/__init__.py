@@ -17,11 +17,16 @@ from __future__ import annotations
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
 from variants._tiles.registration import register_backends
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""Nothing is rounded to 16 bits before O, which is divided once."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -67,4 +72,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa2-cupy` and `fa2-numba`."""
     idea = "FlashAttention-2: Q blocks outside, O stays on chip and is written once"
-    register_backends(registry, "fa2", idea, plan, claim, tiles)
+    register_backends(registry, "fa2", idea, plan, claim, tiles, NUMERICS)

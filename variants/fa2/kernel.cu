@@ -1,15 +1,15 @@
 // FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
 
-extern "C" __global__ __launch_bounds__(THREADS) void fa2(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int causal)
 {
-    __shared__ float Q_tile[BR * LD];
-    __shared__ float KV_tile[BC * LD];  // K_j, then V_j
-    __shared__ float P_tile[P_ROWS * LP];
-    __shared__ float l_tile[P_ROWS];
-    __shared__ float m_tile[P_ROWS];
+    TILE Q_tile[BR * LD];
+    TILE KV_tile[BC * LD];  // K_j, then V_j
+    TILE P_tile[P_ROWS * LP];
+    TILE l_tile[P_ROWS];
+    TILE m_tile[P_ROWS];
 
     // Line 3: the block owns Q_i and O_i of one head.
     const int first_row = blockIdx.x * BR;
@@ -37,8 +37,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
     const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
     for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
 
         // Line 7: load K_j, once nobody reads V_(j-1) any more.
         __syncthreads();
@@ -48,6 +46,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
         // Line 8: S = tau Q_i K_j^T.
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
+        int seen[TM];
+        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
         scale_and_mask(S, tau, seen);
 
         // Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
@@ -62,7 +62,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
                 const float p = exp_below(S[i][j], m_new);
-                P_tile[row_of(i) * LP + column_of(j)] = p;
+                P_tile[row_of(i) * LP + key_of(j)] = p;
                 sum += p;
             }
             l[i] = correction * l[i] + lanes_sum<TX>(sum);
@@ -86,7 +86,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa2(
         const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j] * inverse;
+            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j] * inverse;
         }
         if (threadIdx.x == 0) {
             l_tile[row_of(i)] = l[i];

@@ -13,8 +13,10 @@ from numba import cuda, float32, int32
 
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
     MINUS_INFINITY,
     ONE,
+    THREADS,
     TX,
     ZERO,
     batch_index,
@@ -38,16 +40,16 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
-    has_row, has_element = tiles.has_row, tiles.has_element
+    row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
+    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def fa2(Q, K, V, O, lse, group, tau, causal):
-        Q_tile = cuda.shared.array((BR, LD), float32)
-        KV_tile = cuda.shared.array((BC, LD), float32)  # K_j, then V_j
-        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         l_tile = cuda.shared.array(P_ROWS, float32)
         m_tile = cuda.shared.array(P_ROWS, float32)
         S = cuda.local.array((TM, TN), float32)
@@ -81,7 +83,6 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
         for first_key in range(0, seen_by_last, BC):
             keys = min(BC, kv_len - first_key)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
 
             # Line 7: load K_j, once nobody reads V_(j-1) any more.
             cuda.syncthreads()
@@ -90,6 +91,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
 
             # Line 8: S = tau Q_i K_j^T.
             multiply_Q_Kt(S, Q_tile, KV_tile)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
             scale_and_mask(S, tau, seen)
 
             # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
@@ -102,7 +104,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
                 total = ZERO
                 for j in range(TN):
                     p = exp_below(S[i, j], m_new)
-                    P_tile[row_of(i), column_of(j)] = p
+                    P_tile[row_of(i), key_of(j)] = p
                     total += p
                 l[i] = correction * l[i] + lanes_sum(total, TX)
                 for j in range(TD):
@@ -122,7 +124,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             inverse = ZERO if l[i] == ZERO else ONE / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    Q_tile[row_of(i), column_of(j)] = O_acc[i, j] * inverse
+                    Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
             if cuda.threadIdx.x == 0:
                 l_tile[row_of(i)] = l[i]
                 m_tile[row_of(i)] = m[i]

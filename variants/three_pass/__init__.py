@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Registry, Traffic
+from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic
 from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid
 from variants._tiles.registration import register_backends
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule, keys_seen
@@ -32,6 +32,11 @@ SOFTMAX_ROWS = 4
 """Rows per thread block of the softmax: one per warp."""
 ON_CHIP = SHARED_BYTES // SOFTMAX_ROWS // FLOAT32_BYTES
 """Elements of a row of S that the softmax keeps on chip."""
+
+NUMERICS = Numerics(
+    scores="problem", weights="problem", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -96,4 +101,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `three-pass-cupy` and `three-pass-numba`."""
     idea = "standard attention: S = Q K^T and P = softmax(S) both written to memory"
-    register_backends(registry, "three-pass", idea, plan, claim, tiles)
+    register_backends(registry, "three-pass", idea, plan, claim, tiles, NUMERICS)

@@ -5,17 +5,48 @@
 // A causal row stops at the last key that it sees: what lies beyond is neither written nor read, in S as in P.
 
 constexpr int WARPS = THREADS / 32;
+constexpr int ROWS_PER_WARP = P_ROWS / WARPS;  // of a tile of S or P
+constexpr int COLUMNS_PER_LANE = (BC + 31) / 32;
 __device__ __forceinline__ int warp_index() { return thread_index() / 32; }
 __device__ __forceinline__ int lane_index() { return thread_index() % 32; }
 
+// The first row that sees a key: q_len, for none, beyond the last key.
+__device__ __forceinline__ int first_seeing(int key, int q_len, int kv_len, int causal)
+{
+    return key >= kv_len ? q_len : causal ? max(key + q_len - kv_len, 0) : 0;
+}
+
+// S_j for the j of a step of the softmax, KEYS_AT_ONCE per lane, all under way before the first is waited for; -inf beyond
+// what the row sees, which changes neither maximum nor sum.
+constexpr int KEYS_AT_ONCE = 16;
+constexpr int STEP_KEYS = 32 * KEYS_AT_ONCE;
+__device__ __forceinline__ void load_scores(stored (&s)[KEYS_AT_ONCE], const stored *S_row, int start, int seen)
+{
+    const int j = start + lane_index();
+    const stored *from = S_row + j;
+    stored unseen;
+    narrow(MINUS_INFINITY, &unseen);
+#pragma unroll
+    for (int c = 0; c < KEYS_AT_ONCE; ++c) s[c] = j + c * 32 < seen ? from[c * 32] : unseen;
+}
+
+// The same once more: from the chip as far as the row is kept there.
+__device__ __forceinline__ void load_scores_again(stored (&s)[KEYS_AT_ONCE], const stored *S_kept, const stored *S_row,
+                                                  int start, int seen)
+{
+    if (start >= ON_CHIP) return load_scores(s, S_row, start, seen);
+#pragma unroll
+    for (int c = 0; c < KEYS_AT_ONCE; ++c) s[c] = S_kept[start + c * 32 + lane_index()];
+}
+
 // Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
-extern "C" __global__ __launch_bounds__(THREADS) void three_pass_scores(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_scores(
     const stored *__restrict__ Q, const stored *__restrict__ K, stored *__restrict__ S, int q_len, int kv_len,
     int group, float tau, int causal)
 {
-    __shared__ float Q_tile[BR * LD];
-    __shared__ float K_tile[BC * LD];
-    __shared__ float S_tile[P_ROWS * LP];
+    TILE Q_tile[BR * LD];
+    TILE K_tile[BC * LD];
+    TILE S_tile[P_ROWS * LP];
 
     const int first_row = blockIdx.x * BR;
     const int rows = min(BR, q_len - first_row);
@@ -36,73 +67,84 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_scores(
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) S_tile[row_of(i) * LP + column_of(j)] = tau * S_acc[i][j];
+            for (int j = 0; j < TN; ++j) S_tile[row_of(i) * LP + key_of(j)] = tau * S_acc[i][j];
 
         // A warp writes a row at a time: 32 consecutive elements.
         __syncthreads();
-        for (int r = warp_index(); r < rows; r += WARPS) {
-            const int seen = min(BC, keys_seen(first_row + r, q_len, kv_len, causal) - first_key);
-            stored *S_row = S + (first_stat + r) * kv_len + first_key;
-            for (int start = 0; start < BC; start += 32) {
-                const int c = start + lane_index();
-                if (c < seen) narrow(S_tile[r * LP + c], &S_row[c]);
+        for (int start = 0; start < BC; start += 32) {
+            const int c = start + lane_index();
+            const int first = c < BC ? first_seeing(first_key + c, q_len, kv_len, causal) - first_row : rows;
+            stored *S_row = S + (first_stat + warp_index()) * kv_len + first_key + c;
+            float s[ROWS_PER_WARP];
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_WARP; ++i) s[i] = c < BC ? S_tile[(warp_index() + WARPS * i) * LP + c] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_WARP; ++i, S_row += WARPS * (size_t)kv_len) {
+                const int r = warp_index() + WARPS * i;
+                if (first <= r && r < rows) narrow(s[i], S_row);
             }
         }
     }
 }
 
 // Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are those of algorithm 2.
-extern "C" __global__ __launch_bounds__(THREADS) void three_pass_softmax(
+extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) void three_pass_softmax(
     const stored *__restrict__ S, stored *__restrict__ P, int q_len, int kv_len, int causal)
 {
     // As much of the row as fits stays on chip; only what lies beyond is read from memory again.
-    __shared__ float S_on_chip[WARPS][ON_CHIP];
+    __shared__ stored S_on_chip[WARPS][ON_CHIP];
 
     const int row = blockIdx.x * WARPS + warp_index();
     if (row >= q_len) return;
     const int seen = keys_seen(row, q_len, kv_len, causal);
     const size_t first_key = (head_index() * q_len + row) * kv_len;
     const stored *S_row = S + first_key;
-    float *S_kept = S_on_chip[warp_index()];
+    stored *S_kept = S_on_chip[warp_index()];
 
     // Lines 1 to 4: m = max_j S_j.
+    stored s[KEYS_AT_ONCE];
     float m = MINUS_INFINITY;
-    for (int start = 0; start < seen; start += 32) {
-        const int j = start + lane_index();
-        if (j < seen) {
-            const float s = widen(S_row[j]);
-            if (start < ON_CHIP) S_kept[j] = s;
-            m = fmaxf(m, s);
+    for (int start = 0; start < seen; start += STEP_KEYS) {
+        load_scores(s, S_row, start, seen);
+        if (start < ON_CHIP) {
+#pragma unroll
+            for (int c = 0; c < KEYS_AT_ONCE; ++c) S_kept[start + c * 32 + lane_index()] = s[c];
         }
+#pragma unroll
+        for (int c = 0; c < KEYS_AT_ONCE; ++c) m = fmaxf(m, widen(s[c]));
     }
     m = lanes_max<32>(m);
 
     // Lines 5 to 8: l = sum_j exp(S_j - m).
     float l = 0.0f;
-    for (int start = 0; start < seen; start += 32) {
-        const int j = start + lane_index();
-        if (j < seen) l += exp_below(start < ON_CHIP ? S_kept[j] : widen(S_row[j]), m);
+    for (int start = 0; start < seen; start += STEP_KEYS) {
+        load_scores_again(s, S_kept, S_row, start, seen);
+#pragma unroll
+        for (int c = 0; c < KEYS_AT_ONCE; ++c) l += exp_below(widen(s[c]), m);
     }
     const float inverse = 1.0f / lanes_sum<32>(l);
 
     // Lines 9 to 11: P_j = exp(S_j - m) / l.
-    for (int start = 0; start < seen; start += 32) {
+    for (int start = 0; start < seen; start += STEP_KEYS) {
+        load_scores_again(s, S_kept, S_row, start, seen);
         const int j = start + lane_index();
-        if (j < seen) {
-            const float p = exp_below(start < ON_CHIP ? S_kept[j] : widen(S_row[j]), m) * inverse;
-            narrow(p, &P[first_key + j]);
+        stored *P_lane = P + first_key + j;
+#pragma unroll
+        for (int c = 0; c < KEYS_AT_ONCE; ++c) {
+            const float p = exp_below(widen(s[c]), m) * inverse;
+            if (j + c * 32 < seen) narrow(p, &P_lane[c * 32]);
         }
     }
 }
 
 // Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
-extern "C" __global__ __launch_bounds__(THREADS) void three_pass_output(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_output(
     const stored *__restrict__ P, const stored *__restrict__ V, stored *__restrict__ O, int q_len, int kv_len,
     int group, int causal)
 {
-    __shared__ float V_tile[BC * LD];
-    __shared__ float P_tile[P_ROWS * LP];
-    __shared__ float O_tile[BR * LD];
+    TILE V_tile[BC * LD];
+    TILE P_tile[P_ROWS * LP];
+    TILE O_tile[BR * LD];
 
     const int first_row = blockIdx.x * BR;
     const int rows = min(BR, q_len - first_row);
@@ -123,14 +165,26 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_output(
         keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
 
         // Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros where no row is.
+        stored p[COLUMNS_PER_LANE][ROWS_PER_WARP];
+#pragma unroll
+        for (int j = 0; j < COLUMNS_PER_LANE; ++j) {
+            const int c = lane_index() + 32 * j;
+            const int first = c < BC ? first_seeing(first_key + c, q_len, kv_len, causal) - first_row : rows;
+            const stored *P_row = P + (first_stat + warp_index()) * kv_len + first_key + c;
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_WARP; ++i, P_row += WARPS * (size_t)kv_len) {
+                const int r = warp_index() + WARPS * i;
+                p[j][i] = first <= r && r < rows ? *P_row : stored();
+            }
+        }
         __syncthreads();
         load_tile<BC>(V_tile, V_head + (size_t)first_key * D, keys);
-        for (int r = warp_index(); r < P_ROWS; r += WARPS) {
-            const int stored_keys = r < rows ? keys_seen(first_row + r, q_len, kv_len, causal) - first_key : 0;
-            const stored *P_row = P + (first_stat + r) * kv_len + first_key;
-            for (int start = 0; start < BC; start += 32) {
-                const int c = start + lane_index();
-                if (c < BC) P_tile[r * LP + c] = c < stored_keys ? widen(P_row[c]) : 0.0f;
+#pragma unroll
+        for (int j = 0; j < COLUMNS_PER_LANE; ++j) {
+            const int c = lane_index() + 32 * j;
+#pragma unroll
+            for (int i = 0; i < ROWS_PER_WARP; ++i) {
+                if (c < BC) P_tile[(warp_index() + WARPS * i) * LP + c] = widen(p[j][i]);
             }
         }
         __syncthreads();
@@ -142,7 +196,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void three_pass_output(
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) O_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
+            if (has_row(i) && has_element(j)) O_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j];
         }
     }
     __syncthreads();

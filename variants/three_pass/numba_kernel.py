@@ -13,6 +13,8 @@ from numba import cuda, float32, int32
 
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
+    MASK,
     MINUS_INFINITY,
     ONE,
     THREADS,
@@ -32,6 +34,8 @@ from variants._tiles.numba_tiles import (
 )
 
 WARPS = THREADS // 32
+KEYS_AT_ONCE = 16
+STEP_KEYS = 32 * KEYS_AT_ONCE
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -52,22 +56,48 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     """
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
-    widen, narrow = conversions(dtype)
+    stored, widen, narrow = conversions(dtype)
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
-    has_row, has_element = tiles.has_row, tiles.has_element
+    row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
+    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
     ON_CHIP = on_chip
+    ROWS_PER_WARP = P_ROWS // WARPS  # of a tile of S or P
+    COLUMNS_PER_LANE = -(-BC // 32)
+
+    # The first row that sees a key: q_len, for none, beyond the last key.
+    @cuda.jit(device=True, forceinline=True)
+    def first_seeing(key, q_len, kv_len, causal):
+        return q_len if key >= kv_len else max(key + q_len - kv_len, 0) if causal else 0
+
+    # S_j for the j of a step of the softmax, KEYS_AT_ONCE per lane, all under way before the first is waited for; -inf
+    # beyond what the row sees, which changes neither maximum nor sum.
+    @cuda.jit(device=True, forceinline=True)
+    def load_scores(s, S_head, first, start, seen):
+        j = start + lane_index()
+        unseen = narrow(MINUS_INFINITY)
+        for c in range(KEYS_AT_ONCE):
+            s[c] = S_head.flat[first + j + c * 32] if j + c * 32 < seen else unseen
+
+    # The same once more: from the chip as far as the row is kept there.
+    @cuda.jit(device=True, forceinline=True)
+    def load_scores_again(s, S_kept, S_head, first, start, seen):
+        if start >= ON_CHIP:
+            load_scores(s, S_head, first, start, seen)
+        else:
+            for c in range(KEYS_AT_ONCE):
+                s[c] = S_kept[(start & MASK) + c * 32 + lane_index()]
 
     # Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def three_pass_scores(Q, K, S, group, tau, causal):
-        Q_tile = cuda.shared.array((BR, LD), float32)
-        K_tile = cuda.shared.array((BC, LD), float32)
-        S_tile = cuda.shared.array((P_ROWS, LP), float32)
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        S_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         S_acc = cuda.local.array((TM, TN), float32)
+        s = cuda.local.array(ROWS_PER_WARP, float32)
 
         q_len, kv_len = Q.shape[2], K.shape[2]
         first_row = block_index() * BR
@@ -88,64 +118,75 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             multiply_Q_Kt(S_acc, Q_tile, K_tile)
             for i in range(TM):
                 for j in range(TN):
-                    S_tile[row_of(i), column_of(j)] = tau * S_acc[i, j]
+                    S_tile[row_of(i), key_of(j)] = tau * S_acc[i, j]
 
             # A warp writes a row at a time: 32 consecutive elements.
             cuda.syncthreads()
-            for r in range(warp_index(), rows, WARPS):
-                seen = min(BC, keys_seen(first_row + r, q_len, kv_len, causal) - first_key)
-                for start in range(0, BC, 32):
-                    c = start + lane_index()
-                    if c < seen:
-                        S_head[first_row + r, first_key + c] = narrow(S_tile[r, c])
+            for start in range(0, BC, 32):
+                c = start + lane_index()
+                first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
+                at = (first_row + warp_index()) * kv_len + first_key + c
+                for i in range(ROWS_PER_WARP):
+                    s[i] = S_tile[warp_index() + WARPS * i, c] if c < BC else ZERO
+                for i in range(ROWS_PER_WARP):
+                    r = warp_index() + WARPS * i
+                    if first <= r and r < rows:
+                        S_head.flat[at] = narrow(s[i])
+                    at += WARPS * kv_len
 
     # Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are algorithm 2's.
     @cuda.jit
     def three_pass_softmax(S, P, causal):
         # As much of the row as fits stays on chip; only what lies beyond is read from memory again.
-        S_on_chip = cuda.shared.array((WARPS, ON_CHIP), float32)
+        S_on_chip = cuda.shared.array((WARPS, ON_CHIP), stored)
 
         q_len, kv_len = S.shape[2], S.shape[3]
         row = block_index() * WARPS + warp_index()
         if row >= q_len:
             return
         seen = keys_seen(row, q_len, kv_len, causal)
-        S_row = S[batch_index(), head_index(), row]
-        P_row = P[batch_index(), head_index(), row]
+        first = row * kv_len
+        S_head = S[batch_index(), head_index()]
+        P_head = P[batch_index(), head_index()]
         S_kept = S_on_chip[warp_index()]
+        s = cuda.local.array(KEYS_AT_ONCE, stored)
 
         # Lines 1 to 4: m = max_j S_j.
         m = MINUS_INFINITY
-        for start in range(0, seen, 32):
-            j = start + lane_index()
-            if j < seen:
-                s = widen(S_row[j])
-                if start < ON_CHIP:
-                    S_kept[j] = s
-                m = max(m, s)
+        for start in range(0, seen, STEP_KEYS):
+            load_scores(s, S_head, first, start, seen)
+            if start < ON_CHIP:
+                for c in range(KEYS_AT_ONCE):
+                    S_kept[(start & MASK) + c * 32 + lane_index()] = s[c]
+            for c in range(KEYS_AT_ONCE):
+                m = max(m, widen(s[c]))
         m = lanes_max(m, 32)
 
         # Lines 5 to 8: l = sum_j exp(S_j - m).
         l = ZERO
-        for start in range(0, seen, 32):
-            j = start + lane_index()
-            if j < seen:
-                l += exp_below(S_kept[j] if start < ON_CHIP else widen(S_row[j]), m)
+        for start in range(0, seen, STEP_KEYS):
+            load_scores_again(s, S_kept, S_head, first, start, seen)
+            for c in range(KEYS_AT_ONCE):
+                l += exp_below(widen(s[c]), m)
         inverse = ONE / lanes_sum(l, 32)
 
         # Lines 9 to 11: P_j = exp(S_j - m) / l.
-        for start in range(0, seen, 32):
+        for start in range(0, seen, STEP_KEYS):
+            load_scores_again(s, S_kept, S_head, first, start, seen)
             j = start + lane_index()
-            if j < seen:
-                P_row[j] = narrow(exp_below(S_kept[j] if start < ON_CHIP else widen(S_row[j]), m) * inverse)
+            for c in range(KEYS_AT_ONCE):
+                p = exp_below(widen(s[c]), m) * inverse
+                if j + c * 32 < seen:
+                    P_head.flat[first + j + c * 32] = narrow(p)
 
     # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def three_pass_output(P, V, O, group, causal):
-        V_tile = cuda.shared.array((BC, LD), float32)
-        P_tile = cuda.shared.array((P_ROWS, LP), float32)
-        O_tile = cuda.shared.array((BR, LD), float32)
+        V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
+        O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         O_acc = cuda.local.array((TM, TD), float32)
+        p = cuda.local.array((COLUMNS_PER_LANE, ROWS_PER_WARP), stored)
         seen = cuda.local.array(TM, int32)
 
         q_len, kv_len = P.shape[2], P.shape[3]
@@ -166,14 +207,21 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
 
             # Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros: no row there.
+            for j in range(COLUMNS_PER_LANE):
+                c = lane_index() + 32 * j
+                first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
+                at = (first_row + warp_index()) * kv_len + first_key + c
+                for i in range(ROWS_PER_WARP):
+                    r = warp_index() + WARPS * i
+                    p[j, i] = P_head.flat[at] if first <= r and r < rows else stored(0)
+                    at += WARPS * kv_len
             cuda.syncthreads()
             load_tile(V_tile, BC, V_head, first_key, keys)
-            for r in range(warp_index(), P_ROWS, WARPS):
-                stored_keys = keys_seen(first_row + r, q_len, kv_len, causal) - first_key if r < rows else 0
-                for start in range(0, BC, 32):
-                    c = start + lane_index()
+            for j in range(COLUMNS_PER_LANE):
+                c = lane_index() + 32 * j
+                for i in range(ROWS_PER_WARP):
                     if c < BC:
-                        P_tile[r, c] = widen(P_head[first_row + r, first_key + c]) if c < stored_keys else ZERO
+                        P_tile[warp_index() + WARPS * i, c] = widen(p[j, i])
             cuda.syncthreads()
 
             add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)
@@ -181,7 +229,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         for i in range(TM):
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    O_tile[row_of(i), column_of(j)] = O_acc[i, j]
+                    O_tile[row_of(i), element_of(j)] = O_acc[i, j]
         cuda.syncthreads()
         store_tile(O_head, first_row, O_tile, rows)
 

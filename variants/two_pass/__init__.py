@@ -17,11 +17,16 @@ from __future__ import annotations
 import numpy as np
 
 from harness.problem import Problem
-from harness.variant import Launch, Plan, Registry, Traffic
+from harness.variant import Launch, Numerics, Plan, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
 from variants._tiles.registration import register_backends
 from variants._tiles.schedule import Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""Nothing is rounded to 16 bits before O; sweep two computes the scores with the code of sweep one."""
 
 
 def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
@@ -63,4 +68,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `two-pass-cupy` and `two-pass-numba`."""
     idea = "online softmax: one sweep for maximum and denominator, one that recomputes scores for P V"
-    register_backends(registry, "two-pass", idea, plan, claim, tiles)
+    register_backends(registry, "two-pass", idea, plan, claim, tiles, NUMERICS)

@@ -2,13 +2,13 @@
 // time. Line numbers are that algorithm's, its d_V is l here. _tiles/tiles.cuh is put before this text. The Numba twin
 // is numba_kernel.py.
 
-extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     int q_len, int kv_len, int group, float tau, int causal)
 {
-    __shared__ float Q_tile[BR * LD];
-    __shared__ float KV_tile[BC * LD];  // K_j, then V_j
-    __shared__ float P_tile[P_ROWS * LP];
+    TILE Q_tile[BR * LD];
+    TILE KV_tile[BC * LD];  // K_j, then V_j
+    TILE P_tile[P_ROWS * LP];
 
     // The block owns Q_i and O_i of one head.
     const int first_row = blockIdx.x * BR;
@@ -30,15 +30,14 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
 
     // Line 3, sweep one: all K_j that the last row sees; tiles wholly in the future are not visited.
     for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
-
         // Load K_j, once nobody reads K_(j-1) any more. The x of the paper is S = tau Q_i K_j^T.
         __syncthreads();
         load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, min(BC, kv_len - first_key));
         __syncthreads();
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
+        int seen[TM];
+        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
         scale_and_mask(S, tau, seen);
 
         // Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
@@ -65,14 +64,14 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
     // Line 7, sweep two: the scores once more, with the final m and l.
     for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
 
         __syncthreads();
         load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);
         __syncthreads();
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
+        int seen[TM];
+        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
         scale_and_mask(S, tau, seen);
 
         // Line 8: P = exp(S - m) / l.
@@ -80,7 +79,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
         for (int i = 0; i < TM; ++i) {
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
-                P_tile[row_of(i) * LP + column_of(j)] = exp_below(S[i][j], m[i]) * inverse[i];
+                P_tile[row_of(i) * LP + key_of(j)] = exp_below(S[i][j], m[i]) * inverse[i];
             }
         }
 
@@ -97,7 +96,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void two_pass(
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + column_of(j)] = O_acc[i][j];
+            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j];
         }
     }
     __syncthreads();

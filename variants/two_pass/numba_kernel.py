@@ -13,8 +13,10 @@ from numba import cuda, float32, int32
 
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
     MINUS_INFINITY,
     ONE,
+    THREADS,
     TX,
     ZERO,
     batch_index,
@@ -37,16 +39,16 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     tiles = numba_tiles(head_dim, tile)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, column_of, keys_seen_in_tile = tiles.row_of, tiles.column_of, tiles.keys_seen_in_tile
-    has_row, has_element = tiles.has_row, tiles.has_element
+    row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
+    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def two_pass(Q, K, V, O, group, tau, causal):
-        Q_tile = cuda.shared.array((BR, LD), float32)
-        KV_tile = cuda.shared.array((BC, LD), float32)  # K_j, then V_j
-        P_tile = cuda.shared.array((P_ROWS, LP), float32)
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         S = cuda.local.array((TM, TN), float32)
         O_acc = cuda.local.array((TM, TD), float32)
         l = cuda.local.array(TM, float32)
@@ -73,13 +75,12 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
 
         # Line 3, sweep one: all K_j that the last row sees; tiles wholly in the future are not visited.
         for first_key in range(0, seen_by_last, BC):
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
-
             # Load K_j, once nobody reads K_(j-1) any more. The x of the paper is S = tau Q_i K_j^T.
             cuda.syncthreads()
             load_tile(KV_tile, BC, K_head, first_key, min(BC, kv_len - first_key))
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
             scale_and_mask(S, tau, seen)
 
             # Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
@@ -100,18 +101,18 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         # Line 7, sweep two: the scores once more, with the final m and l.
         for first_key in range(0, seen_by_last, BC):
             keys = min(BC, kv_len - first_key)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
 
             cuda.syncthreads()
             load_tile(KV_tile, BC, K_head, first_key, keys)
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
+            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
             scale_and_mask(S, tau, seen)
 
             # Line 8: P = exp(S - m) / l.
             for i in range(TM):
                 for j in range(TN):
-                    P_tile[row_of(i), column_of(j)] = exp_below(S[i, j], m[i]) * inverse[i]
+                    P_tile[row_of(i), key_of(j)] = exp_below(S[i, j], m[i]) * inverse[i]
 
             # O_i = O_i + P V_j, with V_j in the place of K_j once nobody reads that any more.
             cuda.syncthreads()
@@ -124,7 +125,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         for i in range(TM):
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    Q_tile[row_of(i), column_of(j)] = O_acc[i, j]
+                    Q_tile[row_of(i), element_of(j)] = O_acc[i, j]
         cuda.syncthreads()
         store_tile(O_head, first_row, Q_tile, rows)
 

@@ -12,6 +12,7 @@ from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import translate
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, vector
+from harness.emulator.codegen.watched import watch_memory
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Instruction, Operand
 from harness.emulator.ptx.types import PtxType
@@ -71,6 +72,7 @@ def _one_by_one(
     addresses = lanes.address(address)
     flushed = _flushed_lanes(lanes, space, addresses) if (operation, kind.name) == ("add", "f32") else None
     mask64 = translate(lanes, instruction, space, addresses, kind.size_bytes)
+    watch_memory(lanes, instruction, space, mask64, (size, "1"))
     mask = lanes.op(f"trunc i64 {mask64} to i32")
     before, loop, after = (lanes.fresh_label(word) for word in ("before", "atomic", "after"))
     lanes.do(f"br label %{before}")

@@ -7,6 +7,7 @@ from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import splat
 from harness.emulator.codegen.warp import check_members
+from harness.emulator.codegen.watched import watch_warp_barrier
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Imm, Instruction, Operand
 
@@ -29,6 +30,7 @@ def barrier(lanes: Lanes, instruction: Instruction) -> None:
         if not is_sync or len(operands) != 1:
             raise instruction.unsupported()
         check_members(lanes, instruction, operands[0])
+        watch_warp_barrier(lanes, operands[0])
         return
     form.flag("cta")
     form.flag("aligned")

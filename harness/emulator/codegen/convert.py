@@ -276,16 +276,27 @@ def _double_to_float(lanes: Lanes, rounding: str, value: str) -> str:
     return lanes.prelude(f"double_to_float_{rounding}", value)
 
 
+def _cut_nan(lanes: Lanes, target: PtxType, value: str) -> str:
+    """The sign and the upper bits of a NaN in f64, made quiet, as an H200 has it; a NaN in f32 loses them."""
+    fraction_bits, quiet = (7, 0x7FC0) if target.kind == "bf" else (10, 0x7E00)
+    word = lanes.cast("bitcast", "double", value, "i64")
+    sign = lanes.binary("and", "i64", lanes.binary("lshr", "i64", word, splat("i64", 48)), splat("i64", 0x8000))
+    payload = lanes.binary("lshr", "i64", word, splat("i64", 52 - fraction_bits))
+    payload = lanes.binary("and", "i64", payload, splat("i64", (1 << fraction_bits) - 1))
+    pattern = lanes.binary("or", "i64", lanes.binary("or", "i64", sign, payload), splat("i64", quiet))
+    return lanes.cast("trunc", "i64", pattern, "i16")
+
+
 def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
     """`float` or `double` -> i16 of f16 or bf16: the nearest, then the neighbour where the rounding says so."""
     target = conversion.target
-    nan = None
+    nan = cut = None
     if element == "double":
-        nan = lanes.compare("uno", "double", value, value)
+        nan, cut = lanes.compare("uno", "double", value, value), _cut_nan(lanes, target, value)
         value = lanes.prelude("double_to_float_odd", value)
     bits = from_float(lanes, target, value)
-    if nan is not None:
-        bits = lanes.select("i16", nan, splat("i16", 0x7FC0 if target.kind == "bf" else 0x7E00), bits)
+    if nan is not None and cut is not None:
+        bits = lanes.select("i16", nan, cut, bits)
     if conversion.rounding in ("rz", "rm", "rp"):
         bits = _step_back(lanes, conversion.rounding, bits, to_float(lanes, target, bits), value)
     if conversion.finite:

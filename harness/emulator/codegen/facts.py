@@ -28,6 +28,16 @@ class ModuleVariable:
 
 
 @dataclass(frozen=True)
+class SharedVariable:
+    """A `.shared` variable."""
+
+    name: str
+    offset: int
+    size_bytes: int
+    """0: as much as the launch gives."""
+
+
+@dataclass(frozen=True)
 class Site:
     """An instruction that generated code refers to by number: whatever touches memory or can fault."""
 
@@ -67,6 +77,8 @@ class KernelFacts:
     """Local memory per thread."""
     variables: tuple[ModuleVariable, ...]
     """By number."""
+    shared_variables: tuple[SharedVariable, ...]
+    """By offset."""
     register_bytes: int
     """Per warp."""
     clear_registers: bool
@@ -94,6 +106,7 @@ class KernelFacts:
             ModuleVariable(v["name"], v["size_bytes"], None if v["initial"] is None else bytes.fromhex(v["initial"]))
             for v in fields["variables"]
         )
+        fields["shared_variables"] = tuple(SharedVariable(**v) for v in fields["shared_variables"])
         fields["sites"] = tuple(Site.from_fields(s) for s in fields["sites"])
         fields["blocks"] = tuple(None if b is None else Site.from_fields(b) for b in fields["blocks"])
         return cls(**fields)

@@ -2,7 +2,7 @@
 
 Approximate opcodes are computed correctly rounded, or within a hair of it; they promise less, so only `.ftz` matters.
 `.ftz` looks at the rounded result. An H200 looks at it as if exponents had no end: it flushes the one number of 24 bits
-just below the smallest normal one, which otherwise rounds up to that and stays.
+just below the smallest normal one, which otherwise rounds up to that and stays. The same holds for f16.
 """
 
 from __future__ import annotations

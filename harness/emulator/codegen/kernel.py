@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from harness.emulator.codegen.facts import KernelFacts, ModuleVariable, Parameter, Site
+from harness.emulator.codegen.facts import KernelFacts, ModuleVariable, Parameter, SharedVariable, Site
 from harness.emulator.codegen.integer import CARRY
 from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.codegen.prelude import PRELUDE
@@ -66,6 +66,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         shared,
         local,
         tuple(ModuleVariable(v.name, v.size_bytes, v.initial) for v in variables),
+        _shared_variables(module, flat, storage),
         lanes.register_bytes,
         any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
@@ -107,6 +108,12 @@ def _place_variables(module: Module, function: Function) -> tuple[Storage, int, 
     for variable in dynamic:
         storage.addresses[variable.name] = ("shared", shared)
     return storage, shared, _align(local, 16), tuple(placed)
+
+
+def _shared_variables(module: Module, function: Function, storage: Storage) -> tuple[SharedVariable, ...]:
+    variables = (v for v in (*module.variables.values(), *function.variables.values()) if v.space == "shared")
+    placed = (SharedVariable(v.name, storage.addresses[v.name][1], v.size_bytes) for v in variables)
+    return tuple(sorted(placed, key=lambda v: v.offset))
 
 
 def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, ...]:

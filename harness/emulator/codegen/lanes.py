@@ -289,7 +289,8 @@ class Lanes(Vocabulary):
 
     def site(self, instruction: Instruction) -> int:
         """Number under which the runtime knows this instruction."""
-        self.sites.append(instruction)
+        if not self.sites or self.sites[-1] is not instruction:
+            self.sites.append(instruction)
         return len(self.sites) - 1
 
     def first_check_of(self, members: Operand) -> bool:

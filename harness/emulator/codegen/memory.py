@@ -12,6 +12,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import INTEGER, vector
+from harness.emulator.codegen.watched import watch_fence, watch_memory, watch_shared
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.types import PtxType
@@ -134,6 +135,7 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
         space = "generic" if access.space == "param" else access.space
         mask = translate(lanes, instruction, space, lanes.address(access.address), access.size_bytes)
         lanes.runtime("gather", "%warp", mask, *access.shape)
+        watch_memory(lanes, instruction, space, mask, access.shape)
         values = _read_data(lanes, access)
     for item, value in zip(access.items, values):
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
@@ -158,7 +160,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     mask = lanes.active_bits()
     size = access.size_bytes
     site = lanes.site(instruction)
-    if lanes.instruments.bank_conflicts:
+    if lanes.instruments.bank_conflicts or lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
         _count_shared(lanes, site, lanes.widen(mask), size, generic=False)
     uniform, general, join = (lanes.fresh_label(w) for w in ("uniform", "general", "loaded"))
@@ -193,7 +195,9 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     lanes.do(f"br label %{join}")
     lanes.label(join)
     kind = vector(access.element)
-    return [lanes.op(f"phi {kind} [ {a}, %{uniform} ], [ {b}, %{gathered} ]") for a, b in zip(once, each)]
+    values = [lanes.op(f"phi {kind} [ {a}, %{uniform} ], [ {b}, %{gathered} ]") for a, b in zip(once, each)]
+    watch_shared(lanes, instruction, lanes.widen(mask), access.shape)
+    return values
 
 
 @emits("st", operands=2)
@@ -211,11 +215,13 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
         mask = lanes.widen(lanes.active_bits())
         site = lanes.site(instruction)
         _count_shared(lanes, site, mask, access.size_bytes, generic=False)
+        watch_shared(lanes, instruction, mask, access.shape)
         failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, *access.shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
         return
     mask = translate(lanes, instruction, access.space, lanes.address(access.address), access.size_bytes)
     _write_data(lanes, access, values)
+    watch_memory(lanes, instruction, access.space, mask, access.shape)
     lanes.runtime("scatter", "%warp", mask, *access.shape)
 
 
@@ -229,3 +235,4 @@ def fence(lanes: Lanes, instruction: Instruction) -> None:
     """Nothing to do: warps of a block take turns, and their accesses happen in order."""
     if "proxy" in instruction.form:
         raise instruction.unsupported("there is no asynchronous proxy yet")
+    watch_fence(lanes, instruction)

@@ -22,7 +22,6 @@ _SLOTS = {
     "%nctaid.y": "NCTAID_Y",
     "%nctaid.z": "NCTAID_Z",
     "%warpid": "WARP_INDEX",
-    "%nwarpid": "WARP_COUNT",
 }
 # Without an explicit cluster, each block is one.
 _SLOTS |= {f"%clusterid.{axis}": f"CTAID_{axis.upper()}" for axis in "xyz"}
@@ -39,6 +38,7 @@ _TABLES = {
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0, "%cluster_ctarank": 0, "%cluster_nctarank": 1}
 _CONSTANTS |= {f"%cluster_ctaid.{axis}": 0 for axis in "xyz"} | {f"%cluster_nctaid.{axis}": 1 for axis in "xyz"}
 _CONSTANTS |= {"%is_explicit_cluster": 0}
+_CONSTANTS |= {"%nwarpid": 64}  # warps that a multiprocessor of sm_80 and sm_90 holds, not those of this block
 _CLOCKS = ("%clock", "%clock64", "%globaltimer")
 """Clocks tick once per instruction of the warp: monotonic and the same in every run."""
 

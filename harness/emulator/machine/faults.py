@@ -41,8 +41,8 @@ def describe(fault: Fault) -> KernelFault:
     where = f"kernel {fault.kernel}"
     if fault.site is not None:
         where += f", {fault.site.where()}"
-    block = f"block {_coordinates(fault.block, fault.grid)}"
-    thread = f"thread {_coordinates(32 * fault.warp + fault.lane, fault.threads)}"
+    block = f"block {at.coordinates(fault.block, fault.grid)}"
+    thread = f"thread {at.coordinates(32 * fault.warp + fault.lane, fault.threads)}"
     explanations: dict[str, Callable[[Fault], str]] = {
         "out of bounds": _access,
         "misaligned": _access,
@@ -56,11 +56,6 @@ def describe(fault: Fault) -> KernelFault:
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
     kind = "divergent barrier" if fault.kind == "divergent warp operation" else fault.kind
     return KernelFault(kind, f"{where}, {place}: {explain(fault)}")
-
-
-def _coordinates(number: int, extents: tuple[int, int, int]) -> str:
-    x, y, _ = extents
-    return f"({number % x}, {number // x % y}, {number // (x * y)})"
 
 
 def _access(fault: Fault) -> str:

@@ -24,6 +24,8 @@ class NativeKernel:
     facts: KernelFacts
     address: int
     """Of the native function that runs one warp."""
+    instruments: Instruments
+    """What is built into it."""
 
 
 _loaded: dict[str, NativeKernel] = {}
@@ -44,7 +46,7 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: 
         load_runtime(compiler.build_runtime)
         address = native_address(facts.symbol, native)
         with _lock:
-            kernel = _loaded.setdefault(identity, NativeKernel(facts, address))
+            kernel = _loaded.setdefault(identity, NativeKernel(facts, address, instruments))
     return kernel
 
 
@@ -52,5 +54,6 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: 
 def _emitter_version() -> str:
     """A hash of the code that makes code: whoever changes it need not remember to raise a number."""
     emulator = Path(__file__).parents[1]
-    sources = sorted([*emulator.glob("ptx/*.py"), *emulator.glob("codegen/*.py"), *emulator.glob("machine/*.py")])
+    folders = ("ptx", "codegen", "machine", "sanitizer")
+    sources = sorted(source for folder in folders for source in emulator.glob(f"{folder}/*.py"))
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()

@@ -20,7 +20,10 @@ from harness.emulator.machine import layout as at
 from harness.emulator.machine.faults import Fault, describe
 from harness.emulator.machine.kernels import NativeKernel
 from harness.emulator.machine.native import load_runtime
+from harness.emulator.machine.tracing import BlockListener, TraceBuffer
+from harness.emulator.sanitizer.recorder import LaunchRecorder
 from harness.errors import PlanError
+from harness.finding import Finding
 
 _CACHE_LINE_BYTES = 64
 _SLACK_BYTES = 64
@@ -36,6 +39,8 @@ class DeviceBuffer:
     name: str
     data: npt.NDArray[np.uint8]
     """Its bytes, C-contiguous, one-dimensional."""
+    unwritten: npt.NDArray[np.uint8] | None = None
+    """For the sanitizer: 0xFF for each byte that nobody has written yet, else 0."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class LaunchCounts:
     warp_instructions: int
     lane_instructions: int
     seconds: float
+    findings: tuple[Finding, ...] | None = None
+    """None unless the kernel was compiled for the sanitizer."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,7 @@ class _Worker:
         self.locals = aligned_zeros(facts.local_bytes * at.LANES * warps)
         self.order = np.zeros(warps, dtype=np.int32)
         self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
+        self.trace: TraceBuffer | None = None
         self.set("SHARED_BASE", self.shared.ctypes.data)
         self.set("SHARED_SIZE", shared)
         self.set("WARPS", self.warps.ctypes.data)
@@ -164,6 +172,8 @@ class LaunchOptions:
     """CPU cores to use."""
     seed: int
     """0: warps take turns in order; other values permute them."""
+    shuffle: bool = False
+    """The seed permutes the blocks, too, and warps have turns of drawn lengths. Blocks then run on one core."""
 
 
 def launch(
@@ -174,8 +184,9 @@ def launch(
     buffers: Sequence[DeviceBuffer],
     options: LaunchOptions,
     progress: Callable[[float], None] | None = None,
+    listener: BlockListener | None = None,
 ) -> LaunchCounts:
-    """Run a kernel over its grid.
+    """Run a kernel over its grid. `listener` is told what each block read and wrote.
 
     `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
     wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
@@ -192,7 +203,10 @@ def launch(
     run_blocks = _run_blocks()
     block_of_parameters = _parameter_block(facts, name, parameters)
     tables = _Tables(facts, buffers)
-    count = 1 if facts.ordered else max(1, min(options.threads, geometry.blocks))
+    recorder = _recorder(kernel, name, geometry, buffers)
+    one_after_another = facts.ordered or recorder is not None or options.shuffle
+    places = np.random.default_rng(options.seed).permutation(geometry.blocks) if options.shuffle else None
+    count = 1 if one_after_another else max(1, min(options.threads, geometry.blocks))
     stop_at = np.array([geometry.blocks], dtype=np.int64)
     workers = []
     for _ in range(count):
@@ -201,21 +215,39 @@ def launch(
         worker.set("PARAMS", block_of_parameters.ctypes.data)
         worker.set("PARAMS_SIZE", len(block_of_parameters) - _SLACK_BYTES)
         worker.set("STOP_AT", stop_at.ctypes.data)
+        worker.set("PLACES", 0 if places is None else places.ctypes.data)
+        worker.set("SANITIZER", 0 if recorder is None else recorder.address)
         tables.attach(worker)
+        if listener is not None:
+            worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
         workers.append(worker)
     started = time.perf_counter()
-    faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress)
+    faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress, listener)
     seconds = time.perf_counter() - started
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
-        raise describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault = describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault.findings = () if recorder is None else recorder.findings()
+        raise fault
     return LaunchCounts(
         tables.totals(),
         tables.shared_totals(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,
+        None if recorder is None else recorder.findings(),
     )
+
+
+def _recorder(
+    kernel: NativeKernel, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+) -> LaunchRecorder | None:
+    if not kernel.instruments.sanitizer:
+        return None
+    maps = [b.unwritten if b.unwritten is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
+    shared = kernel.facts.shared_bytes + geometry.dynamic_shared_bytes
+    sizes = [(b.name, b.data.nbytes) for b in buffers]
+    return LaunchRecorder(kernel.facts, name, geometry.grid, geometry.block, shared, sizes, maps)
 
 
 class _Tables:
@@ -283,12 +315,22 @@ def _run_all(
     stop_at: npt.NDArray[np.int64],
     run_blocks: Callable[[int, int, int], int],
     progress: Callable[[float], None] | None,
+    listener: BlockListener | None,
 ) -> list[tuple[int, _Worker]]:
     """Hand out blocks in order, in chunks; the faults that were met, as (block, worker)."""
     chunk = max(1, min(64, blocks // (8 * len(workers))))
     lock = threading.Lock()
     faults: list[tuple[int, _Worker]] = []
     state = {"next": 0, "done": 0}
+
+    def run(worker: _Worker, first: int, last: int) -> int:
+        if listener is None or worker.trace is None:
+            return run_blocks(worker.context.ctypes.data, first, last)
+        for block in range(first, last):
+            if run_blocks(worker.context.ctypes.data, block, block + 1):
+                return 1
+            listener.deliver(block, worker.trace.take())
+        return 0
 
     def work(worker: _Worker) -> None:
         while True:
@@ -297,7 +339,7 @@ def _run_all(
                 state["next"] = first + chunk
             if first >= blocks or first > stop_at[0]:
                 return
-            failed = run_blocks(worker.context.ctypes.data, first, min(first + chunk, blocks))
+            failed = run(worker, first, min(first + chunk, blocks))
             with lock:
                 state["done"] += chunk
                 if failed:

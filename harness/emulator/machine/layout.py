@@ -30,6 +30,12 @@ def variable_address(index: int) -> int:
     return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START
 
 
+def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Number of a block or thread -> its x, y, z."""
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
 # State spaces, as generated code names them to the runtime ------------------------------------------------------------
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
 
@@ -42,6 +48,8 @@ _SLOTS = (
     "FAULT_KIND", "FAULT_SITE", "FAULT_LANE", "FAULT_ADDRESS", "FAULT_SIZE", "FAULT_BLOCK", "FAULT_WARP", "FAULT_MASK",
     "WARPS", "WARP_COUNT", "WARP_BYTES", "THREADS", "ENTRY", "BARRIERS", "LOCALS", "ORDER", "SEED", "CLEAR_REGISTERS",
     "VARIABLES", "VARIABLE_COUNT", "SHARED_COUNTERS",
+    "SANITIZER", "PLACES", "RANDOM",
+    "TRACE_NEXT", "TRACE_END", "TRACE_FULL", "TRACE_KINDS", "TRACE_FIRST_LINES",
 )
 # fmt: on
 SLOT = {name: index for index, name in enumerate(_SLOTS)}
@@ -64,6 +72,10 @@ VOTE_KIND = 160
 BARRIER_ARRIVES = 164
 TID_X, TID_Y, TID_Z = 192, 320, 448
 SAVED_STEPS = 576
+CLOCK_LEAD = 584
+"""How far the clock of a warp is ahead of its steps, because it waited for others at barriers."""
+LAST_MOMENT = 592
+"""Of the warp's latest request, see `memory/trace.py`."""
 ADDRESSES = 640
 HOSTS = 896
 DATA = 1152
@@ -72,6 +84,9 @@ DATA_3 = 2176
 REGISTERS = 2688
 
 EXITED_PC = 0x7FFFFFFF
+REQUEST_BITS = 12
+WARP_BITS = 5
+"""Low bits of a request's moment, see `memory/trace.py`."""
 TURN_INSTRUCTIONS = 1 << 16
 """How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
 

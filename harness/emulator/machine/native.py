@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from harness.cache import default_cache
 from harness.emulator.machine.llvm_compiler import host, initialize, target_machine
-from harness.emulator.machine.runtime_object import build_runtime, runtime_key
+from harness.emulator.machine.runtime_object import build_caches, build_runtime, runtime_key
 
 _LOCK = threading.RLock()
 _loaded: dict[str, int] = {}
@@ -39,6 +39,14 @@ def load_runtime(build: Callable[[], bytes] = build_runtime) -> int:
             native = default_cache().cached("runtime", runtime_key(), build)
             _loaded["run_blocks"] = _load("sandbox_run_blocks", native)
         return _loaded["run_blocks"]
+
+
+def load_caches() -> int:
+    """Load the cache model; the address of its `advance`."""
+    with _LOCK:
+        if "advance" not in _loaded:
+            _loaded["advance"] = _load("sandbox_advance", default_cache().cached("caches", runtime_key(), build_caches))
+        return _loaded["advance"]
 
 
 def native_address(symbol: str, native: bytes) -> int:

@@ -14,6 +14,7 @@ from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
 from harness.emulator.memory.raw import store64
 from harness.emulator.memory.translation import translate
+from harness.emulator.sanitizer.watch import watch_fence, watch_lanes, watch_memory, watch_shared
 
 
 def fault(ctx: int, warp: int, kind: int, site: int, mask: int) -> int:
@@ -32,6 +33,10 @@ EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
     "shared_store": (shared_store, 6),
     "count_shared": (count_shared, 6),
     "permute": (permute, 1),
+    "watch_shared": (watch_shared, 7),
+    "watch_memory": (watch_memory, 8),
+    "watch_lanes": (watch_lanes, 3),
+    "watch_fence": (watch_fence, 1),
     "run_blocks": (run_blocks, 3),
 }
 """Name -> function and how many arguments; arguments and results are 64-bit integers."""

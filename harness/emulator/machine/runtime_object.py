@@ -1,8 +1,9 @@
-"""The runtime's functions as one native object file, made from what Numba compiles them to."""
+"""Functions that Numba compiles as one native object file: the runtime, and the cache model."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,23 +15,35 @@ from harness.emulator.machine.llvm_compiler import host, host_key, initialize, t
 def runtime_key() -> tuple[str, ...]:
     """What the object file depends on. Found from files, so that a warm start does not import Numba."""
     emulator = Path(__file__).parents[1]
-    sources = sorted([*emulator.glob("machine/*.py"), *emulator.glob("memory/*.py")])
+    sources = sorted(s for folder in ("machine", "memory", "sanitizer") for s in emulator.glob(f"{folder}/*.py"))
     texts = b"\0".join(source.read_bytes() for source in sources)
     return hashlib.sha256(texts).hexdigest(), version("numba"), *host_key()
 
 
 def build_runtime() -> bytes:
-    """Let Numba compile `runtime.EXPORTS`, take its IR, and put plain C-like functions in front."""
-    from numba import njit, types
+    """`runtime.EXPORTS`."""
+    from harness.emulator.machine.runtime import EXPORTS
 
-    from harness.emulator.machine import runtime
+    return _build(EXPORTS)
+
+
+def build_caches() -> bytes:
+    """`caches.EXPORTS`, which only those need who ask for the cache model."""
+    from harness.emulator.memory.caches import EXPORTS
+
+    return _build(EXPORTS)
+
+
+def _build(exports: Mapping[str, tuple[Callable[..., int], int]]) -> bytes:
+    """Let Numba compile the functions, take its IR, and put plain C-like functions in front."""
+    from numba import njit, types
 
     initialize()
     i64 = types.int64
     wrappers = []
     modules = []
     internal = []
-    for name, (function, count) in runtime.EXPORTS.items():
+    for name, (function, count) in exports.items():
         dispatcher = njit(i64(*[i64] * count), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
             function
         )

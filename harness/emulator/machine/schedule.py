@@ -23,6 +23,9 @@ from harness.emulator.machine.context import (
     NCTAID_X,
     NCTAID_Y,
     ORDER,
+    PLACES,
+    RANDOM,
+    SANITIZER,
     SEED,
     SHARED_BASE,
     SHARED_SIZE,
@@ -39,6 +42,7 @@ from harness.emulator.machine.context import (
     set_fault,
 )
 from harness.emulator.memory.raw import fill_ones, load32, load64, store32, store64
+from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, begin_block, leave_barrier, reset_barrier
 
 DEADLOCK = at.FAULT["barrier deadlock"]
 PAST_LIMIT = at.FAULT["step limit"]
@@ -83,27 +87,50 @@ def start_block(ctx: int, block: int) -> None:
         store32(warp + at.STARTED, started)
         store32(warp + at.STATUS, at.READY)
         store64(warp + at.SAVED_STEPS, 0)
+        store64(warp + at.CLOCK_LEAD, 0)
+        store64(warp + at.LAST_MOMENT, 0)
         if load64(ctx + CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
-    shuffle_warps(ctx, block, warps)
+    order_warps(ctx, block, warps)
+    if load64(ctx + SANITIZER):
+        begin_block(load64(ctx + SANITIZER), block)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def shuffle_warps(ctx: int, block: int, warps: int) -> None:
-    """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the block."""
+def draw(ctx: int) -> int:
+    """The next random number of this block, of 30 bits."""
+    state = (load64(ctx + RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
+    store64(ctx + RANDOM, state)
+    return int(state >> 33)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def permute_warps(ctx: int, warps: int) -> None:
+    """Another order for ready warps to run in."""
     order = load64(ctx + ORDER)
-    for index in range(warps):
-        store32(order + 4 * index, index)
-    seed = load64(ctx + SEED)
-    if seed == 0:
-        return
-    state = (seed * 0x5851F42D4C957F2D + block * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF
     for index in range(warps - 1, 0, -1):
-        state = (state * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
-        other = (state >> 33) % (index + 1)
+        other = draw(ctx) % (index + 1)
         held = load32(order + 4 * index)
         store32(order + 4 * index, load32(order + 4 * other))
         store32(order + 4 * other, held)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def order_warps(ctx: int, block: int, warps: int) -> None:
+    """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the block."""
+    for index in range(warps):
+        store32(load64(ctx + ORDER) + 4 * index, index)
+    seed = load64(ctx + SEED)
+    if seed == 0:
+        return
+    store64(ctx + RANDOM, (seed * 0x5851F42D4C957F2D + block * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF)
+    permute_warps(ctx, warps)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def turn_length(ctx: int) -> int:
+    """Instructions until others have a turn; where blocks are shuffled 1 to 2048, so that warps overtake each other."""
+    return 1 << draw(ctx) % 12 if load64(ctx + PLACES) else at.TURN_INSTRUCTIONS
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -136,6 +163,9 @@ def arrive(ctx: int, warp: int) -> None:
     """Count a warp in at its barrier; the one that completes it releases all who wait there, and their vote."""
     number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
     slot = load64(ctx + BARRIERS) + 8 * number
+    sanitizer = load64(ctx + SANITIZER)
+    if sanitizer:
+        arrive_at_barrier(sanitizer, load64(ctx + WARP_INDEX), number)
     wanted = load32(warp + at.BARRIER_THREADS)
     if wanted == 0:
         wanted = load64(ctx + WARP_COUNT) * 32
@@ -144,7 +174,8 @@ def arrive(ctx: int, warp: int) -> None:
     if arrived < wanted:
         return
     store64(slot, 0)
-    votes, all_of, any_of = 0, 1, 0
+    votes, all_of, any_of, released = 0, 1, 0, 0
+    latest = 0
     width = load64(ctx + WARP_BYTES)
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
@@ -154,21 +185,33 @@ def arrive(ctx: int, warp: int) -> None:
             votes += population(bits)
             all_of &= 1 if bits == started else 0
             any_of |= 1 if bits != 0 else 0
+            latest = max(latest, load64(other + at.SAVED_STEPS) + load64(other + at.CLOCK_LEAD))
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
         if waits_at(other, number):
             kind = load32(other + at.VOTE_KIND)
             store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
             store32(other + at.STATUS, at.READY)
+            released += 1
+            if sanitizer:
+                leave_barrier(sanitizer, index, number)
+            store64(other + at.CLOCK_LEAD, latest - load64(other + at.SAVED_STEPS))
+    if sanitizer:
+        reset_barrier(sanitizer, number, released == load64(ctx + WARP_COUNT))
 
 
 def run_blocks(ctx: int, first: int, last: int) -> int:
-    """Run thread blocks `first` up to, not including, `last` to their end. 1 where one of them faulted, else 0."""
+    """Run thread blocks `first` up to, not including, `last` to their end. 1 where one of them faulted, else 0.
+
+    Where PLACES is not 0, it has the numbers of the blocks at those places.
+    """
     entry = load64(ctx + ENTRY)
     warps = load64(ctx + WARP_COUNT)
     width = load64(ctx + WARP_BYTES)
     order = load64(ctx + ORDER)
-    for block in range(first, last):
+    shuffled = load64(ctx + PLACES)
+    for place_of_block in range(first, last):
+        block = load64(shuffled + 8 * place_of_block) if shuffled else place_of_block
         # Another worker met a fault in an earlier block: what follows it does not count.
         if block > load64(load64(ctx + STOP_AT)):
             return 0
@@ -176,6 +219,8 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
         exited = 0
         while exited < warps:
             progress = 0
+            if shuffled:
+                permute_warps(ctx, warps)
             for place in range(warps):
                 index = load32(order + 4 * place)
                 warp = load64(ctx + WARPS) + index * width
@@ -186,7 +231,7 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                 store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
                 steps = load64(warp + at.SAVED_STEPS)
                 store64(ctx + STEPS, steps)
-                store64(ctx + TURN_END, min(steps + at.TURN_INSTRUCTIONS, load64(ctx + STEP_LIMIT)))
+                store64(ctx + TURN_END, min(steps + turn_length(ctx), load64(ctx + STEP_LIMIT)))
                 status = call_warp(entry, ctx, warp)
                 store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
                 if status == at.FAULTED:

@@ -21,6 +21,7 @@ from harness.emulator.machine.context import (
 )
 from harness.emulator.memory.raw import load64, store64
 from harness.emulator.memory.sectors import insert_sector
+from harness.emulator.memory.trace import is_traced, record
 
 SPACE_SHARED = at.SPACES["shared"]
 SPACE_LOCAL = at.SPACES["local"]
@@ -75,6 +76,8 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
             if lanes > 0 and buffer >= 0:
                 sectors = distinct * words if stride else distinct
                 count(ctx, site, buffer, 0, lanes * size, sectors, unique * size)
+                if is_traced(ctx) and not stride:
+                    record(ctx, warp, site, buffer, distinct)
             distinct = 0
             first = lane
             highest = 0
@@ -132,4 +135,6 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
         lanes += 1
     if lanes > 0 and buffer >= 0:
         count(ctx, site, buffer, 0, lanes * size, distinct * words if stride else distinct, unique * size)
+        if is_traced(ctx) and not stride:
+            record(ctx, warp, site, buffer, distinct)
     return 0

@@ -1,0 +1,59 @@
+"""Calls of the sanitizer, in kernels that are compiled for it; in others they leave no trace."""
+
+from __future__ import annotations
+
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.vocabulary import vector
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.instructions import Instruction, Operand
+from harness.emulator.sanitizer import layout as sanitizer
+
+_STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
+_NARROW_SCOPES = {"cta", "cluster"}
+
+
+def watch_shared(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple[str, str]) -> None:
+    """A load that ran, or a store that will, by 32-bit offsets in ADDRESSES. `mask` is i64; `shape`: see `Access`."""
+    if lanes.instruments.sanitizer:
+        code = str(_access(instruction))
+        lanes.runtime("watch_shared", "%ctx", "%warp", str(lanes.site(instruction)), mask, *shape, code)
+
+
+def watch_memory(lanes: Lanes, instruction: Instruction, space: str, mask: str, shape: tuple[str, str]) -> None:
+    """The same for addresses that were translated."""
+    if lanes.instruments.sanitizer and space != "const":
+        where = str(at.SPACES[space])
+        code = str(_access(instruction))
+        lanes.runtime("watch_memory", "%ctx", "%warp", str(lanes.site(instruction)), where, mask, *shape, code)
+
+
+def watch_warp_barrier(lanes: Lanes, members: Operand) -> None:
+    """`bar.warp.sync`."""
+    if lanes.instruments.sanitizer:
+        lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.ADDRESSES)
+        lanes.runtime("watch_lanes", "%ctx", "%warp", lanes.widen(lanes.active_bits()))
+
+
+def watch_fence(lanes: Lanes, instruction: Instruction) -> None:
+    """`membar`, `fence`: what they order within a block is ordered anyway."""
+    if lanes.instruments.sanitizer and not _NARROW_SCOPES & set(instruction.modifiers):
+        lanes.runtime("watch_fence", "%ctx")
+
+
+def _access(instruction: Instruction) -> int:
+    words = set(instruction.modifiers)
+    atomic = instruction.opcode in ("atom", "red")
+    if not atomic and not words & _STRONG:
+        return sanitizer.STORE if instruction.opcode == "st" else sanitizer.LOAD
+    code = sanitizer.STRONG
+    if atomic:
+        code |= sanitizer.ATOMIC
+    elif instruction.opcode == "st":
+        code |= sanitizer.STORE
+    if instruction.opcode not in ("st", "red"):
+        code |= sanitizer.ACQUIRES
+    if "exch" in words:
+        code |= sanitizer.OVERWRITES
+    if words & {"release", "acq_rel"} and not words & _NARROW_SCOPES:
+        code |= sanitizer.RELEASES
+    return code

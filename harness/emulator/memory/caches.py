@@ -1,0 +1,286 @@
+"""L1 of each SM, and the L2 that they share, as the runtime's kind of compiled code: all addresses are plain integers.
+
+A line is 128 bytes of four sectors; caches keep lines and know which of their sectors they have. Tags are line numbers
+plus one, so that zero is an empty way. Of a set's ways the one used longest ago is replaced, unless an L1 draws lots.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.memory import cache_layout as at
+from harness.emulator.memory.raw import load8, load32, load64, store8, store32, store64
+
+(
+    L1_TAGS, L1_VALID, L1_USED, L1_SETS, L1_RANDOM,
+    L2_TAGS, L2_VALID, L2_DIRTY, L2_USED, L2_SETS, L2_SET_WAYS, L2_PARTITIONS,
+    NOW, TICK, COUNTERS, BUFFER_COUNT, FIRST_LINES,
+    RESIDENTS, NEXT_ACCESS, END_ACCESS, ACCESS_TIME, SM, PARTITION, STORED_LINE, STORED_MASK,
+) = (8 * slot for slot in range(len(at.SLOTS)))  # fmt: skip
+
+SPREAD = 0x9E3779B1
+"""An odd number without a pattern. What is multiplied by it is as good as drawn by lot, and the same every time."""
+L1_WAYS = at.L1_WAYS
+L1_SKEW = at.L1_SKEW
+L2_SKEW = at.L2_SKEW
+L2_DIRTY_WAYS = at.L2_DIRTY_WAYS
+QUANTUM = at.QUANTUM_INSTRUCTIONS
+DELAY_BITS = at.DELAY_BITS
+DELAY_MASK = (1 << at.DELAY_BITS) - 1
+MASK_SHIFT, KIND_SHIFT, LINE_SHIFT = 28, 32, 34
+LINE_MASK = (1 << at.LINE_BITS) - 1
+LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = at.LOAD, at.LOAD_BEYOND_L1, at.STORE, at.ATOMIC
+L2_READ, L2_WRITE, DRAM_READ, DRAM_WRITE = range(4)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def sectors(mask: int) -> int:
+    """How many of a line's four sectors are in `mask`."""
+    return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def fetched(mask: int) -> int:
+    """The sectors that DRAM delivers where those of `mask` are missing: pairs of 64 bytes."""
+    pairs = (mask | (mask >> 1)) & 0b0101
+    return pairs | (pairs << 1)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def count(state: int, line: int, what: int, amount: int) -> None:
+    """Add sectors to a counter of the buffer that `line` belongs to."""
+    firsts = load64(state + FIRST_LINES)
+    buffer = load64(state + BUFFER_COUNT) - 1
+    while load64(firsts + 8 * buffer) > line:
+        buffer -= 1
+    entry = load64(state + COUNTERS) + 8 * (4 * buffer + what)
+    store64(entry, load64(entry) + amount)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def tick(state: int) -> int:
+    """A number that rises with every access, to know what was used when."""
+    now: int = load64(state + TICK) + 1
+    store64(state + TICK, now)
+    return now
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def find(tags: int, first: int, ways: int, line: int) -> int:
+    """The way of a set, which begins at entry `first`, that has `line`; -1 if none."""
+    for way in range(first, first + ways):
+        if load32(tags + 4 * way) == line + 1:
+            return way
+    return -1
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def oldest(used: int, first: int, ways: int) -> int:
+    """The way that was used longest ago; an empty one has never been."""
+    found = first
+    least = load64(used + 8 * first)
+    for way in range(first + 1, first + ways):
+        when = load64(used + 8 * way)
+        if when < least:
+            least = when
+            found = way
+    return found
+
+
+# L2 ------------------------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def home(state: int, line: int) -> int:
+    """The partition that a line belongs to."""
+    if load64(state + L2_PARTITIONS) == 1:
+        return 0
+    return ((line * SPREAD) >> 15) & 1
+
+
+@njit  # type: ignore[untyped-decorator]
+def l2_entry(state: int, partition: int, line: int) -> int:
+    """The entry of `line` in a partition: the one that it has, or the oldest of its set, emptied."""
+    ways = load64(state + L2_SET_WAYS)
+    sets = load64(state + L2_SETS)
+    # Neighbours that belong to different partitions have the same set number in each.
+    number = line if load64(state + L2_PARTITIONS) == 1 else line >> 1
+    first = (partition * sets + (number + number // sets * L2_SKEW) % sets) * ways
+    tags = load64(state + L2_TAGS)
+    used = load64(state + L2_USED)
+    entry: int = find(tags, first, ways, line)
+    if entry < 0:
+        entry = oldest(used, first, ways)
+        dirty = load8(load64(state + L2_DIRTY) + entry)
+        if dirty:
+            count(state, load32(tags + 4 * entry) - 1, DRAM_WRITE, sectors(dirty))
+            store8(load64(state + L2_DIRTY) + entry, 0)
+        store32(tags + 4 * entry, line + 1)
+        store8(load64(state + L2_VALID) + entry, 0)
+    store64(used + 8 * entry, tick(state))
+    return entry
+
+
+@njit  # type: ignore[untyped-decorator]
+def read_from_l2(state: int, partition: int, line: int, mask: int) -> int:
+    """An SM at `partition` asks for sectors. Always 0."""
+    count(state, line, L2_READ, sectors(mask))
+    valid = load64(state + L2_VALID)
+    owner = home(state, line)
+    missing = mask
+    if owner != partition:
+        # The SM's own partition keeps what came from the other one.
+        copy = l2_entry(state, partition, line)
+        missing = mask & ~load8(valid + copy)
+        store8(valid + copy, load8(valid + copy) | mask)
+    if missing:
+        entry = l2_entry(state, owner, line)
+        absent = missing & ~load8(valid + entry)
+        if absent:
+            arriving = fetched(absent)
+            count(state, line, DRAM_READ, sectors(arriving))
+            store8(valid + entry, load8(valid + entry) | arriving)
+    return 0
+
+
+@njit  # type: ignore[untyped-decorator]
+def write_to_l2(state: int, line: int, mask: int) -> int:
+    """Sectors arrive, of which nothing has to be fetched. Always 0."""
+    count(state, line, L2_WRITE, sectors(mask))
+    entry = l2_entry(state, home(state, line), line)
+    valid = load64(state + L2_VALID) + entry
+    dirty = load64(state + L2_DIRTY)
+    store8(valid, load8(valid) | mask)
+    was_clean = load8(dirty + entry) == 0
+    store8(dirty + entry, load8(dirty + entry) | mask)
+    if was_clean:
+        clean_oldest(state, entry)
+    return 0
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def clean_oldest(state: int, entry: int) -> None:
+    """Write back the oldest dirty line of the set that `entry` is in, if the set has too many."""
+    ways = load64(state + L2_SET_WAYS)
+    dirty = load64(state + L2_DIRTY)
+    used = load64(state + L2_USED)
+    first = entry // ways * ways
+    many = 0
+    found = entry
+    for way in range(first, first + ways):
+        if load8(dirty + way):
+            many += 1
+            if load64(used + 8 * way) < load64(used + 8 * found):
+                found = way
+    if many > L2_DIRTY_WAYS:
+        line = load32(load64(state + L2_TAGS) + 4 * found) - 1
+        count(state, line, DRAM_WRITE, sectors(load8(dirty + found)))
+        store8(dirty + found, 0)
+
+
+# L1 ------------------------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
+    """Bring sectors into the L1 of an SM; those that it did not have."""
+    sets = load64(state + L1_SETS)
+    if sets == 0:
+        return mask
+    # Each run of as many lines as there are sets begins at another set, so that rows of a pitch do not all meet in few.
+    first = (sm * sets + (line + line // sets * L1_SKEW) % sets) * L1_WAYS
+    tags = load64(state + L1_TAGS)
+    used = load64(state + L1_USED)
+    valid = load64(state + L1_VALID)
+    entry = find(tags, first, L1_WAYS, line)
+    now = tick(state)
+    if entry < 0:
+        entry = oldest(used, first, L1_WAYS)
+        if load64(state + L1_RANDOM) and load32(tags + 4 * entry):
+            entry = first + ((now * SPREAD) >> 20) % L1_WAYS
+        store32(tags + 4 * entry, line + 1)
+        store8(valid + entry, 0)
+    store64(used + 8 * entry, now)
+    had: int = load8(valid + entry)
+    store8(valid + entry, had | mask)
+    return mask & ~had
+
+
+# Blocks --------------------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def unmerged(state: int, resident: int, line: int, mask: int, delay: int) -> int:
+    """The sectors of a store that the block has not stored to at the very same time.
+
+    Warps whose rows begin in the middle of a sector share it; the SM sends it to the L2 once.
+    """
+    lines = load64(state + STORED_LINE) + 8 * resident
+    masks = load64(state + STORED_MASK) + 8 * resident
+    before = load64(masks) if delay == 0 and load64(lines) == line else 0
+    store64(lines, line)
+    store64(masks, before | mask)
+    return mask & ~before
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def access(state: int, resident: int, word: int) -> None:
+    """One access of a resident block."""
+    line = (word >> LINE_SHIFT) & LINE_MASK
+    mask = (word >> MASK_SHIFT) & 0xF
+    kind = (word >> KIND_SHIFT) & 3
+    sm = load64(load64(state + SM) + 8 * resident)
+    partition = load64(load64(state + PARTITION) + 8 * resident)
+    if kind == LOAD:
+        missing = pass_l1(state, sm, line, mask)
+        if missing:
+            read_from_l2(state, partition, line, missing)
+    elif kind == LOAD_BEYOND_L1:
+        read_from_l2(state, partition, line, mask)
+    elif kind == STORE:
+        pass_l1(state, sm, line, mask)
+        written = unmerged(state, resident, line, mask, word & DELAY_MASK)
+        if written:
+            write_to_l2(state, line, written)
+    else:
+        read_from_l2(state, partition, line, mask)
+        write_to_l2(state, line, mask)
+
+
+def advance(state: int) -> int:
+    """Let all resident blocks run, a quantum each in turns, until at least one has ended; how many have.
+
+    A place whose block has ended, or that has none, has 0 as its next access. 0 where there is nothing to run.
+    """
+    residents = load64(state + RESIDENTS)
+    nexts = load64(state + NEXT_ACCESS)
+    ends = load64(state + END_ACCESS)
+    times = load64(state + ACCESS_TIME)
+    running = 0
+    for resident in range(residents):
+        running += 1 if load64(nexts + 8 * resident) else 0
+    ended = 0
+    while running > 0 and ended == 0:
+        until = load64(state + NOW) + QUANTUM
+        store64(state + NOW, until)
+        for resident in range(residents):
+            place = load64(nexts + 8 * resident)
+            if place == 0:
+                continue
+            time = load64(times + 8 * resident)
+            end = load64(ends + 8 * resident)
+            while time < until:
+                access(state, resident, load64(place))
+                place += 8
+                if place == end:
+                    place = 0
+                    ended += 1
+                    break
+                time += load64(place) & DELAY_MASK
+            store64(nexts + 8 * resident, place)
+            store64(times + 8 * resident, time)
+    return ended
+
+
+EXPORTS = {"advance": (advance, 1)}
+"""As `runtime.EXPORTS`."""

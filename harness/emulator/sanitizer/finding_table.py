@@ -1,0 +1,40 @@
+"""Findings, counted by kind and pair of instructions; the first of each is kept in full."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.memory.raw import load64, store64
+from harness.emulator.sanitizer import layout as at
+
+TIME, FINDINGS, FINDING_COUNT, LOST = (at.SLOT[n] for n in ("TIME", "FINDINGS", "FINDING_COUNT", "LOST"))
+LIMIT, STRIDE = at.FINDING_LIMIT, 8 * at.FINDING_WORDS
+
+
+@njit  # type: ignore[untyped-decorator]
+def report(
+    state: int, kind: int, site: int, thread: int, address: int, size: int, before: int, when: int, other: int
+) -> None:
+    """Count a finding: what `thread` does now at `site`, and what thread `other` did at `when` at site `before`."""
+    table = load64(state + FINDINGS)
+    count = load64(state + FINDING_COUNT)
+    for index in range(count):
+        entry = table + STRIDE * index
+        if load64(entry) == kind and load64(entry + 8) == site and load64(entry + 16) == before:
+            store64(entry + 24, load64(entry + 24) + 1)
+            return
+    if count == LIMIT:
+        store64(state + LOST, load64(state + LOST) + 1)
+        return
+    entry = table + STRIDE * count
+    store64(entry, kind)
+    store64(entry + 8, site)
+    store64(entry + 16, before)
+    store64(entry + 24, 1)
+    store64(entry + 32, load64(state + TIME))
+    store64(entry + 40, thread)
+    store64(entry + 48, when)
+    store64(entry + 56, other)
+    store64(entry + 64, address)
+    store64(entry + 72, size)
+    store64(state + FINDING_COUNT, count + 1)

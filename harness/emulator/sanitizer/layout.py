@@ -1,0 +1,71 @@
+"""Where the sanitizer keeps what: the slots of its state, and the words of its cells, in bytes.
+
+Time is the number of requests and synchronisations so far in this launch. One worker runs all blocks, so a time tells
+the block, too, and a time from before the block's beginning is another block's.
+"""
+
+from __future__ import annotations
+
+SLOTS = (
+    "TIME",
+    "BLOCK_START",  # time at which the running block began
+    "FLOOR",  # all threads of the block know what the block did up to here: its last barrier of all warps
+    "WARPS",
+    "SHARED_CELLS",
+    "SHARED_SHIFT",  # log2 of the bytes of a cell
+    "SHARED_SYNC",  # per cell and warp: when that warp last released here, by an atomic or another strong access
+    "GLOBAL_SHIFT",
+    "BUFFERS",  # per buffer: its cells, its map of written bytes
+    "VARIABLES",  # the same per variable of the module; the map is 0, they are all initialised
+    "LOCAL_MAP",  # written bytes of local memory, laid out as that is
+    "LOCAL_BYTES",
+    "CLOCKS",  # [warp][other]: what the other did up to this time is known to the warp; [w][w]: to all its lanes
+    "LANE_CLOCKS",  # [warp][lane][other lane]: the same inside a warp, for __syncwarp on part of it
+    "LANE_SYNC",  # [warp]: time of its last such partial __syncwarp
+    "OWN_PREFIX",  # [warp]: what anyone in the block did up to this time is known, through global memory
+    "OTHER_PREFIX",  # [warp]: what other blocks did up to this time is known
+    "FENCED",  # [warp]: time of its last fence for the whole GPU
+    "BARRIER_CLOCKS",  # [barrier][warp], then OWN_PREFIX, OTHER_PREFIX, FENCED: of those that have arrived
+    "FINDINGS",
+    "FINDING_COUNT",
+    "LOST",  # findings for which there was no room
+    "BLOCK_LOG",  # (time, block) at each block's beginning
+    "BLOCK_COUNT",
+)
+SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
+
+# A cell: who wrote this piece of memory last and who has read it since. Each entry is a time and an `info` word:
+# lanes in bits 32 to 63, instruction in bits 8 to 31, strong in bit 5, warp in bits 0 to 4.
+ENTRY_BYTES = 16
+STRONG_WRITER = ENTRY_BYTES
+"""Offset of the last strong write. An atomic must not hide the plain store before it: that is at offset 0."""
+READERS = 2 * ENTRY_BYTES
+"""Offset of the readers. Shared memory has one entry per warp."""
+GLOBAL_READERS = 2
+"""Global memory: two warps of the running block, so that at least one of them is not the one that writes next."""
+EARLIER_READER = READERS + GLOBAL_READERS * ENTRY_BYTES
+"""Offset of the last reader in another block."""
+GLOBAL_SYNC = EARLIER_READER + ENTRY_BYTES
+"""Offset of two times: of the last release here, and up to when the releasing threads had fenced before theirs."""
+GLOBAL_CELL_BYTES = GLOBAL_SYNC + 16
+STRONG_BIT = 1 << 5
+
+NOBODY = 0xFF
+"""In a map of bytes: nobody wrote this one."""
+
+# What is done to memory, as generated code tells it.
+LOAD, STORE, ATOMIC = 0, 1, 2
+STRONG = 4
+"""volatile, relaxed, acquire, release, or an atomic: two of them are no race (PTX ISA, memory consistency model)."""
+RELEASES = 8
+"""It needs no fence before it."""
+ACQUIRES = 16
+"""It reads, and is strong: what was released there is known from now on. A `red` reads nothing."""
+OVERWRITES = 32
+"""An exchange: what it leaves does not depend on what was there."""
+
+KINDS = ("", "uninitialised read", "RAW race", "WAR race", "WAW race")
+UNINITIALISED, RAW, WAR, WAW = 1, 2, 3, 4
+FINDING_WORDS = 10
+"""kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size."""
+FINDING_LIMIT = 256

@@ -1,0 +1,125 @@
+"""What a cell remembers of its piece of memory, and what an access finds there: the last write and the reads since.
+
+A race is two accesses by different threads to one cell, one of them a write, not both strong, of which neither is known
+to happen before the other. Two stores of the same value are none: whoever comes last, memory holds the same.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.machine import layout as machine
+from harness.emulator.memory.raw import load8, load64, store64
+from harness.emulator.sanitizer import layout as at
+from harness.emulator.sanitizer.finding_table import report
+from harness.emulator.sanitizer.vector_clock import unordered
+
+BLOCK_START, FLOOR, WARPS, CLOCKS, LANE_CLOCKS, LANE_SYNC = (
+    at.SLOT[n] for n in ("BLOCK_START", "FLOOR", "WARPS", "CLOCKS", "LANE_CLOCKS", "LANE_SYNC")
+)
+RAW, WAR, WAW = at.RAW, at.WAR, at.WAW
+STRONG_BIT = at.STRONG_BIT
+READERS, EARLIER_READER, ENTRY_BYTES = at.READERS, at.EARLIER_READER, at.ENTRY_BYTES
+GLOBAL_READERS = at.GLOBAL_READERS
+DATA = machine.DATA
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def info_word(lanes: int, site: int, strong: int, warp: int) -> int:
+    """Who: the word beside a time."""
+    return (lanes << 32) | (site << 8) | (STRONG_BIT if strong else 0) | warp
+
+
+@njit  # type: ignore[untyped-decorator]
+def check(
+    state: int, kind: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, entry: int
+) -> bool:
+    """Whether the access in `entry` races with what `lanes` of `warp` do now; it is reported then."""
+    when = load64(entry)
+    info = load64(entry + 8)
+    if when == 0 or (strong and info & STRONG_BIT):
+        return False
+    pair = unordered(state, warp, lanes, when, info)
+    if pair < 0:
+        return False
+    thread, other = 32 * warp + (pair & 31), 32 * (info & 31) + (pair >> 5)
+    report(state, kind, site, thread, address, size, (info >> 8) & 0xFFFFFF, when, other)
+    return True
+
+
+@njit  # type: ignore[untyped-decorator]
+def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> int:
+    """Those of `lanes` that read at `when` and that `lane`, which reads now, does not know to have read before it."""
+    left = lanes
+    for other in range(32):
+        clock = load64(state + LANE_CLOCKS) + 8 * (1024 * warp + 32 * lane + other)
+        if (lanes >> other) & 1 and when <= load64(clock):
+            left &= ~(1 << other)
+    return left
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong: int, time: int) -> None:
+    """Remember readers of this warp; those that they happened after need not be remembered any more."""
+    seen = load64(entry)
+    if seen > load64(state + FLOOR) and seen > load64(
+        load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + warp)
+    ):
+        info = load64(entry + 8)
+        if (info & STRONG_BIT != 0) == (strong != 0):
+            before = (info >> 32) & 0xFFFFFFFF
+            if load64(load64(state + LANE_SYNC) + 8 * warp) >= seen:
+                for lane in range(32):
+                    if (lanes >> lane) & 1:
+                        before = still_unknown(state, warp, lane, seen, before)
+            lanes |= before
+        elif strong:
+            return
+    store64(entry, time)
+    store64(entry + 8, info_word(lanes, site, strong, warp))
+
+
+@njit  # type: ignore[untyped-decorator]
+def global_reader(state: int, cell: int, warp: int) -> int:
+    """The entry for a reader of this warp; 0 where two others fill them."""
+    start, floor = load64(state + BLOCK_START), load64(state + FLOOR)
+    free = 0
+    for index in range(GLOBAL_READERS):
+        entry = cell + READERS + ENTRY_BYTES * index
+        when = load64(entry)
+        if when > start and load64(entry + 8) & 31 == warp:
+            return entry
+        if when <= floor:
+            free = entry
+    if free and 0 < load64(free) <= start and load64(free) > load64(cell + EARLIER_READER):
+        store64(cell + EARLIER_READER, load64(free))
+        store64(cell + EARLIER_READER + 8, load64(free + 8))
+    return free
+
+
+@njit  # type: ignore[untyped-decorator]
+def same_value(warp_state: int, host: int, element: int, lane: int, other: int, item: int, together: bool) -> bool:
+    """Whether `lane` stores what is there already or, in the same instruction, what `other` stores."""
+    row = warp_state + DATA + 32 * element * item
+    for byte in range(element):
+        mine = load8(row + element * lane + byte)
+        theirs = load8(row + element * other + byte) if together else load8(host + byte)
+        if mine != theirs:
+            return False
+    return True
+
+
+@njit  # type: ignore[untyped-decorator]
+def check_written(
+    state: int, warp_state: int, warp: int, lane: int, site: int, strong: int, time: int, address: int, size: int,
+    entry: int, host: int, element: int, item: int,
+) -> None:  # fmt: skip
+    """Report a store's race with the write in `entry`, unless both wrote one value. `host`: where it goes."""
+    when, info = load64(entry), load64(entry + 8)
+    if when == 0:
+        return
+    other = 0
+    while not (info >> (32 + other)) & 1:
+        other += 1
+    if not same_value(warp_state, host, element, lane, other, item, when == time):
+        check(state, WAW, warp, 1 << lane, site, strong, address, size, entry)

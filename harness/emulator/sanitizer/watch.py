@@ -1,0 +1,300 @@
+"""What generated code calls: once per request of a warp, after its addresses were found good.
+
+Loads are watched after they ran. Stores are watched before, with their values in the warp's DATA area.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.machine import layout as machine
+from harness.emulator.machine.context import (
+    LOCALS,
+    SANITIZER,
+    SHARED_BASE,
+    SHARED_SIZE,
+    WARP_INDEX,
+)
+from harness.emulator.memory.raw import load8, load32, load64, store8, store64
+from harness.emulator.sanitizer import layout as at
+from harness.emulator.sanitizer.finding_table import report
+from harness.emulator.sanitizer.shadow_cell import (
+    check,
+    check_written,
+    global_reader,
+    info_word,
+    note_reader,
+)
+from harness.emulator.sanitizer.vector_clock import (
+    FENCED,
+    meet_lanes,
+    synchronise_global,
+    synchronise_shared,
+    tick,
+)
+
+BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES, LOCAL_MAP = (
+    at.SLOT[name]
+    for name in (
+        "BLOCK_START", "FLOOR", "WARPS", "SHARED_CELLS", "SHARED_SHIFT", "GLOBAL_SHIFT", "BUFFERS", "VARIABLES",
+        "LOCAL_MAP",
+    )
+)  # fmt: skip
+LOAD, STORE, ATOMIC = at.LOAD, at.STORE, at.ATOMIC
+STRONG, RELEASES, ACQUIRES, OVERWRITES = at.STRONG, at.RELEASES, at.ACQUIRES, at.OVERWRITES
+UNINITIALISED, RAW, WAR, WAW = at.UNINITIALISED, at.RAW, at.WAR, at.WAW
+STRONG_WRITER, READERS = at.STRONG_WRITER, at.READERS
+ENTRY_BYTES, GLOBAL_CELL_BYTES = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
+GLOBAL_ENTRIES = at.GLOBAL_READERS + 1
+ADDRESSES, HOSTS, STARTED = machine.ADDRESSES, machine.HOSTS, machine.STARTED
+SHARED_WINDOW, LOCAL_WINDOW = machine.SHARED_WINDOW, machine.LOCAL_WINDOW
+FIRST_VARIABLE_WINDOW, FIRST_BUFFER_WINDOW = machine.FIRST_VARIABLE_WINDOW, machine.FIRST_BUFFER_WINDOW
+WINDOW_BITS, BUFFER_START = machine.WINDOW_BITS, machine.BUFFER_START
+SPACE_SHARED, SPACE_LOCAL = machine.SPACES["shared"], machine.SPACES["local"]
+SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
+OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
+NOBODY = at.NOBODY
+
+
+@njit  # type: ignore[untyped-decorator]
+def lowest(lanes: int) -> int:
+    """Number of the lowest lane; there is one."""
+    lane = 0
+    while not (lanes >> lane) & 1:
+        lane += 1
+    return lane
+
+
+@njit  # type: ignore[untyped-decorator]
+def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, size: int) -> None:
+    """Report a read of memory that holds nothing."""
+    report(state, UNINITIALISED, site, 32 * warp + lowest(lanes), address, size, 0, 0, 0)
+
+
+@njit  # type: ignore[untyped-decorator]
+def check_read(state: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, cell: int) -> None:
+    """Report a load's races with the writes before it."""
+    check(state, RAW, warp, lanes, site, strong, address, size, cell)
+    check(state, RAW, warp, lanes, site, strong, address, size, cell + STRONG_WRITER)
+
+
+@njit  # type: ignore[untyped-decorator]
+def check_write(
+    state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, address: int, size: int,
+    cell: int, host: int, element: int, item: int,
+) -> None:  # fmt: skip
+    """Report a store's or an atomic's races with the writes before it."""
+    if access & 3 == ATOMIC:
+        # It combines: its operand is not what it leaves.
+        check(state, WAW, warp, 1 << lane, site, STRONG, address, size, cell)
+        return
+    check_written(state, warp_state, warp, lane, site, access & STRONG, time, address, size, cell, host, element, item)
+    if not access & STRONG:
+        strong = cell + STRONG_WRITER
+        check_written(state, warp_state, warp, lane, site, 0, time, address, size, strong, host, element, item)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def note_writer(cell: int, warp: int, lane: int, site: int, strong: int, time: int) -> None:
+    """Remember the write."""
+    entry = cell + STRONG_WRITER if strong else cell
+    store64(entry, time)
+    store64(entry + 8, info_word(1 << lane, site, strong, warp))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time: int, offset: int, size: int) -> None:
+    """`lanes` load `size` bytes at one offset."""
+    shift = load64(state + SHARED_SHIFT)
+    warps = load64(state + WARPS)
+    width = READERS + ENTRY_BYTES * warps
+    strong = access & STRONG
+    for index in range(offset >> shift, (offset + size) >> shift):
+        cell = load64(state + SHARED_CELLS) + width * index
+        written = max(load64(cell), load64(cell + STRONG_WRITER))
+        if written <= load64(state + BLOCK_START):
+            nobody_wrote(state, site, warp, lanes, SHARED_ADDRESS + offset, size)
+        elif written > load64(state + FLOOR):
+            check_read(state, warp, lanes, site, strong, SHARED_ADDRESS + offset, size, cell)
+        note_reader(state, cell + READERS + ENTRY_BYTES * warp, warp, lanes, site, strong, time)
+        if access & ACQUIRES:
+            synchronise_shared(state, warp, index, False, True)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def write_shared(
+    ctx: int, state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, offset: int,
+    element: int, count: int,
+) -> None:  # fmt: skip
+    """`lane` stores, or combines, `count` elements."""
+    shift = load64(state + SHARED_SHIFT)
+    warps = load64(state + WARPS)
+    width = READERS + ENTRY_BYTES * warps
+    strong = access & STRONG
+    size = element * count
+    start, floor = load64(state + BLOCK_START), load64(state + FLOOR)
+    for index in range(offset >> shift, (offset + size) >> shift):
+        cell = load64(state + SHARED_CELLS) + width * index
+        written = max(load64(cell), load64(cell + STRONG_WRITER))
+        if access & (3 | OVERWRITES) == ATOMIC and written <= start:
+            nobody_wrote(state, site, warp, 1 << lane, SHARED_ADDRESS + offset, size)
+        if written > floor:
+            item = ((index << shift) - offset) // element
+            host = load64(ctx + SHARED_BASE) + offset + element * item
+            check_write(
+                state, warp_state, warp, lane, site, access, time, SHARED_ADDRESS + offset, size,
+                cell, host, element, item,
+            )  # fmt: skip
+        for other in range(warps):
+            entry = cell + READERS + ENTRY_BYTES * other
+            if load64(entry) > floor:
+                check(state, WAR, warp, 1 << lane, site, strong, SHARED_ADDRESS + offset, size, entry)
+        note_writer(cell, warp, lane, site, strong, time)
+        if strong:
+            synchronise_shared(state, warp, index, True, access & ACQUIRES != 0)
+
+
+def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, count: int, access: int) -> int:
+    """A request with 32-bit offsets into shared memory in ADDRESSES. Always 0."""
+    state = load64(ctx + SANITIZER)
+    time = tick(state)
+    warp = load64(ctx + WARP_INDEX)
+    size = element * count
+    limit = load64(ctx + SHARED_SIZE) - size
+    if access & 3 == LOAD:
+        # Lanes that load the same words, mostly neighbours, go together.
+        lanes = 0
+        offset = 0
+        for lane in range(32):
+            if not (mask >> lane) & 1:
+                continue
+            here = load32(warp_state + ADDRESSES + 4 * lane)
+            if lanes and here != offset:
+                read_shared(state, warp, lanes, site, access, time, offset, size)
+                lanes = 0
+            offset = here
+            lanes |= 1 << lane
+        if lanes:
+            read_shared(state, warp, lanes, site, access, time, offset, size)
+        return 0
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            offset = load32(warp_state + ADDRESSES + 4 * lane)
+            # The store that follows faults on these.
+            if offset > limit or offset & (size - 1):
+                return 0
+            write_shared(ctx, state, warp_state, warp, lane, site, access, time, offset, element, count)
+    return 0
+
+
+@njit  # type: ignore[untyped-decorator]
+def unwritten_bytes(written: int, size: int) -> int:
+    """How many of these bytes nobody wrote."""
+    count = 0
+    for byte in range(size):
+        count += load8(written + byte) == NOBODY
+    return count
+
+
+@njit  # type: ignore[untyped-decorator]
+def mark_written(written: int, size: int) -> None:
+    """These bytes hold something now."""
+    for byte in range(size):
+        store8(written + byte, 0)
+
+
+@njit  # type: ignore[untyped-decorator]
+def touch_global(
+    state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, address: int, offset: int,
+    cells: int, host: int, element: int, count: int,
+) -> None:  # fmt: skip
+    """One lane's access to global memory."""
+    shift = load64(state + GLOBAL_SHIFT)
+    strong = access & STRONG
+    size = element * count
+    for index in range(offset >> shift, (offset + size) >> shift):
+        cell = cells + GLOBAL_CELL_BYTES * index
+        if access & 3 == LOAD:
+            check_read(state, warp, 1 << lane, site, strong, address, size, cell)
+            entry = global_reader(state, cell, warp)
+            if entry:
+                note_reader(state, entry, warp, 1 << lane, site, strong, time)
+        else:
+            item = ((index << shift) - offset) // element
+            check_write(
+                state, warp_state, warp, lane, site, access, time, address, size,
+                cell, host + element * item, element, item,
+            )  # fmt: skip
+            for reader in range(GLOBAL_ENTRIES):
+                entry = cell + READERS + ENTRY_BYTES * reader
+                check(state, WAR, warp, 1 << lane, site, strong, address, size, entry)
+            note_writer(cell, warp, lane, site, strong, time)
+        if strong:
+            releases = access & 3 != LOAD
+            synchronise_global(state, warp, cell, releases, access & ACQUIRES != 0, access & RELEASES != 0)
+
+
+def watch_memory(
+    ctx: int, warp_state: int, site: int, space: int, mask: int, element: int, count: int, access: int
+) -> int:
+    """A request that `translate` has put host addresses to. Always 0."""
+    state = load64(ctx + SANITIZER)
+    time = tick(state)
+    warp = load64(ctx + WARP_INDEX)
+    size = element * count
+    for lane in range(32):
+        if not (mask >> lane) & 1:
+            continue
+        address = load64(warp_state + ADDRESSES + 8 * lane)
+        host = load64(warp_state + HOSTS + 8 * lane)
+        window = address >> WINDOW_BITS
+        if space == SPACE_SHARED or (space != SPACE_LOCAL and window == SHARED_WINDOW):
+            offset = host - load64(ctx + SHARED_BASE)
+            if access & 3 == LOAD:
+                read_shared(state, warp, 1 << lane, site, access, time, offset, size)
+            else:
+                write_shared(ctx, state, warp_state, warp, lane, site, access, time, offset, element, count)
+            continue
+        cells = 0
+        written = 0
+        if space == SPACE_LOCAL or window == LOCAL_WINDOW:
+            address = (address & 0xFFFFFFFF) | (LOCAL_WINDOW << WINDOW_BITS)
+            written = load64(state + LOCAL_MAP) + host - load64(ctx + LOCALS)
+        elif window >= FIRST_VARIABLE_WINDOW:
+            offset = (address & OFFSET_MASK) - BUFFER_START
+            table = load64(state + VARIABLES) + 16 * (window - FIRST_VARIABLE_WINDOW)
+            if window >= FIRST_BUFFER_WINDOW:
+                table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)
+            cells = load64(table)
+            if load64(table + 8):
+                written = load64(table + 8) + offset
+        if written:
+            if not access & OVERWRITES and access & 3 != STORE and unwritten_bytes(written, size):
+                nobody_wrote(state, site, warp, 1 << lane, address, size)
+            if access & 3 != LOAD:
+                mark_written(written, size)
+        if cells:
+            touch_global(
+                state, warp_state, warp, lane, site, access, time, address, offset, cells, host, element, count
+            )
+    return 0
+
+
+def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
+    """`bar.warp.sync`: the active lanes, each with the members that it names in ADDRESSES. Always 0."""
+    warp = load64(ctx + WARP_INDEX)
+    state = load64(ctx + SANITIZER)
+    left = mask
+    while left:
+        lane = lowest(left)
+        group = (load32(warp_state + ADDRESSES + 4 * lane) & mask) | (1 << lane)
+        meet_lanes(state, warp, group, load32(warp_state + STARTED))
+        left &= ~group
+    return 0
+
+
+def watch_fence(ctx: int) -> int:
+    """A fence for the whole GPU. Always 0."""
+    state = load64(ctx + SANITIZER)
+    store64(load64(state + FENCED) + 8 * load64(ctx + WARP_INDEX), tick(state))
+    return 0

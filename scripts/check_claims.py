@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Hold every variant's claimed bytes against the counted ones, on drawn problems, and shrink what differs.
+
+    .venv/bin/python scripts/check_claims.py                     # all variants, 200 problems each
+    .venv/bin/python scripts/check_claims.py 'fa2*' --examples 1000 --seed 7
+
+Reads and writes have to agree each, to the byte. Exit status 1 where a claim differs, 2 where the call was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from hypothesis import HealthCheck, Phase, find, given, seed, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from hypothesis.errors import NoSuchExample  # noqa: E402
+
+from harness.discovery import discover  # noqa: E402
+from harness.errors import SandboxError, UsageError  # noqa: E402
+from harness.executors import Executor  # noqa: E402
+from harness.executors.emulator import EmulatorExecutor  # noqa: E402
+from harness.inputs import draw_inputs  # noqa: E402
+from harness.planning import claimed_traffic, make_plan  # noqa: E402
+from harness.problem import Problem  # noqa: E402
+from harness.progress import progress_bar  # noqa: E402
+from harness.tables import problem_line, table  # noqa: E402
+from harness.variant import Traffic, Variant  # noqa: E402
+
+# dtype and head_dim are compiled into most kernels: few pairs to draw from. Rows of whole sectors and odd ones, shorter
+# than a warp and longer, of one element.
+KERNELS = (
+    ("float32", 64), ("float32", 20), ("float16", 48), ("bfloat16", 33), ("float32", 1), ("float16", 128),
+)  # fmt: skip
+LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)), st.integers(1, 150))
+LONG = st.integers(3000, 3300)
+"""Around the longest row that the three-pass softmax keeps on chip."""
+LARGEST_ROUNDS = 5
+SEARCH = settings(
+    deadline=None, database=None, phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck)
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Problems of a few tiles: groups, batches, masks, any length; what is plain comes first, shrinking goes there."""
+    dtype, head_dim = draw(st.sampled_from(KERNELS))
+    kv_heads = draw(st.integers(1, 2))
+    return Problem(
+        batch=draw(st.integers(1, 2)),
+        heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        q_len=draw(LENGTHS),
+        kv_len=draw(st.one_of(LENGTHS, LENGTHS, LENGTHS, LENGTHS, LONG)),
+        head_dim=head_dim,
+        dtype=dtype,
+        causal=draw(st.booleans()),
+    )
+
+
+@dataclass(frozen=True)
+class ClaimCheck:
+    """What came out for one variant."""
+
+    variant: str
+    problems: int
+    """Distinct ones that it takes."""
+    exact: int
+    smallest: Problem | None = None
+    """The smallest problem that was found whose bytes are not as claimed."""
+    difference: str | None = None
+    """What differs there."""
+
+
+def difference(variant: Variant, problem: Problem, executor: Executor) -> str | None:
+    """None where the claim is exact; else both figures, or what went wrong."""
+    try:
+        claim = claimed_traffic(variant, problem)
+        execution = executor.run(problem, make_plan(variant, problem), draw_inputs(problem))
+    except SandboxError as error:
+        return str(error)
+    assert claim is not None and execution.read_bytes is not None and execution.write_bytes is not None
+    counted = Traffic(execution.read_bytes, execution.write_bytes)
+    if counted == claim:
+        return None
+    return (
+        f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "
+        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}"
+    )
+
+
+def check(
+    variant: Variant, executor: Executor, examples: int, start: int = 0, step: Callable[[], None] = lambda: None
+) -> ClaimCheck:
+    """Draw `examples` distinct problems, look at each, and shrink where one differs. `start` is the seed."""
+    held: dict[Problem, bool] = {}
+
+    def differs(problem: Problem) -> bool:
+        return variant.supports(problem) is None and difference(variant, problem, executor) is not None
+
+    for again in range(LARGEST_ROUNDS):
+
+        @seed(start + again)
+        @settings(SEARCH, max_examples=2 * examples, phases=(Phase.generate,))
+        @given(problems())
+        def look(problem: Problem) -> None:
+            if len(held) < examples and problem not in held and variant.supports(problem) is None:
+                held[problem] = not differs(problem)
+                step()
+
+        look()
+        if len(held) == examples:
+            break
+    wrong = [problem for problem, holds in held.items() if not holds]
+    if not wrong:
+        return ClaimCheck(variant.name, len(held), len(held))
+    try:
+        smallest = find(
+            problems(), differs, settings=settings(SEARCH, max_examples=10 * examples), random=random.Random(start)
+        )
+    except NoSuchExample:
+        smallest = wrong[0]
+    what = difference(variant, smallest, executor)
+    return ClaimCheck(variant.name, len(held), len(held) - len(wrong), smallest, what)
+
+
+def report(checks: Sequence[ClaimCheck]) -> str:
+    """A row per variant; below, what differs."""
+    cells = [
+        [c.variant, str(c.problems), str(c.exact), "-" if c.smallest is None else problem_line(c.smallest)]
+        for c in checks
+    ]
+    lines = [table(["variant", "problems", "exact", "smallest that differs"], cells, [False, True, True, False]), ""]
+    for c in checks:
+        if c.smallest is not None:
+            lines += [
+                f"{c.variant}: {c.difference}",
+                f"    python -m harness traffic {c.variant} {options(c.smallest)}",
+            ]
+    drawn, exact = sum(c.problems for c in checks), sum(c.exact for c in checks)
+    lines.append(f"Claimed = counted, reads and writes each, in {exact:,} of {drawn:,} drawn problems.")
+    return "\n".join(lines)
+
+
+def options(problem: Problem) -> str:
+    """The problem as the command line takes it."""
+    fields = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "dtype")
+    words = [f"--{field.replace('_', '-')} {getattr(problem, field)}" for field in fields]
+    return " ".join([*words, *(["--causal"] if problem.causal else [])])
+
+
+def chosen(names: Sequence[str], plugins: Sequence[Path]) -> list[Variant]:
+    """The variants to look at: all that claim anything, or those named. Raises `UsageError`."""
+    selected = discover(plugins).registry.select(",".join(names) if names else None)
+    silent = [variant.name for variant in selected if variant.claim is None]
+    if silent and names:
+        raise UsageError(f"{', '.join(silent)}: claims nothing, so there is nothing to check")
+    return [variant for variant in selected if variant.claim is not None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, look, print, judge."""
+    parser = argparse.ArgumentParser(description="Hold claimed bytes against counted ones on drawn problems.")
+    parser.add_argument("variants", nargs="*", metavar="VARIANT", help="names or patterns such as 'fa*' (default: all)")
+    parser.add_argument("--examples", type=int, default=200, metavar="N", help="problems each (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same problems (default: 0)")
+    parser.add_argument("--plugin", type=Path, action="append", default=[], metavar="FILE.py", help="more variants")
+    arguments = parser.parse_args(argv)
+    if arguments.examples < 1:
+        parser.error(f"--examples is {arguments.examples}; it has to be at least 1")
+    try:
+        variants = chosen(arguments.variants, arguments.plugin)
+    except SandboxError as error:
+        print(f"check_claims: {error}", file=sys.stderr)
+        return 2
+    checks = []
+    with progress_bar(len(variants) * arguments.examples) as progress:
+        for variant in variants:
+            executor = EmulatorExecutor()
+            step = lambda name=variant.name: progress.step(name)  # noqa: E731
+            checks.append(check(variant, executor, arguments.examples, arguments.seed, step))
+    print(report(checks))
+    few = [c.variant for c in checks if c.problems < arguments.examples]
+    if few:
+        print(f"check_claims: fewer than {arguments.examples} problems for {', '.join(few)}", file=sys.stderr)
+    return 1 if few or any(c.exact < c.problems for c in checks) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

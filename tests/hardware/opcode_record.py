@@ -1,0 +1,167 @@
+"""What a GPU answered to the kernels of tests/emulator/test_opcodes_*.py, and how far the emulator may be from it.
+
+The tests themselves are the list of cases. scripts/record_opcodes.py runs them where there is a GPU and records what it
+left in memory; operands are not recorded, the tests draw them from fixed seeds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from single_opcode import Case, Launched
+
+from tests.hardware.approximations import approximation
+from tests.hardware.archive import pack, unpack
+
+Array = npt.NDArray[Any]
+
+NOT_COMPARABLE = {
+    "test_clocks_tick_once_per_instruction": "the emulator's clock counts instructions",
+}
+"""Tests whose kernels answer something else on every machine, and why."""
+
+ORDER_DEPENDENT = {
+    "test_opcodes_atomics.py::test_every_operation[shared]": ("found", "which lane's atomic comes first"),
+    "test_opcodes_memory.py::test_a_global_variable_is_one_for_all_blocks": ("out", "which block comes first"),
+}
+"""Tests with a buffer whose content depends on an order that hardware is free to choose: not compared."""
+
+OPCODE = re.compile(r"(?:^|[;{}\n]|@!?[%\w]+)\s*([a-z][a-z0-9]*(?:[.:]+[a-zA-Z0-9_]+)*)(?=\s[^:;=]*;|;)")
+
+
+def key_of(nodeid: str) -> str:
+    """File and name of a test, without the folders."""
+    return nodeid.rpartition("/")[2]
+
+
+def is_recorded(key: str) -> bool:
+    """Whether the kernels of this test belong into the record."""
+    file, _, name = key.partition("::")
+    return file.startswith("test_opcodes_") and name.partition("[")[0] not in NOT_COMPARABLE
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the GPU left of one kernel."""
+
+    digest: str
+    """Of the kernel and what it was given (`Launched.digest`)."""
+    after: dict[str, bytes]
+    """The buffers that it changed."""
+    refused: tuple[int, ...] = ()
+    """Of `run_cases`: the cases that its assembler does not take, because they are for later GPUs or nobody."""
+
+
+@dataclass(frozen=True)
+class OpcodeRecord:
+    """The whole record."""
+
+    environment: dict[str, str]
+    answers: dict[str, list[Answer]]
+    """Of each test, in the order of its launches."""
+    opcodes: list[str]
+    """All opcodes that ran."""
+
+
+def save(record: OpcodeRecord) -> bytes:
+    """The record as a file."""
+    tests = {
+        key: [
+            {
+                "digest": answer.digest,
+                "sizes": {name: len(data) for name, data in answer.after.items()},
+                "refused": answer.refused,
+            }
+            for answer in answers
+        ]
+        for key, answers in record.answers.items()
+    }
+    parts = [data for answers in record.answers.values() for answer in answers for data in answer.after.values()]
+    return pack({"environment": record.environment, "opcodes": record.opcodes, "tests": tests}, parts)
+
+
+def load(path: Path) -> OpcodeRecord:
+    """The inverse of `save`."""
+    index, reader = unpack(path)
+    answers = {
+        key: [Answer(row["digest"], dict(reader.take(row["sizes"])), tuple(row["refused"])) for row in rows]
+        for key, rows in index["tests"].items()
+    }
+    return OpcodeRecord(index["environment"], answers, index["opcodes"])
+
+
+def opcodes_of(text: str) -> set[str]:
+    """The opcodes of PTX text, without their modifiers."""
+    return {match[1].partition(".")[0] for match in OPCODE.finditer(text)}
+
+
+def differences(key: str, launched: Launched, answer: Answer) -> Iterator[str]:
+    """Where the emulator's answer is another than the GPU's by more than it may be, a line each."""
+    passed_over = ORDER_DEPENDENT.get(key, ("", ""))[0]
+    theirs = {name: np.frombuffer(answer.after.get(name, b""), np.uint8) for name in launched.after}
+    theirs = {name: data if data.size else launched.before[name] for name, data in theirs.items()}
+    if launched.module is None:
+        for name, ours in launched.after.items():
+            wrong = np.flatnonzero(ours != theirs[name])
+            if wrong.size and name != passed_over:
+                place = int(wrong[0])
+                yield (
+                    f"buffer {name}: {wrong.size} of {ours.size} bytes differ, the first at {place}: "
+                    f"{ours[place]:#x} where the GPU has {theirs[name][place]:#x}"
+                )
+        return
+    unpacked = (launched.module.unpack(buffers["results"]) for buffers in (launched.after, theirs))
+    for index, (single, ours, expected) in enumerate(zip(launched.module.cases, *unpacked)):
+        if index in answer.refused:
+            continue
+        for number, (got, wanted) in enumerate(zip(ours, expected)):
+            wrong = ~agrees(single, got, wanted)
+            if wrong.any():
+                place = int(np.argmax(wrong))
+                operands = [hex(o.reshape(-1)[place]) for o in np.broadcast_arrays(*single.operands)]
+                yield (
+                    f"{single.text} with {', '.join(operands)} gives {hex(got[place])} as result {number} where the "
+                    f"GPU has {hex(wanted[place])}; {int(wrong.sum())} of {wrong.size} differ"
+                )
+
+
+def agrees(single: Case, ours: Array, theirs: Array) -> Array:
+    """Bit for bit, but for NaN's payload, one case of `.ftz`, and what an approximation promises."""
+    same: Array = ours == theirs
+    kind = {4: np.float32, 8: np.float64}.get(ours.dtype.itemsize)
+    promise = approximation(single.text)
+    if promise is not None:
+        first = np.broadcast_arrays(*single.operands)[0].reshape(-1)
+        same |= promise.kept(first, ours, theirs, ".ftz" in single.text)
+    elif kind is not None and f".f{8 * ours.dtype.itemsize}" in single.text and not _has_one_nan(single.text):
+        a, b = ours.view(kind), theirs.view(kind)
+        same |= np.isnan(a) & np.isnan(b)
+    if ".ftz" in single.text and "approx" not in single.text:
+        same |= _flushed_early(single.text, ours, theirs)
+    return same
+
+
+def _flushed_early(text: str, ours: Array, theirs: Array) -> Array:
+    """See floating.py: the hardware flushes what would only just round up to the smallest normal number."""
+    if ours.dtype == np.uint32 and ".f16x2" in text:
+        low, high = (_flushed_early(".f16", *(x.view(np.uint16)[half::2] for x in (ours, theirs))) for half in (0, 1))
+        same = [x.view(np.uint16).reshape(-1, 2) for x in (ours, theirs)]
+        both: Array = (low | (same[0][:, 0] == same[1][:, 0])) & (high | (same[0][:, 1] == same[1][:, 1]))
+        return both
+    smallest = {"u4": 0x00800000, "u2": 0x0400}.get(ours.dtype.str[1:])
+    if smallest is None:
+        return np.zeros(ours.shape, np.bool_)
+    sign = ours.dtype.type(1 << (8 * ours.dtype.itemsize - 1))
+    found: Array = ((ours & ~sign) == smallest) & (theirs == (ours & sign))
+    return found
+
+
+def _has_one_nan(text: str) -> bool:
+    """Forms whose NaN has one pattern on the hardware, which the emulator has to give."""
+    return re.search(r"\b(min|max)\.(\w+\.)*f32|tf32", text) is not None

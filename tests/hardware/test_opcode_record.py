@@ -1,0 +1,188 @@
+"""How the emulator is held against the recorded opcodes; tests/emulator/conftest.py does it for each of their tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from single_opcode import LISTENERS, CaseModule, Launched, case, run_body, run_cases
+
+from harness.emulator.codegen.table import supported_opcodes
+from tests.hardware.approximations import PROMISES, approximation
+from tests.hardware.opcode_record import (
+    Answer,
+    OpcodeRecord,
+    agrees,
+    differences,
+    is_recorded,
+    load,
+    opcodes_of,
+    save,
+)
+
+RECORD = load(Path(__file__).parent / "opcodes_h200.zip")
+WITHOUT_AN_ANSWER = {
+    *("applypriority", "discard", "prefetch", "prefetchu"),  # hints to caches
+    *("brkpt", "pmevent", "trap"),  # for debuggers and profilers; the end
+    "griddepcontrol",  # waits for another kernel
+    *("fence", "membar"),  # orders, of which one thread sees nothing
+    "barrier_result",  # our name for barrier.red
+}
+"""Opcodes that leave nothing behind that could be recorded."""
+
+
+def test_every_opcode_is_in_the_record():
+    assert {name.partition(".")[0] for name in supported_opcodes()} - WITHOUT_AN_ANSWER <= set(RECORD.opcodes)
+
+
+def test_the_record_is_no_stub():
+    kernels = [answer for answers in RECORD.answers.values() for answer in answers]
+    assert len(kernels) > 200
+    assert sum(len(data) for answer in kernels for data in answer.after.values()) > 5_000_000
+    assert all(is_recorded(key) for key in RECORD.answers)
+
+
+def test_opcodes_are_found_in_ptx():
+    text = ".reg .b32 r1; LOOP: @!p1 bra LOOP; add.rn.f32 d, a, b;\n{ mov.u32 %r2, %tid.x; }\nmembar.gl; bar.sync 0;"
+    assert opcodes_of(text) == {"bra", "add", "mov", "membar", "bar"}
+
+
+def bits(*values: float, dtype: type = np.float32) -> np.ndarray:
+    return np.array(values, dtype).view({2: np.uint16, 4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize])
+
+
+ONE = bits(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "theirs", "fine"),
+    [
+        ("add.rn.f32 d, a, b;", 0x3F800000, 0x3F800000, True),
+        ("add.rn.f32 d, a, b;", 0x3F800000, 0x3F800001, False),
+        ("add.rn.f32 d, a, b;", 0x00000000, 0x80000000, False),
+        ("add.rn.f32 d, a, b;", 0x7FC00000, 0x7FFFFFFF, True),  # NaN is NaN
+        ("add.u32 d, a, b;", 0x7FC00000, 0x7FFFFFFF, False),
+        ("min.NaN.f32 d, a, b;", 0x7FC00000, 0x7FFFFFFF, False),  # which has one pattern
+        ("mul.rn.ftz.f32 d, a, b;", 0x80800000, 0x80000000, True),  # flushed early
+        ("mul.rn.ftz.f32 d, a, b;", 0x80800000, 0x00000000, False),
+        ("mul.rn.ftz.f32 d, a, b;", 0x00800001, 0x00000000, False),
+        ("mul.rn.f32 d, a, b;", 0x00800000, 0x00000000, False),
+        ("ex2.approx.f32 d, a;", 0x3F800000, 0x3F800002, True),  # two ulps
+        ("ex2.approx.f32 d, a;", 0x3F800000, 0x3F800003, False),
+        ("ex2.approx.ftz.f32 d, a;", 0x00800000, 0x00000000, True),
+        ("ex2.approx.f32 d, a;", 0x00800000, 0x00000000, False),
+        ("ex2.approx.f32 d, a;", 0x7F800000, 0x7F7FFFFF, True),  # just before it overflows
+        ("ex2.approx.f32 d, a;", 0x7F800000, 0x7F7FFF00, False),
+        ("ex2.approx.f32 d, a;", 0x7F800000, 0x7FFFFFFF, False),
+        ("rcp.approx.f32 d, a;", 0x3F800000, 0x3F800001, True),
+        ("rcp.approx.f32 d, a;", 0x3F800000, 0x3F800002, False),
+        ("div.full.f32 d, a, b;", 0x3F800000, 0x3F800002, True),
+        ("lg2.approx.f32 d, a;", 0x00000000, 0x34000000, True),  # 2**-23 where the exact result is 0
+        ("lg2.approx.f32 d, a;", 0x00000000, 0x35000000, False),
+        ("tanh.approx.f32 d, a;", 0x3F000000, 0x3F000FFF, True),
+        ("tanh.approx.f32 d, a;", 0x3F000000, 0x3F002000, False),
+        ("sin.approx.f32 d, a;", 0x3F000000, 0x3F000100, True),
+        ("sin.approx.f32 d, a;", 0x3F000000, 0x3F010000, False),
+        ("ex2.approx.f16x2 d, a;", 0x3C003C00, 0x3C013C00, True),
+        ("ex2.approx.f16x2 d, a;", 0x3C003C00, 0x3C033C00, False),
+        ("ex2.approx.ftz.bf16x2 d, a;", 0x3F803F80, 0x3F803F81, True),
+        ("ex2.approx.ftz.bf16x2 d, a;", 0x3F803F80, 0x3F803F84, False),
+        ("mul.rn.ftz.f16x2 d, a, b;", 0x04003C00, 0x00003C00, True),
+        ("mul.rn.ftz.f16x2 d, a, b;", 0x04003C00, 0x00003C01, False),
+    ],
+)
+def test_what_may_differ(text: str, ours: int, theirs: int, fine: bool):
+    single = case(text, "b32", ONE, ONE)
+    found = agrees(single, np.array([ours], np.uint32), np.array([theirs], np.uint32))
+    assert found.tolist() == [fine]
+
+
+@pytest.mark.parametrize(
+    ("text", "operand", "theirs", "fine"),
+    [
+        ("sin.approx.f32 d, a;", bits(1000.0), bits(-0.9), True),  # beyond what is promised, but no nonsense
+        ("sin.approx.f32 d, a;", bits(1000.0), bits(1.5), False),
+        ("rcp.approx.ftz.f64 d, a;", bits(1.0, dtype=np.float64), bits(1.0 + 2**-20, dtype=np.float64), True),
+        ("rcp.approx.ftz.f64 d, a;", bits(1.0, dtype=np.float64), bits(1.0 + 2**-18, dtype=np.float64), False),
+    ],
+)
+def test_what_may_differ_by_operand_and_width(text: str, operand: np.ndarray, theirs: np.ndarray, fine: bool):
+    single = case(text, f"b{8 * operand.dtype.itemsize}", operand)
+    ours = bits(1.0, dtype=operand.view(f"f{operand.dtype.itemsize}").dtype.type)
+    assert agrees(single, ours if "rcp" in text else bits(0.5), theirs).tolist() == [fine]
+
+
+def test_every_promise_belongs_to_a_form():
+    for name in PROMISES:
+        opcode, way, kind = name.split(".")
+        assert approximation(f"{opcode}.{way}.ftz.{kind} d, a;") is PROMISES[name]
+    assert approximation("add.rn.f32 d, a, b;") is None
+
+
+def launched_by(*cases: object) -> Launched:
+    seen: list[Launched] = []
+    LISTENERS.append(seen.append)
+    try:
+        run_cases(cases)  # type: ignore[arg-type]
+    finally:
+        LISTENERS.remove(seen.append)
+    (one,) = seen
+    return one
+
+
+def answer_of(launched: Launched, **changes: bytes) -> Answer:
+    return Answer(launched.digest, {name: data.tobytes() for name, data in launched.after.items()} | changes)
+
+
+def test_a_wrong_bit_names_the_case_and_its_operands():
+    a, b = np.array([3, 7], np.uint32), np.array([4, 8], np.uint32)
+    launched = launched_by(case("add.u32 d, a, b;", "b32", a, b), case("sub.u32 d, a, b;", "b32", a, b))
+    assert list(differences("key", launched, answer_of(launched))) == []
+    results = launched.after["results"].copy()
+    place = launched.module._places[1][0] + 4  # type: ignore[union-attr]
+    results[place] ^= 4
+    answer = answer_of(launched, results=results.tobytes())
+    (line,) = differences("key", launched, answer)
+    assert line.startswith(
+        "sub.u32 d, a, b; with 0x7, 0x8 gives 0xffffffff as result 0 where the GPU has 0xfffffffb; 1 of"
+    )
+    assert list(differences("key", launched, dataclasses.replace(answer, refused=(1,)))) == []
+    assert len(list(differences("key", launched, dataclasses.replace(answer, refused=(0,))))) == 1
+
+
+def test_kernels_are_compared_byte_by_byte_unless_their_order_is_free():
+    seen: list[Launched] = []
+    LISTENERS.append(seen.append)
+    try:
+        run_body("st.global.u32 [out], 7;", {"out": np.zeros(2, np.uint32)})
+    finally:
+        LISTENERS.remove(seen.append)
+    answer = answer_of(seen[0], out=np.array([7, 1], np.uint32).tobytes())
+    assert list(differences("key", seen[0], answer)) == [
+        "buffer out: 1 of 8 bytes differ, the first at 4: 0x0 where the GPU has 0x1"
+    ]
+    assert not list(
+        differences("test_opcodes_memory.py::test_a_global_variable_is_one_for_all_blocks", seen[0], answer)
+    )
+    # A buffer that the GPU left alone is not in the record.
+    assert list(differences("key", seen[0], Answer("", {}))) != []
+
+
+def test_other_operands_are_another_kernel():
+    a, b = np.array([3], np.uint32), np.array([4], np.uint32)
+    first, again, other = (launched_by(case("add.u32 d, a, a;", "b32", x)) for x in (a, a, b))
+    assert first.digest == again.digest != other.digest
+    assert CaseModule([case("sub.u32 d, a, a;", "b32", a)]).text != first.text
+
+
+def test_a_record_comes_back_as_it_went(tmp_path: Path):
+    answers = {
+        "one": [Answer("ab", {"x": b"123", "y": b""}, (2,)), Answer("cd", {})],
+        "two": [Answer("ef", {"z": b"4"})],
+    }
+    record = OpcodeRecord({"gpu": "none"}, answers, ["add"])
+    (tmp_path / "record.zip").write_bytes(save(record))
+    assert load(tmp_path / "record.zip") == record
+    assert save(record) == save(record)

@@ -1,0 +1,18 @@
+"""FlashAttention-2 with a claim that forgets that a causal mask lets whole tiles be skipped."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from harness.problem import Problem
+from harness.variant import Registry, Traffic, Variant
+from variants import fa2
+
+
+def claim(problem: Problem) -> Traffic:
+    return fa2.claim(dataclasses.replace(problem, causal=False))
+
+
+def register(registry: Registry) -> None:
+    registry.add(Variant(name="wrong-claim", plan=functools.partial(fa2.plan, backend="cupy"), claim=claim))
