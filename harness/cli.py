@@ -427,13 +427,15 @@ def _fuzz(arguments: argparse.Namespace) -> int:
         _publish(arguments, render_replay(chosen[0].name, case, answer, arguments.format))
         return PASSED if answer.finding is None and answer.refusal is None else FAILED
     seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
-    endless = arguments.examples is None and arguments.seconds is not None
+    examples = arguments.examples
+    if examples is None and arguments.seconds is None:
+        examples = DEFAULT_EXAMPLES
     results = []
     with progress_bar(len(chosen)) as progress:
         for variant in chosen:
             progress.step(variant.name)
             how = CampaignSettings(
-                examples=None if endless else arguments.examples or DEFAULT_EXAMPLES,
+                examples=examples,
                 seconds=arguments.seconds,
                 seed=seed,
                 checks=_properties(arguments.properties),
