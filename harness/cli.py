@@ -427,13 +427,15 @@ def _fuzz(arguments: argparse.Namespace) -> int:
         _publish(arguments, render_replay(chosen[0].name, case, answer, arguments.format))
         return PASSED if answer.finding is None and answer.refusal is None else FAILED
     seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
-    endless = arguments.examples is None and arguments.seconds is not None
+    examples = arguments.examples
+    if examples is None and arguments.seconds is None:
+        examples = DEFAULT_EXAMPLES
     results = []
     with progress_bar(len(chosen)) as progress:
         for variant in chosen:
             progress.step(variant.name)
             how = CampaignSettings(
-                examples=None if endless else arguments.examples or DEFAULT_EXAMPLES,
+                examples=examples,
                 seconds=arguments.seconds,
                 seed=seed,
                 checks=_properties(arguments.properties),
@@ -629,18 +631,15 @@ def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Exec
 
 def _machine(arguments: argparse.Namespace) -> Machine:
     """What `_executor` would choose, for worker processes to make."""
+    from harness.executors.gpu import GpuExecutor
     from harness.fuzz.worker import Machine
 
     _require_positive(arguments, "step_limit")
-    if arguments.sanitize and arguments.device == "gpu":
-        raise UsageError("fuzz --sanitize runs on the emulator: leave --device gpu out, or use compare --sanitize")
-    if arguments.device != "emulator" and not arguments.sanitize:
-        from harness.executors.gpu import GpuExecutor
-
-        if GpuExecutor.available():
-            return Machine("gpu")
-        if arguments.device == "gpu":
-            raise UsageError(NO_GPU)
+    _require_gpu(arguments)
+    if arguments.device != "emulator" and GpuExecutor.available():
+        if arguments.sanitize:
+            raise UsageError("fuzz --sanitize runs on the emulator; say --device emulator")
+        return Machine("gpu")
     machine = Machine(arch=DEFAULT_ARCH, sanitize=arguments.sanitize)
     return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
 

@@ -71,7 +71,7 @@ def test_bytes_of_every_level():
     both = counter(0, f"{sectors}atom.sum") + counter(0, f"{sectors}red.sum")
     assert (l1.name, l1.read_bytes) == ("sectors", 32 * (counter(0, f"{sectors}ld.sum") + both))
     assert l1.write_bytes == 32 * (counter(0, f"{sectors}st.sum") + both)
-    assert (l2.name, l2.read_bytes) == ("L2", 32 * counter(0, "lts__t_sectors_srcunit_tex_op_read.sum"))
+    assert (l2.name, l2.read_bytes) == ("L2", 32 * counter(0, "l1tex__m_xbar2l1tex_read_sectors.sum"))
     assert (dram.name, dram.write_bytes) == ("DRAM", counter(0, "dram__bytes_write.sum"))
 
 

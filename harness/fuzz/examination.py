@@ -1,20 +1,16 @@
-"""One case, start to end: inputs drawn, kernels run, outputs held against the oracle and, if so asked, one property.
-
-An executor with the sanitizer in it says more than outputs: what it found counts, right answer or not.
-"""
+"""One case, start to end: inputs drawn, kernels run, outputs held against the oracle and, if so asked, one property."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness import finding as sanitizer
 from harness.case import Case
 from harness.errors import CompileError, KernelFault, PlanError, SandboxError, UnsupportedProblem, UsageError
 from harness.exception_place import where_and_what
-from harness.executors import Execution, Executor
+from harness.executors import Executor
 from harness.fuzz.builds import ROWS
 from harness.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN, SUSPICIOUS, WRONG_ANSWER, WRONG_LSE, Answer, Finding
 from harness.fuzz.pattern import describe_pattern
@@ -27,9 +23,12 @@ from harness.problem import Problem
 from harness.tile_choice import parse_tile, tile_of, with_tile
 from harness.variant import Variant
 
+if TYPE_CHECKING:
+    from harness.sanitize import EmulatorSanitizer
 
-def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
-    """Run `variant` on `case`. Whatever goes wrong in the variant is the answer's finding.
+
+def examine(case: Case, variant: Variant, executor: Executor, sanitizer: EmulatorSanitizer | None = None) -> Answer:
+    """Run `variant` on `case`, under the sanitizer too where there is one. What goes wrong is the answer's finding.
 
     Raises `UsageError` for a regime or a property that does not exist.
     """
@@ -39,20 +38,17 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
     if case.tile is not None:
         variant = with_tile(variant, parse_tile(case.tile))
 
-    def execute(problem: Problem, inputs: Arrays) -> Execution:
-        return executor.run(problem, make_plan(variant, problem), inputs)
-
     def run(problem: Problem, inputs: Arrays) -> Arrays:
-        return execute(problem, inputs).outputs
+        return executor.run(problem, make_plan(variant, problem), inputs).outputs
 
     try:
-        execution = execute(case.problem, inputs)
-        outputs = execution.outputs
+        if sanitizer is not None:
+            found = sanitizer.check(variant, case.problem, make_plan(variant, case.problem), inputs)
+            if found:
+                return Answer(Finding(found[0].kind, found[0].message))
+        outputs = run(case.problem, inputs)
         answer = _hold(case.problem, inputs, outputs, variant)
-        if execution.findings:
-            # What goes first: why the answer is wrong says more than where, and a right answer may hide it.
-            return Answer(_sanitized(execution.findings), error_over_budget=answer.error_over_budget)
-        if answer.finding is None and case.check is not None:
+        if answer.finding is None and case.check is not None and _applies(case.check, variant):
             trial = Trial(case.problem, inputs, outputs, run, variant.numerics)
             reason = PROPERTIES[case.check].violation(trial)
             if reason is not None:
@@ -72,6 +68,11 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
         return Answer(Finding(ERROR, str(error)))
     except Exception as error:
         return Answer(Finding(ERROR, where_and_what(error)))
+
+
+def _applies(check: str, variant: Variant) -> bool:
+    """Who does not claim the same bits every time is not held to it."""
+    return variant.deterministic or not PROPERTIES[check].same_bits
 
 
 def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, variant: Variant) -> Answer:
@@ -96,12 +97,6 @@ def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, variant: Variant) -
     )
     kind = WRONG_ANSWER if first.output == "O" else WRONG_LSE
     return Answer(Finding(kind, reason, first, int(wrong.sum()), wrong.size, pattern), error_over_budget=ratio)
-
-
-def _sanitized(findings: Sequence[sanitizer.Finding]) -> Finding:
-    """The first of what the sanitizer found, and how many other places there are."""
-    others = f"; and {len(findings) - 1} more findings" if len(findings) > 1 else ""
-    return Finding(findings[0].kind, findings[0].message + others)
 
 
 def _suspicion(accuracy: Accuracy) -> Finding:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.case import Case
 from harness.errors import SandboxError
@@ -18,6 +19,9 @@ from harness.fuzz.builds import builds_for
 from harness.fuzz.examination import examine
 from harness.strategies import Build
 from harness.variant import Variant
+
+if TYPE_CHECKING:
+    from harness.sanitize import EmulatorSanitizer
 
 Load = Callable[[], Variant]
 """Makes the variant in a process of its own, so it has to be picklable: a function of a module, or a partial of one."""
@@ -36,7 +40,7 @@ class Machine:
     threads: int = 1
     """The emulator's CPU threads. Problems are small: one is the fastest."""
     sanitize: bool = False
-    """The emulator: look for races, reads of what nobody wrote and outputs left out, too, in every case."""
+    """On the emulator: look for races, reads of memory that nobody wrote and the like in every case, too."""
 
     def executor(self) -> Executor:
         """A fresh one. Raises `SandboxError` where there is no GPU and one is asked for."""
@@ -44,11 +48,17 @@ class Machine:
             from harness.executors.gpu import GpuExecutor
 
             return GpuExecutor(timed=False)
-        from harness.emulator.instruments import Instruments
         from harness.executors.emulator import EmulatorExecutor
 
-        instruments = Instruments(sanitizer=self.sanitize)
-        return EmulatorExecutor(self.arch, self.step_limit, self.threads, instruments=instruments)
+        return EmulatorExecutor(self.arch, self.step_limit, self.threads)
+
+    def sanitizer(self) -> EmulatorSanitizer | None:
+        """What looks for findings, if it is asked for."""
+        if not self.sanitize:
+            return None
+        from harness.sanitize import EmulatorSanitizer
+
+        return EmulatorSanitizer(self.arch, self.step_limit, shuffled_runs=1)
 
 
 def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:
@@ -65,7 +75,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
     try:
-        variant, executor = load(), machine.executor()
+        variant, executor, sanitizer = load(), machine.executor(), machine.sanitizer()
         own_builds = builds_for(variant, builds)
     except Exception as error:
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
@@ -77,7 +87,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         except EOFError:
             return
         assert isinstance(case, Case)
-        answer = examine(case, variant, executor)
+        answer = examine(case, variant, executor, sanitizer)
         connection.send(answer)
         if answer.broken:
             return

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
-import shlex
-from pathlib import Path
-
 import fuzzed_variants
-import pytest
 
-from harness.cli import main
 from harness.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
 from harness.fuzz.worker import Machine
 from harness.strategies import Build
@@ -24,7 +18,6 @@ EDIT = (
     "if (i >= N_q || seen[63 - threadIdx.x] > 1) return;",
 )
 RACING = functools.partial(fuzzed_variants.edited, *EDIT)
-PLUGIN = Path(__file__).parents[1] / "plugins" / "one_thread_per_row.py"
 
 
 def campaign(load: object, machine: Machine) -> CampaignResult:
@@ -45,22 +38,3 @@ def test_a_race_behind_right_answers_is_found_by_looking_on_only():
 def test_a_right_kernel_passes_while_it_is_looked_at():
     result = campaign(fuzzed_variants.right, SANITIZED)
     assert (result.verdict, result.examples) == ("pass", 20)
-
-
-def test_the_replay_line_looks_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    plugin = tmp_path / "racing.py"
-    plugin.write_text(PLUGIN.read_text().replace(*EDIT))
-    command = ["fuzz", "one-thread-per-row", "--plugin", str(plugin), "--examples", "2", "--seed", "1"]
-    assert main([*command, "--sanitize", "--format", "json"]) == 1
-    (told,) = json.loads(capsys.readouterr().out)["campaigns"]
-    assert told["kind"].endswith("race")
-    words = shlex.split(told["replay"])
-    assert words[:3] == ["python", "-m", "harness"] and "--sanitize" in words
-    assert main(words[3:]) == 1
-    assert told["kind"] in capsys.readouterr().out
-    assert main([word for word in words[3:] if word != "--sanitize"]) == 0
-
-
-def test_a_gpu_cannot_look_on(capsys: pytest.CaptureFixture[str]):
-    assert main(["fuzz", "fa2-cupy", "--sanitize", "--device", "gpu"]) == 2
-    assert "fuzz --sanitize runs on the emulator" in capsys.readouterr().err
