@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+
 import fuzzed_variants
 
 from harness.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign

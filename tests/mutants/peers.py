@@ -41,7 +41,8 @@ def plain_attention(problem: Problem, inputs: Inputs) -> Float64Array:
     def rounded(x: np.ndarray) -> np.ndarray:
         return x.astype(stored).astype(np.float32)
 
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ml_dtypes warns of infinities by itself
         scores = rounded(rounded(q * np.float32(problem.tau)) @ k.mT)
         if problem.causal:
             last = np.arange(problem.q_len)[:, None] + problem.kv_len - problem.q_len
