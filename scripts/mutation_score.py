@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Kill matrix: every mutant of tests/mutants against its campaign, beside what the peers' acceptance rules would say.
 
+Mutants of the harness itself have no campaign: they are held against its own tests.
+
     .venv/bin/python scripts/mutation_score.py                                     # all of them
     .venv/bin/python scripts/mutation_score.py --mutants 'fa2-cupy~*' --jobs 4 --format json
 
@@ -30,12 +32,15 @@ from harness.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E4
 from harness.progress import progress_bar  # noqa: E402
 from harness.tables import table  # noqa: E402
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS  # noqa: E402
+from tests.mutants.harness_mutants import HARNESS_MUTANTS, HarnessScore, harness_score  # noqa: E402
 from tests.mutants.peers import RULES  # noqa: E402
 from tests.mutants.scoring import MISSED, Score, score  # noqa: E402
 
 HEADERS = ("bug", "variant", "killed by", "examples", "wall s", "CPU s", "tiles\nq x kv", *RULES)
 RIGHT = (False, False, False, True, True, True, True, *(False for _ in RULES))
 UNKNOWN = "-"
+SURVIVES = "SURVIVES"
+AnyScore = Score | HarnessScore
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +48,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if arguments.output is not None:
             require_writable(arguments.output)
-        names = [name for name in MUTANTS if any(fnmatch.fnmatch(name, glob) for glob in arguments.mutants)]
+        known = (*MUTANTS, *(mutant.name for mutant in HARNESS_MUTANTS))
+        names = [name for name in known if any(fnmatch.fnmatch(name, glob) for glob in arguments.mutants)]
         if not names:
             raise UsageError(f"no mutant is called {' or '.join(arguments.mutants)}; 'fa2-cupy~*' are some")
         if arguments.jobs < 1 or arguments.examples < 1:
@@ -60,12 +66,16 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if all(each.killed for each in scores) else 1
 
 
-def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None) -> list[Score]:
+def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None) -> list[AnyScore]:
     """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it."""
     scores = {} if kept is None or not kept.exists() else _kept_scores(kept)
     context = multiprocessing.get_context("spawn")
     with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context) as pool:
-        waiting = [pool.submit(score, name, how) for name in names if name not in scores]
+        waiting = [
+            pool.submit(score, name, how) if name in MUTANTS else pool.submit(harness_score, name)
+            for name in names
+            if name not in scores
+        ]
         for done in as_completed(waiting):
             result = done.result()
             scores[result.mutant] = result
@@ -76,17 +86,30 @@ def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | Non
     return [scores[name] for name in names]
 
 
-def _kept_scores(path: Path) -> dict[str, Score]:
-    scores = {}
+def _kept_scores(path: Path) -> dict[str, AnyScore]:
+    scores: dict[str, AnyScore] = {}
     for line in path.read_text().splitlines():
-        fields = json.loads(line)
-        tiles = fields.pop("tiles")
-        scores[fields["mutant"]] = Score(tiles=None if tiles is None else (tiles[0], tiles[1]), **fields)
+        # JSON has lists for tuples.
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(line).items()}
+        scores[fields["mutant"]] = HarnessScore(**fields) if "failing" in fields else Score(**fields)
     return scores
 
 
-def summary(scores: Sequence[Score]) -> str:
+def _parted(scores: Sequence[AnyScore]) -> tuple[list[Score], list[HarnessScore]]:
+    return [s for s in scores if isinstance(s, Score)], [s for s in scores if isinstance(s, HarnessScore)]
+
+
+def summary(scores: Sequence[AnyScore]) -> str:
     """The figures in sentences."""
+    of_variants, of_harness = _parted(scores)
+    lines = [_summary(of_variants)] if of_variants else []
+    if of_harness:
+        killed = sum(each.killed for each in of_harness)
+        lines.append(f"Of the harness itself: {killed} of {len(of_harness)} mutants killed by its tests.")
+    return "\n".join(lines)
+
+
+def _summary(scores: Sequence[Score]) -> str:
     killed = [each for each in scores if each.killed]
     lines = [f"{len(killed)} of {len(scores)} mutants killed, of {len({s.bug for s in scores})} bugs."]
     if killed:
@@ -116,8 +139,13 @@ def _table(scores: Sequence[Score], markdown: bool = False) -> str:
     return table(HEADERS, [_cells(each) for each in scores], RIGHT, markdown)
 
 
+def _harness_table(scores: Sequence[HarnessScore], markdown: bool = False) -> str:
+    cells = [(each.bug, ", ".join(each.failing) or SURVIVES) for each in scores]
+    return table(("bug of the harness", "killed by the tests"), cells, (False, False), markdown)
+
+
 def _cells(each: Score) -> tuple[str, ...]:
-    killed_by = each.killed_by or "SURVIVES"
+    killed_by = each.killed_by or SURVIVES
     return (
         each.bug,
         each.variant,
@@ -130,25 +158,30 @@ def _cells(each: Score) -> tuple[str, ...]:
     )
 
 
-def _plain(scores: Sequence[Score]) -> str:
-    return f"{_table(scores)}\n\n{summary(scores)}\n"
+def _plain(scores: Sequence[AnyScore]) -> str:
+    of_variants, of_harness = _parted(scores)
+    tables = ([_table(of_variants)] if of_variants else []) + ([_harness_table(of_harness)] if of_harness else [])
+    return "\n\n".join([*tables, summary(scores)]) + "\n"
 
 
-def _markdown(scores: Sequence[Score]) -> str:
+def _markdown(scores: Sequence[AnyScore]) -> str:
+    of_variants, of_harness = _parted(scores)
     parts = [summary(scores).replace("\n", "\n\n")]
     for family, mutants in FAMILIES.items():
         names = {mutant.name for mutant in mutants}
-        members = [each for each in scores if each.mutant in names]
+        members = [each for each in of_variants if each.mutant in names]
         if members:
             parts += [f"## {family.capitalize()}", _table(members, markdown=True)]
-    survivors = [each for each in scores if not each.killed]
+    if of_harness:
+        parts += ["## The harness itself", _harness_table(of_harness, markdown=True)]
+    survivors = [each for each in of_variants if not each.killed]
     if survivors:
         parts += ["## Survivors", "\n".join(f"- `{each.mutant}`: {each.reason or 'passed'}" for each in survivors)]
     parts += ["## Not counted", "\n".join(f"- {bug}: {reason}." for bug, reason in EQUIVALENT.items())]
     return "\n\n".join(parts) + "\n"
 
 
-def _json(scores: Sequence[Score]) -> str:
+def _json(scores: Sequence[AnyScore]) -> str:
     return json.dumps([dataclasses.asdict(each) for each in scores], indent=1) + "\n"
 
 

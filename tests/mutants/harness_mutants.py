@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.patching import Patch
+from tests.mutants.patching import Patch, hyphenated
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("harness", "variants", "tests", "pyproject.toml")
@@ -24,7 +24,27 @@ class HarnessMutant:
     patches: tuple[Patch, ...]
     """Files are relative to the root of the repository."""
     tests: tuple[str, ...]
-    """Where it has to be found: test files, as pytest takes them."""
+    """Where it has to be found, as pytest takes them: files, or one test of a file that takes long."""
+
+    @property
+    def name(self) -> str:
+        """Such as `harness~the-budget-is-ten-times-as-wide`."""
+        return f"harness~{hyphenated(self.bug)}"
+
+
+@dataclass(frozen=True)
+class HarnessScore:
+    """What became of one of them."""
+
+    mutant: str
+    bug: str
+    failing: tuple[str, ...]
+    """Names of the tests that fail; none: it survived."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether a test fails."""
+        return bool(self.failing)
 
 
 HARNESS_MUTANTS = (
@@ -54,12 +74,12 @@ HARNESS_MUTANTS = (
                 "wrong = ~same & (error > allowed)",
             ),
         ),
-        ("tests/measure/test_accuracy.py",),
+        ("tests/measure/test_accuracy.py::test_nan_fails",),
     ),
     HarnessMutant(
         "the budget is ten times as wide",
         (Patch("harness/measure/error_budget.py", "return Budget(O, lse,", "return Budget(10 * O, 10 * lse,"),),
-        ("tests/measure/test_error_budget.py",),
+        ("tests/measure/test_error_budget.py::test_neither_tier_is_vacuous_in_16_bits",),
     ),
     HarnessMutant(
         "the counter misses what is read again",
@@ -78,6 +98,12 @@ HARNESS_MUTANTS = (
         ("tests/emulator/test_counts.py",),
     ),
 )
+
+
+def harness_score(name: str) -> HarnessScore:
+    """Plant it and run its tests."""
+    (mutant,) = (each for each in HARNESS_MUTANTS if each.name == name)
+    return HarnessScore(name, mutant.bug, tuple(failing_tests(mutant)))
 
 
 def failing_tests(mutant: HarnessMutant) -> list[str]:

@@ -43,6 +43,11 @@ class Patch:
         return text.replace(self.old, self.new)
 
 
+def hyphenated(bug: str) -> str:
+    """The words of a bug as a part of a name."""
+    return re.sub("[^a-z0-9]+", "-", bug.lower()).strip("-")
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One planted mistake."""
@@ -58,7 +63,7 @@ class Mutant:
     @property
     def name(self) -> str:
         """Of the mutated variant, such as `fa2-cupy~m-not-carried`."""
-        return f"{self.variant}~{re.sub('[^a-z0-9]+', '-', self.bug.lower()).strip('-')}"
+        return f"{self.variant}~{hyphenated(self.bug)}"
 
     @property
     def folder(self) -> str:
