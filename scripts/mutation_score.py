@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import fnmatch
 import json
 import multiprocessing
+import os
 import statistics
 import sys
 from collections import Counter
@@ -29,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 from harness.errors import UsageError  # noqa: E402
 from harness.file_replacement import replace_files, require_writable  # noqa: E402
 from harness.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E402
+from harness.fuzz.finding import WRONG_ANSWER  # noqa: E402
 from harness.progress import progress_bar  # noqa: E402
 from harness.tables import table  # noqa: E402
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS  # noqa: E402
@@ -38,6 +41,20 @@ from tests.mutants.scoring import MISSED, Score, score  # noqa: E402
 
 HEADERS = ("bug", "variant", "killed by", "examples", "wall s", "CPU s", "tiles\nq x kv", *RULES)
 RIGHT = (False, False, False, True, True, True, True, *(False for _ in RULES))
+INTRODUCTION = """# Mutation score
+
+Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
+family), in CUDA and in Numba. A campaign of the fuzzer with its default settings, {examples} cases at most, has to find
+it. Written by `scripts/mutation_score.py --format markdown` on {date}, on {cores} cores that had other work to do:
+processor seconds say more than the clock's. {measured} of {all} mutants are in it.
+
+- *killed by*: the kind of the first finding. *sanitizer on*: the campaign is `fuzz --sanitize`; answers may be right.
+- *examples*: cases run up to that one. *seconds*: all of the campaign, with compilation and shrinking.
+- *tiles*: of rows and of keys, per head, in the smallest case that still fails.
+- The columns to the right are the peers' acceptance rules on the O of the very case that killed the mutant
+  (`tests/mutants/peers.py` has them): *missed* means that they would have taken it. They do not look at the
+  log-sum-exp, nor at races. *fault*: the kernel left its memory or hung, and there is no O to look at.
+"""
 UNKNOWN = "-"
 SURVIVES = "SURVIVES"
 AnyScore = Score | HarnessScore
@@ -123,9 +140,12 @@ def _summary(scores: Sequence[Score]) -> str:
             lines.append(f"{what}: median {statistics.median(values):.3g}, largest {max(values):.3g}.")
         large = [s for s in killed if s.tiles is not None and max(s.tiles) > 2]
         lines.append(f"Shrunk to more than two tiles one way: {len(large)}." + _names(large))
-        for rule in RULES:
-            missed = sum(each.peers[rule] == MISSED for each in killed)
-            lines.append(f"On the very case that killed each, {rule} misses {missed}.")
+        for what, some in (
+            ("all that were killed", killed),
+            ("those killed by a wrong O", [s for s in killed if s.killed_by == WRONG_ANSWER]),
+        ):
+            missed = (f"{rule} {sum(each.peers[rule] == MISSED for each in some)}" for rule in RULES)
+            lines.append(f"Missed by the peers' rules on the very case, of {what} ({len(some)}): {', '.join(missed)}.")
     survivors = [each for each in scores if not each.killed]
     lines.append(f"Survivors: {len(survivors)}." + _names(survivors))
     return "\n".join(lines)
@@ -166,7 +186,14 @@ def _plain(scores: Sequence[AnyScore]) -> str:
 
 def _markdown(scores: Sequence[AnyScore]) -> str:
     of_variants, of_harness = _parted(scores)
-    parts = [summary(scores).replace("\n", "\n\n")]
+    facts = {
+        "examples": DEFAULT_EXAMPLES,
+        "date": datetime.date.today().isoformat(),
+        "cores": os.cpu_count(),
+        "measured": len(of_variants),
+        "all": len(MUTANTS),
+    }
+    parts = [INTRODUCTION.format(**facts).rstrip(), summary(scores).replace("\n", "\n\n")]
     for family, mutants in FAMILIES.items():
         names = {mutant.name for mutant in mutants}
         members = [each for each in of_variants if each.mutant in names]

@@ -40,7 +40,8 @@ def test_survivors_are_named_in_every_format(script: ModuleType):
         assert "1 of 2 mutants killed, of 1 bugs" in text and "SURVIVES" in text
         assert "Survivors: 1. fa2-numba~lse-to-base-2" in text
         assert "Shrunk to more than two tiles one way: 1. fa2-cupy~lse-to-base-2" in text
-        assert "allclose misses 1." in text and "xformers misses 0." in text and "triton misses 0." in text
+        assert "of all that were killed (1): allclose 1, flash-attention 1, xformers 0, triton 0." in text
+        assert "of those killed by a wrong O (0): allclose 0," in text
     first, second = json.loads(script.RENDERERS["json"]([KILLED, SURVIVOR]))
     assert (first["killed_by"], second["killed_by"]) == ("wrong lse", None)
 
