@@ -53,7 +53,9 @@ processor seconds say more than the clock's. {measured} of {all} mutants are in 
 - *tiles*: of rows and of keys, per head, in the smallest case that still fails.
 - The columns to the right are the peers' acceptance rules on the O of the very case that killed the mutant
   (`tests/mutants/peers.py` has them): *missed* means that they would have taken it. They do not look at the
-  log-sum-exp, nor at races. *fault*: the kernel left its memory or hung, and there is no O to look at.
+  log-sum-exp, nor at races. *fault*: the kernel left its memory or hung, and there is no O to look at. This is no
+  verdict on their test suites, which draw other inputs: a campaign often kills with values around 1e-38, where any
+  fixed tolerance takes anything, or where only one answer is right, bit for bit.
 """
 UNKNOWN = "-"
 SURVIVES = "SURVIVES"

@@ -59,8 +59,8 @@ MUTANTS = (
         ("l[i] = correction * l[i] + lanes_sum<TX>(sum);",
          "l[i] = __int_as_float(__float_as_int(correction * l[i] + lanes_sum<TX>(sum)) & 0xffff0000);"),
         ("l[i] = correction * l[i] + lanes_sum(total, TX)",
-         "l[i] = libdevice.int_as_float(\n"
-         "    libdevice.float_as_int(correction * l[i] + lanes_sum(total, TX)) & int32(-65536)\n)"),
+         "l_new = correction * l[i] + lanes_sum(total, TX)\n"
+         "                l[i] = libdevice.int_as_float(libdevice.float_as_int(l_new) & int32(-65536))"),
         (("// Line 9: m", "// Line 9: m"), ("from numba import cuda, float32, int32",
           "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice")),
     ),
