@@ -105,8 +105,7 @@ def test_the_hardwares_columns(capsys: pytest.CaptureFixture[str]):
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 120
     line = next(line.split() for line in shown.splitlines() if line.startswith("DRAM"))
-    assert line[:5] == ["DRAM", "-", "-", "-", "-"]
-    assert line[5] == f"{sum(dram) / 2**20:.4f}"
+    assert line[5] == f"{sum(dram) / 2**20:.4f}"  # behind what the emulator says
     assert "Nsight Compute's counters on a GPU (sm_90)" in " ".join(shown.split())
 
 
@@ -121,7 +120,8 @@ def test_without_permission_the_counted_levels_are_there(
     assert captured.err.count("\n") == 1
     found = json.loads(captured.out)
     assert found["hardware"] is None
-    assert [level["name"] for level in found["levels"]] == ["compulsory", "claimed", "requested", "sectors"]
+    assert [level["name"] for level in found["levels"]][:4] == ["compulsory", "claimed", "requested", "sectors"]
+    assert found["levels"][3]["read_bytes"] > 0
 
 
 @pytest.mark.skipif(GpuExecutor.available(), reason="there is a GPU")
