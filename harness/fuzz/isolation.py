@@ -12,6 +12,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -34,6 +35,21 @@ CRASH_BEGINS = "Fatal Python error: "
 """How faulthandler begins, before it lists where each thread was."""
 LAST_WORDS = 400
 """Characters of what a dying process wrote."""
+
+
+@contextlib.contextmanager
+def _small_matrices() -> Iterator[None]:
+    """NumPy's libraries in a process started here use one thread: more of them take longer on products this small.
+
+    The libraries read it when they are loaded, so it has to be in the environment before.
+    """
+    added = [name for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS") if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "1"))
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 class Worker:
@@ -75,7 +91,8 @@ class Worker:
             name="fuzz worker",
             daemon=True,
         )
-        self._process.start()
+        with _small_matrices():
+            self._process.start()
         self.started += 1
         theirs.close()
         self._compiled = set()
