@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.progress import Progress
     from harness.sweep import Sweep
     from harness.traffic_account import HardwareTraffic
-    from harness.variant import Variant
+    from harness.variant import TileSizes, Variant
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
 
@@ -181,7 +181,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
         if arguments.device == "gpu":
             progress.step(f"{variant.name} under ncu")
-            account = replace(account, hardware=_hardware(arguments, problem))
+            account = replace(account, hardware=_hardware(arguments, problem, tile_of(variant, problem)))
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
     tile = tile_of(variant, problem)
@@ -192,12 +192,12 @@ def _traffic(arguments: argparse.Namespace) -> int:
     return FAILED if account.claim_holds is False else PASSED
 
 
-def _hardware(arguments: argparse.Namespace, problem: Problem) -> HardwareTraffic | None:
+def _hardware(arguments: argparse.Namespace, problem: Problem, tile: TileSizes | None) -> HardwareTraffic | None:
     """What the GPU's counters say. Where they cannot be read, a warning, and what was counted has to do."""
     from harness.executors.gpu import GpuExecutor
     from harness.hardware_counters import Run, measure_hardware
 
-    run = Run(arguments.variant, problem, arguments.regime, arguments.seed)
+    run = Run(arguments.variant, problem, arguments.regime, arguments.seed, tile)
     try:
         return measure_hardware(run, GpuExecutor().device, arguments.plugin)
     except CountersUnavailable as error:

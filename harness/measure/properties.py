@@ -132,8 +132,11 @@ def convex_hull(trial: Trial) -> str | None:
     sees, last = seen > 0, np.maximum(seen - 1, 0)
     O = trial.outputs["O"].astype(np.float64)
     zero = ~sees[:, None]
-    nearest = np.clip(O, np.where(zero, 0.0, low[:, :, last]), np.where(zero, 0.0, high[:, :, last]))
-    allowed = _allowed(trial, trial.inputs, trial.outputs)["O"]
+    below, above = np.where(zero, 0.0, low[:, :, last]), np.where(zero, 0.0, high[:, :, last])
+    nearest = np.clip(O, below, above)
+    # Nothing lies between values one of which is NaN; an infinite one is an end like any other.
+    no_hull = np.isnan(below) | np.isnan(above)
+    allowed = np.where(no_hull, np.inf, _allowed(trial, trial.inputs, trial.outputs)["O"])
     return _apart("O", nearest, O, allowed, "the nearest mean of values that the row sees")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.emulator.instruments import PLAIN
 from harness.emulator.machine.compile_worker import HERE, CompileWorker, WorkerPool
 from harness.errors import CompileError, UnsupportedInstruction
 from harness.executors.emulator import EmulatorExecutor
@@ -24,28 +25,28 @@ PTX = """.version 8.0
 
 def test_the_object_is_the_one_made_here() -> None:
     worker = CompileWorker()
-    assert worker.build_kernel(PTX, "k", False) == HERE.build_kernel(PTX, "k", False)
+    assert worker.build_kernel(PTX, "k", PLAIN) == HERE.build_kernel(PTX, "k", PLAIN)
     worker.close()
 
 
 def test_what_is_refused_there_is_the_same_error_here_and_the_worker_goes_on() -> None:
     worker = CompileWorker()
     with pytest.raises(CompileError, match="no kernel 'missing'"):
-        worker.build_kernel(PTX, "missing", False)
+        worker.build_kernel(PTX, "missing", PLAIN)
     with pytest.raises(UnsupportedInstruction, match=r"wgmma\.fence"):
-        worker.build_kernel(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"), "k", False)
-    assert worker.build_kernel(PTX, "k", False)
+        worker.build_kernel(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"), "k", PLAIN)
+    assert worker.build_kernel(PTX, "k", PLAIN)
     worker.close()
 
 
 def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
     worker = CompileWorker()
-    first = worker.build_kernel(PTX, "k", False)
+    first = worker.build_kernel(PTX, "k", PLAIN)
     assert worker._process is not None
     worker._process.kill()
     with pytest.raises(CompileError, match="ended without an answer"):
-        worker.build_kernel(PTX, "k", False)
-    assert worker.build_kernel(PTX, "k", False) == first
+        worker.build_kernel(PTX, "k", PLAIN)
+    assert worker.build_kernel(PTX, "k", PLAIN) == first
     worker.close()
 
 
@@ -53,7 +54,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     pool = WorkerPool()
     with pool.borrow() as one, pool.borrow() as other:
         assert one is not other
-        one.build_kernel(PTX, "k", False)
+        one.build_kernel(PTX, "k", PLAIN)
         process = one._process
         assert process is not None
     with pool.borrow() as again:
