@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.progress import Progress
     from harness.sweep import Sweep
     from harness.traffic_account import HardwareTraffic
-    from harness.variant import Variant
+    from harness.variant import TileSizes, Variant
 
 # Executors, compilers and the oracle are imported by the commands that use them: `list` waits for none of them.
 
@@ -181,7 +181,7 @@ def _traffic(arguments: argparse.Namespace) -> int:
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
         if arguments.device == "gpu":
             progress.step(f"{variant.name} under ncu")
-            account = replace(account, hardware=_hardware(arguments, problem))
+            account = replace(account, hardware=_hardware(arguments, problem, tile_of(variant, problem)))
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
     tile = tile_of(variant, problem)
@@ -192,12 +192,12 @@ def _traffic(arguments: argparse.Namespace) -> int:
     return FAILED if account.claim_holds is False else PASSED
 
 
-def _hardware(arguments: argparse.Namespace, problem: Problem) -> HardwareTraffic | None:
+def _hardware(arguments: argparse.Namespace, problem: Problem, tile: TileSizes | None) -> HardwareTraffic | None:
     """What the GPU's counters say. Where they cannot be read, a warning, and what was counted has to do."""
     from harness.executors.gpu import GpuExecutor
     from harness.hardware_counters import Run, measure_hardware
 
-    run = Run(arguments.variant, problem, arguments.regime, arguments.seed)
+    run = Run(arguments.variant, problem, arguments.regime, arguments.seed, tile)
     try:
         return measure_hardware(run, GpuExecutor().device, arguments.plugin)
     except CountersUnavailable as error:
@@ -427,13 +427,15 @@ def _fuzz(arguments: argparse.Namespace) -> int:
         _publish(arguments, render_replay(chosen[0].name, case, answer, arguments.format))
         return PASSED if answer.finding is None and answer.refusal is None else FAILED
     seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
-    endless = arguments.examples is None and arguments.seconds is not None
+    examples = arguments.examples
+    if examples is None and arguments.seconds is None:
+        examples = DEFAULT_EXAMPLES
     results = []
     with progress_bar(len(chosen)) as progress:
         for variant in chosen:
             progress.step(variant.name)
             how = CampaignSettings(
-                examples=None if endless else arguments.examples or DEFAULT_EXAMPLES,
+                examples=examples,
                 seconds=arguments.seconds,
                 seed=seed,
                 checks=_properties(arguments.properties),
@@ -442,6 +444,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             results.append(run_campaign(variant.name, load(variant), machine, how, _speed(progress, variant.name)))
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
+    options += ["--sanitize"] if arguments.sanitize else []
     _publish(arguments, render_campaigns(results, _machine_line(machine), arguments.format, options))
     return PASSED if all(result.verdict == "pass" for result in results) else FAILED
 
@@ -628,17 +631,16 @@ def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Exec
 
 def _machine(arguments: argparse.Namespace) -> Machine:
     """What `_executor` would choose, for worker processes to make."""
+    from harness.executors.gpu import GpuExecutor
     from harness.fuzz.worker import Machine
 
     _require_positive(arguments, "step_limit")
-    if arguments.device != "emulator":
-        from harness.executors.gpu import GpuExecutor
-
-        if GpuExecutor.available():
-            return Machine("gpu")
-        if arguments.device == "gpu":
-            raise UsageError(NO_GPU)
-    machine = Machine(arch=DEFAULT_ARCH)
+    _require_gpu(arguments)
+    if arguments.device != "emulator" and GpuExecutor.available():
+        if arguments.sanitize:
+            raise UsageError("fuzz --sanitize runs on the emulator; say --device emulator")
+        return Machine("gpu")
+    machine = Machine(arch=DEFAULT_ARCH, sanitize=arguments.sanitize)
     return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
 
 

@@ -14,6 +14,7 @@ from harness.executors import Device
 from harness.measure.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, read_counters
 from harness.problem import Problem
 from harness.traffic_account import HardwareLaunch, HardwareTraffic, Level
+from harness.variant import TileSizes
 
 _ROOT = Path(__file__).resolve().parents[1]
 """Where `harness` can be imported from."""
@@ -27,6 +28,8 @@ class Run:
     problem: Problem
     regime: str = "normal"
     seed: int = 0
+    tile: TileSizes | None = None
+    """Where other than the variant's own choice."""
 
 
 def measure_hardware(run: Run, device: Device, plugins: Sequence[Path] = ()) -> HardwareTraffic:

@@ -18,6 +18,7 @@ from harness.executors.gpu import GpuExecutor
 from harness.inputs import draw_inputs
 from harness.planning import make_plan
 from harness.problem import Problem
+from harness.tile_choice import with_tile
 
 
 def main(request_path: str, reply_path: str) -> int:
@@ -41,7 +42,8 @@ def _run_all(request: dict[str, Any], kernels: list[list[str]]) -> None:
         wanted = (problem, run["regime"], run["seed"])
         if drawn[0] != wanted:  # many variants are asked the same
             drawn = (wanted, draw_inputs(*wanted))
-        plan = make_plan(registry.get(run["variant"]), problem)
+        variant = registry.get(run["variant"])
+        plan = make_plan(with_tile(variant, run["tile"]) if run.get("tile") else variant, problem)
         executor.run(problem, plan, drawn[1])
         kernels.append([launch.kernel_name for launch in plan.launches])
 

@@ -41,6 +41,7 @@ TRAFFIC = {
     "local_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "local_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
     "l1_load_hit_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
+    "l1_fill_sectors": "l1tex__m_xbar2l1tex_read_sectors.sum",
     "l2_read_sectors": "lts__t_sectors_srcunit_tex_op_read.sum",
     "l2_write_sectors": "lts__t_sectors_srcunit_tex_op_write.sum",
     "l2_read_hit_sectors": "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum",

@@ -67,7 +67,7 @@ def refuses(what: str) -> Variant:
     def supports(problem: Problem) -> str | None:
         if what == "all":
             return "it takes nothing"
-        return "tails are out of reach" if problem.kv_len % 32 else _plugin().supports(problem)
+        return "tails are out of reach" if problem.kv_len % 8 else _plugin().supports(problem)
 
     return Variant(name="refuses", plan=_plugin().plan, supports=supports)
 

@@ -71,7 +71,7 @@ def test_bytes_of_every_level():
     both = counter(0, f"{sectors}atom.sum") + counter(0, f"{sectors}red.sum")
     assert (l1.name, l1.read_bytes) == ("sectors", 32 * (counter(0, f"{sectors}ld.sum") + both))
     assert l1.write_bytes == 32 * (counter(0, f"{sectors}st.sum") + both)
-    assert (l2.name, l2.read_bytes) == ("L2", 32 * counter(0, "lts__t_sectors_srcunit_tex_op_read.sum"))
+    assert (l2.name, l2.read_bytes) == ("L2", 32 * counter(0, "l1tex__m_xbar2l1tex_read_sectors.sum"))
     assert (dram.name, dram.write_bytes) == ("DRAM", counter(0, "dram__bytes_write.sum"))
 
 
@@ -105,8 +105,7 @@ def test_the_hardwares_columns(capsys: pytest.CaptureFixture[str]):
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 120
     line = next(line.split() for line in shown.splitlines() if line.startswith("DRAM"))
-    assert line[:5] == ["DRAM", "-", "-", "-", "-"]
-    assert line[5] == f"{sum(dram) / 2**20:.4f}"
+    assert line[5] == f"{sum(dram) / 2**20:.4f}"  # behind what the emulator says
     assert "Nsight Compute's counters on a GPU (sm_90)" in " ".join(shown.split())
 
 
@@ -121,7 +120,8 @@ def test_without_permission_the_counted_levels_are_there(
     assert captured.err.count("\n") == 1
     found = json.loads(captured.out)
     assert found["hardware"] is None
-    assert [level["name"] for level in found["levels"]] == ["compulsory", "claimed", "requested", "sectors"]
+    assert [level["name"] for level in found["levels"]][:4] == ["compulsory", "claimed", "requested", "sectors"]
+    assert found["levels"][3]["read_bytes"] > 0
 
 
 @pytest.mark.skipif(GpuExecutor.available(), reason="there is a GPU")

@@ -70,7 +70,9 @@ def _relation(
         names = {**FACTORS, 1 / problem.tau: "the scale is missing", problem.tau: "the scale is applied twice"}
     if factor is None and len(ratios) == 1 and _named(float(ratios[0]), names):
         factor = float(ratios[0])  # one number alone is a factor only if it is one that is known
-    return None if factor is None else f"{factor:.6g} x the answer{_named(factor, names)}"
+    if factor is None:
+        return "each row x a factor of its own" if output == "O" and _one_number_per_row(got, expected, wrong) else None
+    return f"{factor:.6g} x the answer{_named(factor, names)}"
 
 
 FACTORS = {
@@ -92,6 +94,14 @@ def _one_number(values: Float64Array) -> float | None:
     return middle if len(values) > 1 and alike.mean() >= LEAST_ALIKE else None
 
 
+def _one_number_per_row(got: Float64Array, expected: Float64Array, wrong: Mask) -> bool:
+    """Whether nearly every row is off by one factor: then what it is scaled or divided by is wrong."""
+    rows = [(got[at][here], expected[at][here]) for at in np.ndindex(wrong.shape[:-1]) if (here := wrong[at]).sum() > 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alike = [_one_number(g / e) is not None for g, e in rows]
+    return len(alike) > 1 and float(np.mean(alike)) >= LEAST_ALIKE
+
+
 def _where(wrong: Mask, tile_rows: int | None) -> str:
     """Which batch entries, heads, rows and columns hold wrong elements."""
     if wrong.all():
@@ -107,7 +117,7 @@ def _where(wrong: Mask, tile_rows: int | None) -> str:
     if filled < 1:
         whole_rows = wrong.ndim == 4 and np.array_equal(wrong.any(axis=3), wrong.all(axis=3))
         share = "nearly all" if filled > 0.99 else f"{100 * filled:.0f} %" if filled > 0.01 else "few"
-        parts.append(f"{share} of the {'rows' if whole_rows else 'elements'} there")
+        parts.append(f"{share} of the {'rows' if whole_rows else 'elements'}{' there' if parts else ''}")
     return ", ".join(parts)
 
 

@@ -49,9 +49,11 @@ LEVEL_METRICS = {
         (f"{_L1}_st.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum"),
         SECTOR_BYTES,
     ),
-    # Spilled registers pass here too, which no level above shows.
+    # Spilled registers pass here too, which no level above shows. Reads are what comes back to L1: the counter of what
+    # arrives at L2 (lts__t_sectors_srcunit_tex_op_read) is taken behind a coalescer, which merges equal reads of
+    # neighbouring SMs that are on their way at the same time, and so depends on timing and on the very chip.
     "L2": LevelMetrics(
-        ("lts__t_sectors_srcunit_tex_op_read.sum",), ("lts__t_sectors_srcunit_tex_op_write.sum",), SECTOR_BYTES
+        ("l1tex__m_xbar2l1tex_read_sectors.sum",), ("lts__t_sectors_srcunit_tex_op_write.sum",), SECTOR_BYTES
     ),
     "DRAM": LevelMetrics(("dram__bytes_read.sum",), ("dram__bytes_write.sum",), 1),
 }

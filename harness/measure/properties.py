@@ -144,14 +144,19 @@ class Property:
     """One line: what has to stay, and under what."""
     violation: Callable[[Trial], str | None]
     """None, or what does not hold and where."""
+    same_bits: bool = False
+    """It asks for the very bits, which not every variant claims."""
 
 
 PROPERTIES: dict[str, Property] = {
     each.name: each
     for each in (
-        Property("determinism", "the same inputs once more: the same bits", determinism),
+        Property("determinism", "the same inputs once more: the same bits", determinism, same_bits=True),
         Property(
-            "batch-invariance", "a sequence alone, without the others of its batch: the same bits", batch_invariance
+            "batch-invariance",
+            "a sequence alone, without the others of its batch: the same bits",
+            batch_invariance,
+            same_bits=True,
         ),
         Property("key-order", "keys with their values in another order: O and lse stay", key_order),
         Property("score-shift", "one number added to all scores of a row: O stays, lse moves by it", score_shift),

@@ -135,12 +135,12 @@ def test_of_many_dirty_lines_of_a_set_the_oldest_is_written_back_early():
 
 
 def test_a_line_that_both_partitions_read_is_kept_twice():
-    # Four multiprocessors in four runs: the first two belong to different partitions, of 8 lines each.
+    # Of four multiprocessors the third belongs to another partition than the first two; each partition has 8 lines.
     sizes = CacheSizes(multiprocessors=4, l2_bytes=16 * LINE, l2_partitions=2)
 
     def dram_reads(lines: int) -> int:
         reading = [load(line, delay=1000) for line in range(lines)] * 2
-        (found,) = play(caches(sizes), [reading, reading])
+        (found,) = play(caches(sizes), [reading] * 3)
         return found.dram_read
 
     assert dram_reads(8) == 4 * 8

@@ -77,6 +77,13 @@ def test_what_stands_where_the_answer_should(value: object, relation: str):
     assert described((ALL,), value) == f"{relation}; every element"
 
 
+def test_a_factor_per_row_is_told_from_other_errors():
+    factors = np.random.default_rng(4).uniform(1.5, 3, (*PROBLEM.lse_shape, 1))
+    wrong = ~NOWHERE
+    text = describe_pattern(PROBLEM, "O", ANSWER * factors, ANSWER, wrong, NOWHERE)
+    assert text == "each row x a factor of its own; every element"
+
+
 def test_what_was_never_written_is_told():
     assert described((ALL, ALL, slice(63, 64)), other, unwritten=True) == "never written; row 63 alone"
 

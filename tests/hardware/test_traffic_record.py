@@ -19,10 +19,10 @@ from harness.problem import Problem
 from tests.hardware.record import plan_hash
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "traffic_h200.json").read_text())
-LARGEST_EMULATED_FLOPS = 3e8
+LARGEST_EMULATED_FLOPS = 1e8
 """Beyond, the variant's claim, which other tests hold against counts, stands in for the emulator."""
-BANK_CASES = (0, 5, 7, 10)
-"""Problems on which bank conflicts are counted too, which takes long: aligned, odd, 40 and 128 elements per row."""
+BANK_CASES = (0, 7)
+"""Problems on which bank conflicts are counted too, which takes long: all aligned, and nothing aligned."""
 
 
 def launches_of(index: int, variant: str) -> list[dict[str, int]]:
@@ -76,7 +76,13 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     assert ours.write_bytes == writes
 
 
-@pytest.mark.parametrize(("index", "name"), CASES)
+def first_of_each_kernel() -> list[tuple[int, str]]:
+    """Cases whose kernels no case before them has: head_dim and dtype are compiled in."""
+    kernels = {(problem(i).head_dim, problem(i).dtype, name): (i, name) for i, name in reversed(CASES)}
+    return sorted(kernels.values())
+
+
+@pytest.mark.parametrize(("index", "name"), first_of_each_kernel())
 def test_local_memory_is_touched_where_ptxas_spills(index: int, name: str) -> None:
     """PTX does not show what `ptxas` spills; `show` prints it, and the hardware agrees."""
     if find_ptxas() is None:

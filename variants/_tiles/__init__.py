@@ -38,7 +38,8 @@ class Tile:
 def default_tile(head_dim: int) -> Tile:
     """The tile of the algorithms that keep Q_i, one of K_j and V_j, and S or P on chip.
 
-    (Br + Bc) (d + 1) + Br (Bc + 1) floats fit `SHARED_BYTES`, and a thread's part of O is at most 32 registers.
+    (Br + Bc) (d + 4) + Br (Bc + 8) floats, rows padded as in tiles.cuh, fit `SHARED_BYTES`, and a thread's part of O is
+    at most 32 registers.
     """
     if head_dim <= 64:
         return Tile(64, 32)

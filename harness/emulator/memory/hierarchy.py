@@ -30,8 +30,12 @@ from harness.gpus import Gpu
 
 ALLOCATION_BYTES = 512
 """What a GPU's allocator aligns buffers to."""
-RUNS = 4
-"""Multiprocessors that are next to each other in the order of blocks share a partition, in so many runs."""
+PARTITION_RUNS = (16, 48, 50, 18)
+"""How many multiprocessors of one partition of L2, then of the other, and so on, the blocks of a launch are given to.
+
+As an H200 does it, one graphics processing cluster (GPC) after the other: `%smid` says where blocks are, and how many
+sectors pass between the partitions when one multiprocessor alone reads says where that one is.
+"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ class MemoryHierarchy:
         self._state[at.SLOT["L1_RANDOM"]] = int(residency.l1_random)
         places = self._sizes.multiprocessors * residency.blocks
         sm = np.arange(places, dtype=np.int64) % self._sizes.multiprocessors
-        run = sm * RUNS // self._sizes.multiprocessors
+        # Another number of multiprocessors is divided likewise.
+        run = np.searchsorted(np.cumsum(PARTITION_RUNS) / sum(PARTITION_RUNS), (sm + 0.5) / self._sizes.multiprocessors)
         self._hold("SM", sm)
         self._hold("PARTITION", run % self._sizes.l2_partitions)
         for name in ("NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "STORED_LINE", "STORED_MASK"):
