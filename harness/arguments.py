@@ -154,6 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
+    _add_sanitizer(fuzz, "On a GPU: not available")
     _add_report(fuzz)
 
     show = command("show", "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds")
@@ -310,13 +311,15 @@ def effort_of(arguments: argparse.Namespace) -> Effort:
     )
 
 
-def _add_sanitizer(parser: argparse.ArgumentParser) -> None:
+def _add_sanitizer(
+    parser: argparse.ArgumentParser, on_gpu: str = "On a GPU: by compute-sanitizer, where it is installed"
+) -> None:
     group = parser.add_argument_group("sanitizer")
     group.add_argument(
         "--sanitize",
         action="store_true",
         help="look for races, reads of memory that nobody wrote, outputs not written and answers that depend on the "
-        "schedule; a finding fails the variant. On a GPU: by compute-sanitizer, where it is installed",
+        f"schedule; a finding fails the variant. {on_gpu}",
     )
 
 

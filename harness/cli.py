@@ -444,6 +444,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             results.append(run_campaign(variant.name, load(variant), machine, how, _speed(progress, variant.name)))
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
+    options += ["--sanitize"] if arguments.sanitize else []
     _publish(arguments, render_campaigns(results, _machine_line(machine), arguments.format, options))
     return PASSED if all(result.verdict == "pass" for result in results) else FAILED
 
@@ -630,17 +631,16 @@ def _sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Exec
 
 def _machine(arguments: argparse.Namespace) -> Machine:
     """What `_executor` would choose, for worker processes to make."""
+    from harness.executors.gpu import GpuExecutor
     from harness.fuzz.worker import Machine
 
     _require_positive(arguments, "step_limit")
-    if arguments.device != "emulator":
-        from harness.executors.gpu import GpuExecutor
-
-        if GpuExecutor.available():
-            return Machine("gpu")
-        if arguments.device == "gpu":
-            raise UsageError(NO_GPU)
-    machine = Machine(arch=DEFAULT_ARCH)
+    _require_gpu(arguments)
+    if arguments.device != "emulator" and GpuExecutor.available():
+        if arguments.sanitize:
+            raise UsageError("fuzz --sanitize runs on the emulator; say --device emulator")
+        return Machine("gpu")
+    machine = Machine(arch=DEFAULT_ARCH, sanitize=arguments.sanitize)
     return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
 
 

@@ -266,8 +266,8 @@ class _Campaign:
             verbosity=Verbosity.quiet,
         )
 
-        # The database knows an example by this function's source, whatever the round. `seed` takes the database away, so
-        # the settings come after it.
+        # The database knows an example by this function's source, whatever the round. `seed` takes the database away,
+        # so the settings come after it.
         @how
         @seed(hash((self.how.seed, number)))
         @given(case=cases(builds, self.how.most_tiles, self.how.checks))

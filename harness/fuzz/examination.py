@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +23,12 @@ from harness.problem import Problem
 from harness.tile_choice import parse_tile, tile_of, with_tile
 from harness.variant import Variant
 
+if TYPE_CHECKING:
+    from harness.sanitize import EmulatorSanitizer
 
-def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
-    """Run `variant` on `case`. Whatever goes wrong in the variant is the answer's finding.
+
+def examine(case: Case, variant: Variant, executor: Executor, sanitizer: EmulatorSanitizer | None = None) -> Answer:
+    """Run `variant` on `case`, under the sanitizer too where there is one. What goes wrong is the answer's finding.
 
     Raises `UsageError` for a regime or a property that does not exist.
     """
@@ -38,9 +42,13 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
         return executor.run(problem, make_plan(variant, problem), inputs).outputs
 
     try:
+        if sanitizer is not None:
+            found = sanitizer.check(variant, case.problem, make_plan(variant, case.problem), inputs)
+            if found:
+                return Answer(Finding(found[0].kind, found[0].message))
         outputs = run(case.problem, inputs)
         answer = _hold(case.problem, inputs, outputs, variant)
-        if answer.finding is None and case.check is not None:
+        if answer.finding is None and case.check is not None and _applies(case.check, variant):
             trial = Trial(case.problem, inputs, outputs, run, variant.numerics)
             reason = PROPERTIES[case.check].violation(trial)
             if reason is not None:
@@ -60,6 +68,11 @@ def examine(case: Case, variant: Variant, executor: Executor) -> Answer:
         return Answer(Finding(ERROR, str(error)))
     except Exception as error:
         return Answer(Finding(ERROR, where_and_what(error)))
+
+
+def _applies(check: str, variant: Variant) -> bool:
+    """Who does not claim the same bits every time is not held to it."""
+    return variant.deterministic or not PROPERTIES[check].same_bits
 
 
 def _hold(problem: Problem, inputs: Arrays, outputs: Arrays, variant: Variant) -> Answer:

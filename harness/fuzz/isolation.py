@@ -12,6 +12,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -32,6 +33,7 @@ LOOK_SECONDS = 0.25
 """How often a worker's processor time is looked at."""
 CRASH_BEGINS = "Fatal Python error: "
 """How faulthandler begins, before it lists where each thread was."""
+THREADS_OF_NUMPY = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 LAST_WORDS = 400
 """Characters of what a dying process wrote."""
 
@@ -75,7 +77,8 @@ class Worker:
             name="fuzz worker",
             daemon=True,
         )
-        self._process.start()
+        with _one_thread_for_numpy():
+            self._process.start()
         self.started += 1
         theirs.close()
         self._compiled = set()
@@ -164,6 +167,25 @@ class Worker:
         text = self._log.read_text(errors="backslashreplace") if self._log.exists() else ""
         _, crash, place = text.rpartition(CRASH_BEGINS)
         return " ".join((crash + place[:LAST_WORDS] if crash else text[-LAST_WORDS:]).split())
+
+
+@contextlib.contextmanager
+def _one_thread_for_numpy() -> Iterator[None]:
+    """A process that is started meanwhile multiplies its matrices on one core.
+
+    The oracle's are small: threads that wait for each other on a busy machine make it a hundred times as slow. NumPy
+    reads these variables when it is loaded, so they have to be there before the process begins.
+    """
+    before = {name: os.environ.get(name) for name in THREADS_OF_NUMPY}
+    os.environ.update(dict.fromkeys(THREADS_OF_NUMPY, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def processor_seconds(pid: int) -> float:

@@ -95,7 +95,7 @@ def _one_number(values: Float64Array) -> float | None:
 
 
 def _one_number_per_row(got: Float64Array, expected: Float64Array, wrong: Mask) -> bool:
-    """Whether nearly every row with wrong elements is off by one factor: a mistake in what it is scaled or divided by."""
+    """Whether nearly every row is off by one factor: then what it is scaled or divided by is wrong."""
     rows = [(got[at][here], expected[at][here]) for at in np.ndindex(wrong.shape[:-1]) if (here := wrong[at]).sum() > 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         alike = [_one_number(g / e) is not None for g, e in rows]
@@ -117,7 +117,7 @@ def _where(wrong: Mask, tile_rows: int | None) -> str:
     if filled < 1:
         whole_rows = wrong.ndim == 4 and np.array_equal(wrong.any(axis=3), wrong.all(axis=3))
         share = "nearly all" if filled > 0.99 else f"{100 * filled:.0f} %" if filled > 0.01 else "few"
-        parts.append(f"{share} of the {'rows' if whole_rows else 'elements'} there")
+        parts.append(f"{share} of the {'rows' if whole_rows else 'elements'}{' there' if parts else ''}")
     return ", ".join(parts)
 
 

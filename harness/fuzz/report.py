@@ -129,7 +129,10 @@ def _takes(failure: Failure) -> list[str]:
     """What the smallest case has beyond the plainest: shrinking left nothing there that it could do without."""
     case, problem = failure.case, failure.case.problem
     rows, keys = failure.tiles
-    takes = [f"{count} tiles of {what}" for count, what in ((rows, "rows"), (keys, "keys")) if count > 1]
+    takes = []
+    for tiles, length, what in ((rows, problem.q_len, "rows"), (keys, problem.kv_len, "keys")):
+        if length > 1:
+            takes.append(f"{tiles} tiles of {what}" if tiles > 1 else f"{length} {what}")
     if problem.batch > 1:
         takes.append(f"batch {problem.batch}")
     if problem.heads > 1:

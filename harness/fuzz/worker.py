@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.case import Case
 from harness.errors import SandboxError
@@ -18,6 +19,9 @@ from harness.fuzz.builds import builds_for
 from harness.fuzz.examination import examine
 from harness.strategies import Build
 from harness.variant import Variant
+
+if TYPE_CHECKING:
+    from harness.sanitize import EmulatorSanitizer
 
 Load = Callable[[], Variant]
 """Makes the variant in a process of its own, so it has to be picklable: a function of a module, or a partial of one."""
@@ -35,6 +39,8 @@ class Machine:
     """Instructions that a warp of the emulator may run: far more than a problem of a few tiles takes."""
     threads: int = 1
     """The emulator's CPU threads. Problems are small: one is the fastest."""
+    sanitize: bool = False
+    """On the emulator: look for races, reads of memory that nobody wrote and the like in every case, too."""
 
     def executor(self) -> Executor:
         """A fresh one. Raises `SandboxError` where there is no GPU and one is asked for."""
@@ -45,6 +51,14 @@ class Machine:
         from harness.executors.emulator import EmulatorExecutor
 
         return EmulatorExecutor(self.arch, self.step_limit, self.threads)
+
+    def sanitizer(self) -> EmulatorSanitizer | None:
+        """What looks for findings, if it is asked for."""
+        if not self.sanitize:
+            return None
+        from harness.sanitize import EmulatorSanitizer
+
+        return EmulatorSanitizer(self.arch, self.step_limit, shuffled_runs=1)
 
 
 def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:
@@ -61,7 +75,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
     try:
-        variant, executor = load(), machine.executor()
+        variant, executor, sanitizer = load(), machine.executor(), machine.sanitizer()
         own_builds = builds_for(variant, builds)
     except Exception as error:
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
@@ -73,7 +87,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         except EOFError:
             return
         assert isinstance(case, Case)
-        answer = examine(case, variant, executor)
+        answer = examine(case, variant, executor, sanitizer)
         connection.send(answer)
         if answer.broken:
             return

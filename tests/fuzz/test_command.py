@@ -104,3 +104,10 @@ def test_a_replay_that_passes_or_is_refused(capfd: pytest.CaptureFixture[str]):
     refused = '{"heads": 1, "q_len": 3, "kv_len": 3, "head_dim": 4, "dtype": "float16"}'
     assert main(["fuzz", "one-thread-per-row", *RIGHT, "--replay", refused]) == 1
     assert "it is written for float32" in capfd.readouterr().out
+
+
+def test_the_sanitizer_finds_what_a_right_answer_hides(capfd: pytest.CaptureFixture[str]):
+    plugin = ["--plugin", str(PLUGINS / "hidden_mistakes.py"), "--device", "emulator"]
+    assert main(["fuzz", "short-output", *plugin, "--sanitize", "--examples", "5", "--seed", "1"]) == 1
+    out = capfd.readouterr().out
+    assert "short-output: output not written" in out and "--sanitize --replay" in out

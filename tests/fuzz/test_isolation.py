@@ -78,3 +78,14 @@ def test_builds_come_back_as_the_variant_takes_them():
     with worker(fuzzed_variants.right) as asked:
         asked.start()
         assert {build.dtype for build in asked.builds} == {"float32"}
+
+
+def blas_threads_of_a_worker() -> object:
+    raise SandboxError(f"NumPy has {os.environ.get('OPENBLAS_NUM_THREADS')} threads here")
+
+
+def test_workers_multiply_on_one_core_and_the_parent_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with worker(blas_threads_of_a_worker) as asked, pytest.raises(SandboxError, match="NumPy has 1 threads here"):
+        asked.start()
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
