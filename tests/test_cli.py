@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from harness.arguments import build_parser
-from harness.cli import COMMANDS, main
+from harness.cli import main
+from harness.commands import COMMANDS
 from harness.executors.gpu import GpuExecutor
 from harness.inputs import draw_inputs
 from harness.oracle import attention

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.inputs import NUMPY_DTYPES
-from harness.measure.error_budget import Budget, error_budget
+from harness.measure.error_budget import error_budget
 from harness.measure.rounding import UNIT_ROUNDOFF
 from harness.oracle import attention
 from harness.problem import Problem
@@ -79,12 +79,12 @@ def key_order(trial: Trial) -> str | None:
     order = np.random.Generator(np.random.Philox(trial.problem.kv_len)).permutation(trial.problem.kv_len)
     other = {name: a if name == "Q" else np.ascontiguousarray(a[:, :, order]) for name, a in trial.inputs.items()}
     permuted = trial.run(trial.problem, other)
-    allowed, also_allowed = (_budget(trial, inputs) for inputs in (trial.inputs, other))
-    return _apart("O", trial.outputs["O"], permuted["O"], allowed.O + also_allowed.O, "keys in another order") or (
-        _apart("lse", trial.outputs["lse"], permuted["lse"], allowed.lse + also_allowed.lse, "keys in another order")
-        if "lse" in permuted
-        else None
-    )
+    allowed, also_allowed = _allowed(trial, trial.inputs, trial.outputs), _allowed(trial, other, permuted)
+    for name, array in permuted.items():
+        both = allowed[name] + also_allowed[name]
+        if reason := _apart(name, trial.outputs[name], array, both, "keys in another order"):
+            return reason
+    return None
 
 
 def score_shift(trial: Trial) -> str | None:
@@ -96,13 +96,14 @@ def score_shift(trial: Trial) -> str | None:
     shifted = (K.astype(np.float64) + x).astype(K.dtype)
     before, after = {**trial.inputs, "K": K}, {**trial.inputs, "K": shifted}
     first, second = trial.run(problem, before), trial.run(problem, after)
-    allowed, also_allowed = _budget(trial, before), _budget(trial, after)
-    reason = _apart("O", first["O"], second["O"], allowed.O + also_allowed.O, "all scores of a row moved by one number")
+    allowed, also_allowed = _allowed(trial, before, first), _allowed(trial, after, second)
+    what = "all scores of a row moved by one number"
+    reason = _apart("O", first["O"], second["O"], allowed["O"] + also_allowed["O"], what)
     if reason is None and "lse" in first:
         moved = problem.tau * (trial.inputs["Q"].astype(np.float64) @ x)
         lse = first["lse"].astype(np.float64)
         expected = np.where(np.isneginf(lse), lse, lse + moved)  # a row that sees no key stays where it is
-        reason = _apart("lse", expected, second["lse"], allowed.lse + also_allowed.lse, "all scores of a row moved")
+        reason = _apart("lse", expected, second["lse"], allowed["lse"] + also_allowed["lse"], what)
     return reason
 
 
@@ -112,12 +113,9 @@ def value_sum(trial: Trial) -> str | None:
     W = np.ascontiguousarray(np.roll(V, 1, axis=-1))
     total = (V.astype(np.float64) + W.astype(np.float64)).astype(V.dtype)
     inputs = [{**trial.inputs, "V": values} for values in (V, W, total)]
-    of_v, of_w, of_sum = (trial.run(trial.problem, each)["O"].astype(np.float64) for each in inputs)
-    allowed = sum(
-        # Where only the correctly rounded answer will do, it is still rounded; each of the three on its own.
-        np.maximum(_budget(trial, each).O, UNIT_ROUNDOFF[trial.problem.dtype] * np.abs(output))
-        for each, output in zip(inputs, (of_v, of_w, of_sum))
-    )
+    outputs = [trial.run(trial.problem, each) for each in inputs]
+    allowed = sum(_allowed(trial, each, made)["O"] for each, made in zip(inputs, outputs))
+    of_v, of_w, of_sum = (made["O"].astype(np.float64) for made in outputs)
     return _apart("O", of_v + of_w, of_sum, np.asarray(allowed), "the sum of two V")
 
 
@@ -137,7 +135,8 @@ def convex_hull(trial: Trial) -> str | None:
     below, above = np.where(zero, 0.0, low[:, :, last]), np.where(zero, 0.0, high[:, :, last])
     nearest = np.clip(O, below, above)
     # Nothing lies between values one of which is NaN; an infinite one is an end like any other.
-    allowed = np.where(np.isnan(below) | np.isnan(above), np.inf, _budget(trial, trial.inputs).O)
+    no_hull = np.isnan(below) | np.isnan(above)
+    allowed = np.where(no_hull, np.inf, _allowed(trial, trial.inputs, trial.outputs)["O"])
     return _apart("O", nearest, O, allowed, "the nearest mean of values that the row sees")
 
 
@@ -182,8 +181,15 @@ def _on_grid(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(grid.astype(array.dtype))
 
 
-def _budget(trial: Trial, inputs: Arrays) -> Budget:
-    return error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
+def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
+    """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
+    budget = error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
+    units = {"O": UNIT_ROUNDOFF[trial.problem.dtype], "lse": UNIT_ROUNDOFF["float32"]}
+    # A budget of 0 is not one of no error: it means the answer, rounded.
+    return {
+        name: np.fmax(getattr(budget, name), units[name] * np.abs(output.astype(np.float64)))
+        for name, output in outputs.items()
+    }
 
 
 def _other_bits(name: str, first: np.ndarray, second: np.ndarray, what: str) -> str | None:
@@ -198,8 +204,9 @@ def _apart(name: str, first: np.ndarray, second: np.ndarray, allowed: Float64Arr
     one, other = first.astype(np.float64), second.astype(np.float64)
     with np.errstate(invalid="ignore"):
         # Where the answer is not finite, or may be anything, there is nothing to compare.
-        wrong = ~(np.abs(one - other) <= allowed) & (one != other) & np.isfinite(allowed)
-    return _described(name, wrong, one, other, f"further from {what} than both budgets allow")
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        wrong = ~(np.abs(one - other) <= allowed) & ~same & np.isfinite(allowed)
+    return _described(name, wrong, one, other, f"further from {what} than their budgets allow")
 
 
 def _described(name: str, wrong: npt.NDArray[np.bool_], first: np.ndarray, second: np.ndarray, what: str) -> str | None:

@@ -66,12 +66,20 @@ def test_l1_replaces_the_line_that_was_used_longest_ago():
 
 
 def test_an_l1_that_draws_lots_keeps_some_of_a_loop_that_is_too_large_for_it():
-    loop = [load(line) for line in range(5)] * 200
-    assert counted(loop, FOUR_LINES)[0] == 4 * 5 * 200
-    # Of C lines and a loop of F, a line outlives the others of a round with exp(-miss F / C), which is 1 - miss.
-    kept = counted(loop, Residency(1, 4 * LINE, l1_random=True))[0] / (4 * 5 * 200)
-    assert 0.3 < kept < 0.45
-    assert counted(loop[:4] * 200, Residency(1, 4 * LINE, l1_random=True))[0] == 4 * 4
+    def missed(lines: int, residency: Residency) -> float:
+        return counted([load(line) for line in range(lines)] * 200, residency)[0] / (4 * lines * 200)
+
+    by_lot = Residency(1, 8 * LINE, l1_random=True)
+    assert missed(8, by_lot) == 1 / 200
+    assert missed(9, Residency(1, 8 * LINE)) == pytest.approx(5 / 9, abs=0.01)  # all five lines of one set of four
+    assert 0.2 < missed(9, by_lot) < 0.5
+    assert 0.8 < missed(14, by_lot) < 1
+
+
+def test_what_an_l1_draws_is_one_of_the_older_half():
+    # Of eight lines the last four are safe, whichever goes when the ninth comes.
+    loads = [*range(8), 8, 4, 5, 6, 7]
+    assert counted(map(load, loads), Residency(1, 8 * LINE, l1_random=True))[0] == 4 * 9
 
 
 def test_l1_has_sectors_of_a_line_and_not_the_line():

@@ -64,8 +64,20 @@ add.s32 %r3, %r3, %r3;
     module = parse(f'{HEAD}.entry k()\n{{ .reg .b32 %r<5>;\n{text} ret; }}\n.file 1 "mine.cu"\n.file 2 "tiles.cuh"\n')
     _, second, third, _ = module.functions["k"].instructions()
     assert second.source == SourceLine("mine.cu", 123)
-    # Here the compiler does not say who called line 92.
-    assert third.source == SourceLine("tiles.cuh", 20)
+    # Here the compiler does not say who called line 92: whoever it was before.
+    assert third.source == SourceLine("mine.cu", 123)
+
+
+def test_a_caller_is_forgotten_with_its_function() -> None:
+    called = ".loc 2 92 9, function_name $L__info0, inlined_at 1 123 13"
+    module = parse(
+        f"{HEAD}.entry k()\n{{ .reg .b32 %r<5>;\n.loc 1 5 3\n{called}\nadd.s32 %r1, %r1, %r1; ret; }}\n"
+        f".entry j()\n{{ .reg .b32 %r<5>;\n.loc 1 9 3\n.loc 2 92 9\nadd.s32 %r1, %r1, %r1; ret; }}\n"
+        '.file 1 "mine.cu"\n.file 2 "tiles.cuh"\n'
+    )
+    (first, _), (second, _) = module.functions["k"].instructions(), module.functions["j"].instructions()
+    assert first.source == SourceLine("mine.cu", 123)
+    assert second.source == SourceLine("tiles.cuh", 92)
 
 
 def test_variables_with_initial_values() -> None:

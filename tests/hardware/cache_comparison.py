@@ -23,6 +23,11 @@ over a buffer finds anything of it again.
 """
 
 
+def half(problem: int, variant: str) -> int:
+    """0 or 1, by a fixed rule: every other problem, and there the other half of the variants."""
+    return (problem + len(variant)) % 2
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One launch. Sectors of 32 bytes."""
@@ -54,8 +59,8 @@ class Comparison:
 
     @property
     def half(self) -> int:
-        """0 or 1: by a fixed rule, which takes every other problem and, there, the other half of the variants."""
-        return (self.problem + len(self.variant)) % 2
+        """See `half`."""
+        return half(self.problem, self.variant)
 
     @property
     def l1_keeps(self) -> bool:

@@ -98,9 +98,9 @@ def test_l1_has_what_was_stored(probe: Probe, row: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(("probe", "row"), cases("sweep"))
 def test_what_l2_keeps_of_a_range(probe: Probe, row: dict[str, int]) -> None:
-    """Around the capacity of a cache with copies, which is two thirds of 60 MiB here, within a fifth."""
+    """Around the capacity of a cache with copies, which is two thirds of 60 MiB here, within a quarter."""
     found = modelled(probe)
-    assert found["dram_read_bytes"] == pytest.approx(row["dram_read_bytes"], rel=0.2)
+    assert found["dram_read_bytes"] == pytest.approx(row["dram_read_bytes"], rel=0.25)
     if row["dram_read_bytes"] < 1.01 * 4 * probe.elements:
         assert found["dram_read_bytes"] == pytest.approx(row["dram_read_bytes"], rel=0.01)
 

@@ -11,6 +11,7 @@ import pytest
 
 from harness.compilers.ptxas import find_ptxas
 from harness.discovery import discover
+from harness.emulator.instruments import PLAIN, Instruments
 from harness.executors import Execution
 from harness.executors.emulator import EmulatorExecutor
 from harness.inputs import draw_inputs
@@ -39,9 +40,9 @@ def flops(problem: Problem) -> float:
 
 
 @functools.cache
-def emulated(index: int, name: str, count_shared: bool = False) -> Execution:
+def emulated(index: int, name: str, instruments: Instruments = PLAIN) -> Execution:
     variant = discover().registry.get(name)
-    executor = EmulatorExecutor(count_shared=count_shared)
+    executor = EmulatorExecutor(instruments=instruments)
     return executor.run(problem(index), variant.plan(problem(index)), draw_inputs(problem(index)))
 
 
@@ -100,7 +101,8 @@ def test_bank_conflicts_are_those_of_the_hardware(index: int, name: str) -> None
     The hardware counts up to four in a thousand wavefronts of loads more, and some twenty in kernels that are short:
     what else its data pipe was busy with.
     """
-    for launch, measured in zip(emulated(index, name, count_shared=True).launches, launches_of(index, name)):
+    execution = emulated(index, name, Instruments(bank_conflicts=True))
+    for launch, measured in zip(execution.launches, launches_of(index, name)):
         rows = {kind: [row for row in launch.shared or () if row.kind == kind] for kind in ("load", "store")}
         assert sum(row.requests for row in rows["store"]) == measured["shared_store_instructions"]
         assert sum(row.wavefronts for row in rows["store"]) == measured["shared_store_wavefronts"]

@@ -10,6 +10,8 @@ SECTORS_PER_LINE = 4
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
 L1_WAYS = 4
+L1_WAYS_DRAWN = 8
+"""Of an L1 that draws lots, see `residency.py`."""
 L1_SKEW = 13
 """By how many sets a run of lines is shifted against the run before it."""
 L2_WAYS = 16
@@ -37,7 +39,7 @@ LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = range(4)
 # The state: one array of 64-bit slots; names in capitals are what `caches.py` calls them.
 # fmt: off
 SLOTS = (
-    "L1_TAGS", "L1_VALID", "L1_USED", "L1_SETS", "L1_RANDOM",
+    "L1_TAGS", "L1_VALID", "L1_USED", "L1_SETS", "L1_SET_WAYS", "L1_RANDOM",
     "L2_TAGS", "L2_VALID", "L2_DIRTY", "L2_USED", "L2_SETS", "L2_SET_WAYS", "L2_PARTITIONS",
     "NOW", "TICK", "COUNTERS", "BUFFER_COUNT", "FIRST_LINES",
     "RESIDENTS", "NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "SM", "PARTITION", "STORED_LINE", "STORED_MASK",

@@ -12,15 +12,15 @@ from harness.emulator.memory import cache_layout as at
 from harness.emulator.memory.raw import load8, load32, load64, store8, store32, store64
 
 (
-    L1_TAGS, L1_VALID, L1_USED, L1_SETS, L1_RANDOM,
+    L1_TAGS, L1_VALID, L1_USED, L1_SETS, L1_SET_WAYS, L1_RANDOM,
     L2_TAGS, L2_VALID, L2_DIRTY, L2_USED, L2_SETS, L2_SET_WAYS, L2_PARTITIONS,
     NOW, TICK, COUNTERS, BUFFER_COUNT, FIRST_LINES,
     RESIDENTS, NEXT_ACCESS, END_ACCESS, ACCESS_TIME, SM, PARTITION, STORED_LINE, STORED_MASK,
 ) = (8 * slot for slot in range(len(at.SLOTS)))  # fmt: skip
 
+MAX = (1 << 63) - 1
 SPREAD = 0x9E3779B1
 """An odd number without a pattern. What is multiplied by it is as good as drawn by lot, and the same every time."""
-L1_WAYS = at.L1_WAYS
 L1_SKEW = at.L1_SKEW
 L2_SKEW = at.L2_SKEW
 L2_DIRTY_WAYS = at.L2_DIRTY_WAYS
@@ -75,13 +75,13 @@ def find(tags: int, first: int, ways: int, line: int) -> int:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def oldest(used: int, first: int, ways: int) -> int:
-    """The way that was used longest ago; an empty one has never been."""
+def oldest(used: int, first: int, ways: int, since: int) -> int:
+    """The way that was used longest ago, of those used after `since`; an empty one was never used, which is 0."""
     found = first
-    least = load64(used + 8 * first)
-    for way in range(first + 1, first + ways):
+    least = MAX
+    for way in range(first, first + ways):
         when = load64(used + 8 * way)
-        if when < least:
+        if since < when < least:
             least = when
             found = way
     return found
@@ -110,7 +110,7 @@ def l2_entry(state: int, partition: int, line: int) -> int:
     used = load64(state + L2_USED)
     entry: int = find(tags, first, ways, line)
     if entry < 0:
-        entry = oldest(used, first, ways)
+        entry = oldest(used, first, ways, -1)
         dirty = load8(load64(state + L2_DIRTY) + entry)
         if dirty:
             count(state, load32(tags + 4 * entry) - 1, DRAM_WRITE, sectors(dirty))
@@ -188,16 +188,18 @@ def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
     if sets == 0:
         return mask
     # Each run of as many lines as there are sets begins at another set, so that rows of a pitch do not all meet in few.
-    first = (sm * sets + (line + line // sets * L1_SKEW) % sets) * L1_WAYS
+    ways = load64(state + L1_SET_WAYS)
+    first = (sm * sets + (line + line // sets * L1_SKEW) % sets) * ways
     tags = load64(state + L1_TAGS)
     used = load64(state + L1_USED)
     valid = load64(state + L1_VALID)
-    entry = find(tags, first, L1_WAYS, line)
+    entry = find(tags, first, ways, line)
     now = tick(state)
     if entry < 0:
-        entry = oldest(used, first, L1_WAYS)
+        entry = oldest(used, first, ways, -1)
         if load64(state + L1_RANDOM) and load32(tags + 4 * entry):
-            entry = first + ((now * SPREAD) >> 20) % L1_WAYS
+            for _ in range(((now * SPREAD) >> 20) % (ways // 2)):
+                entry = oldest(used, first, ways, load64(used + 8 * entry))
         store32(tags + 4 * entry, line + 1)
         store8(valid + entry, 0)
     store64(used + 8 * entry, now)

@@ -102,11 +102,13 @@ class MemoryHierarchy:
 
     def launch(self, blocks: int, residency: Residency) -> LaunchCaches:
         """A kernel begins: L1 is empty, L2 is as the kernel before left it."""
-        sets = residency.l1_bytes // at.LINE_BYTES // at.L1_WAYS
-        count = self._sizes.multiprocessors * sets * at.L1_WAYS
+        ways = at.L1_WAYS_DRAWN if residency.l1_random else at.L1_WAYS
+        sets = residency.l1_bytes // at.LINE_BYTES // ways
+        count = self._sizes.multiprocessors * sets * ways
         for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("USED", np.int64)):
             self._hold(f"L1_{name}", np.zeros(max(1, count), dtype=dtype))
         self._state[at.SLOT["L1_SETS"]] = sets
+        self._state[at.SLOT["L1_SET_WAYS"]] = ways
         self._state[at.SLOT["L1_RANDOM"]] = int(residency.l1_random)
         places = self._sizes.multiprocessors * residency.blocks
         sm = np.arange(places, dtype=np.int64) % self._sizes.multiprocessors

@@ -12,12 +12,13 @@ REGISTERS_PER_ALLOCATION = 256
 SCHEDULERS = 4
 """Each has a quarter of the registers, and its warps have to find room there."""
 SHARED_ALLOCATION_BYTES = 128
-SMALLEST_L1_USABLE = 20 / 28
+SMALLEST_L1_USABLE = 22 / 28
 """Of what the largest shared memory leaves.
 
 On an H200, where that is 28 KiB, of a range that one block reads again and again 20 KiB stay; of 24, 28 and 32 KiB 27,
-49 and 75 % are missed on each round. 20 KiB that replace lines at random miss 31, 51 and 64 %. Larger L1s miss as if
-they replaced the line used longest ago: of 64 KiB in 60 33 % (31 in the model), of 256 KiB in 224 63 % (62).
+49 and 75 % are missed on each round. 22 KiB that replace any of the older half of a set of 8 lines miss 30, 62 and
+78 %. Larger L1s miss as if they replaced the line used longest ago of 4: of 64 KiB in 60 33 % (31 in the model), of 256
+KiB in 224 63 % (62).
 """
 
 
@@ -30,7 +31,7 @@ class Residency:
     l1_bytes: int
     """Of L1 that keep data."""
     l1_random: bool = False
-    """Whether L1 replaces any line of a set, and not the one that was used longest ago."""
+    """Whether L1 replaces any of the older half of a set's lines, and not the one that was used longest ago."""
 
 
 def residency(sm: Multiprocessor, threads: int, registers: int, shared_bytes: int) -> Residency:

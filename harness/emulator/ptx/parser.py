@@ -112,6 +112,7 @@ class _Parser(Declarations):
         self._module.functions[function.name] = function
         self._source = None
         self._main_file = None
+        self._callers = {}
         self._block(function)
 
     def _block(self, function: Function) -> None:
@@ -221,10 +222,10 @@ class _Parser(Declarations):
 
         Lines of another file that were inlined, such as a header's, count for the line of the kernel's own file that
         called them. Calls within calls are a `.loc` each, outermost first: the one before says where the caller stands.
+        Where a loop was unrolled, compilers name the caller once and then leave it out: it is still the last one named.
         """
         self.next()
         here = file, line, _ = self.integer(), self.integer(), self.integer()
-        self._callers.pop(here, None)
         while self.accept(","):
             word = self.next().text
             if word == "function_name":
@@ -233,13 +234,14 @@ class _Parser(Declarations):
                     self.integer()
             elif word == "inlined_at":
                 call = at_file, at_line, _ = self.integer(), self.integer(), self.integer()
-                at_file, at_line = self._callers[here] = self._callers.get(call, (at_file, at_line))
-                if file != self._main_file and at_file == self._main_file:
-                    file, line = at_file, at_line
+                self._callers[here] = self._callers.get(call, (at_file, at_line))
             else:
                 raise CompileError(f"PTX line {self.peek().line}: unknown '.loc' attribute '{word}'")
         if self._main_file is None:
             self._main_file = file
+        caller_file, caller_line = self._callers.get(here, (None, 0))
+        if file != self._main_file and caller_file is not None and caller_file == self._main_file:
+            file, line = caller_file, caller_line
         if line:
             self._source = SourceLine(self._files.get(file, f"file {file}"), line)
 
