@@ -21,6 +21,8 @@ EQUIVALENT: dict[str, str] = {
     "m of any finite size": "softmax is shift invariant: as long as no exponential overflows, any m gives the same; "
     "the mutants of the running maximum die where one does",
     "32-bit offset overflow": "needs 2^31 elements, which no campaign on the emulator holds",
-    "causal window off by one, split-KV merges": "no variant here has windows or splits",
+    "window off by one, empty split, lse slot of a split": "no variant here has windows or splits",
+    "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
+    "lse; the mutant of the oracle gives such a score no weight either",
 }
 """Bugs that were thought through and are not counted, each with the reason."""
