@@ -195,7 +195,7 @@ def _markdown(scores: Sequence[AnyScore]) -> str:
         "measured": len(of_variants),
         "all": len(MUTANTS),
     }
-    parts = [INTRODUCTION.format(**facts).rstrip(), summary(scores).replace("\n", "\n\n")]
+    parts = [INTRODUCTION.format(**facts).rstrip(), "\n".join(f"- {line}" for line in summary(scores).splitlines())]
     for family, mutants in FAMILIES.items():
         names = {mutant.name for mutant in mutants}
         members = [each for each in of_variants if each.mutant in names]

@@ -16,10 +16,10 @@ def in_kernel(
     bug: str,
     cuda: Replacement,
     numba: Replacement,
-    *more: tuple[Replacement, Replacement],
+    *more: tuple[Replacement | None, Replacement | None],
     sanitize: bool = False,
 ) -> Iterator[Mutant]:
-    """Planted in the algorithm's own kernel; `more` are further replacements, CUDA's and Numba's."""
+    """Planted in the algorithm's own kernel; `more` are further replacements, CUDA's and Numba's, or None."""
     folder = algorithm.replace("-", "_")
     pairs = ((cuda, numba), *more)
     yield from _twins(algorithm, bug, f"{folder}/kernel.cu", f"{folder}/numba_kernel.py", pairs, sanitize)
@@ -30,7 +30,7 @@ def in_tiles(
     bug: str,
     cuda: Replacement,
     numba: Replacement,
-    *more: tuple[Replacement, Replacement],
+    *more: tuple[Replacement | None, Replacement | None],
     sanitize: bool = False,
 ) -> Iterator[Mutant]:
     """Planted in what all algorithms do with tiles, and seen through one of them."""
@@ -49,12 +49,12 @@ def _twins(
     bug: str,
     cuda_file: str,
     numba_file: str,
-    pairs: tuple[tuple[Replacement, Replacement], ...],
+    pairs: tuple[tuple[Replacement | None, Replacement | None], ...],
     sanitize: bool,
 ) -> Iterator[Mutant]:
     for backend, file, replacements in (
         (CUDA, cuda_file, [cuda for cuda, _ in pairs]),
         (NUMBA, numba_file, [numba for _, numba in pairs]),
     ):
-        patches = tuple(Patch(file, old, new) for old, new in replacements)
+        patches = tuple(Patch(file, *replacement) for replacement in replacements if replacement is not None)
         yield Mutant(bug, f"{algorithm}-{backend}", patches, sanitize)

@@ -21,8 +21,8 @@ MUTANTS = (
         ("            keys_seen_in_tile(seen, first_row",
          "            for i in range(TM):\n                for j in range(TN):\n"
          "                    S[i, j] = widen(narrow(S[i, j]))\n            keys_seen_in_tile(seen, first_row"),
-        (("// Line 9: m", "// Line 9: m"), ("    copies,\n", "    conversions,\n    copies,\n")),
-        (("// Line 12: O_i", "// Line 12: O_i"),
+        (None, ("    copies,\n", "    conversions,\n    copies,\n")),
+        (None,
          ("    tiles = numba_tiles(head_dim, tile)\n",
           "    tiles = numba_tiles(head_dim, tile)\n    _, widen, narrow = conversions(dtype)\n")),
     ),
