@@ -255,7 +255,8 @@ def _footnotes(report: TrafficReport) -> list[str]:
     if report.lines:
         notes.append(
             "Wavefronts: rounds that the 32 banks of 4 bytes take; fewest possible is without conflicts (1, or 2 where "
-            "lanes ask for 8 bytes and 4 where they ask for 16). Atomics are left out."
+            "lanes ask for 8 bytes and 4 where they ask for 16; half of that for loads in which neighbours agree). "
+            "Atomics are left out."
             if account.shared
             else "Shared memory: no loads or stores."
         )

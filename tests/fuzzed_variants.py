@@ -13,6 +13,10 @@ from types import ModuleType
 import cupy
 import numpy as np
 
+from harness.errors import KernelFault
+from harness.executors import Device, Execution, Executor
+from harness.executors.emulator import EmulatorExecutor
+from harness.fuzz.worker import Machine
 from harness.problem import Problem
 from harness.variant import Buffer, Launch, Plan, Variant
 
@@ -78,3 +82,22 @@ def unloadable() -> Variant:
 
 def dies_while_loading() -> Variant:
     os._exit(3)
+
+
+class LosesItsContext(Machine):
+    """A machine whose executor plays a GPU: more than 40 keys are an illegal address, after which nothing works."""
+
+    def executor(self) -> Executor:
+        return _LostExecutor(EmulatorExecutor(threads=1))
+
+
+class _LostExecutor:
+    def __init__(self, right: Executor) -> None:
+        self.device = Device("gpu", "stand-in", "sm_90")
+        self._right, self._lost = right, False
+
+    def run(self, problem: Problem, plan: Plan, inputs: dict[str, np.ndarray]) -> Execution:
+        self._lost = self._lost or problem.kv_len > 40
+        if self._lost:
+            raise KernelFault("out of bounds", "an illegal memory access was encountered")
+        return self._right.run(problem, plan, inputs)

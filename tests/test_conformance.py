@@ -267,7 +267,7 @@ def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_w
 
 
 SANITIZER = EmulatorSanitizer(shuffled_runs=1)
-SANITIZED_KERNELS = (("float32", 20), ("float16", 48))
+SANITIZED_KERNELS = (("float16", 20),)  # one pair: it has every kernel of every variant, rounding included
 
 
 @parametrize_variants()

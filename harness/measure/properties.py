@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.inputs import NUMPY_DTYPES
-from harness.measure.error_budget import error_budget
-from harness.measure.rounding import UNIT_ROUNDOFF
-from harness.oracle import attention
 from harness.problem import Problem
 from harness.variant import Numerics
+
+# The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
 
 Arrays = Mapping[str, np.ndarray]
 Float64Array = npt.NDArray[np.float64]
@@ -183,6 +182,10 @@ def _on_grid(array: np.ndarray) -> np.ndarray:
 
 def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
     """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
+    from harness.measure.error_budget import error_budget
+    from harness.measure.rounding import UNIT_ROUNDOFF
+    from harness.oracle import attention
+
     budget = error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
     units = {"O": UNIT_ROUNDOFF[trial.problem.dtype], "lse": UNIT_ROUNDOFF["float32"]}
     # A budget of 0 is not one of no error: it means the answer, rounded.

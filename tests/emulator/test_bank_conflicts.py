@@ -66,6 +66,17 @@ LOADS = {
     "float4, stride 2": ("((float4*)o)[i] = ((float4*)t)[2 * ((i + (int)q[0]) & 31)];", (1, 512, 8, 4)),
     "float4, padded rows of 17 x 4": ("((float4*)o)[i] = ((float4*)t)[17 * ((i + (int)q[0]) & 31)];", (1, 512, 4, 4)),
     "float4, unpadded rows": ("((float4*)o)[i] = ((float4*)t)[16 * ((i + (int)q[0]) & 31)];", (1, 512, 32, 4)),
+    # Neighbours agree, n with n ^ 1 or n with n ^ 2: groups are twice as large.
+    "double, broadcast": ("((double*)o)[i] = ((volatile double*)t)[5];", (1, 256, 1, 1)),
+    "double, one per pair": ("((double*)o)[i] = ((volatile double*)t)[i / 2];", (1, 256, 1, 1)),
+    "float4, broadcast": ("((float4*)o)[i] = ((float4*)t)[(int)q[0]];", (1, 512, 2, 2)),
+    "float4, one per pair": ("((float4*)o)[i] = ((float4*)t)[(i + (int)q[0]) / 2];", (1, 512, 2, 2)),
+    "float4, two per four": ("((float4*)o)[i] = ((float4*)t)[(i & 1) + (int)q[0]];", (1, 512, 2, 2)),
+    "float4, eight rows of 16 x 4": ("((float4*)o)[i] = ((float4*)t)[16 * (i / 4 + (int)q[0])];", (1, 512, 8, 2)),
+    "float4, eight lanes apart": ("((float4*)o)[i] = ((float4*)t)[(i & 7) + (int)q[0]];", (1, 512, 4, 4)),
+    "float4, three lanes of one pair and one": (
+        "if (i < 3) ((float4*)o)[i] = ((float4*)t)[i / 2 + (int)q[0]];", (1, 48, 1, 1)
+    ),
 }  # fmt: skip
 STORES = {
     "stride 1": ("((volatile float*)t)[i] = q[i];", (1, 128, 1, 1)),
@@ -73,6 +84,8 @@ STORES = {
     "stride 32": ("((volatile float*)t)[32 * i] = q[i];", (1, 128, 32, 1)),
     "padded column": ("((volatile float*)t)[33 * i] = q[i];", (1, 128, 1, 1)),
     "double, stride 2": ("((volatile double*)t)[2 * i] = ((const double*)q)[i];", (1, 256, 4, 2)),
+    # A store has no registers to fill: neighbours that agree change nothing.
+    "double, broadcast": ("((volatile double*)t)[5] = ((const double*)q)[i];", (1, 256, 2, 2)),
 }
 
 

@@ -89,3 +89,12 @@ def test_workers_multiply_on_one_core_and_the_parent_is_left_alone(monkeypatch: 
     with worker(blas_threads_of_a_worker) as asked, pytest.raises(SandboxError, match="NumPy has 1 threads here"):
         asked.start()
     assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_a_lost_context_does_not_poison_what_follows():
+    with Worker(fuzzed_variants.right, fuzzed_variants.LosesItsContext(), 60.0, BUILDS) as asked:
+        finding = asked.ask(LONG).finding
+        assert finding is not None and finding.kind == "out of bounds"
+        # In the same process this would be a fault, too.
+        assert asked.ask(SHORT).finding is None
+        assert asked.started == 2

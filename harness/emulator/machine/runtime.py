@@ -31,7 +31,7 @@ EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
     "scatter": (scatter, 4),
     "shared_load": (shared_load, 6),
     "shared_store": (shared_store, 6),
-    "count_shared": (count_shared, 6),
+    "count_shared": (count_shared, 7),
     "permute": (permute, 1),
     "watch_shared": (watch_shared, 7),
     "watch_memory": (watch_memory, 8),

@@ -3,7 +3,10 @@
 Shared memory has 32 banks of 4 bytes; successive words lie in successive banks. In one wavefront each bank serves one
 word, to any number of lanes (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later). Accesses
 of 8 bytes per lane are served by half warps and those of 16 bytes by quarter warps, so a group of lanes never wants
-more than 32 words. A group takes as many wavefronts as its busiest bank has distinct words.
+more than 32 words. Loads for which all lanes 2 n and 2 n + 1 agree, or all lanes n and n + 2 of each four, fill half as
+many registers, and their groups are twice as large (said by NVIDIA's Greg Smith in its developer forum, topic 77228, of
+compute capability 7.x; an H200's counters say the same). A group takes as many wavefronts as its busiest bank has
+distinct words.
 """
 
 from __future__ import annotations
@@ -42,12 +45,34 @@ def busiest_bank(warp: int) -> int:
     return most
 
 
-def count_shared(ctx: int, warp: int, site: int, mask: int, size: int, generic: int) -> int:
-    """Count one request of `size` bytes per lane. Always 0.
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def shared_offset(warp: int, lane: int, generic: int) -> int:
+    """Where in shared memory the lane's access is, in bytes; -1 where it is elsewhere."""
+    if generic == 0:
+        return int(load32(warp + at.ADDRESSES + 4 * lane)) & 0xFFFFFFFF
+    address = int(load64(warp + at.ADDRESSES + 8 * lane))
+    return address & 0xFFFFFFFF if address >> at.WINDOW_BITS == SHARED_WINDOW else -1
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def pairs_agree(warp: int, mask: int, generic: int, distance: int) -> bool:
+    """Whether each active lane has the address of the one whose number differs in the bit `distance`, if active."""
+    for lane in range(32):
+        other = lane ^ distance
+        both = (mask >> lane) & (mask >> other) & 1
+        if both and shared_offset(warp, lane, generic) != shared_offset(warp, other, generic):
+            return False
+    return True
+
+
+def count_shared(ctx: int, warp: int, site: int, mask: int, size: int, generic: int, load: int) -> int:
+    """Count one request of `size` bytes per lane, a load or a store. Always 0.
 
     ADDRESSES holds 32-bit offsets or, where `generic` is 1, 64-bit addresses of which some may be elsewhere.
     """
     lanes_per_group = 32 if size <= 4 else 128 // size
+    if load and size > 4 and (pairs_agree(warp, mask, generic, 1) or pairs_agree(warp, mask, generic, 2)):
+        lanes_per_group *= 2
     words = 1 if size <= 4 else size >> 2
     lanes = 0
     wavefronts = 0
@@ -59,15 +84,12 @@ def count_shared(ctx: int, warp: int, site: int, mask: int, size: int, generic: 
         for lane in range(first, first + lanes_per_group):
             if not (mask >> lane) & 1:
                 continue
-            if generic:
-                address = load64(warp + at.ADDRESSES + 8 * lane)
-                if address >> at.WINDOW_BITS != SHARED_WINDOW:
-                    continue
-            else:
-                address = load32(warp + at.ADDRESSES + 4 * lane)
+            offset = shared_offset(warp, lane, generic)
+            if offset < 0:
+                continue
             lanes += 1
             for item in range(words):
-                count = add_word(warp, count, ((address & 0xFFFFFFFF) >> 2) + item)
+                count = add_word(warp, count, (offset >> 2) + item)
         if count > 0:
             wavefronts += busiest_bank(warp)
             ideal += 1
