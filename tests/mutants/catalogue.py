@@ -20,6 +20,8 @@ EQUIVALENT: dict[str, str] = {
     "loop one tile long": "the extra tile holds no key: nothing is loaded, all scores are masked, m, l and O stay",
     "m of any finite size": "softmax is shift invariant: as long as no exponential overflows, any m gives the same; "
     "the mutants of the running maximum die where one does",
+    "(-inf) - (-inf) in two-pass": "only a row that sees no key meets it: its l and P become NaN, but P meets no "
+    "V behind the mask and no lse is written, so its O stays 0",
     "32-bit offset overflow": "needs 2^31 elements, which no campaign on the emulator holds",
     "window off by one, empty split, lse slot of a split": "no variant here has windows or splits",
     "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
