@@ -12,8 +12,9 @@ from itertools import accumulate, chain, cycle, islice, repeat
 
 from harness.strategies import Build
 
-FIRST_SHARES = (0.4, 0.2, 0.2, 0.2)
-"""Of the first `FIRST_EXAMPLES`, or of all where there are fewer."""
+FIRST_SHARES = (0.3, 0.15, 0.15, 0.1, 0.1, 0.1, 0.1)
+"""Of the first `FIRST_EXAMPLES`, or of all where there are fewer: a usual campaign has seen every dtype, rows longer
+than 64 elements, and the smallest and the largest tile."""
 FIRST_EXAMPLES = 200
 LATER_EXAMPLES = 250
 """Per further round."""

@@ -4,6 +4,8 @@ from itertools import islice
 
 import pytest
 
+from harness.discovery import discover
+from harness.fuzz.builds import builds_for
 from harness.fuzz.rounds import rounds
 from harness.strategies import BUILDS
 
@@ -27,5 +29,14 @@ def test_each_round_knows_one_more_build_until_all_are_known():
 
 
 def test_the_first_build_has_the_largest_share_of_a_usual_campaign():
-    assert [part.until for part in rounds(BUILDS, 200)] == [80, 120, 160, 200]
-    assert [part.until for part in rounds(BUILDS, 50)] == [20, 30, 40, 50]
+    assert [part.until for part in rounds(BUILDS, 200)] == [60, 90, 120, 140, 160, 180, 200]
+    assert [part.until for part in rounds(BUILDS, 50)] == [15, 23, 31, 36, 41, 46, 50]
+
+
+@pytest.mark.parametrize("name", ["fa1-cupy", "fa2-numba", "three-pass-cupy", "two-pass-numba"])
+def test_a_usual_campaign_meets_every_dtype_long_rows_and_other_tiles(name: str):
+    own = builds_for(discover().registry.get(name), BUILDS)
+    met = [part.builds for part in rounds(own, 200)][-1]
+    assert {build.dtype for build in met} == {"float32", "float16", "bfloat16"}
+    assert max(build.head_dim for build in met) > 64
+    assert len({build.tile for build in met}) == 3
