@@ -8,12 +8,14 @@ import pytest
 from counted_builds import Builds
 
 from harness import cache as cache_module
+from harness.compilers import rawkernel
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache_module.DIRECTORY_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(cache_module.LIMIT_VARIABLE, raising=False)
+    monkeypatch.setattr(rawkernel, "_known", {})
 
 
 @pytest.fixture

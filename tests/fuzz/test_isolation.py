@@ -43,6 +43,7 @@ def test_the_last_words_of_a_process_are_told():
 
 def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("harness.fuzz.isolation.COMPILE_SECONDS", 0.0)
+    monkeypatch.setattr("harness.fuzz.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
     with worker(functools.partial(fuzzed_variants.long_keys_do, "sleep"), seconds=2.0) as asked:
         asked.start()
         process = asked._process

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from harness.gpus import Gpu
+from harness.gpus import GPUS
 from harness.measure.arithmetic import attainable_flops, matrix_flops
 from harness.problem import Problem
 
@@ -19,7 +21,7 @@ def test_masked_keys_are_not_counted(q_len: int, kv_len: int):
 
 
 def test_the_roof():
-    gpu = Gpu("toy", memory_bytes_per_s=10.0, float32_flops=100.0, tensor_flops={}, source="")
+    gpu = dataclasses.replace(GPUS["h200"], memory_bytes_per_s=10.0, float32_flops=100.0)
     assert attainable_flops(gpu, 100.0, 2.0) == 20.0
     assert attainable_flops(gpu, 100.0, 10.0) == 100.0
     assert attainable_flops(gpu, 100.0, 1000.0) == 100.0
