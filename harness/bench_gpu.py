@@ -15,7 +15,7 @@ from harness.executors.gpu_context import GpuContext
 from harness.executors.gpu_stage import GpuStage
 from harness.executors.gpu_stopwatch import Stopwatch
 from harness.executors.torch_attention import BACK_ENDS, TorchAttention, torch_version
-from harness.gpus import matching_gpu
+from harness.gpus import gpu_like
 from harness.inputs import draw_inputs
 from harness.measure.floor import least_ms
 from harness.planning import claimed_traffic, make_plan
@@ -69,7 +69,7 @@ def bench_on_gpu(
         entries = [entry for entry, _ in planned]
         if torch is not None:
             entries += [_library(name, stage) for name in BACK_ENDS]
-        floor_ms = least_ms(problem, matching_gpu(context.device.name))
+        floor_ms = least_ms(problem, gpu_like(context.device.name))
         rows = bench(entries, spots, stopwatch, effort, floor_ms, watch, step)
         del stage, stopwatch, entries, planned
     return BenchResult(

@@ -120,9 +120,3 @@ def gpu(name: str) -> Gpu:
     if found is None:
         raise UsageError(f"no GPU {name!r} in the table; choose one of {', '.join(GPUS)}")
     return found
-
-
-def matching_gpu(device_name: str) -> Gpu | None:
-    """The entry that CUDA's name of a device, such as "NVIDIA H200", belongs to; None where there is none."""
-    words = device_name.lower().replace("-", " ").split()
-    return next((entry for key, entry in GPUS.items() if key in words or key == "".join(words[-2:])), None)

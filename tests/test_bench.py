@@ -17,7 +17,7 @@ from harness.effort import Effort
 from harness.errors import KernelFault
 from harness.executors import Device
 from harness.executors.gpu_ceilings import Ceilings
-from harness.gpus import GPUS, matching_gpu
+from harness.gpus import GPUS, gpu_like
 from harness.inputs import draw_inputs
 from harness.measure.floor import least_ms
 from harness.problem import Problem
@@ -159,7 +159,7 @@ def test_the_floor_is_the_longer_of_bytes_and_arithmetic():
     ],
 )
 def test_a_device_is_found_in_the_table(name: str, key: str | None):
-    assert matching_gpu(name) is (None if key is None else GPUS[key])
+    assert gpu_like(name) is (None if key is None else GPUS[key])
 
 
 # --- spots -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from harness.problem import Problem
 
 if TYPE_CHECKING:
     from harness.bench import BenchResult
+    from harness.effort import Effort
     from harness.progress import Progress
     from harness.variant import Variant
 
@@ -29,7 +30,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         raise UsageError("--plot goes with --sweep, such as --sweep seq_len=256..4096")
     problem = problem_of(arguments)
-    effort_of(arguments)
+    effort = effort_of(arguments)
     check_output(arguments.output)
     _require_gpu_to_bench(gpu_available())
     from harness.bench_gpu import steps_of
@@ -37,7 +38,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
 
     chosen = discover_variants(arguments).registry.select(arguments.variants)
     with progress_bar(steps_of(len(chosen), not arguments.no_libraries)) as progress:
-        result = _benched(arguments, chosen, problem, progress)
+        result = _benched(arguments, chosen, problem, effort, progress)
     publish(arguments, render_bench(result, arguments.format))
     return FAILED if result.failed else PASSED
 
@@ -54,7 +55,7 @@ def _run_bench_sweep(arguments: argparse.Namespace) -> int:
     sweep = parse_sweep(arguments.sweep)
     problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
     require_sensible(problems)
-    effort_of(arguments)
+    effort = effort_of(arguments)
     if arguments.plot is not None:
         require_drawable(arguments.plot)
         if not sweep.is_numeric:
@@ -65,7 +66,7 @@ def _run_bench_sweep(arguments: argparse.Namespace) -> int:
     points = []
     with progress_bar(len(problems) * steps_of(len(chosen), not arguments.no_libraries)) as progress:
         for value, problem in zip(sweep.values, problems):
-            points.append(BenchPoint(value, _benched(arguments, chosen, problem, progress)))
+            points.append(BenchPoint(value, _benched(arguments, chosen, problem, effort, progress)))
     fixed = what_is_fixed(sweep, problems)
     if arguments.plot is not None:
         replace_files({arguments.plot: draw_bench_sweep(sweep, points, fixed, arguments.plot.suffix)})
@@ -79,7 +80,7 @@ def _require_gpu_to_bench(available: bool) -> None:
 
 
 def _benched(
-    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, progress: Progress
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, effort: Effort, progress: Progress
 ) -> BenchResult:
     from harness.bench_gpu import bench_on_gpu
     from harness.executors.gpu_context import GpuContext
@@ -91,7 +92,7 @@ def _benched(
         problem,
         regime=arguments.regime,
         seed=arguments.seed,
-        effort=effort_of(arguments),
+        effort=effort,
         libraries=not arguments.no_libraries,
         step=progress.step,
     )

@@ -130,7 +130,7 @@ def sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Execu
 
 
 def machine_of(arguments: argparse.Namespace) -> Machine:
-    """What `_executor` would choose, for worker processes to make."""
+    """What `executor_of` would choose, for worker processes to make."""
     from harness.executors.gpu import GpuExecutor
     from harness.fuzz.worker import Machine
 

@@ -6,10 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from harness.arguments import effort_of, problem_of
-from harness.commands.choices import discover_variants, emulator_of
+from harness.commands.choices import discover_variants, emulator_of, require_gpu
 from harness.commands.exit_status import FAILED, PASSED
 from harness.commands.output import check_output, publish
-from harness.errors import UsageError
 from harness.problem import Problem
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ def run_tune(arguments: argparse.Namespace) -> int:
     problem = problem_of(arguments)
     effort = effort_of(arguments)
     check_output(arguments.output)
-    if arguments.device == "gpu" and not gpu_available():
-        raise UsageError("--device gpu: CuPy finds no GPU on this machine; --device emulator needs none")
+    require_gpu(arguments)
     variant = discover_variants(arguments).registry.get(arguments.variant)
     contenders = tile_contenders(variant, problem)
     variants = [contender for _, contender in contenders.values()]
