@@ -6,7 +6,7 @@ L2 and DRAM are what modelled caches leave of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -154,10 +154,13 @@ class HardwareTraffic:
     @property
     def levels(self) -> tuple[Level, ...]:
         """All launches together; None where one of them is not known."""
-        return tuple(
-            Level(parts[0].name, _sum(part.read_bytes for part in parts), _sum(part.write_bytes for part in parts))
-            for parts in zip(*(launch.levels for launch in self.launches))
-        )
+        return tuple(_added(parts) for parts in zip(*(launch.levels for launch in self.launches)))
+
+
+def _added(levels: Sequence[Level]) -> Level:
+    """One level of several launches."""
+    reads, writes = _sum(level.read_bytes for level in levels), _sum(level.write_bytes for level in levels)
+    return Level(levels[0].name, reads, writes)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -193,8 +196,7 @@ class CacheAccount:
     @property
     def levels(self) -> tuple[Level, Level]:
         """L2 and DRAM, all launches together."""
-        whole = [level for part in self.launches for level in (part.l2, part.dram)]
-        return _sum_of("L2", whole), _sum_of("DRAM", whole)
+        return _added([part.l2 for part in self.launches]), _added([part.dram for part in self.launches])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,11 +312,6 @@ def _cache_part(name: str, rows: Iterable[CacheTraffic]) -> CachePart:
         Level("L2", sum(row.l2_read_bytes for row in rows), sum(row.l2_write_bytes for row in rows)),
         Level("DRAM", sum(row.dram_read_bytes for row in rows), sum(row.dram_write_bytes for row in rows)),
     )
-
-
-def _sum_of(name: str, levels: Iterable[Level]) -> Level:
-    chosen = [level for level in levels if level.name == name]
-    return Level(name, sum(level.read_bytes or 0 for level in chosen), sum(level.write_bytes or 0 for level in chosen))
 
 
 def _part(name: str, sites: list[SiteTraffic]) -> Part:

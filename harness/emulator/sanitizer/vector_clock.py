@@ -30,7 +30,6 @@ from harness.emulator.sanitizer import layout as at
     )
 )  # fmt: skip
 GLOBAL_SYNC = at.GLOBAL_SYNC
-ALL_LANES = 0xFFFFFFFF
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
