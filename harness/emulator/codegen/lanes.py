@@ -58,7 +58,7 @@ class Lanes(Vocabulary):
         self._values: dict[tuple[str, str], str] = {}
         self._dirty: dict[str, str] = {}
         self._flushed: dict[str, str] = {}
-        self._checked_members: set[Operand] = set()
+        self._checked_members: set[Operand | None] = set()
         self.instruction: Instruction | None = None
         """What is being emitted, for messages."""
         self._guard: str | None = None
@@ -293,9 +293,12 @@ class Lanes(Vocabulary):
             self.sites.append(instruction)
         return len(self.sites) - 1
 
-    def first_check_of(self, members: Operand) -> bool:
-        """Whether a literal member mask has not been checked in this block yet; the lanes here do not change in it."""
-        if not isinstance(members, Imm) or self._guard is not None:
+    def first_check_of(self, members: Operand | None) -> bool:
+        """Whether a literal member mask has not been checked in this block yet; the lanes here do not change in it.
+
+        None stands for all lanes, exited or not.
+        """
+        if not isinstance(members, Imm | None) or self._guard is not None:
             return True
         known = members in self._checked_members
         self._checked_members.add(members)

@@ -34,6 +34,9 @@ _FAMILIES = (
     "atomics",
     "warp",
     "barriers",
+    "matrix_memory",
+    "matrix_multiply",
+    "wmma",
     "control",
 )
 

@@ -29,6 +29,16 @@ def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> N
     lanes.check(lanes.op(f"and i32 {named}, {absent}"), "divergent warp operation", instruction)
 
 
+def check_whole_warp(lanes: Lanes, instruction: Instruction) -> None:
+    """Fault where an `.aligned` operation is not reached by all 32 lanes at once."""
+    if not lanes.first_check_of(None):
+        return
+    active = lanes.active_bits()
+    some = lanes.op(f"icmp ne i32 {active}, 0")
+    absent = lanes.op(f"select i1 {some}, i32 {lanes.op(f'xor i32 {active}, -1')}, i32 0")
+    lanes.check(absent, "divergent warp operation", instruction)
+
+
 def _groups(lanes: Lanes, instruction: Instruction, members: Operand) -> str:
     """For each lane the lanes that take part with it, as i32. Lanes that run one instruction may have other masks."""
     check_members(lanes, instruction, members)
