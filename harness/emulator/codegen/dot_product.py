@@ -18,22 +18,18 @@ million elements: with 24 or 26 bits, or two sums of K / 2, between a tenth and 
 `tests/emulator/tensor_core.py` says the same in plain integers.
 
 Here, an element of D has a lane, and `fragments.py` tells which lanes hold its factors. Significands are integers held in
-float32; their products have 22 bits and are exact.
+float32; their products have 22 bits and are exact. The functions are part of the runtime, not of each kernel: they are
+compiled once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from harness.emulator.codegen.fragments import Fragment, MmaLayout, mma_layout
-from harness.emulator.codegen.prelude import (
-    PRELUDE,
-    Prelude,
-    double_to_float_odd,
-    double_to_float_rz,
-    float_to_half,
-)
+from harness.emulator.codegen.prelude import double_to_float_odd, double_to_float_rz, float_to_half
 from harness.emulator.codegen.vocabulary import Vocabulary, float_from_bits, splat, splat_float, vector
 
 VF, VI, VD = vector("float"), vector("i32"), vector("double")
@@ -58,33 +54,79 @@ class Format:
         """Of the exponent."""
         return (1 << (self.exponent_bits - 1)) - 1
 
+    @property
+    def special_exponent(self) -> int:
+        """Of infinities and NaN."""
+        return (1 << self.exponent_bits) - 1
 
-F16, BF16, TF32, F32 = Format(5, 10), Format(8, 7), Format(8, 10, ignored_bits=13), Format(8, 23)
-FORMATS = {"f16": F16, "bf16": BF16, "tf32": TF32, "f32": F32}
+
+FORMATS = {"f16": Format(5, 10), "bf16": Format(8, 7), "tf32": Format(8, 10, ignored_bits=13), "f32": Format(8, 23)}
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """One `mma.m16n8k*` as a function of the runtime.
+
+    Its arguments are the warp and, for each register of D, A, B and C, where in the warp's state its 32 lanes are.
+    """
+
+    kind: str
+    """Type of the multiplicands."""
+    depth: int
+    """K."""
+    accumulator: str
+    """Type of C and D."""
+
+    @property
+    def name(self) -> str:
+        """In the runtime."""
+        return f"mma_k{self.depth}_{self.kind}_{self.accumulator}"
+
+    @property
+    def layout(self) -> MmaLayout:
+        """Its fragments."""
+        return mma_layout(self.depth, 32 if self.kind == "tf32" else 16, 16 if self.accumulator == "f16" else 32)
+
+
+_FORMS = (("f16", (8, 16), "f32"), ("f16", (8, 16), "f16"), ("bf16", (8, 16), "f32"), ("tf32", (4, 8), "f32"))
+DOT_PRODUCTS = {
+    (kind, depth, accumulator): DotProduct(kind, depth, accumulator)
+    for kind, depths, accumulator in _FORMS
+    for depth in depths
+}
+"""By type of the multiplicands, K, and type of the accumulators."""
+
+
+def runtime_ir() -> str:
+    """All dot products as LLVM IR."""
+    functions, declarations = [], set()
+    for product in DOT_PRODUCTS.values():
+        writer = _Writer(product)
+        functions += writer.function()
+        declarations |= writer.declarations
+    return "\n".join([*sorted(declarations), *functions, ""])
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Number:
-    """32 decoded numbers: significand * 2^(exponent - bias - fraction bits)."""
+    """32 numbers, each significand * 2^(exponent - bias - fraction bits)."""
 
     significand: str
     """Float: an integer with the number's sign."""
     exponent: str
     """I32, biased."""
-    bits: str
-    """I32: the pattern, from bit 0 on."""
-    special: str
-    """I1: infinity or NaN."""
 
 
 def _decode(v: Vocabulary, form: Format, bits: str) -> _Number:
+    """From patterns, i32. Infinities and NaN have an exponent of their own, and are else as numbers are."""
     sign = v.binary("shl", "i32", bits, splat("i32", 31 - form.exponent_bits - form.fraction_bits))
     sign = v.binary("and", "i32", sign, splat("i32", 1 << 31))
     fraction = v.binary("and", "i32", bits, splat("i32", (1 << form.fraction_bits) - 1))
-    largest = (1 << form.exponent_bits) - 1
-    field = v.binary(
-        "and", "i32", v.binary("lshr", "i32", bits, splat("i32", form.fraction_bits)), splat("i32", largest)
-    )
+    field = v.binary("lshr", "i32", bits, splat("i32", form.fraction_bits))
+    field = v.binary("and", "i32", field, splat("i32", form.special_exponent))
     normal = v.compare("ne", "i32", field, splat("i32", 0))
     hidden = v.select("i32", normal, splat("i32", 1 << form.fraction_bits), splat("i32", 0))
     integer = v.binary("or", "i32", fraction, hidden)
@@ -92,102 +134,27 @@ def _decode(v: Vocabulary, form: Format, bits: str) -> _Number:
     significand = v.cast("bitcast", "i32", v.binary("or", "i32", magnitude, sign), "float")
     exponent = v.select("i32", normal, field, splat("i32", 1))
     zero = v.compare("eq", "i32", integer, splat("i32", 0))
-    exponent = v.select("i32", zero, splat("i32", _NO_EXPONENT), exponent)
-    return _Number(significand, exponent, bits, v.compare("eq", "i32", field, splat("i32", largest)))
+    return _Number(significand, v.select("i32", zero, splat("i32", _NO_EXPONENT), exponent))
+
+
+def _has_special(v: Vocabulary, form: Format, number: _Number) -> str:
+    """A scalar i32 that is not 0 where a lane holds infinity or NaN."""
+    return v.bits_of(v.compare("eq", "i32", number.exponent, splat("i32", form.special_exponent)))
 
 
 def _class_of(v: Vocabulary, form: Format, number: _Number) -> str:
     """Float: infinities and NaN themselves, other numbers as -1, 0 or 1, so that sums of them stay finite."""
-    fraction = v.binary("and", "i32", number.bits, splat("i32", (1 << form.fraction_bits) - 1))
-    nan = v.compare("ne", "i32", fraction, splat("i32", 0))
-    magnitude = v.select("i32", nan, splat("i32", 0x7FC00000), splat("i32", 0x7F800000))
     signed = v.cast("bitcast", "float", number.significand, "i32")
+    magnitude = v.intrinsic("llvm.fabs.v32f32", VF, (VF, number.significand))
+    infinite = v.compare("oeq", "float", magnitude, splat_float("float", 2.0**form.fraction_bits))
+    special = v.select("i32", infinite, splat("i32", 0x7F800000), splat("i32", 0x7FC00000))
     zero = v.compare("eq", "i32", number.exponent, splat("i32", _NO_EXPONENT))
     finite = v.select("i32", zero, splat("i32", 0), splat("i32", 0x3F800000))
-    magnitude = v.select("i32", number.special, magnitude, finite)
-    sign = v.binary("and", "i32", signed, splat("i32", 1 << 31))
-    return v.cast("bitcast", "i32", v.binary("or", "i32", magnitude, sign), "float")
-
-
-def _elements(
-    v: Vocabulary, fragment: Fragment, form: Format, registers: Sequence[str]
-) -> dict[tuple[int, int], _Number]:
-    """Decode all registers; by register and half."""
-    found = {}
-    for register, word in enumerate(registers):
-        if fragment.packed == 1:
-            found[register, 0] = _decode(v, form, _without_ignored(v, form, word))
-        else:
-            found[register, 0] = _decode(v, form, v.binary("and", "i32", word, splat("i32", 0xFFFF)))
-            found[register, 1] = _decode(v, form, v.binary("lshr", "i32", word, splat("i32", 16)))
-    return found
-
-
-def _without_ignored(v: Vocabulary, form: Format, word: str) -> str:
-    return v.binary("lshr", "i32", word, splat("i32", form.ignored_bits)) if form.ignored_bits else word
-
-
-class _Operand:
-    """A or B as the lanes that compute elements of D want it."""
-
-    def __init__(
-        self, v: Vocabulary, fragment: Fragment, values: dict[tuple[int, int], tuple[str, ...]], kinds: Sequence[str]
-    ):
-        self._v, self._fragment, self._values, self._kinds = v, fragment, values, kinds
-        self._known: dict[tuple[object, ...], tuple[str, ...]] = {}
-
-    def at(self, elements: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-        """For each lane one element, by row and column."""
-        places = [self._fragment.place(*element) for element in elements]
-        ((register, half),) = {(place.register, place.half) for place in places}
-        lanes = tuple(place.lane for place in places)
-        key = (register, half, lanes)
-        if key not in self._known:
-            order = ", ".join(f"i32 {lane}" for lane in lanes)
-            self._known[key] = tuple(
-                self._v.op(f"shufflevector {kind} {value}, {kind} poison, <32 x i32> <{order}>")
-                for kind, value in zip(self._kinds, self._values[register, half])
-            )
-        return self._known[key]
-
-
-def _places(layout: MmaLayout) -> list[tuple[int, int]]:
-    """Registers and halves of D."""
-    return [(register, half) for register in range(layout.c.registers) for half in range(layout.c.packed)]
-
-
-def _addends(
-    v: Vocabulary, layout: MmaLayout, a: _Operand, b: _Operand, register: int, half: int
-) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The K pairs of factors of the elements of D in one register."""
-    elements = [layout.c.element(register, lane, half) for lane in range(32)]
-    return [
-        (a.at([(row, k) for row, _ in elements]), b.at([(k, column) for _, column in elements]))
-        for k in range(layout.depth)
-    ]
-
-
-def _sum(
-    v: Vocabulary, form: Format, accumulator: Format, factors: list[tuple[tuple[str, ...], tuple[str, ...]]], c: _Number
-) -> str:
-    """The exact sum of what is kept, as double."""
-    exponents = [v.binary("add", "i32", x[1], y[1]) for x, y in factors]
-    # From here on, exponents have twice the bias of the multiplicands.
-    of_c = v.binary("add", "i32", c.exponent, splat("i32", 2 * form.bias - accumulator.bias))
-    largest = _larger(v, of_c, splat("i32", _LOWEST_EXPONENT))
-    for exponent in exponents:
-        largest = _larger(v, largest, exponent)
-    total = ""
-    for (x, y), exponent in zip(factors, exponents):
-        product = v.binary("fmul", "float", x[0], y[0])
-        kept = _cut(v, product, v.binary("sub", "i32", exponent, largest), 2 * form.fraction_bits, 2)
-        # K products below 4 stay below 2^31: significands end below 2.
-        total = v.binary("add", "i32", total, kept) if total else kept
-    kept = _cut(v, c.significand, v.binary("sub", "i32", of_c, largest), accumulator.fraction_bits, 1)
-    wide = v.binary("fadd", "double", *(v.cast("sitofp", "i32", part, "double") for part in (total, kept)))
-    unit = v.binary("add", "i32", largest, splat("i32", 1023 - 2 * form.bias - KEPT_BITS))
-    power = v.binary("shl", "i64", v.cast("zext", "i32", unit, "i64"), splat("i64", 52))
-    return v.binary("fmul", "double", wide, v.cast("bitcast", "i64", power, "double"))
+    is_special = v.compare("eq", "i32", number.exponent, splat("i32", form.special_exponent))
+    pattern = v.select("i32", is_special, special, finite)
+    return v.cast(
+        "bitcast", "i32", v.binary("or", "i32", pattern, v.binary("and", "i32", signed, splat("i32", 1 << 31))), "float"
+    )
 
 
 def _larger(v: Vocabulary, x: str, y: str) -> str:
@@ -207,9 +174,8 @@ def _cut(v: Vocabulary, integer: str, exponent: str, fraction_bits: int, integer
 def _to_float(v: Vocabulary, wide: str) -> str:
     """Towards zero, but infinite from 2^128 on; as i32."""
     near = v.cast("fptrunc", "double", wide, "float")
-    beyond = v.compare(
-        "oge", "double", v.intrinsic("llvm.fabs.v32f64", VD, (VD, wide)), splat_float("double", 2.0**128)
-    )
+    magnitude = v.intrinsic("llvm.fabs.v32f64", VD, (VD, wide))
+    beyond = v.compare("oge", "double", magnitude, splat_float("double", 2.0**128))
     rounded = v.select("float", beyond, near, double_to_float_rz(v, wide))
     # -0 becomes +0, and nothing else changes.
     return v.cast("bitcast", "float", v.binary("fadd", "float", rounded, splat_float("float", 0.0)), "i32")
@@ -221,118 +187,214 @@ def _to_half(v: Vocabulary, wide: str) -> str:
     return v.select("i32", v.compare("eq", "i32", half, splat("i32", 0x8000)), splat("i32", 0), half)
 
 
-def _special_result(v: Vocabulary, accumulator: Format, total: str, finite: str) -> str:
-    """The element of D where `total`, a sum of `_class_of`, is not finite; else `finite`."""
-    if accumulator is F16:
-        special = v.cast("zext", "i16", float_to_half(v, total), "i32")
-    else:
-        nan = v.compare("uno", "float", total, total)
-        special = v.select("i32", nan, splat("i32", 0x7FFFFFFF), v.cast("bitcast", "float", total, "i32"))
-    magnitude = v.intrinsic("llvm.fabs.v32f32", VF, (VF, total))
-    is_finite = v.compare("olt", "float", magnitude, float_from_bits("float", 0x7F800000))
-    return v.select("i32", is_finite, finite, special)
+# The function ---------------------------------------------------------------------------------------------------------
 
 
-def _results_type(registers: int) -> str:
-    return "{" + ", ".join([VI] * registers) + "}"
+class _Writer(Vocabulary):
+    """Writes one function. Arrays on its stack hold rows of 32 lanes:
+
+    - `significands`, `exponents`: the elements of A, then those of B, in the lanes that hold them;
+    - `a.significands`, ..., `b.exponents`: the same in the lanes of the elements of D that they are factors of, K rows for
+      each of the two rows of A, or columns of B, that a lane needs;
+    - `c`, `d`: patterns, an element to a row.
+
+    Element `n` of D belongs to row `n >> 1` of A and column `n & 1` of B among those.
+    """
+
+    def __init__(self, product: DotProduct) -> None:
+        super().__init__()
+        self._product = product
+        self._layout = product.layout
+        self._form, self._accumulator = FORMATS[product.kind], FORMATS[product.accumulator]
+
+    def function(self) -> list[str]:
+        """Its text."""
+        a, b, c = self._layout.a, self._layout.b, self._layout.c
+        of_a, of_b, of_c = (fragment.registers * fragment.packed for fragment in (a, b, c))
+        for name, element, rows in (
+            ("significands", VF, of_a + of_b),
+            ("exponents", VI, of_a + of_b),
+            *((f"{side}.{part}", kind, 2 * a.columns) for side in "ab" for part, kind in _PARTS),
+            ("c", VI, of_c),
+            ("d", VI, of_c),
+            ("special", "i32", 1),
+        ):
+            self.do(f"%{name} = alloca [{rows} x {element}], align 64")
+        self.do("store i32 0, ptr %special")
+        # The patterns of A and B wait where their exponents will be.
+        self._split("a", a, "exponents", 0)
+        self._split("b", b, "exponents", of_a)
+        self._split("c", c, "c", 0)
+        with self._loop(of_a + of_b) as number:
+            self._decode_factor(number)
+        self._spread("a", a, 0)
+        self._spread("b", b, of_a)
+        with self._loop(of_c) as number:
+            self._store(VI, self._element_of_d(number), "d", number)
+        self._join()
+        self.do("ret i64 0")
+        operands = [f"i64 %{n}{i}" for n, f in (("d", c), ("a", a), ("b", b), ("c", c)) for i in range(f.registers)]
+        head = f"define i64 @sandbox_{self._product.name}(i64 %warp, {', '.join(operands)}) {{"
+        return [head, "entry:", *self.lines, "}"]
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def _row(self, kind: str, array: str, index: str) -> str:
+        return self.op(f"getelementptr {kind}, ptr %{array}, i64 {index}")
+
+    def _load(self, kind: str, array: str, index: str) -> str:
+        return self.op(f"load {kind}, ptr {self._row(kind, array, index)}, align 64")
+
+    def _store(self, kind: str, value: str, array: str, index: str) -> None:
+        self.do(f"store {kind} {value}, ptr {self._row(kind, array, index)}, align 64")
+
+    def _register(self, operand: str, index: int) -> str:
+        """Pointer to a register's lanes."""
+        address = self.op(f"add i64 %warp, %{operand}{index}")
+        return self.op(f"inttoptr i64 {address} to ptr")
+
+    def _split(self, operand: str, fragment: Fragment, array: str, first: int) -> None:
+        """Registers -> one pattern to a row, in the order of registers and halves."""
+        for register in range(fragment.registers):
+            word = self.op(f"load {VI}, ptr {self._register(operand, register)}, align 64")
+            if fragment.packed == 1:
+                self._store(VI, word, array, str(first + register))
+                continue
+            low = self.binary("and", "i32", word, splat("i32", 0xFFFF))
+            self._store(VI, low, array, str(first + 2 * register))
+            high = self.binary("lshr", "i32", word, splat("i32", 16))
+            self._store(VI, high, array, str(first + 2 * register + 1))
+
+    def _join(self) -> None:
+        """`d` -> registers."""
+        fragment = self._layout.c
+        for register in range(fragment.registers):
+            word = self._load(VI, "d", str(fragment.packed * register))
+            if fragment.packed == 2:
+                high = self._load(VI, "d", str(2 * register + 1))
+                word = self.binary("or", "i32", word, self.binary("shl", "i32", high, splat("i32", 16)))
+            self.do(f"store {VI} {word}, ptr {self._register('d', register)}, align 64")
+
+    @contextmanager
+    def _loop(self, count: int) -> Iterator[str]:
+        """The body is emitted once, for the number that it is given; loops keep the function small."""
+        before, head, tail, after = (self.fresh_label(word) for word in ("before", "head", "tail", "after"))
+        number, following = self.fresh_label("%number"), self.fresh_label("%following")
+        self.do(f"br label %{before}")
+        self.label(before)
+        self.do(f"br label %{head}")
+        self.label(head)
+        self.do(f"{number} = phi i64 [ 0, %{before} ], [ {following}, %{tail} ]")
+        yield number
+        self.do(f"br label %{tail}")
+        self.label(tail)
+        self.do(f"{following} = add i64 {number}, 1")
+        self.do(f"br i1 {self.op(f'icmp eq i64 {following}, {count}')}, label %{after}, label %{head}")
+        self.label(after)
+
+    # Factors --------------------------------------------------------------------------------------------------------
+
+    def _decode_factor(self, number: str) -> None:
+        bits = self._load(VI, "exponents", number)
+        if self._form.ignored_bits:
+            bits = self.binary("lshr", "i32", bits, splat("i32", self._form.ignored_bits))
+        decoded = _decode(self, self._form, bits)
+        self._store(VF, decoded.significand, "significands", number)
+        self._store(VI, decoded.exponent, "exponents", number)
+        special = self.op("load i32, ptr %special")
+        special = self.op(f"or i32 {special}, {_has_special(self, self._form, decoded)}")
+        self.do(f"store i32 {special}, ptr %special")
+
+    def _spread(self, side: str, fragment: Fragment, first: int) -> None:
+        """The elements of A or B, of which the first has the number `first`, go to the lanes that multiply them."""
+        for which in (0, 1):
+            elements = self._elements_of_d(2 * which if side == "a" else which)
+            for k in range(self._layout.depth):
+                places = [fragment.place(*((row, k) if side == "a" else (k, column))) for row, column in elements]
+                # All lanes find theirs in the same register and half.
+                ((register, half),) = {(place.register, place.half) for place in places}
+                order = ", ".join(f"i32 {place.lane}" for place in places)
+                source = str(first + fragment.packed * register + half)
+                for part, kind in _PARTS:
+                    row = self._load(kind, part, source)
+                    row = self.op(f"shufflevector {kind} {row}, {kind} poison, <32 x i32> <{order}>")
+                    self._store(kind, row, f"{side}.{part}", str(self._layout.depth * which + k))
+
+    def _elements_of_d(self, number: int) -> list[tuple[int, int]]:
+        """Row and column, of each lane."""
+        register, half = divmod(number, self._layout.c.packed)
+        return [self._layout.c.element(register, lane, half) for lane in range(32)]
+
+    # Elements of D --------------------------------------------------------------------------------------------------
+
+    def _element_of_d(self, number: str) -> str:
+        """The pattern, i32."""
+        depth = self._layout.depth
+        of_a = self.op(f"mul i64 {self.op(f'lshr i64 {number}, 1')}, {depth}")
+        of_b = self.op(f"mul i64 {self.op(f'and i64 {number}, 1')}, {depth}")
+        c = _decode(self, self._accumulator, self._load(VI, "c", number))
+        total = self._sum(of_a, of_b, c)
+        finite = (_to_half if self._layout.c.packed == 2 else _to_float)(self, total)
+        special = self.op("load i32, ptr %special")
+        special = self.op(f"or i32 {special}, {_has_special(self, self._accumulator, c)}")
+        before, mend, done = (self.fresh_label(word) for word in ("finite", "mend", "done"))
+        self.do(f"br label %{before}")
+        self.label(before)
+        self.do(f"br i1 {self.op(f'icmp eq i32 {special}, 0')}, label %{done}, label %{mend}")
+        self.label(mend)
+        mended = self._with_specials(of_a, of_b, c, finite)
+        last = self.fresh_label("mended")
+        self.do(f"br label %{last}")
+        self.label(last)
+        self.do(f"br label %{done}")
+        self.label(done)
+        return self.op(f"phi {VI} [ {finite}, %{before} ], [ {mended}, %{last} ]")
+
+    def _factor(self, side: str, index: str) -> _Number:
+        return _Number(self._load(VF, f"{side}.significands", index), self._load(VI, f"{side}.exponents", index))
+
+    def _sum(self, of_a: str, of_b: str, c: _Number) -> str:
+        """The exact sum of what is kept, as double."""
+        form, accumulator = self._form, self._accumulator
+        pairs = []
+        for k in range(self._layout.depth):
+            pairs.append([self._factor(n, self.op(f"add i64 {first}, {k}")) for n, first in (("a", of_a), ("b", of_b))])
+        exponents = [self.binary("add", "i32", x.exponent, y.exponent) for x, y in pairs]
+        # From here on, exponents have twice the bias of the multiplicands.
+        of_c = self.binary("add", "i32", c.exponent, splat("i32", 2 * form.bias - accumulator.bias))
+        largest = _larger(self, of_c, splat("i32", _LOWEST_EXPONENT))
+        for exponent in exponents:
+            largest = _larger(self, largest, exponent)
+        total = splat("i32", 0)
+        for (x, y), exponent in zip(pairs, exponents):
+            product = self.binary("fmul", "float", x.significand, y.significand)
+            below = self.binary("sub", "i32", exponent, largest)
+            # 16 products below 4 are below 2^31 here: no significand is quite 2.
+            total = self.binary("add", "i32", total, _cut(self, product, below, 2 * form.fraction_bits, 2))
+        below = self.binary("sub", "i32", of_c, largest)
+        kept = _cut(self, c.significand, below, accumulator.fraction_bits, 1)
+        wide = self.binary("fadd", "double", *(self.cast("sitofp", "i32", part, "double") for part in (total, kept)))
+        unit = self.binary("add", "i32", largest, splat("i32", 1023 - 2 * form.bias - KEPT_BITS))
+        power = self.binary("shl", "i64", self.cast("zext", "i32", unit, "i64"), splat("i64", 52))
+        return self.binary("fmul", "double", wide, self.cast("bitcast", "i64", power, "double"))
+
+    def _with_specials(self, of_a: str, of_b: str, c: _Number, finite: str) -> str:
+        """What infinities and NaN make of an element; `finite` where none reach it."""
+        self._store(VF, _class_of(self, self._accumulator, c), "significands", "0")
+        with self._loop(self._layout.depth) as k:
+            factors = [self._factor(n, self.op(f"add i64 {first}, {k}")) for n, first in (("a", of_a), ("b", of_b))]
+            product = self.binary("fmul", "float", *(_class_of(self, self._form, factor) for factor in factors))
+            total = self.binary("fadd", "float", self._load(VF, "significands", "0"), product)
+            self._store(VF, total, "significands", "0")
+        total = self._load(VF, "significands", "0")
+        if self._layout.c.packed == 2:
+            special = self.cast("zext", "i16", float_to_half(self, total), "i32")
+        else:
+            nan = self.compare("uno", "float", total, total)
+            special = self.select("i32", nan, splat("i32", 0x7FFFFFFF), self.cast("bitcast", "float", total, "i32"))
+        magnitude = self.intrinsic("llvm.fabs.v32f32", VF, (VF, total))
+        is_finite = self.compare("olt", "float", magnitude, float_from_bits("float", 0x7F800000))
+        return self.select("i32", is_finite, finite, special)
 
 
-def _builder(form: Format, accumulator: Format, layout: MmaLayout) -> Callable[..., str]:
-    def build(v: Vocabulary, *words: str) -> str:
-        split = layout.a.registers, layout.a.registers + layout.b.registers
-        a = _elements(v, layout.a, form, words[: split[0]])
-        b = _elements(v, layout.b, form, words[split[0] : split[1]])
-        c = _elements(v, layout.c, accumulator, words[split[1] :])
-        kinds = (VF, VI)
-        left, right = (
-            _Operand(v, fragment, {key: (n.significand, n.exponent) for key, n in numbers.items()}, kinds)
-            for fragment, numbers in ((layout.a, a), (layout.b, b))
-        )
-        rounded = _to_half if accumulator is F16 else _to_float
-        finite = []
-        for place in _places(layout):
-            factors = _addends(v, layout, left, right, *place)
-            finite.append(rounded(v, _sum(v, form, accumulator, factors, c[place])))
-        return _with_specials(v, (form, accumulator, layout), (a, b, c), finite)
-
-    return build
-
-
-Numbers = dict[tuple[int, int], _Number]
-
-
-def _with_specials(
-    v: Vocabulary,
-    shape: tuple[Format, Format, MmaLayout],
-    operands: tuple[Numbers, Numbers, Numbers],
-    finite: list[str],
-) -> str:
-    """The registers of D. Where an operand holds infinity or NaN, a branch finds the elements that they reach."""
-    form, accumulator, layout = shape
-    a, b, c = operands
-    special = ""
-    for number in (*a.values(), *b.values(), *c.values()):
-        special = v.binary("or", "i1", special, number.special) if special else number.special
-    before, mend, done = (v.fresh_label(word) for word in ("before", "special", "done"))
-    v.do(f"br label %{before}")
-    v.label(before)
-    some = v.op(f"icmp ne i32 {v.bits_of(special)}, 0")
-    v.do(f"br i1 {some}, label %{mend}, label %{done}")
-    v.label(mend)
-    left, right = (
-        _Operand(v, fragment, {key: (_class_of(v, form, n),) for key, n in numbers.items()}, (VF,))
-        for fragment, numbers in ((layout.a, a), (layout.b, b))
-    )
-    mended = []
-    for place, result in zip(_places(layout), finite):
-        total = _class_of(v, accumulator, c[place])
-        for (x,), (y,) in _addends(v, layout, left, right, *place):
-            total = v.binary("fadd", "float", total, v.binary("fmul", "float", x, y))
-        mended.append(_special_result(v, accumulator, total, result))
-    v.do(f"br label %{done}")
-    v.label(done)
-    results = [v.op(f"phi {VI} [ {x}, %{before} ], [ {y}, %{mend} ]") for x, y in zip(finite, mended)]
-    if layout.c.packed == 2:
-        pairs = zip(results[::2], results[1::2])
-        results = [v.binary("or", "i32", low, v.binary("shl", "i32", high, splat("i32", 16))) for low, high in pairs]
-    kind = _results_type(len(results))
-    whole = "poison"
-    for index, result in enumerate(results):
-        whole = v.op(f"insertvalue {kind} {whole}, {VI} {result}, {index}")
-    return whole
-
-
-@dataclass(frozen=True)
-class DotProduct:
-    """One `mma.m16n8k*` as a function of registers."""
-
-    name: str
-    layout: MmaLayout
-    prelude: Prelude
-
-    @property
-    def result(self) -> str:
-        """LLVM type of D: a struct of registers."""
-        return self.prelude.result
-
-
-def _dot_product(kind: str, depth: int, accumulator: str) -> DotProduct:
-    layout = mma_layout(depth, 32 if kind == "tf32" else 16, 16 if accumulator == "f16" else 32)
-    registers = layout.a.registers + layout.b.registers + layout.c.registers
-    build = _builder(FORMATS[kind], FORMATS[accumulator], layout)
-    prelude = Prelude((VI,) * registers, _results_type(layout.c.registers), build)
-    return DotProduct(f"mma_k{depth}_{kind}_{accumulator}", layout, prelude)
-
-
-DOT_PRODUCTS = {
-    (kind, depth, accumulator): _dot_product(kind, depth, accumulator)
-    for kind, depths, accumulators in (
-        ("f16", (8, 16), ("f32", "f16")),
-        ("bf16", (8, 16), ("f32",)),
-        ("tf32", (4, 8), ("f32",)),
-    )
-    for depth in depths
-    for accumulator in accumulators
-}
-"""By type of the multiplicands, K, and type of the accumulators."""
-PRELUDE.update({product.name: product.prelude for product in DOT_PRODUCTS.values()})
+_PARTS = (("significands", VF), ("exponents", VI))

@@ -9,7 +9,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import Fragment
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.table import emits
-from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.ptx.instructions import Instruction, Operand, Vector
 
 _DEPTHS = {"m16n8k4": 4, "m16n8k8": 8, "m16n8k16": 16}
@@ -33,14 +33,19 @@ def mma(lanes: Lanes, instruction: Instruction) -> None:
     d, a, b, c = instruction.operands
     layout = product.layout
     check_whole_warp(lanes, instruction)
-    words = [use_registers(lanes, instruction, o, f) for o, f in ((a, layout.a), (b, layout.b), (c, layout.c))]
-    put_registers(lanes, instruction, d, layout.c, multiply(lanes, product, *words))
+    homes = [
+        homes_of(lanes, instruction, o, f) for o, f in ((d, layout.c), (a, layout.a), (b, layout.b), (c, layout.c))
+    ]
+    with where_some_run(lanes):
+        multiply(lanes, product, *homes)
+    changed(lanes, instruction, d, layout.c)
 
 
-def multiply(lanes: Lanes, product: DotProduct, a: Sequence[str], b: Sequence[str], c: Sequence[str]) -> list[str]:
-    """The registers of D."""
-    result = lanes.prelude(product.name, *a, *b, *c)
-    return [lanes.op(f"extractvalue {product.result} {result}, {index}") for index in range(len(c))]
+def multiply(
+    lanes: Lanes, product: DotProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
+) -> None:
+    """D = A B + C, on registers whose lanes are at these places of the warp's state."""
+    lanes.runtime(product.name, "%warp", *(str(offset) for offset in (*d, *a, *b, *c)))
 
 
 def registers_of(instruction: Instruction, operand: Operand, fragment: Fragment) -> tuple[Operand, ...]:
@@ -50,14 +55,12 @@ def registers_of(instruction: Instruction, operand: Operand, fragment: Fragment)
     return operand.items
 
 
-def use_registers(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[str]:
-    """The fragment's registers as i32."""
-    return [lanes.use(item, "i32") for item in registers_of(instruction, operand, fragment)]
+def homes_of(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[int]:
+    """Where the runtime finds a fragment's registers."""
+    return [lanes.home(item) for item in registers_of(instruction, operand, fragment)]
 
 
-def put_registers(
-    lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment, values: Sequence[str]
-) -> None:
-    """The other way."""
-    for item, value in zip(registers_of(instruction, operand, fragment), values, strict=True):
-        lanes.put(item, value, "i32")
+def changed(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> None:
+    """The runtime has written a fragment."""
+    for item in registers_of(instruction, operand, fragment):
+        lanes.changed_at_home(item)

@@ -2,8 +2,8 @@
 
 PTX leaves open which lane holds what, and in which steps a product is computed. Here both are those of an H200, where
 each `wmma` is two `mma` (four of m16n8k4 for tf32), and where loads and stores are as `ptxas` makes them: A and B of 16
-bits in shared memory by ldmatrix; everything else by loads of 4 bytes per lane, or of 8 where two accumulators lie side by
-side, and a transposition of 16-bit tiles that lie across.
+bits in shared memory by ldmatrix; everything else by loads of 4 bytes per lane, or of 8 where two accumulators lie side
+by side, and a transposition of 16-bit tiles that lie across.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.emulator.codegen.dot_product import DOT_PRODUCTS
+from harness.emulator.codegen.dot_product import DOT_PRODUCTS, DotProduct
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.fragments import WMMA_SHAPES, Fragment, MmaLayout, wmma_layout
+from harness.emulator.codegen.fragments import WMMA_SHAPES, Fragment, wmma_layout
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_memory import load_rows, transpose
-from harness.emulator.codegen.matrix_multiply import multiply, put_registers, registers_of, use_registers
+from harness.emulator.codegen.matrix_multiply import homes_of, multiply, registers_of
 from harness.emulator.codegen.memory import count_shared, translate
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import splat, vector
-from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.codegen.watched import watch_memory, watch_shared
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Instruction, Operand
@@ -212,7 +212,7 @@ def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, reque
 def _store(lanes: Lanes, instruction: Instruction) -> None:
     """wmma.store.d.sync.aligned.{row,col}.shape{.space}.type [p], r{, stride}."""
     matrix, registers = _read_form(lanes, instruction, ("d",))
-    values = use_registers(lanes, instruction, registers, matrix.fragment)
+    values = [lanes.use(item, "i32") for item in registers_of(instruction, registers, matrix.fragment)]
     for request in _requests(matrix):
         leaving = [values[register] for register in request.registers]
         _store_request(
@@ -262,51 +262,54 @@ def _multiply(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported("there is no such combination of shape and types")
     check_whole_warp(lanes, instruction)
     d, a, b, c = instruction.operands
-    layouts = {name: wmma_layout(shape, kind, 16 if name == "f16" else 32) for name in {c_type, d_type}}
-    left = use_registers(lanes, instruction, a, layouts[c_type].a)
-    right = use_registers(lanes, instruction, b, layouts[c_type].b)
-    total = use_registers(lanes, instruction, c, layouts[c_type].c)
+    layouts = {name: wmma_layout(shape, kind, 16 if name == "f16" else 32) for name in ("f16", "f32")}
+    left = homes_of(lanes, instruction, a, layouts["f32"].a)
+    right = homes_of(lanes, instruction, b, layouts["f32"].b)
     # Only where both are f16 does the sum have that format; else what is f16 is converted before or after.
     accumulator = "f16" if c_type == d_type == "f16" else "f32"
-    if accumulator != c_type:
-        total = _widened(lanes, total)
-    result = _two_products(lanes, shape, kind, accumulator, (left, right, total))
-    if accumulator != d_type:
-        result = _narrowed(lanes, result)
-    put_registers(lanes, instruction, d, layouts[d_type].c, result)
+    if accumulator == c_type:
+        total = homes_of(lanes, instruction, c, layouts[c_type].c)
+    else:
+        total = _widened(lanes, [lanes.use(item, "i32") for item in registers_of(instruction, c, layouts[c_type].c)])
+    product = DOT_PRODUCTS[kind, 4 if kind == "tf32" else WMMA_SHAPES[shape], accumulator]
+    with where_some_run(lanes):
+        _two_products(lanes, shape, product, left, right, total)
+    count = layouts[accumulator].c.registers
+    result = [lanes.warp_load(vector("i32"), offset) for offset in _SCRATCH[:count]]
+    put_registers(
+        lanes, instruction, d, layouts[d_type].c, result if accumulator == d_type else _narrowed(lanes, result)
+    )
 
 
-def _two_products(
-    lanes: Lanes, shape: str, kind: str, accumulator: str, operands: tuple[list[str], list[str], list[str]]
-) -> list[str]:
-    """The two `mma` of a `wmma`, see `wmma_layout`."""
-    a, b, c = operands
+_SCRATCH = [at.DATA + 128 * index for index in range(8)]
+"""Eight registers that no kernel names: DATA and DATA_2."""
+
+
+def _two_products(lanes: Lanes, shape: str, product: DotProduct, a: list[int], b: list[int], c: list[int]) -> None:
+    """The two `mma` of a `wmma`, see `wmma_layout`; each in steps where its K is smaller. Leaves D in scratch."""
     if shape == "m8n32k16":
         a, b = b, a
-    depth = 4 if kind == "tf32" else WMMA_SHAPES[shape]
-    product = DOT_PRODUCTS[kind, depth, accumulator]
-    layout: MmaLayout = product.layout
-    of_a, of_b = (fragment.registers * WMMA_SHAPES[shape] // depth for fragment in (layout.a, layout.b))
-    found: list[str] = []
+    layout = product.layout
+    steps = WMMA_SHAPES[shape] // product.depth
+    of_a, of_b, of_c = steps * layout.a.registers, steps * layout.b.registers, layout.c.registers
     for half in (0, 1):
-        left = a[:of_a] if shape.startswith("m16") else a[of_a * half :][:of_a]
-        right = b[of_b * half :][:of_b] if shape.startswith("m16") else b[:of_b]
-        total = c[layout.c.registers * half :][: layout.c.registers]
-        while left:
-            total = multiply(lanes, product, left[: layout.a.registers], right[: layout.b.registers], total)
-            left, right = left[layout.a.registers :], right[layout.b.registers :]
-        found += total
-    return found
+        left = a if shape.startswith("m16") else a[of_a * half :]
+        right = b[of_b * half :] if shape.startswith("m16") else b
+        result, total = (registers[of_c * half :][:of_c] for registers in (_SCRATCH, c))
+        for step in range(steps):
+            factor = left[layout.a.registers * step :][: layout.a.registers]
+            other = right[layout.b.registers * step :][: layout.b.registers]
+            multiply(lanes, product, result, factor, other, result if step else total)
 
 
-def _widened(lanes: Lanes, registers: list[str]) -> list[str]:
-    """Packed f16 -> f32, one element to a register."""
-    found = []
-    for register in registers:
+def _widened(lanes: Lanes, registers: list[str]) -> list[int]:
+    """Packed f16 -> f32, one element to a register of scratch."""
+    for index, register in enumerate(registers):
         for half in (0, 1):
             bits = lanes.cast("trunc", "i32", lanes.binary("lshr", "i32", register, splat("i32", 16 * half)), "i16")
-            found.append(lanes.cast("bitcast", "float", lanes.prelude("half_to_float", bits), "i32"))
-    return found
+            wide = lanes.cast("bitcast", "float", lanes.prelude("half_to_float", bits), "i32")
+            lanes.warp_store(vector("i32"), wide, _SCRATCH[2 * index + half])
+    return _SCRATCH
 
 
 def _narrowed(lanes: Lanes, registers: list[str]) -> list[str]:
@@ -317,3 +320,11 @@ def _narrowed(lanes: Lanes, registers: list[str]) -> list[str]:
     ]
     pairs = zip(halves[::2], halves[1::2])
     return [lanes.binary("or", "i32", low, lanes.binary("shl", "i32", high, splat("i32", 16))) for low, high in pairs]
+
+
+def put_registers(
+    lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment, values: list[str]
+) -> None:
+    """Write a fragment."""
+    for item, value in zip(registers_of(instruction, operand, fragment), values, strict=True):
+        lanes.put(item, value, "i32")

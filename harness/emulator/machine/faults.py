@@ -132,8 +132,8 @@ def _divergent_warp(fault: Fault) -> str:
     assert instruction is not None
     if ".aligned" in instruction.form:
         return (
-            f"'{instruction.form}' needs all lanes of warp {fault.warp} at once, and lanes {_lanes(fault.lanes)} are not "
-            "there (they took another path, have returned, or the block ends before them)"
+            f"'{instruction.form}' needs all lanes of warp {fault.warp} at once, and lanes {_lanes(fault.lanes)} are "
+            "not there (they took another path, have returned, or the block ends before them)"
         )
     return (
         f"'{instruction.form}' names lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are on another path; "
