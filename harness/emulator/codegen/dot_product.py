@@ -1,25 +1,27 @@
 """What a tensor core of Hopper computes for one element of D = A B + C, bit by bit.
 
-    1. Products are exact. A product has the exponent that its factors' exponents add up to, whatever its significand,
-       which lies in [1, 4); a subnormal has the exponent of the smallest normal number. Zeros have none.
-    2. The largest exponent among all K products and the element of C is found.
-    3. Significands are shifted to it and cut off, towards zero, 25 bits below it. What is left is added up exactly.
-    4. The sum is rounded once: towards zero to float32, or to nearest even to float16. Beyond the largest exponent it is
-       infinite, below the smallest subnormal it is cut off, and a zero is always +0.
+1. Products are exact. A product has the exponent that its factors' exponents add up to, whatever its significand,
+   which lies in [1, 4); a subnormal has the exponent of the smallest normal number. Zeros have none.
+2. The largest exponent among all K products and the element of C is found.
+3. Significands are shifted to it and cut off, towards zero, 25 bits below it. What is left is added up exactly.
+4. The sum is rounded once: towards zero to float32, or to nearest even to float16. Beyond the largest exponent it is
+   infinite, below the smallest subnormal it is cut off, and a zero is always +0.
 
-K is the instruction's own: 4 or 8 for tf32, 8 or 16 for f16 and bf16 are one sum, not several. Any NaN, 0 times infinity,
-and infinities of both signs give NaN, with all bits set but the sign.
+K is the instruction's own: 4 or 8 for tf32, 8 or 16 for f16 and bf16 are one sum, not several. Any NaN, 0 times
+infinity, and infinities of both signs give NaN, with all bits set but the sign. The lower 13 bits of a tf32 register
+are ignored.
 
-Aligning and cutting off: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer
-Science 2021, for Volta to Ampere; Li et al., "FTTN: Feature-targeted testing for numerical properties of NVIDIA and AMD
-matrix accelerators", CCGrid 2024, and Xie et al., "MMA-Sim", 2025, for Hopper's two more bits. That it is 25 bits and one
-sum, how zeros, subnormals and overflows are treated, and that it holds for all forms, was found on an H200 with four
-million elements: with 24 or 26 bits, or two sums of K / 2, between a tenth and four tenths of them are other numbers.
-`tests/emulator/tensor_core.py` says the same in plain integers.
+Aligning and cutting off: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ
+Computer Science, 2021), for Volta to Ampere; Li and others, "FTTN: Feature-targeted testing for numerical properties
+of NVIDIA and AMD matrix accelerators" (CCGrid, 2024), and Xie and others, "MMA-Sim" (2025), for Hopper's additional
+bits. That it is 25 bits and one sum, how zeros, subnormals and overflows are treated, and that this holds for all
+forms, was found with four million elements on an H200: all of them are as described, and with 24 or 26 bits, or sums
+of half of K, between 0.2 and 26 % of a form's elements are not. tests/emulator/tensor_core.py says the same in plain
+integers, and what an H200 answers to the tests is on record.
 
-Here, an element of D has a lane, and `fragments.py` tells which lanes hold its factors. Significands are integers held in
-float32; their products have 22 bits and are exact. The functions are part of the runtime, not of each kernel: they are
-compiled once.
+Here, an element of D has a lane, and `fragments.py` tells which lanes hold its factors. Significands are integers
+held in float32; their products have 22 bits and are exact. The functions are part of the runtime, not of each kernel:
+they are compiled once.
 """
 
 from __future__ import annotations
@@ -191,11 +193,13 @@ def _to_half(v: Vocabulary, wide: str) -> str:
 
 
 class _Writer(Vocabulary):
-    """Writes one function. Arrays on its stack hold rows of 32 lanes:
+    """Writes one function.
+
+    Arrays on its stack hold rows of 32 lanes:
 
     - `significands`, `exponents`: the elements of A, then those of B, in the lanes that hold them;
-    - `a.significands`, ..., `b.exponents`: the same in the lanes of the elements of D that they are factors of, K rows for
-      each of the two rows of A, or columns of B, that a lane needs;
+    - `a.significands`, ..., `b.exponents`: the same in the lanes of the elements of D that they are factors of, K rows
+      for each of the two rows of A, or columns of B, that a lane needs;
     - `c`, `d`: patterns, an element to a row.
 
     Element `n` of D belongs to row `n >> 1` of A and column `n & 1` of B among those.

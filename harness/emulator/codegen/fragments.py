@@ -1,10 +1,11 @@
 """Which elements of a matrix the registers of a warp's lanes hold (PTX ISA 9.7.14.4 and 9.7.14.5).
 
-All fragments are built alike. A register of 32 lanes holds a tile; a lane is the pair of its group, `lane >> 2`, and its
-place in the group, `lane & 3`. Groups run along one dimension of the matrix and places along the other, so that a tile
-has 8 elements one way and 4 or, where a register packs two 16-bit elements, 8 the other way. The layouts of `mma` are
-in the PTX ISA. Those of `wmma` are not, but an H200's `wmma` turns out to hold two `mma` fragments side by side, and
-16-bit matrices A and B of f16, for which PTX has twice the registers, twice over.
+All fragments are built alike. A register of 32 lanes holds a tile; a lane is the pair of its group, `lane >> 2`, and
+its place in the group, `lane & 3`. Groups run along one dimension of the matrix and places along the other, so that a
+tile has 8 elements one way and 4 or, where a register packs two 16-bit elements, 8 the other way. The layouts of
+`mma` are in the PTX ISA. Those of `wmma` are not, but an H200 (asked with every shape, type and order in memory)
+holds two `mma` fragments side by side, and A and B of f16, for which PTX has more registers than elements, several
+times over.
 """
 
 from __future__ import annotations

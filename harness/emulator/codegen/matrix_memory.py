@@ -1,11 +1,12 @@
 """ldmatrix, stmatrix and movmatrix (PTX ISA 9.7.14.5.15 ff.): 8 x 8 matrices of 16-bit elements.
 
-A lane gives the address of one row, 16 bytes in shared memory: lanes 0 to 7 those of the first matrix, and so on. Each
-register takes one matrix, of which lane 4 i + j holds elements 2 j and 2 j + 1 of row i or, with `.trans`, of column i.
-So a register in memory order is the matrix's rows one after the other.
+A lane gives the address of one row, 16 bytes in shared memory: lanes 0 to 7 those of the first matrix, and so on.
+Each register takes one matrix, of which lane 4 i + j holds elements 2 j and 2 j + 1 of row i or, with `.trans`, of
+column i. So the 32 lanes of a register, one after the other, are the rows of the matrix one after the other.
 
-A matrix is one group of a request: its rows are served together, and its wavefronts are those of eight lanes that access
-16 bytes each. (Counted by an H200: with and without `.trans`, of 1, 2 and 4 matrices, for 12 patterns of addresses.)
+A matrix is one group of a request: its rows are served together, and its wavefronts are those of eight lanes that
+access 16 bytes each. (Counted by an H200, with and without `.trans`, of 1, 2 and 4 matrices, for 12 address
+patterns.)
 """
 
 from __future__ import annotations
