@@ -64,3 +64,11 @@ def changed(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: 
     """The runtime has written a fragment."""
     for item in registers_of(instruction, operand, fragment):
         lanes.changed_at_home(item)
+
+
+def put_registers(
+    lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment, values: Sequence[str]
+) -> None:
+    """Write a fragment's registers, i32 each."""
+    for item, value in zip(registers_of(instruction, operand, fragment), values, strict=True):
+        lanes.put(item, value, "i32")

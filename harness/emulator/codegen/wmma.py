@@ -16,7 +16,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import WMMA_SHAPES, Fragment, wmma_layout
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_memory import load_rows, transpose
-from harness.emulator.codegen.matrix_multiply import homes_of, multiply, registers_of
+from harness.emulator.codegen.matrix_multiply import homes_of, multiply, put_registers, registers_of
 from harness.emulator.codegen.memory import count_shared, translate
 from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import splat, vector
@@ -99,9 +99,9 @@ def _requests(matrix: _Matrix) -> Iterator[_Request]:
     # Two accumulators that are neighbours in memory go together.
     together = 2 if fragment.spread == 2 and not matrix.lies_across else 1
     for register in firsts[::together]:
-        places = [_in_memory(matrix, fragment.element(register, lane)) for lane in range(at.LANES)]
-        lines, along = zip(*places)
-        yield _Request(tuple(range(register, register + together)), lines, along)
+        elements = [_in_memory(matrix, fragment.element(register, lane)) for lane in range(at.LANES)]
+        lines, places = zip(*elements)
+        yield _Request(tuple(range(register, register + together)), lines, places)
 
 
 def _in_memory(matrix: _Matrix, element: tuple[int, int]) -> tuple[int, int]:
@@ -320,11 +320,3 @@ def _narrowed(lanes: Lanes, registers: list[str]) -> list[str]:
     ]
     pairs = zip(halves[::2], halves[1::2])
     return [lanes.binary("or", "i32", low, lanes.binary("shl", "i32", high, splat("i32", 16))) for low, high in pairs]
-
-
-def put_registers(
-    lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment, values: list[str]
-) -> None:
-    """Write a fragment."""
-    for item, value in zip(registers_of(instruction, operand, fragment), values, strict=True):
-        lanes.put(item, value, "i32")

@@ -16,7 +16,7 @@ ROW_BYTES = 16
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def checked_offset(ctx: int, warp: int, site: int, lane: int, generic: int) -> int:
     """Where in shared memory the lane's row is; -1, and a fault on record, where there can be none."""
-    offset = shared_offset(warp, lane, generic)
+    offset = int(shared_offset(warp, lane, generic))
     limit = load64(ctx + SHARED_SIZE) - ROW_BYTES
     if offset < 0:
         set_fault(ctx, OUT_OF_BOUNDS, site, lane, load64(warp + at.ADDRESSES + 8 * lane), ROW_BYTES)
