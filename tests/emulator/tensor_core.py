@@ -9,6 +9,7 @@ from exact_floats import BF16, F16, F32, Format
 from operands import Array
 
 KEPT_BITS = 25
+LOWEST_EXPONENT = -133
 TF32 = Format(19, 8)
 """Held in the upper bits of 32."""
 FORMATS = {"f16": F16, "bf16": BF16, "tf32": TF32, "f32": F32}
@@ -25,7 +26,7 @@ def dot_product(kind: str, accumulator: str, a: Sequence[int], b: Sequence[int],
     addends = [addend for addend in addends if addend[0]]
     if not addends:
         return 0
-    last = max(exponent for _, exponent, _ in addends) - KEPT_BITS
+    last = max(LOWEST_EXPONENT, *(exponent for _, exponent, _ in addends)) - KEPT_BITS
     total = sum(_cut(significand, exponent - fraction_bits - last) for significand, exponent, fraction_bits in addends)
     if accumulator == "f16":
         rounded = target.rounded(total, last, "rn")

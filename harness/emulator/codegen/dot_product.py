@@ -2,7 +2,7 @@
 
 1. Products are exact. A product has the exponent that its factors' exponents add up to, whatever its significand,
    which lies in [1, 4); a subnormal has the exponent of the smallest normal number. Zeros have none.
-2. The largest exponent among all K products and the element of C is found.
+2. The largest exponent among all K products, the element of C, and -133 is found.
 3. Significands are shifted to it and cut off, towards zero, 25 bits below it. What is left is added up exactly.
 4. The sum is rounded once: towards zero to float32, or to nearest even to float16. Beyond the largest exponent it is
    infinite, below the smallest subnormal it is cut off, and a zero is always +0.
@@ -39,8 +39,8 @@ KEPT_BITS = 25
 """How far below the largest exponent the addends are cut off."""
 _NO_EXPONENT = -(1 << 12)
 """Of zeros: below all others, also where two of them are added."""
-_LOWEST_EXPONENT = -200
-"""Of a sum of zeros alone."""
+_LOWEST_EXPONENT = -133
+"""Smaller exponents are not told apart: where all addends have such, they are cut off 25 bits below this one."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ class _Writer(Vocabulary):
         exponents = [self.binary("add", "i32", x.exponent, y.exponent) for x, y in pairs]
         # From here on, exponents have twice the bias of the multiplicands.
         of_c = self.binary("add", "i32", c.exponent, splat("i32", 2 * form.bias - accumulator.bias))
-        largest = _larger(self, of_c, splat("i32", _LOWEST_EXPONENT))
+        largest = _larger(self, of_c, splat("i32", 2 * form.bias + _LOWEST_EXPONENT))
         for exponent in exponents:
             largest = _larger(self, largest, exponent)
         total = splat("i32", 0)
