@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import cupy
 import ml_dtypes
 import numpy as np
 import pytest
 from cuda_kernel import run
 from sanitized_kernel import find, lines
 from single_opcode import run_body
-from test_bank_conflicts import counted
+from test_bank_conflicts import INPUTS, PROBLEM, counted, plan
+
+from harness.executors.emulator import EmulatorExecutor
 
 RNG = np.random.default_rng(41)
 WMMA = """#include <mma.h>
@@ -104,6 +107,35 @@ def test_wavefronts_of_wmma(operand: str, order: str, form: str, requests: int, 
     assert found is not None
     (row,) = found
     assert (row.kind, row.requests, row.wavefronts) == ("load", requests, wavefronts)
+
+
+WMMA_GLOBAL = """
+unsigned r[8], n = 64;
+asm volatile("wmma.load.{operand}.sync.aligned.{order}.{form} {{%0, %1, %2, %3{more}}}, [%8], %9;" : "=r"(r[0]),
+    "=r"(r[1]), "=r"(r[2]), "=r"(r[3]), "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7]) : "l"(q), "r"(n));
+o[i] = __uint_as_float(r[0] + r[1] + r[2] + r[3]);"""
+
+
+@pytest.mark.parametrize(
+    ("operand", "order", "form", "requests", "sectors"),
+    [
+        ("a", "row", "m16n16k16.global.f16", 4, 32),
+        ("a", "col", "m32n8k16.global.bf16", 8, 64),
+        ("a", "row", "m16n16k8.global.tf32", 4, 32),
+        ("a", "col", "m16n16k8.global.tf32", 4, 16),
+        ("c", "row", "m16n16k16.global.f32", 4, 32),
+        ("c", "col", "m16n16k16.global.f32", 8, 32),
+        ("c", "col", "m16n16k16.f16", 4, 32),
+    ],
+)
+def test_sectors_of_wmma(operand: str, order: str, form: str, requests: int, sectors: int):
+    """Rows of 64 elements; requests and sectors are those of an H200."""
+    few = form.endswith("tf32") or (operand == "c" and form.endswith("f16"))
+    body = WMMA_GLOBAL.format(operand=operand, order=order, form=form, more="" if few else ", %4, %5, %6, %7")
+    source = f'extern "C" __global__ void k(const float* q, float* o) {{ int i = threadIdx.x; {body} }}'
+    traffic = EmulatorExecutor().run(PROBLEM, plan(cupy.RawKernel(source, "k"), 32), INPUTS).launches[0].traffic
+    (row,) = (row for row in traffic if row.buffer == "Q")
+    assert (row.kind, row.requests, row.sectors) == ("load", requests, sectors)
 
 
 STAGE = """
