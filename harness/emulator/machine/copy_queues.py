@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.emulator.machine import layout as machine
+from harness.emulator.machine.native import load_copies
 from harness.emulator.memory import copy_layout as at
 
 FIRST_CAPACITY = 32
@@ -33,6 +34,7 @@ class CopyQueues:
             self._point(warp)
         # ctypes frees the function when nothing holds it.
         self._on_full = _ON_FULL(self._grow)
+        context[machine.SLOT["DROP_COPIES"]] = load_copies()
         context[machine.SLOT["COPY_QUEUES"]] = self._queues.ctypes.data
         context[machine.SLOT["COPY_QUEUE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
 

@@ -50,7 +50,7 @@ _SLOTS = (
     "VARIABLES", "VARIABLE_COUNT", "SHARED_COUNTERS",
     "SANITIZER", "PLACES", "RANDOM",
     "TRACE_NEXT", "TRACE_END", "TRACE_FULL", "TRACE_KINDS", "TRACE_FIRST_LINES",
-    "COPY_QUEUES", "COPY_QUEUE_FULL",
+    "COPY_QUEUES", "COPY_QUEUE_FULL", "DROP_COPIES",
 )
 # fmt: on
 SLOT = {name: index for index, name in enumerate(_SLOTS)}

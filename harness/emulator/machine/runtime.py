@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from harness.emulator.machine.context import FAULT_MASK, set_fault
 from harness.emulator.machine.schedule import lowest_lane, run_blocks
-from harness.emulator.memory.async_copies import commit_copies, issue_copy, wait_for_copies
 from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
 from harness.emulator.memory.raw import store64
@@ -32,9 +31,6 @@ EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
     "scatter": (scatter, 4),
     "shared_load": (shared_load, 6),
     "shared_store": (shared_store, 6),
-    "issue_copy": (issue_copy, 5),
-    "commit_copies": (commit_copies, 2),
-    "wait_for_copies": (wait_for_copies, 3),
     "count_shared": (count_shared, 7),
     "permute": (permute, 1),
     "watch_shared": (watch_shared, 7),

@@ -166,9 +166,8 @@ def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
     return 0
 
 
-@njit  # type: ignore[untyped-decorator]
-def drop_copies(ctx: int) -> None:
-    """A block begins: what the one before it left in flight will not land any more."""
+def drop_copies(ctx: int) -> int:
+    """A block begins: what the one before it left in flight will not land any more. Always 0."""
     state = load64(ctx + SANITIZER)
     time = tick(state) if state else 0
     for warp in range(load64(ctx + WARP_COUNT)):
@@ -181,3 +180,13 @@ def drop_copies(ctx: int) -> None:
         store64(queue + TAIL, 0)
         for lane in range(32):
             store64(queue + COMMITTED + 8 * lane, 0)
+    return 0
+
+
+EXPORTS = {
+    "issue_copy": (issue_copy, 5),
+    "commit_copies": (commit_copies, 2),
+    "wait_for_copies": (wait_for_copies, 3),
+    "drop_copies": (drop_copies, 1),
+}
+"""As `runtime.EXPORTS`; an object of its own, for only kernels with such copies need it."""

@@ -49,7 +49,7 @@ def is_new(warp: int, mask: int, first: int, lane: int, host: int) -> bool:
     return True
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size: int, sizes: int) -> int:
     """As `translate`. `sizes`: address of 32 words, the bytes that each lane reads; 0 where all read `size`.
 
