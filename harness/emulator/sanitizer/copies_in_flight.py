@@ -21,8 +21,7 @@ from harness.emulator.sanitizer.vector_clock import tick
 from harness.emulator.sanitizer.watch import check_read, nobody_wrote, unwritten_bytes
 
 FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES = (
-    at.SLOT[name]
-    for name in ("FLOOR", "WARPS", "SHARED_CELLS", "SHARED_SHIFT", "GLOBAL_SHIFT", "BUFFERS", "VARIABLES")
+    at.SLOT[name] for name in ("FLOOR", "WARPS", "SHARED_CELLS", "SHARED_SHIFT", "GLOBAL_SHIFT", "BUFFERS", "VARIABLES")
 )
 PENDING, WAW, WAR = at.PENDING, at.WAW, at.WAR
 READERS, STRONG_WRITER = at.READERS, at.STRONG_WRITER
@@ -44,8 +43,9 @@ def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, off
     address = SHARED_ADDRESS + offset
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
-        check(state, WAW, warp, 1 << lane, site, 0, address, size, cell)
-        check(state, WAW, warp, 1 << lane, site, 0, address, size, cell + STRONG_WRITER)
+        for writer in (cell, cell + STRONG_WRITER):
+            if load64(writer) > floor:
+                check(state, WAW, warp, 1 << lane, site, 0, address, size, writer)
         for other in range(warps):
             entry = cell + READERS + ENTRY_BYTES * other
             if load64(entry) > floor:
