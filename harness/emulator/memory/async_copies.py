@@ -14,6 +14,8 @@ Whatever else may complete a copy (an mbarrier, a bulk group) would be another r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from numba import njit
 
 from harness.emulator.machine import layout as at
@@ -183,7 +185,7 @@ def drop_copies(ctx: int) -> int:
     return 0
 
 
-EXPORTS = {
+EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
     "issue_copy": (issue_copy, 5),
     "commit_copies": (commit_copies, 2),
     "wait_for_copies": (wait_for_copies, 3),
