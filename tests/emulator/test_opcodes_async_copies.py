@@ -90,6 +90,13 @@ def test_under_a_predicate():
     np.testing.assert_array_equal(found[0], np.where(lanes < 8, DATA[0], 0x55))
 
 
+def test_what_no_lane_copies_takes_no_room():
+    """More often than copies fit in flight."""
+    loop = "mov.u32 r3, 0; AGAIN: @p1 cp.async.ca.shared.global [r1], [q2], 4; add.u32 r3, r3, 1;"
+    found = copied(f"setp.gt.u32 p1, tid, 99; {loop} setp.lt.u32 p2, r3, 3000; @p2 bra AGAIN;")
+    assert (found == 0x55).all()
+
+
 def test_groups_end_in_order():
     lines = []
     for part in range(4):
