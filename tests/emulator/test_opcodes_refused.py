@@ -57,6 +57,13 @@ SHAPES = (
     "[q5], {r1, r2, r3, r4}, r6",
     "{r1, r2, r3, r4}, {r1, r2, r3, r4}, {r5, r6}, {r1, r2, r3, r4}",
     "{r1, r2}, {r1, r2, r3, r4}, {r5, r6}, {r7, r8}",
+    "2",
+    "[r1], [q2], 4",
+    "[r1], [q2], 16",
+    "[r1], [q2], 16, r3",
+    "[r1], [q2], 16, p3",
+    "[r1], [q2], 16, q3",
+    "[r1], [q2], 16, r3, q4",
 )
 MODIFIERS: dict[str, tuple[str, ...]] = {
     "add": ("", "rz", "sat", "cc", "rn.ftz.sat"),
@@ -112,6 +119,18 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
         ("ldmatrix", "stmatrix"), ("sync.aligned.m8n8.x2.shared", "sync.aligned.m8n8.x2.trans", "x2.shared", "")
     ),
     "movmatrix": ("sync.aligned.m8n8.trans", "sync.aligned.m8n8"),
+    "cp": (
+        "async.commit_group",
+        "async.wait_group",
+        "async.wait_all",
+        "async.ca.shared.global",
+        "async.cg.shared::cta.global.L2::128B",
+        "async.cg.shared.global.L2::cache_hint",
+        "async.shared.global",
+        "async.cg.global.shared",
+        "commit_group",
+        "",
+    ),
     "cvta": ("global", "to.shared", "local", ""),
     "isspacep": ("global", "shared", "const", ""),
 }
@@ -199,6 +218,19 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "tex.2d.v4.f32.s32 {r1, r2, r3, r4}, [q1, {r1, r2}];",
         "sub.u16x2 r1, r2, r3;",
         "mbarrier.init.shared.b64 [r1], 1;",
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [r1];",
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r1], [q1], 16, [r2];",
+        "cp.async.bulk.commit_group;",
+        "cp.async.bulk.wait_group 0;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [q1], [r1], 16;",
+        "cp.async.cg.shared.global [r1], [q1], 8;",
+        "cp.async.ca.shared.global [r1], [q1], 2;",
+        "cp.async.ca.shared::cluster.global [r1], [q1], 4;",
+        "cp.async.ca.shared.global [r1], [q1], r2;",
+        "cp.async.ca.shared.global [r1], [q1], 4, r2, r3;",
+        "cp.async.ca.shared.global.L2::cache_hint [r1], [q1], 4;",
+        "cp.async.wait_group r1;",
+        "cp.async.wait_all 0;",
     ],
 )
 def test_what_is_not_supported_names_opcode_and_line(text: str):
