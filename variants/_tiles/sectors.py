@@ -1,7 +1,8 @@
 """How many bytes a copy between global memory and a tile moves: 32 x distinct 32-byte sectors per warp request.
 
-All copies here are runs: consecutive elements, a few per lane and 32 lanes per warp request. A request that does not start at a sector's
-first byte touches one sector more, and so does each end of a run; buffers themselves start at a sector's first byte.
+All copies here are runs: consecutive elements, as many per lane as the copy says, 32 lanes per warp request. A request
+that does not start at a sector's first byte touches one sector more, and so does each end of a run; buffers themselves
+start at a sector's first byte.
 """
 
 from __future__ import annotations
