@@ -111,7 +111,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 
     copy_tile<THREADS>(Q_tile, Q + first_stat * D, rows, t);
     commit_copies();
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < SLOTS - 1; ++i) copy_next();
     wait_for_copies<SLOTS - 1>();
     __syncthreads();
