@@ -1,13 +1,13 @@
 // Flash-Decoding: Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference"; these are its steps.
 // _mma/mma.cuh is put before this text.
 //
-// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS and COMBINE_WARPS (per block of the first
-// and of the second kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
+// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS and COMBINE_WARPS (per block of the one
+// and the other kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
 //
-// A block takes one split of the keys of one key/value head, and 16 rows of the queries that go with it. The rows of all
-// heads that share K and V lie one after the other in Q and in O, so they are counted through: row r of the group is
-// query r % q_len. Each warp goes its own way over every WARPS-th tile of keys of the split, with an O, l and m of its
-// own and its own ring of slots in shared memory. It waits for its own copies, and for nobody else until the end.
+// A block takes one split of the keys of one key/value head, and 16 rows of the queries that go with it. The rows of
+// all heads that share K and V lie one after the other in Q and in O, so they are counted through: row r of the group
+// is query r % q_len. Each warp goes its own way over every WARPS-th tile of keys of the split, with an O, l and m of
+// its own and its own ring of slots in shared memory. It waits for its own copies, and for nobody else until the end.
 
 constexpr int BR = 16;  // rows of queries
 constexpr int BC = 16;  // keys per tile: what one product sums over
@@ -35,8 +35,8 @@ typedef float Output[TD][4];
 constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
 constexpr int UNITS = D / UNIT;  // per row
 
-// `rows` rows of global memory, which lie one after the other -> a tile of 16 in shared memory, zeros below: a weight of
-// zero times what was there before could be NaN. This is `lane` of LANES threads; 32 neighbours copy 32 units of a run.
+// `rows` rows of global memory, which lie one after the other -> a tile of 16 in shared memory, zeros below: a zero
+// weight times what was there before could be NaN. This is `lane` of LANES threads; neighbours copy neighbouring units.
 template <int LANES>
 __device__ __forceinline__ void copy_tile(int tile, const stored *source, int rows, int lane)
 {
@@ -288,8 +288,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     }
 }
 
-// Step 3: the splits put together, a block per row, each warp with a share once more: every COMBINE_WARPS-th split. What
-// a row sees nothing of is not read: nobody may have written it.
+// Step 3: the splits put together, a block per row, each warp with a share once more: every COMBINE_WARPS-th split.
+// What a row sees nothing of is not read: nobody may have written it.
 extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
     stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, int causal)
@@ -297,27 +297,45 @@ extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combin
     __shared__ float O_warps[COMBINE_WARPS][D], l_warps[COMBINE_WARPS], m_warps[COMBINE_WARPS];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     const size_t row = blockIdx.x, rows = gridDim.x;
-    const int splits = (keys_seen(row % q_len, q_len, kv_len, causal) + SPLIT - 1) / SPLIT;
+    const int splits = (keys_seen(blockIdx.x % q_len, q_len, kv_len, causal) + SPLIT - 1) / SPLIT;
 
     constexpr int PARTS = (D + 31) / 32;  // elements of O per lane
+    constexpr int AT_ONCE = 4;            // splits whose loads are under way together
     float O_row[PARTS] = {}, l = 0.0f, m = MINUS_INFINITY;
-#pragma unroll 4
-    for (int i = warp; i < splits; i += COMBINE_WARPS) {
-        const size_t stat = i * rows + row;
-        const float m_i = m_split[stat], m_new = fmaxf(m, m_i);
-        const float correction = exp_below(m, m_new), weight = exp_below(m_i, m_new);
-        m = m_new;
-        l = correction * l + weight * l_split[stat];
+#pragma unroll 1
+    for (int first = warp; first < splits; first += AT_ONCE * COMBINE_WARPS) {
+        float O_i[AT_ONCE][PARTS], l_i[AT_ONCE], m_i[AT_ONCE], m_new = m;
 #pragma unroll
-        for (int j = 0; j < PARTS; ++j) {
-            const int e = lane + 32 * j;
-            if (D % 32 == 0 || e < D) O_row[j] = correction * O_row[j] + weight * O_split[stat * D + e];
+        for (int c = 0; c < AT_ONCE; ++c) {
+            const int i = first + c * COMBINE_WARPS;
+            const size_t stat = i * rows + row;
+            l_i[c] = i < splits ? l_split[stat] : 0.0f;
+            m_i[c] = i < splits ? m_split[stat] : MINUS_INFINITY;
+#pragma unroll
+            for (int j = 0; j < PARTS; ++j) {
+                const int e = lane + 32 * j;
+                O_i[c][j] = i < splits && e < D ? O_split[stat * D + e] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) m_new = fmaxf(m_new, m_i[c]);
+        const float correction = exp_below(m, m_new);
+        m = m_new;
+        l *= correction;
+#pragma unroll
+        for (int j = 0; j < PARTS; ++j) O_row[j] *= correction;
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) {
+            const float weight = exp_below(m_i[c], m_new);
+            l += weight * l_i[c];
+#pragma unroll
+            for (int j = 0; j < PARTS; ++j) O_row[j] += weight * O_i[c][j];
         }
     }
 #pragma unroll
     for (int j = 0; j < PARTS; ++j) {
         const int e = lane + 32 * j;
-        if (D % 32 == 0 || e < D) O_warps[warp][e] = O_row[j];
+        if (e < D) O_warps[warp][e] = O_row[j];
     }
     if (lane == 0) {
         l_warps[warp] = l;
@@ -337,11 +355,12 @@ extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combin
     }
     // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-    for (int e = t; e < D; e += 32 * COMBINE_WARPS) {
+    static_assert(D <= 32 * COMBINE_WARPS, "an element per thread");
+    if (t < D) {
         float sum = 0.0f;
 #pragma unroll
-        for (int w = 0; w < COMBINE_WARPS; ++w) sum += weight[w] * O_warps[w][e];
-        O[row * D + e] = stored(sum * inverse);
+        for (int w = 0; w < COMBINE_WARPS; ++w) sum += weight[w] * O_warps[w][t];
+        O[row * D + t] = stored(sum * inverse);
     }
     if (t == 0) lse[row] = m + logf(l);
 }
