@@ -42,7 +42,7 @@ RING_BYTES = 64 * 1024
 """Per block, for tiles of K and V on their way. To keep the memory of an H200 busy takes its 4.8 TB/s times about a
 microsecond (Little's law), 36 KB for each of 132 multiprocessors: one block comes near, two or three have plenty."""
 FEWEST_SLOTS, MOST_SLOTS = 3, 8
-SPLITS = (512, 64, 128, 256, 1024, 2048, 4096)
+SPLITS = (512, 64, 128, 256, 1024, 2048)
 """Keys per split, the default first: long enough for what a block does once to be little, short enough for a few
 sequences to fill a GPU."""
 
