@@ -139,8 +139,8 @@ def shared_bytes(head_dim: int) -> int:
 
 
 def blocks_per_sm(head_dim: int) -> int:
-    """Blocks that share a multiprocessor, as registers allow: a thread's part of O alone takes head_dim / 2."""
-    return 4 if head_dim <= 64 else 3 if head_dim <= 128 else 2
+    """Blocks that share a multiprocessor, as slots and registers allow; a thread has head_dim / 2 for O alone."""
+    return 3 if head_dim <= 128 else 2
 
 
 def _slot_bytes(head_dim: int) -> int:

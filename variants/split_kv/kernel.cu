@@ -180,7 +180,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     auto wait_for_slot = [&]() {
         wait_for_copies<SLOTS - 2>();
         __syncwarp();
-        copy_next();  // into the slot that was read before, by all lanes
     };
     auto next_slot = [&]() { slot = slot + SLOT_BYTES == ring + RING_BYTES ? ring : slot + SLOT_BYTES; };
 
@@ -202,6 +201,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
         // stays there.
         Scores S;
         wait_for_slot();
+        copy_next();  // into the slot before this one, which all lanes have read
         multiply_Q_Kt(S, by_row + Q_TILE, by_column + slot);
         next_slot();
 #pragma unroll
@@ -232,6 +232,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 
         // O = O + P V.
         wait_for_slot();
+        copy_next();
         const int keys = min(BC, end - key);
         if (key + keys <= seen_by_all) {
             add_P_V(O, S, by_row + slot);
