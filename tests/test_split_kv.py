@@ -65,6 +65,18 @@ def test_what_some_rows_of_a_tile_do_not_see_does_not_reach_them(kv_len: int, po
             assert not np.any(np.isfinite(dirty["O"][:, :, -1].astype(np.float32)))
 
 
+def test_the_first_query_of_a_head_sees_less_than_rows_of_the_head_before():
+    """The second tile has queries 1 to 4 of a head and 0 of the next, and a tile of keys ends where 1 sees and 0 does
+    not: nothing else but NaN there tells them apart."""
+    problem = dataclasses.replace(PROBLEM, heads=7, kv_heads=1, q_len=5, kv_len=64 + 3, causal=True)
+    inputs = draw_inputs(problem, "normal", 6)
+    clean = run(VARIANT, problem, inputs, tile=SMALL).outputs["O"]
+    inputs["V"][:, :, 63] = math.nan
+    dirty = run(VARIANT, problem, inputs, tile=SMALL).outputs["O"]
+    assert np.array_equal(dirty[:, :, 0], clean[:, :, 0])
+    assert np.all(np.isnan(dirty[:, :, 1:]))
+
+
 def test_rows_that_see_nothing_though_others_in_their_tile_do():
     problem = dataclasses.replace(PROBLEM, kv_len=3, q_len=7, causal=True)
     outputs = run(VARIANT, problem, draw_inputs(problem, "normal", 3)).outputs

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 
-def _in_kernel(bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
-    return Mutant(bug, "split-kv-cupy", (Patch("split_kv/kernel.cu", old, new),), sanitize)
+def _in_kernel(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
+    patches = tuple(Patch("split_kv/kernel.cu", *replacement) for replacement in ((old, new), *more))
+    return Mutant(bug, "split-kv-cupy", patches, sanitize)
 
 
 _PUT_TOGETHER = (
@@ -18,6 +19,7 @@ _PUT_TOGETHER = (
     _in_kernel(
         "splits not brought to one maximum",
         "const float weight = exp_below(m_i[c], m_new);", "const float weight = m_i[c] > MINUS_INFINITY;",
+        ("weight[w] = exp_below(m_warps[w], m);", "weight[w] = m_warps[w] > MINUS_INFINITY;"),
     ),
     _in_kernel("only one warp's splits", "w < COMBINE_WARPS; ++w) sum += weight", "w < 1; ++w) sum += weight"),
     _in_kernel(
@@ -38,7 +40,6 @@ _ROWS_AND_KEYS = (
     _in_kernel(
         "rows of a group taken for one head's", "(first_row + lane / 4 + 8 * i) % q_len", "first_row + lane / 4"
     ),
-    _in_kernel("heads that meet in a tile overlooked", "heads_meet = last_query >= q_len", "heads_meet = false"),
     _in_kernel("rows of the next group written", "rows = min(BR, group_rows - first_row);", "rows = BR;"),
     _in_kernel("a zero weight times NaN", "if (key + keys <= seen_by_all) {", "if (true) {"),
     _in_kernel("keys beyond the last copied", "end - copied_key, lane);", "BC, lane);"),
