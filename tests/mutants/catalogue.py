@@ -28,8 +28,8 @@ EQUIVALENT: dict[str, str] = {
     "heads that meet in a tile overlooked": "the first query of the second head is then taken to see as much as the "
     "first row of the tile; only NaN or infinity in one key shows it, where a tile of keys ends in between: "
     "tests/test_split_kv.py looks there, and no campaign finds it",
-    "splits not brought to one maximum, by a warp": "takes more splits than warps, which tests/test_split_kv.py has and "
-    "campaigns of a few tiles do not; the mutant that dies forgets it between warps as well",
+    "splits not brought to one maximum, by a warp": "takes more splits than warps, which tests/test_split_kv.py has "
+    "and campaigns of a few tiles do not; the mutant that dies forgets it between warps as well",
     "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
     "lse; the mutant of the oracle gives such a score no weight either",
 }
