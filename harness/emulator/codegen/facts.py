@@ -85,6 +85,8 @@ class KernelFacts:
     """Whether some register may be read before it is written."""
     ordered: bool
     """Whether blocks have to run one after the other, because atomics on global memory connect them."""
+    copies: bool
+    """Whether it has asynchronous copies, which need queues."""
     sites: tuple[Site, ...]
     blocks: tuple[Site | None, ...]
     """Some instruction of each block, to say where a warp is."""

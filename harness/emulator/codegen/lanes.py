@@ -174,6 +174,11 @@ class Lanes(Vocabulary):
     def _element(self, name: str) -> str:
         return INTEGER[self._registers[name].total_bits]
 
+    def is_predicate(self, operand: Operand) -> bool:
+        """Whether the operand is a predicate, negated or not."""
+        name = getattr(operand.reg if isinstance(operand, Not) else operand, "name", "")
+        return name in self._registers and self._element(name) == "i1"
+
     def use(self, operand: Operand, element: str) -> str:
         """The operand's 32 lanes as `element`. A wider register is truncated; floats are reinterpreted."""
         match operand:

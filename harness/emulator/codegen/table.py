@@ -31,6 +31,7 @@ _FAMILIES = (
     "compare",
     "convert",
     "memory",
+    "async_copies",
     "atomics",
     "warp",
     "barriers",

@@ -50,6 +50,8 @@ def describe(fault: Fault) -> KernelFault:
         "divergent barrier": _divergent,
         "divergent warp operation": _divergent_warp,
         "step limit": _step_limit,
+        "copy size": _copy_size,
+        "copies in flight": _copies_in_flight,
         "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
     }
     explain = explanations[fault.kind]
@@ -61,7 +63,7 @@ def describe(fault: Fault) -> KernelFault:
 def _access(fault: Fault) -> str:
     instruction = fault.site
     assert instruction is not None
-    verb = {"ld": "load", "ldu": "load", "st": "store"}.get(instruction.opcode, "atomic")
+    verb = {"ld": "load", "ldu": "load", "st": "store", "cp": "asynchronous copy"}.get(instruction.opcode, "atomic")
     what = f"{fault.kind} {verb} of {fault.size_bytes} bytes"
     name, size, offset = _target(fault)
     if name is None:
@@ -125,6 +127,20 @@ def _divergent_warp(fault: Fault) -> str:
     return (
         f"'{instruction.form}' names lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are on another path; "
         "its mask may hold only lanes that get there together"
+    )
+
+
+def _copy_size(fault: Fault) -> str:
+    return (
+        f"asynchronous copy of {fault.size_bytes} bytes that asks for {fault.address} bytes of its source; "
+        f"it may ask for {fault.size_bytes} at most, and has zeros for the rest"
+    )
+
+
+def _copies_in_flight(fault: Fault) -> str:
+    return (
+        f"warp {fault.warp} has {fault.size_bytes} asynchronous copies in flight, more than shared memory has words; "
+        "commit them (cp.async.commit_group) and wait for them (cp.async.wait_group) before others go to their place"
     )
 
 

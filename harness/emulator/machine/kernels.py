@@ -14,7 +14,7 @@ from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine.compile_worker import HERE, Compiler
 from harness.emulator.machine.kernel_object import split_kernel
 from harness.emulator.machine.llvm_compiler import host_key
-from harness.emulator.machine.native import load_runtime, native_address
+from harness.emulator.machine.native import load_copies, load_runtime, native_address
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: 
         payload = default_cache().cached("kernel", key, lambda: compiler.build_kernel(ptx, entry, instruments))
         facts, native = split_kernel(payload)
         load_runtime(compiler.build_runtime)
+        if facts.copies:
+            load_copies()
         address = native_address(facts.symbol, native)
         with _lock:
             kernel = _loaded.setdefault((ptx, entry, instruments), NativeKernel(facts, address, instruments))

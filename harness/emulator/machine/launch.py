@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from harness.emulator.codegen.facts import KernelFacts, Site
 from harness.emulator.machine import layout as at
+from harness.emulator.machine.copy_queues import CopyQueues
 from harness.emulator.machine.faults import Fault, describe
 from harness.emulator.machine.kernels import NativeKernel
 from harness.emulator.machine.native import load_runtime
@@ -123,6 +124,7 @@ class _Worker:
         self.locals = aligned_zeros(facts.local_bytes * at.LANES * warps)
         self.order = np.zeros(warps, dtype=np.int32)
         self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
+        self.copies = CopyQueues(self.context, warps, shared) if facts.copies else None
         self.trace: TraceBuffer | None = None
         self.set("SHARED_BASE", self.shared.ctypes.data)
         self.set("SHARED_SIZE", shared)

@@ -1,4 +1,4 @@
-"""Functions that Numba compiles as one native object file: the runtime, and the cache model."""
+"""Functions that Numba compiles as one native object file: the runtime, the cache model, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ def build_runtime() -> bytes:
 def build_caches() -> bytes:
     """`caches.EXPORTS`, which only those need who ask for the cache model."""
     from harness.emulator.memory.caches import EXPORTS
+
+    return _build(EXPORTS)
+
+
+def build_copies() -> bytes:
+    """`async_copies.EXPORTS`, which only kernels need that copy asynchronously."""
+    from harness.emulator.memory.async_copies import EXPORTS
 
     return _build(EXPORTS)
 
