@@ -144,13 +144,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     const stored *const K_head = K + kv_head * kv_len * D;
     const stored *const V_head = V + kv_head * kv_len * D;
 
-    // Where the rows of two heads meet in a tile, it has the last query of one, which sees all keys, and the first of
-    // the other.
+    // Where the rows of two heads meet in a tile, the last query of one, which sees all keys, and the first of the other
+    // are in it.
     const int first_query = first_row % q_len, last_query = first_query + rows - 1;
     const int seen_by_one = keys_seen(last_query, q_len, kv_len, causal);
     const int seen_by_all = keys_seen(last_query < q_len ? first_query : 0, q_len, kv_len, causal);
-    const int first_key = split * SPLIT + warp * BC, end = min((split + 1) * SPLIT, seen_by_one);
-    if (split * SPLIT >= end) return;  // nobody will ask for it
+    const int first_key = split * SPLIT + warp * BC, end = split * SPLIT + min(SPLIT, seen_by_one - split * SPLIT);
+    if (end <= split * SPLIT) return;  // nobody will ask for it
 
     if constexpr (D % 16 != 0) {
         // Rows are not copied as far as they are multiplied.
