@@ -13,8 +13,10 @@ from test_conformance import accuracy, run
 from harness.discovery import discover
 from harness.emulator.instruments import Instruments
 from harness.executors.emulator import EmulatorExecutor
+from harness.fuzz.builds import builds_for
 from harness.inputs import draw_inputs
 from harness.problem import Problem
+from harness.strategies import BUILDS
 from harness.variant import Traffic
 
 VARIANT = discover().registry.get("split-kv-cupy")
@@ -108,6 +110,12 @@ def test_bytes_are_those_of_the_formula(group: int, q_len: int, split: int):
     assert VARIANT.claim(problem, {"Br": 16, "split": split}) == Traffic(2 * read, 2 * written)
     plan = VARIANT.plan(problem, {"Br": 16, "split": split})
     assert plan.allocated_bytes(problem) == 2 * (S * R * (d + 2) * 4 + group * X_q + 4 * R)
+
+
+def test_campaigns_draw_lengths_around_the_edges_of_splits():
+    builds = builds_for(VARIANT, BUILDS)
+    assert {build.dtype for build in builds} == {"float16", "bfloat16"}
+    assert {(build.tile_rows, build.tile_keys) for build in builds} == {(16, 512), (16, 64), (16, 2048)}
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

@@ -144,8 +144,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     const stored *const K_head = K + kv_head * kv_len * D;
     const stored *const V_head = V + kv_head * kv_len * D;
 
-    // Where the rows of two heads meet in a tile, the last query of one, which sees all keys, and the first of the other
-    // are in it.
+    // A tile in which the rows of two heads meet has the last query of one, which sees all keys, and the first of the
+    // other.
     const int first_query = first_row % q_len, last_query = first_query + rows - 1;
     const int seen_by_one = keys_seen(last_query, q_len, kv_len, causal);
     const int seen_by_all = keys_seen(last_query < q_len ? first_query : 0, q_len, kv_len, causal);
