@@ -38,7 +38,12 @@ from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
 DEFAULT_STEP_LIMIT = 1_000_000_000
 """Instructions per warp: some ten seconds of an endless loop."""
 
-_KINDS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic", "cp": "load"}
+_KINDS = {
+    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
+    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
+    **dict.fromkeys(("atom", "red"), "atomic"),
+    "cp": "load",
+}
 _SHARED_KINDS = {**_KINDS, "cp": "store"}
 """An asynchronous copy loads from global memory and stores to shared memory."""
 

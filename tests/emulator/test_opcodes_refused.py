@@ -50,6 +50,13 @@ SHAPES = (
     "q1, q2, q3, q4, 0x1B",
     "q1|p1, q2, q3, q4, q5",
     "q1|p1, q2, q3, q4, 0x1B, p5",
+    "r1, r2",
+    "{r1, r2}, [q3]",
+    "[q3], {r1, r2}",
+    "{r1, r2, r3, r4}, [q5]",
+    "[q5], {r1, r2, r3, r4}, r6",
+    "{r1, r2, r3, r4}, {r1, r2, r3, r4}, {r5, r6}, {r1, r2, r3, r4}",
+    "{r1, r2}, {r1, r2, r3, r4}, {r5, r6}, {r7, r8}",
     "2",
     "[r1], [q2], 4",
     "[r1], [q2], 16",
@@ -99,6 +106,19 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
     "elect": ("sync", ""),
     "bar": ("sync", "warp.sync", "arrive", "red.popc", "red.and", "red", ""),
     "barrier": ("sync.aligned", "cta.sync", "red.or"),
+    "mma": ("sync.aligned.m16n8k16.row.col.f16.f16.f16", "sync.aligned.m16n8k8.row.col.f32.tf32.tf32", "aligned", ""),
+    "wmma": (
+        "load.a.sync.aligned.row.m16n16k8",
+        "load.c.sync.aligned.col.m32n8k16.global",
+        "store.d.sync.aligned.row.m8n32k16.shared",
+        "mma.sync.aligned.row.col.m16n16k16.f32",
+        "load.a.aligned.row.m16n16k8",
+        "",
+    ),
+    **dict.fromkeys(
+        ("ldmatrix", "stmatrix"), ("sync.aligned.m8n8.x2.shared", "sync.aligned.m8n8.x2.trans", "x2.shared", "")
+    ),
+    "movmatrix": ("sync.aligned.m8n8.trans", "sync.aligned.m8n8"),
     "cp": (
         "async.commit_group",
         "async.wait_group",

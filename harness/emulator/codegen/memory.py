@@ -98,7 +98,7 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
     store_addresses(lanes, addresses)
     mask = lanes.widen(lanes.active_bits())
     site = lanes.site(instruction)
-    if space == "generic" and instruction.opcode in ("ld", "ldu", "st"):
+    if space == "generic" and instruction.opcode in ("ld", "ldu", "st", "wmma"):
         count_shared(lanes, instruction, mask, size_bytes, generic=True)
     code = at.SPACES[space]
     failed = lanes.runtime("translate", "%ctx", "%warp", str(site), str(code), mask, str(size_bytes))
@@ -109,9 +109,14 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
 def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
     """Count the wavefronts of an access whose addresses the runtime has been handed, where that was asked for."""
     if lanes.instruments.bank_conflicts:
-        flags = (str(int(generic)), str(int(instruction.opcode not in ("st", "cp"))))
+        flags = (str(int(generic)), str(int(_fills_registers(instruction))))
         site = str(lanes.site(instruction))
         lanes.runtime("count_shared", "%ctx", "%warp", site, mask, str(size_bytes), *flags)
+
+
+def _fills_registers(instruction: Instruction) -> bool:
+    """Whether lanes that agree make a request shorter, see `memory/banks.py`."""
+    return instruction.opcode in ("ld", "ldu", "atom") or "load" in instruction.modifiers
 
 
 def _read_data(lanes: Lanes, access: Access) -> list[str]:

@@ -35,6 +35,9 @@ _FAMILIES = (
     "atomics",
     "warp",
     "barriers",
+    "matrix_memory",
+    "matrix_multiply",
+    "wmma",
     "control",
 )
 

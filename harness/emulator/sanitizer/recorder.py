@@ -15,7 +15,12 @@ from harness.emulator.ptx.types import TYPES
 from harness.emulator.sanitizer import layout as at
 from harness.finding import Finding, Place
 
-_VERBS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic", "cp": "asynchronous copy"}
+_VERBS = {
+    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
+    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
+    **dict.fromkeys(("atom", "red"), "atomic"),
+    "cp": "asynchronous copy",
+}
 _OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 Extents = tuple[int, int, int]
 
