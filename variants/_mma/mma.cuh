@@ -20,6 +20,7 @@ typedef __nv_bfloat16 stored;
 #endif
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
+constexpr float LN_2 = 0.693147180559945f;
 
 // Shared memory as PTX addresses it: 32-bit byte addresses of its own window.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) { return __cvta_generic_to_shared(pointer); }
@@ -29,7 +30,7 @@ __device__ __forceinline__ unsigned shared_address(const void *pointer) { return
 // BYTES (4, 8 or 16, to which both addresses are aligned) go from global to shared memory; zeros where not `valid`.
 // 16 bytes go past L1: nobody else on this multiprocessor reads them.
 template <int BYTES>
-__device__ __forceinline__ void copy_async(unsigned to, const void *from, bool valid)
+__device__ __forceinline__ void copy_async(unsigned to, const void *from, bool valid = true)
 {
     const int source_bytes = valid ? BYTES : 0;
     if (BYTES == 16) {
@@ -117,15 +118,25 @@ __device__ __forceinline__ float2 unpacked(unsigned both)
 #endif
 }
 
-// Whether either half is infinite or NaN: an exponent of ones alone.
+// Infinity and NaN have an exponent of ones alone.
+#if defined(STORED_AS_float16)
+constexpr unsigned EXPONENT = 0x7c00;
+#else
+constexpr unsigned EXPONENT = 0x7f80;
+#endif
+
+// Whether either half is infinity or NaN.
 __device__ __forceinline__ bool not_finite(unsigned both)
 {
-#if defined(STORED_AS_float16)
-    constexpr unsigned exponent = 0x7c00;
-#else
-    constexpr unsigned exponent = 0x7f80;
-#endif
-    return (both & exponent) == exponent || (both >> 16 & exponent) == exponent;
+    return (both & EXPONENT) == EXPONENT || (both >> 16 & EXPONENT) == EXPONENT;
+}
+
+// Both halves, each 0 if it is infinity or NaN.
+__device__ __forceinline__ unsigned finite_or_zero(unsigned both)
+{
+    const unsigned low = (both & EXPONENT) == EXPONENT ? 0 : both & 0xffff;
+    const unsigned high = (both >> 16 & EXPONENT) == EXPONENT ? 0 : both & 0xffff0000;
+    return high | low;
 }
 
 // 2^x, to 2 ulp; 0 for -inf (PTX ISA: ex2.approx.ftz.f32).
