@@ -134,7 +134,7 @@ def test_requests_are_whole_and_banks_do_not_conflict(head_dim: int):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"dtype": "float32"}, "take float16 or bfloat16"),
+        ({"dtype": "float32"}, "choose float16 or bfloat16"),
         ({"head_dim": 257}, "head_dim is 257"),
         ({"scale": 1e300}, "scale is 1e"),
     ],

@@ -27,9 +27,10 @@ import numpy as np
 
 from harness.problem import Problem
 from harness.variant import Buffer, Launch, Numerics, Plan, Registry, Traffic, Variant
-from variants._mma import LINE_BYTES, copied_at_once
-from variants._mma.rawkernel import raw_kernel
+from variants._mma import LINE_BYTES, LINE_ELEMENTS, elements_per_copy
+from variants._mma.rawkernel import COMMON
 from variants._tiles import blocks, unsupported
+from variants._tiles.rawkernel import raw_kernel
 from variants._tiles.schedule import FLOAT32_BYTES, keys_seen
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
@@ -59,7 +60,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     sizes = {"D": p.head_dim, "SPLIT": split, "WARPS": WARPS, "COMBINE_WARPS": COMBINE_WARPS}
     sizes |= {"SLOTS": slots(p.head_dim), "BLOCKS_PER_SM": blocks_per_sm(p.head_dim)}
     options = (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{p.dtype}")
-    split_kv, combine = (raw_kernel("split_kv", name, options) for name in ("split_kv", "split_kv_combine"))
+    split_kv, combine = (raw_kernel("split_kv", name, options, COMMON) for name in ("split_kv", "split_kv_combine"))
 
     row_tiles, splits = blocks(p.group * p.q_len, BR), blocks(p.kv_len, split)
     grid = (row_tiles * splits, p.kv_heads_count, p.batch)
@@ -84,7 +85,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
 def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, split = problem, _split(problem, tile)
-    d, at_once = p.head_dim, copied_at_once(p.head_dim)
+    d, at_once = p.head_dim, elements_per_copy(p.head_dim)
 
     # (key/value heads, tiles of rows): each tile's first row, and the keys that some row of it sees, which are those
     # that its last query sees; where rows of two heads meet in it, that is the last of all.
@@ -144,7 +145,7 @@ def blocks_per_sm(head_dim: int) -> int:
 
 
 def _slot_bytes(head_dim: int) -> int:
-    return int(BC * LINE_BYTES * blocks(2 * head_dim, LINE_BYTES))
+    return int(BC * LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))
 
 
 def _split(problem: Problem, tile: Mapping[str, int] | None) -> int:
@@ -158,7 +159,7 @@ def _rows(problem: Problem) -> int:
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
     if problem.dtype == "float32":
-        return "dtype is float32; tensor cores multiply 16-bit elements: take float16 or bfloat16"
+        return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
     return unsupported(problem)
 
 
