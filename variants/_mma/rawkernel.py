@@ -1,10 +1,11 @@
-"""How CUDA sources that begin with mma.cuh and tiles.cuh are compiled: see variants/_tiles/rawkernel.py."""
+"""How CUDA sources that begin with mma.cuh are compiled: see variants/_tiles/rawkernel.py."""
 
 from __future__ import annotations
 
 from variants._mma import MmaTile
 
-COMMON = (("_mma", "mma.cuh"), ("_mma", "tiles.cuh"))
+COMMON = (("_mma", "mma.cuh"),)
+COMMON_WITH_TILES = (*COMMON, ("_mma", "tiles.cuh"))
 KEPT_REGISTERS = 176
 """What S, O and the kept part of Q may take of a thread's 255 registers."""
 

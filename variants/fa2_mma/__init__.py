@@ -42,10 +42,10 @@ def default_tile(head_dim: int) -> MmaTile:
 def plan(problem: Problem, backend: str, tile: MmaTile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    from variants._mma.rawkernel import COMMON, mma_options
+    from variants._mma.rawkernel import COMMON_WITH_TILES, mma_options
     from variants._tiles.rawkernel import raw_kernel
 
-    kernel = raw_kernel("fa2_mma", "fa2_mma", mma_options(p.head_dim, tile, p.dtype), COMMON)
+    kernel = raw_kernel("fa2_mma", "fa2_mma", mma_options(p.head_dim, tile, p.dtype), COMMON_WITH_TILES)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
     args = ("Q", "K", "V", "O", "lse", np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group))
