@@ -10,7 +10,7 @@ numba-cuda does for its cache hints. This is the second:
   intrinsic takes and gives values, which stay in registers.
 - An instruction is one line of PTX and one signature.
 
-Registers: uint32, uint64 and float32 are one each, a tuple is as many as it has items.
+Registers: the types of `_LETTERS` are one each, a tuple is as many as it has items.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
+U16, U32, U64, F32 = types.uint16, types.uint32, types.uint64, types.float32
+_LETTERS = ((U16, "h"), (U32, "r"), (U64, "l"), (F32, "f"))
+"""How LLVM's constraints call the registers of each type."""
 GLOBAL, SHARED = 1, 3
 """Address spaces of LLVM's NVPTX back end."""
 
@@ -38,11 +41,11 @@ def assembly(ptx: str, signature: Any, ordered: bool = False) -> tuple[Any, Any]
         for kind, value in zip(signature.args, arguments):
             if isinstance(kind, types.BaseTuple):
                 values += cgutils.unpack_tuple(builder, value)
-            elif _registers(kind):
+            else:
                 values.append(value)
         results = [context.get_value_type(register) for register in gives]
         result = ir.LiteralStructType(results) if len(results) > 1 else results[0] if results else ir.VoidType()
-        letters = {types.uint32: "r", types.uint64: "l", types.float32: "f"}
+        letters = dict(_LETTERS)
         constraints = [f"={letters[register]}" for register in gives] + [letters[register] for register in takes]
         constraints += ["~{memory}"] if ordered else []
         function = ir.FunctionType(result, [value.type for value in values])
@@ -55,11 +58,7 @@ def assembly(ptx: str, signature: Any, ordered: bool = False) -> tuple[Any, Any]
 
 
 def _registers(kind: Any) -> list[Any]:
-    if isinstance(kind, types.BaseTuple):
-        return list(kind)
-    if kind == types.void or isinstance(kind, types.Literal):  # a literal stands in the text of the instruction
-        return []
-    return [kind]
+    return list(kind) if isinstance(kind, types.BaseTuple) else [] if kind == types.void else [kind]
 
 
 def address(array: Any, space: int, number: Any) -> tuple[Any, Any]:

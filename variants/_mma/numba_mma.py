@@ -10,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, uint32
+from numba import cuda, int32, uint32
 from numba.cuda import libdevice, types
 from numba.cuda.extending import intrinsic
 
-from variants._mma.numba_assembly import GLOBAL, SHARED, address, assembly
+from variants._mma.numba_assembly import F32, GLOBAL, SHARED, U16, U32, U64, address, assembly
 
-U32, U64, F32 = types.uint32, types.uint64, types.float32
 FOUR_MATRICES = A_FRAGMENT = types.UniTuple(U32, 4)
 C_FRAGMENT = types.UniTuple(F32, 4)
 MINUS_INFINITY = np.float32(-np.inf)
+ALL_LANES = 0xFFFFFFFF
 
 
 @intrinsic
@@ -32,11 +32,66 @@ def global_address(typing_context, array):
     return address(array, GLOBAL, U64)
 
 
+# --- One unit of 2, 4, 8 or 16 bytes, aligned to as many (PTX ISA: ld, st) -------------------------------------------
+
+UNITS = {2: U16, 4: U32, 8: types.UniTuple(U32, 2), 16: types.UniTuple(U32, 4)}
+
+
+def unit(BYTES: int, first: int) -> tuple[str, str]:
+    """The suffix of ld or st for a unit, and its registers from $`first` on."""
+    words = [f"${first + word}" for word in range(BYTES // 4)]
+    return (f"v{len(words)}.b32", f"{{{', '.join(words)}}}") if len(words) > 1 else (f"b{8 * BYTES}", f"${first}")
+
+
+@functools.cache
+def load_shared(BYTES: int) -> Any:
+    kind, registers = unit(BYTES, 0)
+
+    @intrinsic
+    def load(typing_context, at):
+        return assembly(f"ld.shared.{kind} {registers}, [${max(BYTES // 4, 1)}];", UNITS[BYTES](U32), ordered=True)
+
+    return load
+
+
+@functools.cache
+def store_shared(BYTES: int) -> Any:
+    kind, registers = unit(BYTES, 1)
+
+    @intrinsic
+    def store(typing_context, at, what):
+        return assembly(f"st.shared.{kind} [$0], {registers};", types.void(U32, UNITS[BYTES]), ordered=True)
+
+    return store
+
+
+@functools.cache
+def load_global(BYTES: int) -> Any:
+    kind, registers = unit(BYTES, 0)
+
+    @intrinsic
+    def load(typing_context, at):
+        return assembly(f"ld.global.{kind} {registers}, [${max(BYTES // 4, 1)}];", UNITS[BYTES](U64), ordered=True)
+
+    return load
+
+
+@functools.cache
+def store_global(BYTES: int) -> Any:
+    kind, registers = unit(BYTES, 1)
+
+    @intrinsic
+    def store(typing_context, at, what):
+        return assembly(f"st.global.{kind} [$0], {registers};", types.void(U64, UNITS[BYTES]), ordered=True)
+
+    return store
+
+
 # --- Asynchronous copies (PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group) -----------------------------
 
 
-# BYTES (4, 8 or 16, to which both addresses are aligned) go from global to shared memory; of them, the last
-# BYTES - source_bytes are zeros. 16 bytes go past L1: nobody else on this multiprocessor reads them.
+# BYTES (4, 8 or 16, to which both addresses are aligned) go from global to shared memory; zeros where not `valid`.
+# 16 bytes go past L1: nobody else on this multiprocessor reads them.
 @functools.cache
 def copy_async(BYTES: int) -> Any:
     cache = "cg" if BYTES == 16 else "ca"
@@ -46,7 +101,11 @@ def copy_async(BYTES: int) -> Any:
         ptx = f"cp.async.{cache}.shared.global [$0], [$1], {BYTES}, $2;"
         return assembly(ptx, types.void(U32, U64, U32), ordered=True)
 
-    return copy
+    @cuda.jit(device=True, forceinline=True)
+    def copy_where(to, source, valid):
+        copy(to, source, uint32(BYTES) if valid else uint32(0))
+
+    return copy_where
 
 
 # The copies that this thread has issued since the last call become one group.
@@ -55,12 +114,32 @@ def commit_copies(typing_context):
     return assembly("cp.async.commit_group;", types.void(), ordered=True)
 
 
-# Until at most `pending` (a compile-time constant) of this thread's groups, the youngest, are under way.
-@intrinsic
-def wait_for_copies(typing_context, pending):
-    if not isinstance(pending, types.Literal):
-        return None  # Numba then asks again, with the literal
-    return assembly(f"cp.async.wait_group {pending.literal_value};", types.void(pending), ordered=True)
+# Until at most PENDING of this thread's groups, the youngest, are under way. Others' copies need a barrier besides.
+@functools.cache
+def wait_for_copies(PENDING: int) -> Any:
+    @intrinsic
+    def wait(typing_context):
+        return assembly(f"cp.async.wait_group {PENDING};", types.void(), ordered=True)
+
+    return wait
+
+
+# --- Shared memory without bank conflicts ----------------------------------------------------------------------------
+
+# A row is a whole number of 128-byte lines of eight 16-byte chunks; ldmatrix reads one chunk of eight adjacent rows at
+# once. Chunk c of row r lies where chunk c ^ (r % 8) would, so that these eight lie in different banks.
+CHUNK_BYTES = 16
+
+
+@cuda.jit(device=True, forceinline=True)
+def swizzled(ROW_BYTES, row, chunk):
+    return uint32(row * ROW_BYTES + (chunk ^ (row & 7)) * CHUNK_BYTES)
+
+
+# From a swizzled address in chunk 0 or 1 of a row to the one an even number of chunks further: mostly a constant.
+@cuda.jit(device=True, forceinline=True)
+def chunks_further(address, chunks):
+    return uint32((address ^ uint32((chunks & 7) * CHUNK_BYTES)) + (chunks >> 3) * 8 * CHUNK_BYTES)
 
 
 # --- Fragments -------------------------------------------------------------------------------------------------------
@@ -82,6 +161,12 @@ def load_matrices_transposed(typing_context, at):
     )
 
 
+# Both halves of a register.
+@intrinsic
+def halves(typing_context, both):
+    return assembly("mov.b32 {$0, $1}, $2;", types.UniTuple(U16, 2)(U32))
+
+
 # 2^x, to 2 ulp; 0 for -inf (PTX ISA: ex2.approx.ftz.f32).
 @intrinsic
 def exp2_approx(typing_context, x):
@@ -91,27 +176,35 @@ def exp2_approx(typing_context, x):
 # Over the four lanes that share a row of C.
 @cuda.jit(device=True, forceinline=True)
 def quad_max(x):
-    x = max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, 1))
-    return max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, 2))
+    x = max(x, cuda.shfl_xor_sync(ALL_LANES, x, 1))
+    return max(x, cuda.shfl_xor_sync(ALL_LANES, x, 2))
 
 
 @cuda.jit(device=True, forceinline=True)
 def quad_sum(x):
-    x += cuda.shfl_xor_sync(0xFFFFFFFF, x, 1)
-    return x + cuda.shfl_xor_sync(0xFFFFFFFF, x, 2)
+    x += cuda.shfl_xor_sync(ALL_LANES, x, 1)
+    return x + cuda.shfl_xor_sync(ALL_LANES, x, 2)
 
 
 @functools.cache
 def numba_mma(dtype: str) -> SimpleNamespace:
-    """What depends on the 16-bit type: float16 or bfloat16."""
+    """What depends on how elements are stored: as float16 or bfloat16."""
     KIND = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}[dtype]
 
     # A B + C, 16 x 8 x 16 (PTX ISA: mma.sync.m16n8k16), summed in float32.
     @intrinsic
-    def multiply_add(typing_context, a, b0, b1, c):
+    def product_and_sum(typing_context, a, b0, b1, c):
         ptx = f"mma.sync.aligned.m16n8k16.row.col.f32.{KIND}.{KIND}.f32 "
         ptx += "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
         return assembly(ptx, C_FRAGMENT(A_FRAGMENT, U32, U32, C_FRAGMENT))
+
+    # C[i, j] += A[i] B. C and A are local arrays of fragments that stay in registers: their indices become constants.
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_add(C, i, j, A, b0, b1):
+        a = A[i, 0], A[i, 1], A[i, 2], A[i, 3]
+        c = C[i, j, 0], C[i, j, 1], C[i, j, 2], C[i, j, 3]
+        C[i, j, 0], C[i, j, 1], C[i, j, 2], C[i, j, 3] = product_and_sum(a, b0, b1, c)
 
     # Two floats, rounded to 16 bits, in one register: `low` in the lower half, which is the element at the lower
     # address.
@@ -119,4 +212,27 @@ def numba_mma(dtype: str) -> SimpleNamespace:
     def packed(typing_context, low, high):
         return assembly(f"cvt.rn.{KIND}x2.f32 $0, $2, $1;", U32(F32, F32))
 
-    return SimpleNamespace(multiply_add=multiply_add, packed=packed)
+    if dtype == "float16":
+
+        @intrinsic
+        def widened(typing_context, half):
+            return assembly("cvt.f32.f16 $0, $1;", F32(U16))
+
+    else:
+
+        @cuda.jit(device=True, forceinline=True)
+        def widened(half):
+            return libdevice.int_as_float(int32(uint32(half) << 16))
+
+    # Both halves of such a register.
+    @cuda.jit(device=True, forceinline=True)
+    def unpacked(both):
+        low, high = halves(both)
+        return widened(low), widened(high)
+
+    # Whether either half is infinite or NaN: an exponent of ones alone.
+    @cuda.jit(device=True, forceinline=True)
+    def not_finite(both):
+        return (both & EXPONENT) == EXPONENT or ((both >> 16) & EXPONENT) == EXPONENT
+
+    return SimpleNamespace(multiply_add=multiply_add, packed=packed, unpacked=unpacked, not_finite=not_finite)
