@@ -64,6 +64,12 @@ __device__ __forceinline__ unsigned swizzled(int row, int chunk)
     return row * ROW_BYTES + (chunk ^ row % 8) * CHUNK_BYTES;
 }
 
+// From a swizzled address in chunk 0 or 1 of a row to the one an even number of chunks further: mostly a constant.
+__device__ __forceinline__ unsigned chunks_further(unsigned address, int chunks)
+{
+    return (address ^ chunks % 8 * CHUNK_BYTES) + chunks / 8 * 8 * CHUNK_BYTES;
+}
+
 // --- Fragments -------------------------------------------------------------------------------------------------------
 
 // Four 8 x 8 matrices (PTX ISA: ldmatrix). Lane t gives the address of row t % 8 of matrix t / 8, and gets of each
