@@ -190,7 +190,7 @@ def quad_sum(x):
 def numba_mma(dtype: str) -> SimpleNamespace:
     """What depends on how elements are stored: as float16 or bfloat16."""
     KIND = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}[dtype]
+    EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}[dtype]  # infinity and NaN have one of ones alone
 
     # A B + C, 16 x 8 x 16 (PTX ISA: mma.sync.m16n8k16), summed in float32.
     @intrinsic
@@ -230,9 +230,22 @@ def numba_mma(dtype: str) -> SimpleNamespace:
         low, high = halves(both)
         return widened(low), widened(high)
 
-    # Whether either half is infinite or NaN: an exponent of ones alone.
+    # Whether either half is infinity or NaN.
     @cuda.jit(device=True, forceinline=True)
     def not_finite(both):
         return (both & EXPONENT) == EXPONENT or ((both >> 16) & EXPONENT) == EXPONENT
 
-    return SimpleNamespace(multiply_add=multiply_add, packed=packed, unpacked=unpacked, not_finite=not_finite)
+    # Both halves, each 0 if it is infinity or NaN.
+    @cuda.jit(device=True, forceinline=True)
+    def finite_or_zero(both):
+        low = 0 if (both & EXPONENT) == EXPONENT else both & 0xFFFF
+        high = 0 if ((both >> 16) & EXPONENT) == EXPONENT else both & 0xFFFF0000
+        return uint32(high | low)
+
+    return SimpleNamespace(
+        multiply_add=multiply_add,
+        packed=packed,
+        unpacked=unpacked,
+        not_finite=not_finite,
+        finite_or_zero=finite_or_zero,
+    )

@@ -6,6 +6,7 @@ The CUDA twin is kernel.cu.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from variants._mma.numba_mma import (
     swizzled,
     wait_for_copies,
 )
+from variants._mma.numba_unrolled import unrolled
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
@@ -86,7 +88,8 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
     UNITS = D // UNIT  # per row
 
     mma = numba_mma(dtype)
-    multiply_add, packed, unpacked, not_finite = mma.multiply_add, mma.packed, mma.unpacked, mma.not_finite
+    multiply_add, packed, unpacked = mma.multiply_add, mma.packed, mma.unpacked
+    not_finite, finite_or_zero = mma.not_finite, mma.finite_or_zero
     wait_for_Q, wait_for_oldest, wait_for_all = (wait_for_copies(n) for n in (STAGES - 1, STAGES - 2, 0))
     load_unit, store_unit = load_shared(UNIT_BYTES), store_global(UNIT_BYTES)
 
@@ -165,25 +168,28 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                     multiply_add(S, i, j, q, k0, k1)
                     multiply_add(S, i, j + 1, q, k2, k3)
 
-    # O += P V over 16 keys.
+    # O += P V over 16 keys; what is NaN or infinity in V counts as 0 where `poisoned`.
     @cuda.jit(device=True, forceinline=True)
-    def add_P_V(O, P, V_lane):
+    def add_P_V(O, P, V_lane, poisoned):
         for j in range(0, TD, 2):
             v0, v1, v2, v3 = load_matrices_transposed(chunks_further(V_lane, j))
+            if poisoned:
+                v0, v1, v2, v3 = finite_or_zero(v0), finite_or_zero(v1), finite_or_zero(v2), finite_or_zero(v3)
             for i in range(TM):
                 multiply_add(O, i, j, P, v0, v1)
                 multiply_add(O, i, j + 1, P, v2, v3)
 
-    # The same for all of the tile, key by key: a row must not even multiply a key that it does not see by its zero weight
-    # where V holds NaN or infinity. seen[i]: how many keys of this tile row i sees; no row of the warp sees `keys`th.
+    # O += p v over all keys of a tile for each v that is NaN or infinity, in rows that see its key. A row must not even
+    # multiply a key that it does not see by its zero weight then. seen[i]: how many keys of the tile row i sees; no row
+    # of the warp sees more than `keys`.
     @cuda.jit(device=True, forceinline=True)
-    def add_P_V_where_seen(O, P, V_tile, seen, keys):
+    def add_not_finite(O, P, V_tile, seen, keys):
         lane = cuda.threadIdx.x & LANE_MASK
         p = cuda.local.array((TM, 2), float32)
         for key in range(keys):
             for i in range(TM):
                 for h in range(2):
-                    both = uint32(0)  # P[i, key >> 4], looked for: registers have no index
+                    both = uint32(0)  # P[key // 16, i], looked for: registers have no index
                     for s in range(TK):
                         for j in range(2):
                             if key >> 3 == 2 * s + j:
@@ -192,16 +198,19 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                     low, high = unpacked(both)
                     p[i, h] = high if key & 1 else low
             for j in range(TD):
-                v0, v1 = unpacked(load_word(V_tile + swizzled(ROW_BYTES, key, j) + (lane & 3) * 4))
-                for i in range(TM):
-                    for h in range(2):
-                        if key < seen[i, h]:
-                            O[i, j, 2 * h] += p[i, h] * v0
-                            O[i, j, 2 * h + 1] += p[i, h] * v1
+                both = load_word(V_tile + swizzled(ROW_BYTES, key, j) + (lane & 3) * 4)
+                if not_finite(both):
+                    v0, v1 = unpacked(both)
+                    for i in range(TM):
+                        for h in range(2):
+                            if key < seen[i, h] and not math.isfinite(v0):
+                                O[i, j, 2 * h] += p[i, h] * v0
+                            if key < seen[i, h] and not math.isfinite(v1):
+                                O[i, j, 2 * h + 1] += p[i, h] * v1
 
-    # P = exp(tau S - m) of the 16 keys from 16 s on, l = l + rowsum(P).
+    # Lines 9 and 10, second halves, for the 16 keys from 16 s on: P = exp(tau S - m), l = l + rowsum(P), O += P V.
     @cuda.jit(device=True, forceinline=True)
-    def weigh(P, l, S, m, tau2, s):
+    def weigh_and_add(s, O, l, P, S, m, tau2, V_lane, poisoned):
         for i in range(TM):
             for h in range(2):
                 above = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
@@ -210,7 +219,11 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                     high = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h + 1], tau2, above))
                     l[i, h] += low
                     l[i, h] += high
-                    P[i, 2 * j + h] = packed(low, high)
+                    P[s, i, 2 * j + h] = packed(low, high)
+        add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, poisoned)
+
+    # One after the other, so that exponentials of the next keys can be under way with the products of these.
+    weigh_and_add_all = unrolled(TK, weigh_and_add)
 
     # Lines 8 to 10 for the warp's rows and one tile of keys. m is in powers of two: log2(e) is part of tau2. l is that
     # of this lane's columns alone.
@@ -261,15 +274,9 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
 
             # Line 9, second half: P = exp(tau S - m), l = l + rowsum(P). Line 10, second half: O_i = O_i + P V_j.
             P = cuda.local.array((TK, TM, 4), uint32)
+            weigh_and_add_all(O, l, P, S, m, tau2, V_lane, MASKED and poisoned)
             if MASKED and poisoned:
-                for s in range(TK):
-                    weigh(P[s], l, S, m, tau2, s)
-                add_P_V_where_seen(O, P, V_tile, seen, keys)
-            else:
-                # 16 keys at a time, so that exponentials of the next can be under way with the products of these.
-                for s in range(TK):
-                    weigh(P[s], l, S, m, tau2, s)
-                    add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES)
+                add_not_finite(O, P, V_tile, seen, keys)
 
         return visit_tile
 
