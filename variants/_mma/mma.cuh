@@ -117,15 +117,25 @@ __device__ __forceinline__ float2 unpacked(unsigned both)
 #endif
 }
 
-// Whether either half is infinite or NaN: an exponent of ones alone.
+// Infinity and NaN have an exponent of ones alone.
+#if defined(STORED_AS_float16)
+constexpr unsigned EXPONENT = 0x7c00;
+#else
+constexpr unsigned EXPONENT = 0x7f80;
+#endif
+
+// Whether either half is infinity or NaN.
 __device__ __forceinline__ bool not_finite(unsigned both)
 {
-#if defined(STORED_AS_float16)
-    constexpr unsigned exponent = 0x7c00;
-#else
-    constexpr unsigned exponent = 0x7f80;
-#endif
-    return (both & exponent) == exponent || (both >> 16 & exponent) == exponent;
+    return (both & EXPONENT) == EXPONENT || (both >> 16 & EXPONENT) == EXPONENT;
+}
+
+// Both halves, each 0 if it is infinity or NaN.
+__device__ __forceinline__ unsigned finite_or_zero(unsigned both)
+{
+    const unsigned low = (both & EXPONENT) == EXPONENT ? 0 : both & 0xffff;
+    const unsigned high = (both >> 16 & EXPONENT) == EXPONENT ? 0 : both & 0xffff0000;
+    return high | low;
 }
 
 // 2^x, to 2 ulp; 0 for -inf (PTX ISA: ex2.approx.ftz.f32).

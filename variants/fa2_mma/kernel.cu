@@ -11,7 +11,10 @@ constexpr int TN = BC / 8;                       // tiles of 8 keys
 constexpr int STEPS = (D + 15) / 16;             // of 16 elements in which Q K^T is summed; zeros fill the last
 constexpr int TD = 2 * STEPS;                    // tiles of 8 elements of O
 constexpr int ROW_BYTES = (D + 63) / 64 * 128;   // of a row in shared memory
-constexpr bool Q_STAYS = D <= 64;                // Q_i in registers; else it is read anew for every tile of keys
+#ifndef QS
+#define QS 64
+#endif
+constexpr bool Q_STAYS = D <= QS;                // Q_i in registers; else it is read anew for every tile of keys
 
 // What one thread copies at once: as much as rows of D elements keep aligned.
 constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
@@ -118,13 +121,18 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, const unsigned (&Q_kept
     }
 }
 
-// O += P V over 16 keys.
+// O += P V over 16 keys; what is NaN or infinity in V counts as 0 where not FINITE.
+template <bool FINITE>
 __device__ __forceinline__ void add_P_V(Output &O, const unsigned (&P)[TM][4], unsigned V_lane)
 {
 #pragma unroll
     for (int j = 0; j < TD; j += 2) {
         unsigned v[4];
         load_matrices_transposed(v, chunks_further(V_lane, j));
+        if constexpr (!FINITE) {
+#pragma unroll
+            for (int c = 0; c < 4; ++c) v[c] = finite_or_zero(v[c]);
+        }
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             multiply_add(O[i][j], P[i], v[0], v[1]);
@@ -133,10 +141,10 @@ __device__ __forceinline__ void add_P_V(Output &O, const unsigned (&P)[TM][4], u
     }
 }
 
-// The same, key by key: a row must not even multiply a key that it does not see by its zero weight where V holds NaN or
-// infinity. `V_rows` is row 0 of these 16 keys; seen[i]: how many of them a row sees.
-__device__ __forceinline__ void add_P_V_where_seen(Output &O, const unsigned (&P)[TM][4], const unsigned char *V_rows,
-                                                   const int (&seen)[TM][2])
+// O += p v over the same keys for each v that is NaN or infinity, in rows that see its key. A row must not even multiply
+// a key that it does not see by its zero weight then. seen[i]: how many keys of the tile a row sees.
+__device__ __forceinline__ void add_not_finite(Output &O, const unsigned (&P)[TM][4], const unsigned char *V_tile,
+                                               int first_key, const int (&seen)[TM][2])
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -146,25 +154,61 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, const unsigned (&P
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const unsigned both =
-                    __shfl_sync(0xffffffff, k < 8 ? P[i][h] : P[i][2 + h], (lane & ~3) | (k % 8 / 2));
+                const unsigned both = __shfl_sync(0xffffffff, k < 8 ? P[i][h] : P[i][2 + h], (lane & ~3) | k % 8 / 2);
                 p[i][h] = k % 2 ? unpacked(both).y : unpacked(both).x;
             }
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            const float2 v = unpacked(*reinterpret_cast<const unsigned *>(
-                V_rows + swizzled<ROW_BYTES>(k, j) + lane % 4 * 4));
+            const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + swizzled<ROW_BYTES>(first_key + k, j) + lane % 4 * 4);
+            if (!not_finite(both)) continue;
+            const float2 v = unpacked(both);
 #pragma unroll
             for (int i = 0; i < TM; ++i)
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    if (k < seen[i][h]) {
-                        O[i][j][2 * h] += p[i][h] * v.x;
-                        O[i][j][2 * h + 1] += p[i][h] * v.y;
-                    }
+                    if (first_key + k < seen[i][h] && !isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
+                    if (first_key + k < seen[i][h] && !isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
                 }
         }
     }
+}
+
+// O += P V where V holds NaN or infinity in keys that some rows do not see.
+__device__ __forceinline__ void add_P_V_where_seen(Output &O, unsigned (&P)[TN / 2][TM][4], const unsigned char *V_tile,
+                                                   unsigned V_lane, const int (&seen)[TM][2])
+{
+#pragma unroll 1
+    for (int s = 0; s < TN / 2; ++s) {
+        add_P_V<false>(O, P[0], V_lane + s * 16 * ROW_BYTES);
+        add_not_finite(O, P[0], V_tile, 16 * s, seen);
+        // The next 16 keys move up: registers have no index at run time.
+#pragma unroll
+        for (int t = 1; t < TN / 2; ++t)
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) P[t - 1][i][c] = P[t][i][c];
+    }
+}
+
+// P = exp(tau S - m) of 16 keys, rounded to 16 bits as A of the next product, and l += rowsum(P), not rounded.
+__device__ __forceinline__ void exponentiate(unsigned (&P)[TM][4], PerRow &l, const Scores &S, const PerRow &m,
+                                             float tau2, int s)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float above = m[i][h] == MINUS_INFINITY ? 0.0f : -m[i][h];
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], tau2, above));
+                const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], tau2, above));
+                l[i][h] += low;
+                l[i][h] += high;
+                P[i][2 * j + h] = packed(low, high);
+            }
+        }
 }
 
 // Lines 8 to 10 for the warp's rows and one tile of keys. m is in powers of two: log2(e) is part of tau2. l is that of
@@ -228,32 +272,17 @@ __device__ __forceinline__ void visit_tile(Output &O, PerRow &m, PerRow &l,
 
     // Line 9, second half: P = exp(tau S - m), l = l + rowsum(P). Line 10, second half: O_i = O_i + P V_j. 16 keys at a
     // time, so that exponentials of the next can be under way with the products of these.
+    if (MASKED && poisoned) {
+        unsigned P[TN / 2][TM][4];
 #pragma unroll
-    for (int s = 0; s < TN / 2; ++s) {
-        unsigned P[TM][4];
+        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], l, S, m, tau2, s);
+        add_P_V_where_seen(O, P, V_tile, V_lane, seen);
+    } else {
 #pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float above = m[i][h] == MINUS_INFINITY ? 0.0f : -m[i][h];
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], tau2, above));
-                    const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], tau2, above));
-                    l[i][h] += low;
-                    l[i][h] += high;
-                    P[i][2 * j + h] = packed(low, high);
-                }
-            }
-        if (MASKED && poisoned) {
-            int seen_here[TM][2];
-#pragma unroll
-            for (int i = 0; i < TM; ++i)
-#pragma unroll
-                for (int h = 0; h < 2; ++h) seen_here[i][h] = seen[i][h] - 16 * s;
-            add_P_V_where_seen(O, P, V_tile + s * 16 * ROW_BYTES, seen_here);
-        } else {
-            add_P_V(O, P, V_lane + s * 16 * ROW_BYTES);
+        for (int s = 0; s < TN / 2; ++s) {
+            unsigned P[TM][4];
+            exponentiate(P, l, S, m, tau2, s);
+            add_P_V<true>(O, P, V_lane + s * 16 * ROW_BYTES);
         }
     }
 }
