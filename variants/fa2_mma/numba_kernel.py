@@ -110,16 +110,21 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
         def copy_unit(to, source, valid):
             store_element(to, load_element(source) if valid else np.uint16(0))
 
+    # The one `further` units after unit e: with eight rows per turn of the block, chunks change places as before.
+    @cuda.jit(device=True, forceinline=True)
+    def place_further(e, further):
+        return place(e) + further // UNITS * ROW_BYTES if THREADS % (8 * UNITS) == 0 else place(e + further)
+
     # `rows` rows of global memory -> a tile of `extent` rows, zeros below. The rows of a head lie one after the other:
     # the block copies them as one run, 32 consecutive units per warp.
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, extent, source, rows):
-        units = int32(rows * UNITS)
+        thread = int32(cuda.threadIdx.x)
+        left = int32(rows * UNITS - thread)
+        source += uint64(thread) * uint64(UNIT_BYTES)
         for start in range(0, extent * UNITS, THREADS):
-            e = int32(start + cuda.threadIdx.x)
-            if extent * UNITS % THREADS == 0 or e < extent * UNITS:
-                valid = e < units
-                copy_unit(tile + place(e), source + (uint64(e) * uint64(UNIT_BYTES) if valid else uint64(0)), valid)
+            if extent * UNITS % THREADS == 0 or start + thread < extent * UNITS:
+                copy_unit(tile + place_further(thread, start), source + uint64(start * UNIT_BYTES), start < left)
 
     # K_j and V_j go where those of STAGES tiles before were.
     @cuda.jit(device=True, forceinline=True)
@@ -168,34 +173,29 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                     multiply_add(S, i, j, q, k0, k1)
                     multiply_add(S, i, j + 1, q, k2, k3)
 
-    # O += P V over 16 keys; what is NaN or infinity in V counts as 0 where `poisoned`.
+    # O += P V over 16 keys; what is NaN or infinity in V counts as 0 where not `finite`.
     @cuda.jit(device=True, forceinline=True)
-    def add_P_V(O, P, V_lane, poisoned):
+    def add_P_V(O, P, V_lane, finite):
         for j in range(0, TD, 2):
             v0, v1, v2, v3 = load_matrices_transposed(chunks_further(V_lane, j))
-            if poisoned:
+            if not finite:
                 v0, v1, v2, v3 = finite_or_zero(v0), finite_or_zero(v1), finite_or_zero(v2), finite_or_zero(v3)
             for i in range(TM):
                 multiply_add(O, i, j, P, v0, v1)
                 multiply_add(O, i, j + 1, P, v2, v3)
 
-    # O += p v over all keys of a tile for each v that is NaN or infinity, in rows that see its key. A row must not even
-    # multiply a key that it does not see by its zero weight then. seen[i]: how many keys of the tile row i sees; no row
-    # of the warp sees more than `keys`.
+    # O += p v over the tile's keys from first_key to last_key, 16 at most, for each v that is NaN or infinity, in rows
+    # that see its key. A row must not even multiply a key that it does not see by its zero weight then. seen[i]: how
+    # many keys of the tile a row sees.
     @cuda.jit(device=True, forceinline=True)
-    def add_not_finite(O, P, V_tile, seen, keys):
+    def add_not_finite(O, P, V_tile, first_key, last_key, seen):
         lane = cuda.threadIdx.x & LANE_MASK
         p = cuda.local.array((TM, 2), float32)
-        for key in range(keys):
+        for key in range(first_key, last_key):
             for i in range(TM):
                 for h in range(2):
-                    both = uint32(0)  # P[key // 16, i], looked for: registers have no index
-                    for s in range(TK):
-                        for j in range(2):
-                            if key >> 3 == 2 * s + j:
-                                both = P[s, i, 2 * j + h]
-                    both = uint32(cuda.shfl_sync(ALL_LANES, int32(both), (lane & ~3) | ((key & 7) >> 1)))
-                    low, high = unpacked(both)
+                    both = int32(P[i, 2 + h] if key & 8 else P[i, h])
+                    low, high = unpacked(uint32(cuda.shfl_sync(ALL_LANES, both, (lane & ~3) | ((key & 7) >> 1))))
                     p[i, h] = high if key & 1 else low
             for j in range(TD):
                 both = load_word(V_tile + swizzled(ROW_BYTES, key, j) + (lane & 3) * 4)
@@ -208,9 +208,21 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                             if key < seen[i, h] and not math.isfinite(v1):
                                 O[i, j, 2 * h + 1] += p[i, h] * v1
 
-    # Lines 9 and 10, second halves, for the 16 keys from 16 s on: P = exp(tau S - m), l = l + rowsum(P), O += P V.
+    # O += P V where V holds NaN or infinity in keys that some rows do not see. No row of the warp sees more than `keys`.
     @cuda.jit(device=True, forceinline=True)
-    def weigh_and_add(s, O, l, P, S, m, tau2, V_lane, poisoned):
+    def add_P_V_where_seen(O, P, V_tile, V_lane, keys, seen):
+        for first_key in range(0, keys, 16):
+            add_P_V(O, P[0], V_lane + first_key * ROW_BYTES, False)
+            add_not_finite(O, P[0], V_tile, first_key, min(first_key + 16, keys), seen)
+            # The next 16 keys move up: registers have no index at run time.
+            for s in range(1, TK):
+                for i in range(TM):
+                    for c in range(4):
+                        P[s - 1, i, c] = P[s, i, c]
+
+    # P[s] = exp(tau S - m) of 16 keys, rounded to 16 bits as A of the next product, and l += rowsum(P), not rounded.
+    @cuda.jit(device=True, forceinline=True)
+    def exponentiate(s, P, l, S, m, tau2):
         for i in range(TM):
             for h in range(2):
                 above = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
@@ -220,10 +232,13 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                     l[i, h] += low
                     l[i, h] += high
                     P[s, i, 2 * j + h] = packed(low, high)
-        add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, poisoned)
 
-    # One after the other, so that exponentials of the next keys can be under way with the products of these.
-    weigh_and_add_all = unrolled(TK, weigh_and_add)
+    @cuda.jit(device=True, forceinline=True)
+    def exponentiate_and_add(s, O, P, V_lane, l, S, m, tau2):
+        exponentiate(s, P, l, S, m, tau2)
+        add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
+
+    exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
 
     # Lines 8 to 10 for the warp's rows and one tile of keys. m is in powers of two: log2(e) is part of tau2. l is that
     # of this lane's columns alone.
@@ -272,11 +287,14 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                             for c in range(2):
                                 O[i, j, 2 * h + c] *= correction
 
-            # Line 9, second half: P = exp(tau S - m), l = l + rowsum(P). Line 10, second half: O_i = O_i + P V_j.
+            # Line 9, second half: P = exp(tau S - m), l = l + rowsum(P). Line 10, second half: O_i = O_i + P V_j. 16
+            # keys at a time, so that exponentials of the next can be under way with the products of these.
             P = cuda.local.array((TK, TM, 4), uint32)
-            weigh_and_add_all(O, l, P, S, m, tau2, V_lane, MASKED and poisoned)
             if MASKED and poisoned:
-                add_not_finite(O, P, V_tile, seen, keys)
+                exponentiate_all(P, l, S, m, tau2)
+                add_P_V_where_seen(O, P, V_tile, V_lane, keys, seen)
+            else:
+                exponentiate_and_add_all(O, P, V_lane, l, S, m, tau2)
 
         return visit_tile
 
