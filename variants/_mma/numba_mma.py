@@ -34,57 +34,55 @@ def global_address(typing_context, array):
 
 # --- One unit of 2, 4, 8 or 16 bytes, aligned to as many (PTX ISA: ld, st) -------------------------------------------
 
-UNITS = {2: U16, 4: U32, 8: types.UniTuple(U32, 2), 16: types.UniTuple(U32, 4)}
+def unit(BYTES: int, first: int) -> tuple[str, str, Any]:
+    """The suffix of ld or st, the registers from $`first` on, and their type."""
+    words = BYTES // 4
+    if words < 2:
+        return f"b{8 * BYTES}", f"${first}", U32 if words else U16
+    registers = ", ".join(f"${first + word}" for word in range(words))
+    return f"v{words}.b32", f"{{{registers}}}", types.UniTuple(U32, words)
 
 
-def unit(BYTES: int, first: int) -> tuple[str, str]:
-    """The suffix of ld or st for a unit, and its registers from $`first` on."""
-    words = [f"${first + word}" for word in range(BYTES // 4)]
-    return (f"v{len(words)}.b32", f"{{{', '.join(words)}}}") if len(words) > 1 else (f"b{8 * BYTES}", f"${first}")
+def load(space: str, address_type: Any, BYTES: int) -> Any:
+    kind, registers, what = unit(BYTES, 0)
+    ptx = f"ld.{space}.{kind} {registers}, [${max(BYTES // 4, 1)}];"
+
+    @intrinsic
+    def load_unit(typing_context, at):
+        return assembly(ptx, what(address_type), ordered=True)
+
+    return load_unit
+
+
+def store(space: str, address_type: Any, BYTES: int) -> Any:
+    kind, registers, what_type = unit(BYTES, 1)
+    ptx = f"st.{space}.{kind} [$0], {registers};"
+
+    @intrinsic
+    def store_unit(typing_context, at, what):
+        return assembly(ptx, types.void(address_type, what_type), ordered=True)
+
+    return store_unit
 
 
 @functools.cache
 def load_shared(BYTES: int) -> Any:
-    kind, registers = unit(BYTES, 0)
-
-    @intrinsic
-    def load(typing_context, at):
-        return assembly(f"ld.shared.{kind} {registers}, [${max(BYTES // 4, 1)}];", UNITS[BYTES](U32), ordered=True)
-
-    return load
+    return load("shared", U32, BYTES)
 
 
 @functools.cache
 def store_shared(BYTES: int) -> Any:
-    kind, registers = unit(BYTES, 1)
-
-    @intrinsic
-    def store(typing_context, at, what):
-        return assembly(f"st.shared.{kind} [$0], {registers};", types.void(U32, UNITS[BYTES]), ordered=True)
-
-    return store
+    return store("shared", U32, BYTES)
 
 
 @functools.cache
 def load_global(BYTES: int) -> Any:
-    kind, registers = unit(BYTES, 0)
-
-    @intrinsic
-    def load(typing_context, at):
-        return assembly(f"ld.global.{kind} {registers}, [${max(BYTES // 4, 1)}];", UNITS[BYTES](U64), ordered=True)
-
-    return load
+    return load("global", U64, BYTES)
 
 
 @functools.cache
 def store_global(BYTES: int) -> Any:
-    kind, registers = unit(BYTES, 1)
-
-    @intrinsic
-    def store(typing_context, at, what):
-        return assembly(f"st.global.{kind} [$0], {registers};", types.void(U64, UNITS[BYTES]), ordered=True)
-
-    return store
+    return store("global", U64, BYTES)
 
 
 # --- Asynchronous copies (PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group) -----------------------------
