@@ -19,6 +19,7 @@ from variants._mma.numba_assembly import F32, GLOBAL, SHARED, U16, U32, U64, add
 FOUR_MATRICES = A_FRAGMENT = types.UniTuple(U32, 4)
 C_FRAGMENT = types.UniTuple(F32, 4)
 MINUS_INFINITY = np.float32(-np.inf)
+LN_2 = np.float32(0.693147180559945)
 ALL_LANES = 0xFFFFFFFF
 
 
@@ -131,7 +132,8 @@ CHUNK_BYTES = 16
 
 @cuda.jit(device=True, forceinline=True)
 def swizzled(ROW_BYTES, row, chunk):
-    return uint32(row * ROW_BYTES + (chunk ^ (row & 7)) * CHUNK_BYTES)
+    row, chunk = uint32(row), uint32(chunk)
+    return uint32(row * uint32(ROW_BYTES) + (chunk ^ (row & uint32(7))) * uint32(CHUNK_BYTES))
 
 
 # From a swizzled address in chunk 0 or 1 of a row to the one an even number of chunks further: mostly a constant.
@@ -197,10 +199,10 @@ def numba_mma(dtype: str) -> SimpleNamespace:
         ptx += "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
         return assembly(ptx, C_FRAGMENT(A_FRAGMENT, U32, U32, C_FRAGMENT))
 
-    # C[i, j] += A[i] B. C and A are local arrays of fragments that stay in registers: their indices become constants.
+    # C[i, j] += A B. C and A are in local arrays, which stay in registers where their indices become constants.
     @cuda.jit(device=True, forceinline=True)
     def multiply_add(C, i, j, A, b0, b1):
-        a = A[i, 0], A[i, 1], A[i, 2], A[i, 3]
+        a = A[0], A[1], A[2], A[3]
         c = C[i, j, 0], C[i, j, 1], C[i, j, 2], C[i, j, 3]
         C[i, j, 0], C[i, j, 1], C[i, j, 2], C[i, j, 3] = product_and_sum(a, b0, b1, c)
 

@@ -1,6 +1,10 @@
 """FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 
-The CUDA twin is kernel.cu.
+The CUDA twin is kernel.cu. Instructions that Numba has no name for are intrinsics, see _mma/numba_assembly.py.
+
+Local arrays stay in registers while every index of them is a constant, so loops over them are of constant length; those
+that are too long for libNVVM to unroll by itself are `unrolled`. Loops that are to stay loops step by blockDim.x or end
+at a number that the compiler does not know.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
+from variants._mma import MmaTile, copied_at_once
 from variants._mma.numba_mma import (
     ALL_LANES,
+    LN_2,
     MINUS_INFINITY,
     chunks_further,
     commit_copies,
@@ -38,13 +44,18 @@ from variants._mma.numba_unrolled import unrolled
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
-LOG_2 = np.float32(0.693147180559945)
-LANE_MASK = 31
 STORED_BYTES = 2
-CHUNK = 8  # elements
-ZEROS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
-load_word, store_word = load_shared(4), store_shared(4)
-store_chunk = store_shared(16)
+LANE = 31  # masks show the compiler that an index is not negative
+PAIR = 0x80008000  # both signs of two elements
+NOTHING = np.uint16(0)
+NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
+load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shared(16)
+
+# m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
+# whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
+SLACK = np.float32(2)
+# Registers of S, O_i and what stays of Q_i, together.
+LARGEST_PART = 168
 
 
 # The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
@@ -55,20 +66,31 @@ def head_index():
 
 @cuda.jit(device=True, forceinline=True)
 def kv_head_index(group):
-    heads, head = uint32(cuda.gridDim.y), uint32(cuda.blockIdx.y)
-    return uint64(cuda.blockIdx.z) * uint64(heads // uint32(group)) + uint64(head // uint32(group))
+    kv_heads, kv_head = uint32(cuda.gridDim.y) // uint32(group), uint32(cuda.blockIdx.y) // uint32(group)
+    return uint64(cuda.blockIdx.z) * uint64(kv_heads) + uint64(kv_head)
+
+
+# Numba computes indices in 64 bits; int32 and uint32 keep what lives long in one register instead of two.
+@cuda.jit(device=True, forceinline=True)
+def thread_index():
+    return int32(cuda.threadIdx.x)
+
+
+@cuda.jit(device=True, forceinline=True)
+def lane_index():
+    return uint32(cuda.threadIdx.x) & uint32(LANE)
 
 
 # How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
 @cuda.jit(device=True, forceinline=True)
 def keys_seen(row, q_len, kv_len, causal):
-    return min(max(int32(row + 1 - q_len + kv_len), int32(0)), kv_len) if causal else kv_len
+    return int32(min(max(int32(row + 1 - q_len + kv_len), int32(0)), kv_len) if causal else kv_len)
 
 
 @functools.cache
-def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAGES: int, BLOCKS_PER_SM: int, SLACK: float = 0.0) -> Any:
+def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     """The kernel for these compile-time parameters."""
-    D = head_dim
+    D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
     THREADS = 32 * WARPS
     WARP_ROWS = BR // WARPS  # a warp owns so many rows of Q_i, S, P and O_i from end to end
     TM = WARP_ROWS // 16  # tiles of 16 rows
@@ -78,28 +100,23 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
     TD = 2 * STEPS  # tiles of 8 elements of O
     ROW_BYTES = -(-D // 64) * 128  # of a row in shared memory
     KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
-    Q_STAYS = D <= 64  # Q_i in registers; else it is read anew for every tile of keys
-    KEPT = STEPS if Q_STAYS else 1
-    LIMIT = np.float32(SLACK)
+
+    # So many steps of Q_i stay in registers, beside S and O_i; the others are read anew for every tile of keys.
+    KEPT = min(max((LARGEST_PART - TM * 4 * (TN + TD)) // (TM * 4), 0), STEPS)
+    ROOM = max(KEPT, 1)  # no array is empty
 
     # What one thread copies at once: as much as rows of D elements keep aligned.
-    UNIT = next(unit for unit in (8, 4, 2, 1) if D % unit == 0)
+    UNIT = copied_at_once(D)
     UNIT_BYTES = UNIT * STORED_BYTES
     UNITS = D // UNIT  # per row
 
     mma = numba_mma(dtype)
     multiply_add, packed, unpacked = mma.multiply_add, mma.packed, mma.unpacked
     not_finite, finite_or_zero = mma.not_finite, mma.finite_or_zero
-    wait_for_Q, wait_for_oldest, wait_for_all = (wait_for_copies(n) for n in (STAGES - 1, STAGES - 2, 0))
     load_unit, store_unit = load_shared(UNIT_BYTES), store_global(UNIT_BYTES)
+    wait_for_Q, wait_for_oldest, wait_for_all = (wait_for_copies(n) for n in (STAGES - 1, STAGES - 2, 0))
 
-    # Where unit e of a run of rows lies in a tile.
-    @cuda.jit(device=True, forceinline=True)
-    def place(e):
-        e = uint32(e)
-        element = e % uint32(UNITS) * uint32(UNIT)
-        row, chunk = e // uint32(UNITS), element // uint32(CHUNK)
-        return uint32(swizzled(ROW_BYTES, row, chunk) + element % uint32(CHUNK) * uint32(STORED_BYTES))
+    # --- Tiles in shared memory --------------------------------------------------------------------------------------
 
     if UNIT > 1:
         copy_unit = copy_async(UNIT_BYTES)
@@ -108,72 +125,164 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
 
         @cuda.jit(device=True, forceinline=True)
         def copy_unit(to, source, valid):
-            store_element(to, load_element(source) if valid else np.uint16(0))
+            store_element(to, load_element(source) if valid else NOTHING)
 
-    # The one `further` units after unit e: with eight rows per turn of the block, chunks change places as before.
+    # Where unit e of a run of rows lies in a tile.
     @cuda.jit(device=True, forceinline=True)
-    def place_further(e, further):
-        return place(e) + further // UNITS * ROW_BYTES if THREADS % (8 * UNITS) == 0 else place(e + further)
+    def place(e):
+        row, byte = uint32(e) // uint32(UNITS), uint32(e) % uint32(UNITS) * uint32(UNIT_BYTES)
+        return swizzled(ROW_BYTES, row, byte >> 4) + (byte & 15)
 
     # `rows` rows of global memory -> a tile of `extent` rows, zeros below. The rows of a head lie one after the other:
     # the block copies them as one run, 32 consecutive units per warp.
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, extent, source, rows):
-        thread = int32(cuda.threadIdx.x)
-        left = int32(rows * UNITS - thread)
-        source += uint64(thread) * uint64(UNIT_BYTES)
-        for start in range(0, extent * UNITS, THREADS):
-            if extent * UNITS % THREADS == 0 or start + thread < extent * UNITS:
-                copy_unit(tile + place_further(thread, start), source + uint64(start * UNIT_BYTES), start < left)
+        t = thread_index()
+        mine = source + uint64(t) * uint64(UNIT_BYTES)
+        left = int32(rows * UNITS - t)
+        for further in range(0, extent * UNITS, THREADS):
+            if extent * UNITS % THREADS == 0 or t < extent * UNITS - further:
+                # Whole lines of swizzled rows further: a constant.
+                whole_lines = THREADS % (8 * UNITS) == 0
+                at = place(t) + further // UNITS * ROW_BYTES if whole_lines else place(t + further)
+                copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)
 
     # K_j and V_j go where those of STAGES tiles before were.
     @cuda.jit(device=True, forceinline=True)
     def copy_keys(KV_tiles, K_head, V_head, j, tiles, kv_len):
         if j < tiles:
             K_tile = KV_tiles + uint32(j) % uint32(STAGES) * uint32(2 * KV_BYTES)
-            first_key, keys = uint64(j) * uint64(BC * D * STORED_BYTES), int32(kv_len - j * BC)
-            copy_tile(K_tile, BC, K_head + first_key, keys)
-            copy_tile(K_tile + KV_BYTES, BC, V_head + first_key, keys)
+            first, keys = uint64(j) * uint64(BC * D * STORED_BYTES), int32(kv_len - j * BC)
+            copy_tile(K_tile, BC, K_head + first, keys)
+            copy_tile(K_tile + KV_BYTES, BC, V_head + first, keys)
         commit_copies()
 
-    # Whether what this thread copied into a tile of keys holds NaN or infinity.
+    # Whether what this thread itself copied into a tile of keys holds NaN or infinity.
     @cuda.jit(device=True, forceinline=True)
     def copied_not_finite(tile):
         found = False
-        for start in range(0, BC * UNITS, cuda.blockDim.x):  # not a constant: unrolled, this would be long
-            e = start + cuda.threadIdx.x
-            if e < BC * UNITS:
-                if UNIT > 1:
-                    for i in range(0, UNIT_BYTES, 4):
-                        found |= not_finite(load_word(tile + place(e) + i))
-                else:
-                    found |= not_finite(uint32(load_unit(tile + place(e))))
-        return found
+        for e in range(thread_index(), int32(BC * UNITS), int32(cuda.blockDim.x)):
+            if UNIT > 1:
+                for byte in range(0, UNIT_BYTES, 4):
+                    found |= not_finite(load_word(tile + place(e) + byte))
+            else:
+                found |= not_finite(uint32(load_unit(tile + place(e))))
+        return int32(found)
 
-    # S = Q_i K_j^T for the warp's rows.
+    # The first `rows` rows of a tile -> global memory, as one run.
     @cuda.jit(device=True, forceinline=True)
-    def multiply_Q_Kt(S, Q_kept, Q_lane, K_lane):
+    def store_tile(target, tile, rows):
+        for e in range(thread_index(), int32(rows * UNITS), int32(cuda.blockDim.x)):
+            store_unit(target + uint64(e) * uint64(UNIT_BYTES), load_unit(tile + place(e)))
+
+    # This lane's part in loads of fragments, counted from a tile's first row: of A, and of V, which is B transposed;
+    # and of K, whose rows are the columns of B.
+    @cuda.jit(device=True, forceinline=True)
+    def lane_in_A():
+        lane = lane_index()
+        return swizzled(ROW_BYTES, lane & uint32(15), lane >> uint32(4))
+
+    @cuda.jit(device=True, forceinline=True)
+    def lane_in_K():
+        lane = lane_index()
+        return swizzled(ROW_BYTES, uint32((lane >> 4) * 8 + (lane & 7)), uint32((lane >> 3) & 1))
+
+    # Q_i of the warp's rows. tau2 is not negative: Q_i takes the sign of tau instead, or becomes 0.
+    @cuda.jit(device=True, forceinline=True)
+    def give_sign(Q_tile, sign):
+        for t in range(thread_index(), int32(BR * TD * 4), int32(cuda.blockDim.x)):
+            e = uint32(t)
+            at = Q_tile + swizzled(ROW_BYTES, e // uint32(TD * 4), (e >> 2) % uint32(TD)) + (e & 3) * 4
+            both = load_word(at)
+            low, high = unpacked(both)
+            store_word(at, both ^ PAIR if sign < 0 else packed(ZERO * low, ZERO * high))
+
+    # --- Products ----------------------------------------------------------------------------------------------------
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_q_k(S, q, K_lane, k):
+        for j in range(0, TN, 2):
+            k0, k1, k2, k3 = load_matrices(chunks_further(K_lane, 2 * k) + j * 8 * ROW_BYTES)
+            for i in range(TM):
+                multiply_add(S, i, j, q[i], k0, k1)
+                multiply_add(S, i, j + 1, q[i], k2, k3)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_q(q, Q_lane, k):
+        for i in range(TM):
+            q[i, 0], q[i, 1], q[i, 2], q[i, 3] = load_matrices(chunks_further(Q_lane, 2 * k) + i * 16 * ROW_BYTES)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_kept_q_k(k, S, Q_kept, K_lane):
+        add_q_k(S, Q_kept[k], K_lane, k)
+
+    add_all_kept_q_k = unrolled(KEPT, add_kept_q_k)
+
+    # Line 8: S = Q_i K_j^T for the warp's rows.
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_Q_Kt(S, Q_kept, Q_lane, K_tile):
+        K_lane = uint32(K_tile + lane_in_K())
         for i in range(TM):
             for j in range(TN):
                 for c in range(4):
                     S[i, j, c] = ZERO
+        add_all_kept_q_k(S, Q_kept, K_lane)
         q = cuda.local.array((TM, 4), uint32)
-        for k in range(STEPS):
-            for i in range(TM):
-                if Q_STAYS:
-                    for c in range(4):
-                        q[i, c] = Q_kept[i, k, c]
-                else:
-                    q[i, 0], q[i, 1], q[i, 2], q[i, 3] = load_matrices(
-                        chunks_further(Q_lane, 2 * k) + i * 16 * ROW_BYTES
-                    )
-            for j in range(0, TN, 2):
-                k0, k1, k2, k3 = load_matrices(chunks_further(K_lane, 2 * k) + j * 8 * ROW_BYTES)
-                for i in range(TM):
-                    multiply_add(S, i, j, q, k0, k1)
-                    multiply_add(S, i, j + 1, q, k2, k3)
+        for k in range(KEPT, STEPS):
+            load_q(q, Q_lane, k)
+            add_q_k(S, q, K_lane, k)
 
-    # O += P V over 16 keys; what is NaN or infinity in V counts as 0 where not `finite`.
+    # -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
+    @cuda.jit(device=True, forceinline=True)
+    def mask(S, seen):
+        column = int32((lane_index() & 3) * 2)
+        for i in range(TM):
+            for h in range(2):
+                seen_from_column = int32(seen[i, h] - column)
+                for j in range(TN):
+                    for c in range(2):
+                        if 8 * j + c >= seen_from_column:
+                            S[i, j, 2 * h + c] = MINUS_INFINITY
+
+    # Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, l_i likewise.
+    @cuda.jit(device=True, forceinline=True)
+    def raise_maximum(O, m, l, S, tau2):
+        largest = cuda.local.array((TM, 2), float32)
+        rises = False
+        for i in range(TM):
+            for h in range(2):
+                x = max(S[i, 0, 2 * h], S[i, 0, 2 * h + 1])
+                for j in range(1, TN):
+                    x = max(x, max(S[i, j, 2 * h], S[i, j, 2 * h + 1]))
+                largest[i, h] = tau2 * quad_max(x)
+                rises |= largest[i, h] > m[i, h] + SLACK
+        if cuda.any_sync(ALL_LANES, rises):
+            for i in range(TM):
+                for h in range(2):
+                    m_new = max(m[i, h], largest[i, h])
+                    correction = exp2_approx(m[i, h] - (ZERO if m_new == MINUS_INFINITY else m_new))
+                    m[i, h] = m_new
+                    l[i, h] *= correction
+                    for j in range(TD):
+                        O[i, j, 2 * h] *= correction
+                        O[i, j, 2 * h + 1] *= correction
+
+    # Line 9, second half, for keys 16 s to 16 s + 15: P[s] = exp(tau S - m), rounded to 16 bits, and l += rowsum(P), not
+    # rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN.
+    @cuda.jit(device=True, forceinline=True)
+    def exponentiate(s, P, m, l, S, tau2):
+        for i in range(TM):
+            for h in range(2):
+                minus_m = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
+                for j in range(2):
+                    low = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h], tau2, minus_m))
+                    high = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h + 1], tau2, minus_m))
+                    l[i, h] += low
+                    l[i, h] += high
+                    P[s, i, 2 * j + h] = packed(low, high)
+
+    # Line 10, second half: O += P V over 16 keys, of which V_lane is in the first. Where not `finite`, what is NaN or
+    # infinity in V counts as 0.
     @cuda.jit(device=True, forceinline=True)
     def add_P_V(O, P, V_lane, finite):
         for j in range(0, TD, 2):
@@ -181,24 +290,32 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
             if not finite:
                 v0, v1, v2, v3 = finite_or_zero(v0), finite_or_zero(v1), finite_or_zero(v2), finite_or_zero(v3)
             for i in range(TM):
-                multiply_add(O, i, j, P, v0, v1)
-                multiply_add(O, i, j + 1, P, v2, v3)
+                multiply_add(O, i, j, P[i], v0, v1)
+                multiply_add(O, i, j + 1, P[i], v2, v3)
 
-    # O += p v over the tile's keys from first_key to last_key, 16 at most, for each v that is NaN or infinity, in rows
-    # that see its key. A row must not even multiply a key that it does not see by its zero weight then. seen[i]: how
-    # many keys of the tile a row sees.
+    # 16 keys at a time: exponentials of the next are under way with the products of these.
+    @cuda.jit(device=True, forceinline=True)
+    def exponentiate_and_add(s, O, P, m, l, S, tau2, V_lane):
+        exponentiate(s, P, m, l, S, tau2)
+        add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
+
+    exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
+
+    # O += p v over keys from first_key to last_key, 16 at most, for each v that is NaN or infinity, in rows that see its
+    # key.
     @cuda.jit(device=True, forceinline=True)
     def add_not_finite(O, P, V_tile, first_key, last_key, seen):
-        lane = cuda.threadIdx.x & LANE_MASK
+        lane = lane_index()
         p = cuda.local.array((TM, 2), float32)
         for key in range(first_key, last_key):
             for i in range(TM):
                 for h in range(2):
                     both = int32(P[i, 2 + h] if key & 8 else P[i, h])
-                    low, high = unpacked(uint32(cuda.shfl_sync(ALL_LANES, both, (lane & ~3) | ((key & 7) >> 1))))
+                    source = int32((lane & uint32(28)) | uint32((key & 7) >> 1))
+                    low, high = unpacked(uint32(cuda.shfl_sync(ALL_LANES, both, source)))
                     p[i, h] = high if key & 1 else low
             for j in range(TD):
-                both = load_word(V_tile + swizzled(ROW_BYTES, key, j) + (lane & 3) * 4)
+                both = load_word(V_tile + swizzled(ROW_BYTES, uint32(key), j) + (lane & 3) * 4)
                 if not_finite(both):
                     v0, v1 = unpacked(both)
                     for i in range(TM):
@@ -208,227 +325,147 @@ def fa2_mma_kernel(head_dim: int, dtype: str, BR: int, BC: int, WARPS: int, STAG
                             if key < seen[i, h] and not math.isfinite(v1):
                                 O[i, j, 2 * h + 1] += p[i, h] * v1
 
-    # O += P V where V holds NaN or infinity in keys that some rows do not see. No row of the warp sees more than `keys`.
+    # O += P V where V holds NaN or infinity at keys that some rows do not see: a row must not even multiply such a value
+    # by its zero weight. Rows that see none of them get the bits that they would get without. No row of the warp sees
+    # more than `keys`.
     @cuda.jit(device=True, forceinline=True)
-    def add_P_V_where_seen(O, P, V_tile, V_lane, keys, seen):
-        for first_key in range(0, keys, 16):
-            add_P_V(O, P[0], V_lane + first_key * ROW_BYTES, False)
-            add_not_finite(O, P[0], V_tile, first_key, min(first_key + 16, keys), seen)
+    def add_P_V_where_seen(O, P, V_tile, keys, seen):
+        for first_key in range(int32(0), keys, int32(16)):
+            add_P_V(O, P[0], V_tile + lane_in_A() + uint32(first_key) * uint32(ROW_BYTES), False)
+            add_not_finite(O, P[0], V_tile, first_key, int32(min(first_key + 16, keys)), seen)
             # The next 16 keys move up: registers have no index at run time.
             for s in range(1, TK):
                 for i in range(TM):
                     for c in range(4):
                         P[s - 1, i, c] = P[s, i, c]
 
-    # P[s] = exp(tau S - m) of 16 keys, rounded to 16 bits as A of the next product, and l += rowsum(P), not rounded.
-    @cuda.jit(device=True, forceinline=True)
-    def exponentiate(s, P, l, S, m, tau2):
-        for i in range(TM):
-            for h in range(2):
-                above = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
-                for j in range(2):
-                    low = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h], tau2, above))
-                    high = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h + 1], tau2, above))
-                    l[i, h] += low
-                    l[i, h] += high
-                    P[s, i, 2 * j + h] = packed(low, high)
-
-    @cuda.jit(device=True, forceinline=True)
-    def exponentiate_and_add(s, O, P, V_lane, l, S, m, tau2):
-        exponentiate(s, P, l, S, m, tau2)
-        add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
-
-    exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
-
-    # Lines 8 to 10 for the warp's rows and one tile of keys. m is in powers of two: log2(e) is part of tau2. l is that
-    # of this lane's columns alone.
+    # Lines 8 to 10 for the warp's rows and one tile of keys. Only where MASKED is `seen`, how many of the tile's keys
+    # each row sees, looked at, and `poisoned`, whether V holds NaN or infinity.
     def visiting(MASKED: bool) -> Any:
         @cuda.jit(device=True, forceinline=True)
-        def visit_tile(
-            O, m, l, Q_kept, Q_lane, K_lane, V_tile, V_lane, tau2, row, first_key, q_len, kv_len, causal, keys, poisoned
-        ):
-            column = (cuda.threadIdx.x & 3) * 2
+        def visit_tile(O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, keys, seen, poisoned):
             S = cuda.local.array((TM, TN, 4), float32)
-            seen = cuda.local.array((TM, 2), int32)
-            largest = cuda.local.array((TM, 2), float32)
-
-            # Line 8: S = Q_i K_j^T. Where the row does not see the key: -inf, chosen and not added, so that NaN stays
-            # there.
-            multiply_Q_Kt(S, Q_kept, Q_lane, K_lane)
-            if MASKED:
-                for i in range(TM):
-                    for h in range(2):
-                        seen[i, h] = int32(keys_seen(row + 16 * i + 8 * h, q_len, kv_len, causal) - first_key)
-                        seen_by_lane = int32(seen[i, h] - column)
-                        for j in range(TN):
-                            for c in range(2):
-                                if 8 * j + c >= seen_by_lane:
-                                    S[i, j, 2 * h + c] = MINUS_INFINITY
-
-            # Line 9, first half: m = max(m, rowmax(tau S)).
-            rises = False
-            for i in range(TM):
-                for h in range(2):
-                    x = max(S[i, 0, 2 * h], S[i, 0, 2 * h + 1])
-                    for j in range(1, TN):
-                        x = max(x, max(S[i, j, 2 * h], S[i, j, 2 * h + 1]))
-                    largest[i, h] = tau2 * quad_max(x)
-                    rises |= largest[i, h] > m[i, h] + LIMIT
-
-            # Line 10, first half: O_i = diag(exp(m_old - m)) O_i, unless that is 1 for all of the warp's rows.
-            if cuda.any_sync(ALL_LANES, rises):
-                for i in range(TM):
-                    for h in range(2):
-                        m_new = max(m[i, h], largest[i, h])
-                        correction = exp2_approx(m[i, h] - (ZERO if m_new == MINUS_INFINITY else m_new))
-                        m[i, h] = m_new
-                        l[i, h] *= correction
-                        for j in range(TD):
-                            for c in range(2):
-                                O[i, j, 2 * h + c] *= correction
-
-            # Line 9, second half: P = exp(tau S - m), l = l + rowsum(P). Line 10, second half: O_i = O_i + P V_j. 16
-            # keys at a time, so that exponentials of the next can be under way with the products of these.
             P = cuda.local.array((TK, TM, 4), uint32)
+            multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
+            if MASKED:
+                mask(S, seen)
+            raise_maximum(O, m, l, S, tau2)
             if MASKED and poisoned:
-                exponentiate_all(P, l, S, m, tau2)
-                add_P_V_where_seen(O, P, V_tile, V_lane, keys, seen)
+                exponentiate_all(P, m, l, S, tau2)
+                add_P_V_where_seen(O, P, V_tile, keys, seen)
             else:
-                exponentiate_and_add_all(O, P, V_lane, l, S, m, tau2)
+                exponentiate_and_add_all(O, P, m, l, S, tau2, V_tile + lane_in_A())
 
         return visit_tile
 
-    visit_masked, visit_unmasked = visiting(True), visiting(False)
+    visit_tile, visit_masked_tile = visiting(False), visiting(True)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
+    @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def fa2_mma(Q, K, V, O, lse, group, tau2, sign, causal):
-        Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=1024))
-        KV_tiles = uint32(Q_tile + BR * ROW_BYTES)
-        thread = int32(cuda.threadIdx.x)
-        lane, warp = thread & LANE_MASK, thread >> 5
-        Q_kept = cuda.local.array((TM, KEPT, 4), uint32)
-        O_acc = cuda.local.array((TM, TD, 4), float32)
-        m = cuda.local.array((TM, 2), float32)
-        l = cuda.local.array((TM, 2), float32)
-        L = cuda.local.array((TM, 2), float32)
+        Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
+        KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
+        thread = thread_index()
+        row_in_tile, column = lane_index() >> uint32(2), lane_index() & uint32(3)
+        warp_in_block = int32(uint32(thread) // uint32(32) * uint32(WARP_ROWS))  # its first row
 
-        # Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks with most keys start first.
+        # Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks that see most keys start first.
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
         first_row = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x if causal else cuda.blockIdx.x) * BR)
         rows = int32(min(BR, q_len - first_row))
-        first_stat = head_index() * uint64(q_len) + uint64(first_row)
-        head_bytes = kv_head_index(group) * uint64(kv_len) * uint64(D * STORED_BYTES)
-        K_head, V_head = global_address(K) + head_bytes, global_address(V) + head_bytes
+        first = (head_index() * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
+        kv_first = kv_head_index(group) * uint64(kv_len) * uint64(D * STORED_BYTES)
+        K_head, V_head = global_address(K) + kv_first, global_address(V) + kv_first
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
         if D % 16 != 0:
-            for start in range(0, BR * ROW_BYTES + STAGES * 2 * KV_BYTES, THREADS * 16):
-                store_chunk(Q_tile + start + thread * 16, ZEROS)
+            for chunk in range(thread, int32((BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // 16), int32(cuda.blockDim.x)):
+                store_chunk(Q_tile + uint32(chunk) * uint32(16), NOTHINGS)
             cuda.syncthreads()
+
+        # Lines 6 and 7: all K_j, V_j that the last row of Q_i sees, STAGES - 1 of them ahead of their use. Tiles wholly
+        # in the future are not visited.
+        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
+        seen_by_last = keys_seen(int32(first_row + rows - 1), q_len, kv_len, causal)
+        tiles = int32(uint32(seen_by_last + (BC - 1)) // uint32(BC))
 
         # Line 4: load Q_i.
-        copy_tile(Q_tile, BR, global_address(Q) + first_stat * uint64(D * STORED_BYTES), rows)
+        copy_tile(Q_tile, BR, global_address(Q) + first, rows)
         commit_copies()
-
-        # Lines 6 and 7: K_j and V_j that the last row of Q_i sees are visited, STAGES - 1 of them ahead of their use.
-        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
-        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
-        tiles = int32((seen_by_last + BC - 1) // BC)
         for j in range(STAGES - 1):
-            copy_keys(KV_tiles, K_head, V_head, j, tiles, kv_len)
-
+            copy_keys(KV_tiles, K_head, V_head, int32(j), tiles, kv_len)
         wait_for_Q()
         cuda.syncthreads()
-        if sign != 1:  # tau2 is positive: Q_i takes the sign of tau, or becomes 0
-            for start in range(0, BR * TD * 4, THREADS):
-                e = uint32(start + thread)
-                at = Q_tile + swizzled(ROW_BYTES, e // uint32(TD * 4), (e >> 2) % uint32(TD)) + (e & 3) * 4
-                both = load_word(at)
-                low, high = unpacked(both)
-                store_word(at, both ^ 0x80008000 if sign < 0 else packed(ZERO * low, ZERO * high))
+        if sign != 1:
+            give_sign(Q_tile, sign)
             cuda.syncthreads()
-
-        # This lane's part in loads of fragments, in rows 0 to 15 of a tile.
-        A_lane = swizzled(ROW_BYTES, lane & 15, lane >> 4)
-        K_lane = swizzled(ROW_BYTES, (lane >> 4) * 8 + (lane & 7), (lane >> 3) & 1)
-        Q_lane = uint32(Q_tile + warp * WARP_ROWS * ROW_BYTES + A_lane)
-        if Q_STAYS:
-            for i in range(TM):
-                for k in range(STEPS):
-                    Q_kept[i, k, 0], Q_kept[i, k, 1], Q_kept[i, k, 2], Q_kept[i, k, 3] = load_matrices(
-                        chunks_further(Q_lane, 2 * k) + i * 16 * ROW_BYTES
-                    )
+        Q_kept = cuda.local.array((ROOM, TM, 4), uint32)
+        Q_lane = uint32(Q_tile + uint32(warp_in_block) * uint32(ROW_BYTES) + lane_in_A())
+        for k in range(KEPT):
+            load_q(Q_kept[k], Q_lane, k)
 
         # Line 5: O_i = 0, l_i = 0, m_i = -inf, in registers.
+        O_i = cuda.local.array((TM, TD, 4), float32)
+        m = cuda.local.array((TM, 2), float32)
+        l = cuda.local.array((TM, 2), float32)
         for i in range(TM):
             for h in range(2):
                 m[i, h] = MINUS_INFINITY
                 l[i, h] = ZERO
             for j in range(TD):
                 for c in range(4):
-                    O_acc[i, j, c] = ZERO
+                    O_i[i, j, c] = ZERO
 
-        warp_row = int32(first_row + warp * WARP_ROWS)
-        row = int32(warp_row + (lane >> 2))
+        warp_row = int32(first_row + warp_in_block)
         seen_by_warps_first = keys_seen(warp_row, q_len, kv_len, causal)
-        seen_by_warps_last = keys_seen(warp_row + WARP_ROWS - 1, q_len, kv_len, causal)
-        for j in range(tiles):
-            # Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. V_j of
-            # a tile of which some rows do not see every key must not hold NaN or infinity, or products are not enough.
+        seen_by_warps_last = keys_seen(int32(warp_row + (WARP_ROWS - 1)), q_len, kv_len, causal)
+        seen = cuda.local.array((TM, 2), int32)
+        j = int32(0)
+        while j < tiles:  # as a range, libNVVM 12.9 writes PTX without the label behind this loop
+            # Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a
+            # tile that holds keys which only some rows see, V_j must be finite, or products are not enough.
             first_key = int32(j * BC)
             K_tile = uint32(KV_tiles + uint32(j) % uint32(STAGES) * uint32(2 * KV_BYTES))
+            V_tile = uint32(K_tile + KV_BYTES)
             wait_for_oldest()
             poisoned = False
-            if first_key + BC > seen_by_first and seen_by_first < kv_len:
-                poisoned = cuda.syncthreads_or(int32(copied_not_finite(K_tile + KV_BYTES))) != 0
+            if int32(first_key + BC) > seen_by_first and seen_by_first < kv_len:
+                poisoned = cuda.syncthreads_or(copied_not_finite(V_tile)) != 0
             else:
                 cuda.syncthreads()
-            copy_keys(KV_tiles, K_head, V_head, j + STAGES - 1, tiles, kv_len)
+            copy_keys(KV_tiles, K_head, V_head, int32(j + (STAGES - 1)), tiles, kv_len)
 
-            K_at, V_at = uint32(K_tile + K_lane), uint32(K_tile + KV_BYTES + A_lane)
-            if first_key + BC <= seen_by_warps_first:
-                visit_unmasked(
-                    O_acc, m, l, Q_kept, Q_lane, K_at, K_tile + KV_BYTES, V_at, tau2, row, first_key, q_len, kv_len,
-                    causal, 0, False
-                )
+            if int32(first_key + BC) <= seen_by_warps_first:
+                visit_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, BC, seen, False)
             elif first_key < seen_by_warps_last:
-                visit_masked(
-                    O_acc, m, l, Q_kept, Q_lane, K_at, K_tile + KV_BYTES, V_at, tau2, row, first_key, q_len, kv_len,
-                    causal, min(BC, seen_by_warps_last - first_key), poisoned
-                )
+                for i in range(TM):
+                    for h in range(2):
+                        row = int32(warp_row + (16 * i + 8 * h) + int32(row_in_tile))
+                        seen[i, h] = int32(keys_seen(row, q_len, kv_len, causal) - first_key)
+                keys = int32(min(BC, seen_by_warps_last - first_key))
+                visit_masked_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, keys, seen, poisoned)
+            j = int32(j + 1)
 
-        # Line 12: O_i = diag(l_i)^-1 O_i, gathered where the warp's rows of Q_i were. A row that saw nothing has l = 0:
-        # its O stays 0.
+        # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
+        # Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
         wait_for_all()
         cuda.syncthreads()
-        O_tile = uint32(Q_tile + warp * WARP_ROWS * ROW_BYTES)
         for i in range(TM):
             for h in range(2):
+                row = uint32(uint32(warp_in_block) + row_in_tile + uint32(16 * i + 8 * h))
                 total = quad_sum(l[i, h])
                 inverse = ZERO if total == ZERO else ONE / total
                 for j in range(TD):
-                    at = O_tile + swizzled(ROW_BYTES, 16 * i + 8 * h + (lane >> 2), j) + (lane & 3) * 4
-                    store_word(at, packed(O_acc[i, j, 2 * h] * inverse, O_acc[i, j, 2 * h + 1] * inverse))
-                L[i, h] = m[i, h] * LOG_2 + libdevice.logf(total)
-        cuda.syncwarp()
+                    at = Q_tile + swizzled(ROW_BYTES, row, j) + column * uint32(4)
+                    store_word(at, packed(O_i[i, j, 2 * h] * inverse, O_i[i, j, 2 * h + 1] * inverse))
+                if column == 0:
+                    L = m[i, h] * LN_2 + libdevice.logf(total)
+                    store_word(KV_tiles + row * uint32(4), uint32(libdevice.float_as_int(L)))
+        cuda.syncthreads()
 
-        # Line 14: write O_i, 32 consecutive units at once.
-        warp_rows = int32(rows - warp * WARP_ROWS)
-        warp_stat = first_stat + uint64(warp * WARP_ROWS)
-        O_rows = global_address(O) + warp_stat * uint64(D * STORED_BYTES)
-        for start in range(0, WARP_ROWS * UNITS, 32):
-            e = int32(start + lane)
-            if e < warp_rows * UNITS and e < WARP_ROWS * UNITS:
-                store_unit(O_rows + uint64(e) * uint64(UNIT_BYTES), load_unit(O_tile + place(e)))
-
-        # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf where nothing was seen; write it, lane t that of row t.
-        mine = ZERO
-        for i in range(TM):
-            for h in range(2):
-                of_eight_rows = cuda.shfl_sync(ALL_LANES, L[i, h], (lane & 7) * 4)
-                if lane >> 3 == 2 * i + h:
-                    mine = of_eight_rows
-        if lane < min(WARP_ROWS, warp_rows):
-            lse[cuda.blockIdx.z, cuda.blockIdx.y, warp_row + lane] = mine
+        # Lines 14 and 15: write O_i and L_i.
+        store_tile(global_address(O) + first, Q_tile, rows)
+        if thread < rows:
+            L = libdevice.int_as_float(int32(load_word(KV_tiles + thread * 4)))
+            lse[cuda.blockIdx.z, cuda.blockIdx.y, first_row + thread] = L
 
     return fa2_mma
