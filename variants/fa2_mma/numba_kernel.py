@@ -55,7 +55,7 @@ load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shar
 # whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 SLACK = np.float32(2)
 # Registers of S, O_i and what stays of Q_i, together.
-LARGEST_PART = 168
+LARGEST_PART = 176
 
 
 # The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
@@ -147,14 +147,13 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 at = place(t) + further // UNITS * ROW_BYTES if whole_lines else place(t + further)
                 copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)
 
-    # K_j and V_j go where those of STAGES tiles before were.
+    # K_j and V_j of the tile that begins at `first_key` -> a stage, if the block's rows see any of it.
     @cuda.jit(device=True, forceinline=True)
-    def copy_keys(KV_tiles, K_head, V_head, j, tiles, kv_len):
-        if j < tiles:
-            K_tile = KV_tiles + uint32(j) % uint32(STAGES) * uint32(2 * KV_BYTES)
-            first, keys = uint64(j) * uint64(BC * D * STORED_BYTES), int32(kv_len - j * BC)
+    def copy_keys(K_tile, K_head, V_head, first_key, seen_by_last, kv_len):
+        if first_key < seen_by_last:
+            first, keys = uint64(first_key) * uint64(D * STORED_BYTES), int32(kv_len - first_key)
             copy_tile(K_tile, BC, K_head + first, keys)
-            copy_tile(K_tile + KV_BYTES, BC, V_head + first, keys)
+            copy_tile(uint32(K_tile + KV_BYTES), BC, V_head + first, keys)
         commit_copies()
 
     # Whether what this thread itself copied into a tile of keys holds NaN or infinity.
@@ -386,13 +385,13 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         # in the future are not visited.
         seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
         seen_by_last = keys_seen(int32(first_row + rows - 1), q_len, kv_len, causal)
-        tiles = int32(uint32(seen_by_last + (BC - 1)) // uint32(BC))
 
         # Line 4: load Q_i.
         copy_tile(Q_tile, BR, global_address(Q) + first, rows)
         commit_copies()
         for j in range(STAGES - 1):
-            copy_keys(KV_tiles, K_head, V_head, int32(j), tiles, kv_len)
+            K_tile = uint32(KV_tiles + j * 2 * KV_BYTES)
+            copy_keys(K_tile, K_head, V_head, int32(j * BC), seen_by_last, kv_len)
         wait_for_Q()
         cuda.syncthreads()
         if sign != 1:
@@ -419,12 +418,11 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         seen_by_warps_first = keys_seen(warp_row, q_len, kv_len, causal)
         seen_by_warps_last = keys_seen(int32(warp_row + (WARP_ROWS - 1)), q_len, kv_len, causal)
         seen = cuda.local.array((TM, 2), int32)
-        j = int32(0)
-        while j < tiles:  # as a range, libNVVM 12.9 writes PTX without the label behind this loop
+        first_key, stage = int32(0), uint32(0)
+        while first_key < seen_by_last:
             # Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a
             # tile that holds keys which only some rows see, V_j must be finite, or products are not enough.
-            first_key = int32(j * BC)
-            K_tile = uint32(KV_tiles + uint32(j) % uint32(STAGES) * uint32(2 * KV_BYTES))
+            K_tile = uint32(KV_tiles + stage * uint32(2 * KV_BYTES))
             V_tile = uint32(K_tile + KV_BYTES)
             wait_for_oldest()
             poisoned = False
@@ -432,7 +430,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 poisoned = cuda.syncthreads_or(copied_not_finite(V_tile)) != 0
             else:
                 cuda.syncthreads()
-            copy_keys(KV_tiles, K_head, V_head, int32(j + (STAGES - 1)), tiles, kv_len)
+            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))
+            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), seen_by_last, kv_len)
 
             if int32(first_key + BC) <= seen_by_warps_first:
                 visit_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, BC, seen, False)
@@ -443,7 +442,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                         seen[i, h] = int32(keys_seen(row, q_len, kv_len, causal) - first_key)
                 keys = int32(min(BC, seen_by_warps_last - first_key))
                 visit_masked_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, keys, seen, poisoned)
-            j = int32(j + 1)
+            first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
         # Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
