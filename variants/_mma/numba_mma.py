@@ -33,6 +33,13 @@ def global_address(typing_context, array):
     return address(array, GLOBAL, U64)
 
 
+# threadIdx.x, read anew wherever it is asked for: what is computed from it then needs no register from there to the next
+# place, which a compiler that has one cheap value would keep in one.
+@intrinsic
+def thread_index(typing_context):
+    return assembly("mov.u32 $0, %tid.x;", U32(), ordered=True)
+
+
 # --- One unit of 2, 4, 8 or 16 bytes, aligned to as many (PTX ISA: ld, st) -------------------------------------------
 
 def unit(BYTES: int, first: int) -> tuple[str, str, Any]:

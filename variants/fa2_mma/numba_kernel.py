@@ -38,6 +38,7 @@ from variants._mma.numba_mma import (
     store_global,
     store_shared,
     swizzled,
+    thread_index,
     wait_for_copies,
 )
 from variants._mma.numba_unrolled import unrolled
@@ -55,7 +56,7 @@ load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shar
 # whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 SLACK = np.float32(2)
 # Registers of S, O_i and what stays of Q_i, together.
-LARGEST_PART = 176
+LARGEST_PART = 160
 
 
 # The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
@@ -72,13 +73,8 @@ def kv_head_index(group):
 
 # Numba computes indices in 64 bits; int32 and uint32 keep what lives long in one register instead of two.
 @cuda.jit(device=True, forceinline=True)
-def thread_index():
-    return int32(cuda.threadIdx.x)
-
-
-@cuda.jit(device=True, forceinline=True)
 def lane_index():
-    return uint32(cuda.threadIdx.x) & uint32(LANE)
+    return uint32(thread_index() & LANE)
 
 
 # How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
@@ -137,7 +133,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # the block copies them as one run, 32 consecutive units per warp.
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, extent, source, rows):
-        t = thread_index()
+        t = int32(thread_index())
         mine = source + uint64(t) * uint64(UNIT_BYTES)
         left = int32(rows * UNITS - t)
         for further in range(0, extent * UNITS, THREADS):
@@ -160,7 +156,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def copied_not_finite(tile):
         found = False
-        for e in range(thread_index(), int32(BC * UNITS), int32(cuda.blockDim.x)):
+        for e in range(int32(thread_index()), int32(BC * UNITS), int32(cuda.blockDim.x)):
             if UNIT > 1:
                 for byte in range(0, UNIT_BYTES, 4):
                     found |= not_finite(load_word(tile + place(e) + byte))
@@ -171,7 +167,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # The first `rows` rows of a tile -> global memory, as one run.
     @cuda.jit(device=True, forceinline=True)
     def store_tile(target, tile, rows):
-        for e in range(thread_index(), int32(rows * UNITS), int32(cuda.blockDim.x)):
+        for e in range(int32(thread_index()), int32(rows * UNITS), int32(cuda.blockDim.x)):
             store_unit(target + uint64(e) * uint64(UNIT_BYTES), load_unit(tile + place(e)))
 
     # This lane's part in loads of fragments, counted from a tile's first row: of A, and of V, which is B transposed;
@@ -189,7 +185,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # Q_i of the warp's rows. tau2 is not negative: Q_i takes the sign of tau instead, or becomes 0.
     @cuda.jit(device=True, forceinline=True)
     def give_sign(Q_tile, sign):
-        for t in range(thread_index(), int32(BR * TD * 4), int32(cuda.blockDim.x)):
+        for t in range(int32(thread_index()), int32(BR * TD * 4), int32(cuda.blockDim.x)):
             e = uint32(t)
             at = Q_tile + swizzled(ROW_BYTES, e // uint32(TD * 4), (e >> 2) % uint32(TD)) + (e & 3) * 4
             both = load_word(at)
@@ -363,8 +359,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     def fa2_mma(Q, K, V, O, lse, group, tau2, sign, causal):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
-        thread = thread_index()
-        row_in_tile, column = lane_index() >> uint32(2), lane_index() & uint32(3)
+        thread = int32(thread_index())
         warp_in_block = int32(uint32(thread) // uint32(32) * uint32(WARP_ROWS))  # its first row
 
         # Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks that see most keys start first.
@@ -377,7 +372,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
         if D % 16 != 0:
-            for chunk in range(thread, int32((BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // 16), int32(cuda.blockDim.x)):
+            for chunk in range(int32(thread_index()), int32((BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // 16), int32(cuda.blockDim.x)):
                 store_chunk(Q_tile + uint32(chunk) * uint32(16), NOTHINGS)
             cuda.syncthreads()
 
@@ -438,7 +433,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             elif first_key < seen_by_warps_last:
                 for i in range(TM):
                     for h in range(2):
-                        row = int32(warp_row + (16 * i + 8 * h) + int32(row_in_tile))
+                        row = int32(warp_row + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)))
                         seen[i, h] = int32(keys_seen(row, q_len, kv_len, causal) - first_key)
                 keys = int32(min(BC, seen_by_warps_last - first_key))
                 visit_masked_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, keys, seen, poisoned)
@@ -448,9 +443,12 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         # Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
         wait_for_all()
         cuda.syncthreads()
+        thread, lane = int32(thread_index()), lane_index()
+        first_in_warp = uint32(uint32(thread) // uint32(32) * uint32(WARP_ROWS) + (lane >> uint32(2)))
+        column = lane & uint32(3)
         for i in range(TM):
             for h in range(2):
-                row = uint32(uint32(warp_in_block) + row_in_tile + uint32(16 * i + 8 * h))
+                row = uint32(first_in_warp + uint32(16 * i + 8 * h))
                 total = quad_sum(l[i, h])
                 inverse = ZERO if total == ZERO else ONE / total
                 for j in range(TD):
