@@ -20,8 +20,8 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
-U16, U32, U64, F32 = types.uint16, types.uint32, types.uint64, types.float32
-_LETTERS = ((U16, "h"), (U32, "r"), (U64, "l"), (F32, "f"))
+I32, U16, U32, U64, F32 = types.int32, types.uint16, types.uint32, types.uint64, types.float32
+_LETTERS = ((I32, "r"), (U16, "h"), (U32, "r"), (U64, "l"), (F32, "f"))
 """How LLVM's constraints call the registers of each type."""
 GLOBAL, SHARED = 1, 3
 """Address spaces of LLVM's NVPTX back end."""

@@ -14,7 +14,7 @@ from numba import cuda, int32, uint32
 from numba.cuda import libdevice, types
 from numba.cuda.extending import intrinsic
 
-from variants._mma.numba_assembly import F32, GLOBAL, SHARED, U16, U32, U64, address, assembly
+from variants._mma.numba_assembly import F32, GLOBAL, I32, SHARED, U16, U32, U64, address, assembly
 
 FOUR_MATRICES = A_FRAGMENT = types.UniTuple(U32, 4)
 C_FRAGMENT = types.UniTuple(F32, 4)
@@ -33,11 +33,16 @@ def global_address(typing_context, array):
     return address(array, GLOBAL, U64)
 
 
-# threadIdx.x, read anew wherever it is asked for: what is computed from it then needs no register from there to the next
-# place, which a compiler that has one cheap value would keep in one.
+# threadIdx.x, read anew wherever it is asked for: else what is computed from it occupies a register from one place to
+# the next, where there is none to spare.
 @intrinsic
 def thread_index(typing_context):
-    return assembly("mov.u32 $0, %tid.x;", U32(), ordered=True)
+    return assembly("mov.u32 $0, %tid.x;", I32(), ordered=True)
+
+
+@cuda.jit(device=True, forceinline=True)
+def lane_index():
+    return uint32(thread_index() & 31)
 
 
 # --- One unit of 2, 4, 8 or 16 bytes, aligned to as many (PTX ISA: ld, st) -------------------------------------------

@@ -27,6 +27,7 @@ from variants._mma.numba_mma import (
     copy_async,
     exp2_approx,
     global_address,
+    lane_index,
     load_global,
     load_matrices,
     load_matrices_transposed,
@@ -46,7 +47,6 @@ from variants._mma.numba_unrolled import unrolled
 ZERO = np.float32(0)
 ONE = np.float32(1)
 STORED_BYTES = 2
-LANE = 31  # masks show the compiler that an index is not negative
 PAIR = 0x80008000  # both signs of two elements
 NOTHING = np.uint16(0)
 NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
@@ -69,12 +69,6 @@ def head_index():
 def kv_head_index(group):
     kv_heads, kv_head = uint32(cuda.gridDim.y) // uint32(group), uint32(cuda.blockIdx.y) // uint32(group)
     return uint64(cuda.blockIdx.z) * uint64(kv_heads) + uint64(kv_head)
-
-
-# Numba computes indices in 64 bits; int32 and uint32 keep what lives long in one register instead of two.
-@cuda.jit(device=True, forceinline=True)
-def lane_index():
-    return uint32(thread_index() & LANE)
 
 
 # How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
@@ -133,7 +127,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # the block copies them as one run, 32 consecutive units per warp.
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, extent, source, rows):
-        t = int32(thread_index())
+        t = thread_index()
         mine = source + uint64(t) * uint64(UNIT_BYTES)
         left = int32(rows * UNITS - t)
         for further in range(0, extent * UNITS, THREADS):
@@ -156,7 +150,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def copied_not_finite(tile):
         found = False
-        for e in range(int32(thread_index()), int32(BC * UNITS), int32(cuda.blockDim.x)):
+        for e in range(thread_index(), int32(BC * UNITS), int32(cuda.blockDim.x)):
             if UNIT > 1:
                 for byte in range(0, UNIT_BYTES, 4):
                     found |= not_finite(load_word(tile + place(e) + byte))
@@ -167,7 +161,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # The first `rows` rows of a tile -> global memory, as one run.
     @cuda.jit(device=True, forceinline=True)
     def store_tile(target, tile, rows):
-        for e in range(int32(thread_index()), int32(rows * UNITS), int32(cuda.blockDim.x)):
+        for e in range(thread_index(), int32(rows * UNITS), int32(cuda.blockDim.x)):
             store_unit(target + uint64(e) * uint64(UNIT_BYTES), load_unit(tile + place(e)))
 
     # This lane's part in loads of fragments, counted from a tile's first row: of A, and of V, which is B transposed;
@@ -185,7 +179,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # Q_i of the warp's rows. tau2 is not negative: Q_i takes the sign of tau instead, or becomes 0.
     @cuda.jit(device=True, forceinline=True)
     def give_sign(Q_tile, sign):
-        for t in range(int32(thread_index()), int32(BR * TD * 4), int32(cuda.blockDim.x)):
+        for t in range(thread_index(), int32(BR * TD * 4), int32(cuda.blockDim.x)):
             e = uint32(t)
             at = Q_tile + swizzled(ROW_BYTES, e // uint32(TD * 4), (e >> 2) % uint32(TD)) + (e & 3) * 4
             both = load_word(at)
@@ -334,32 +328,27 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                     for c in range(4):
                         P[s - 1, i, c] = P[s, i, c]
 
-    # Lines 8 to 10 for the warp's rows and one tile of keys. Only where MASKED is `seen`, how many of the tile's keys
-    # each row sees, looked at, and `poisoned`, whether V holds NaN or infinity.
-    def visiting(MASKED: bool) -> Any:
-        @cuda.jit(device=True, forceinline=True)
-        def visit_tile(O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, keys, seen, poisoned):
-            S = cuda.local.array((TM, TN, 4), float32)
-            P = cuda.local.array((TK, TM, 4), uint32)
-            multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
-            if MASKED:
-                mask(S, seen)
-            raise_maximum(O, m, l, S, tau2)
-            if MASKED and poisoned:
-                exponentiate_all(P, m, l, S, tau2)
-                add_P_V_where_seen(O, P, V_tile, keys, seen)
-            else:
-                exponentiate_and_add_all(O, P, m, l, S, tau2, V_tile + lane_in_A())
-
-        return visit_tile
-
-    visit_tile, visit_masked_tile = visiting(False), visiting(True)
+    # Lines 8 to 10 for the warp's rows and one tile of keys. Only where `masked` is `seen`, how many of the tile's keys
+    # each row sees, looked at. `poisoned`: some rows do not see all keys, and V holds NaN or infinity.
+    @cuda.jit(device=True, forceinline=True)
+    def visit_tile(O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, seen, poisoned):
+        S = cuda.local.array((TM, TN, 4), float32)
+        P = cuda.local.array((TK, TM, 4), uint32)
+        multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
+        if masked:
+            mask(S, seen)
+        raise_maximum(O, m, l, S, tau2)
+        if poisoned:
+            exponentiate_all(P, m, l, S, tau2)
+            add_P_V_where_seen(O, P, V_tile, keys, seen)
+        else:
+            exponentiate_and_add_all(O, P, m, l, S, tau2, V_tile + lane_in_A())
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def fa2_mma(Q, K, V, O, lse, group, tau2, sign, causal):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
-        thread = int32(thread_index())
+        thread = thread_index()
         warp_in_block = int32(uint32(thread) // uint32(32) * uint32(WARP_ROWS))  # its first row
 
         # Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks that see most keys start first.
@@ -372,7 +361,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
         if D % 16 != 0:
-            for chunk in range(int32(thread_index()), int32((BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // 16), int32(cuda.blockDim.x)):
+            for chunk in range(thread_index(), int32((BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // 16), int32(cuda.blockDim.x)):
                 store_chunk(Q_tile + uint32(chunk) * uint32(16), NOTHINGS)
             cuda.syncthreads()
 
@@ -428,22 +417,22 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))
             copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), seen_by_last, kv_len)
 
-            if int32(first_key + BC) <= seen_by_warps_first:
-                visit_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, BC, seen, False)
-            elif first_key < seen_by_warps_last:
-                for i in range(TM):
-                    for h in range(2):
-                        row = int32(warp_row + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)))
-                        seen[i, h] = int32(keys_seen(row, q_len, kv_len, causal) - first_key)
+            if first_key < seen_by_warps_last:
+                masked = int32(first_key + BC) > seen_by_warps_first
+                if masked:
+                    for i in range(TM):
+                        for h in range(2):
+                            row = int32(warp_row + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)))
+                            seen[i, h] = int32(keys_seen(row, q_len, kv_len, causal) - first_key)
                 keys = int32(min(BC, seen_by_warps_last - first_key))
-                visit_masked_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, keys, seen, poisoned)
+                visit_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, seen, poisoned)
             first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
         # Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
         wait_for_all()
         cuda.syncthreads()
-        thread, lane = int32(thread_index()), lane_index()
+        thread, lane = thread_index(), lane_index()
         first_in_warp = uint32(uint32(thread) // uint32(32) * uint32(WARP_ROWS) + (lane >> uint32(2)))
         column = lane & uint32(3)
         for i in range(TM):
