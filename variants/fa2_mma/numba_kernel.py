@@ -329,7 +329,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                         P[s - 1, i, c] = P[s, i, c]
 
     # Lines 8 to 10 for the warp's rows and one tile of keys. Only where `masked` is `seen`, how many of the tile's keys
-    # each row sees, looked at. `poisoned`: some rows do not see all keys, and V holds NaN or infinity.
+    # each row sees, looked at, and `poisoned`, whether V holds NaN or infinity.
     @cuda.jit(device=True, forceinline=True)
     def visit_tile(O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, seen, poisoned):
         S = cuda.local.array((TM, TN, 4), float32)
@@ -338,7 +338,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         if masked:
             mask(S, seen)
         raise_maximum(O, m, l, S, tau2)
-        if poisoned:
+        if masked and poisoned:
             exponentiate_all(P, m, l, S, tau2)
             add_P_V_where_seen(O, P, V_tile, keys, seen)
         else:
