@@ -194,6 +194,12 @@ def _add_campaign(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("campaign, for each variant")
     group.add_argument("--examples", type=int, metavar="N", help="cases to try (default: 200, or what --seconds allow)")
     group.add_argument("--seconds", type=float, metavar="S", help="search no longer than this")
+    group.add_argument(
+        "--tiles",
+        type=int,
+        metavar="N",
+        help="problems of at most N tiles, those of rows times those of keys, per head (default: 6)",
+    )
     group.add_argument("--seed", type=int, metavar="S", help="same seed, same cases (default: another each time)")
     group.add_argument(
         "--properties",

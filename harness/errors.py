@@ -51,6 +51,8 @@ class KernelFault(SandboxError):
         "divergent barrier",
         "step limit",
         "trap",
+        "copy size",
+        "copies in flight",
         "interrupted",
     )
 

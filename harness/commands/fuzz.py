@@ -28,6 +28,7 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
     from harness.fuzz.database import failure_folder
     from harness.fuzz.report import render_campaigns, render_replay
     from harness.progress import progress_bar
+    from harness.strategies import MOST_TILES
 
     check_output(arguments.output)
     registry = discover_variants(arguments).registry
@@ -58,6 +59,7 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
                 examples=examples,
                 seconds=arguments.seconds,
                 seed=seed,
+                most_tiles=MOST_TILES if arguments.tiles is None else arguments.tiles,
                 checks=_properties(arguments.properties),
                 database=failure_folder(variant.name),
             )

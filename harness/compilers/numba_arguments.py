@@ -57,14 +57,28 @@ def pack(name: str, signature: tuple[str, ...], args: tuple[Any, ...]) -> tuple[
     return tuple(word for numba_type, argument in zip(types, args) for word in _words(name, numba_type, argument))
 
 
-def signature_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The Numba type of each argument. Raises `PlanError` for what a kernel cannot be given."""
+_types_of_arrays: dict[tuple[str, int], Any] = {}
+
+
+def _type_of(argument: Any) -> Any:
     from numba.cuda.typing.typeof import typeof
 
+    if not isinstance(argument, DevicePointer):
+        return typeof(stand_in(argument))
+    # Kept, for Numba takes longer to type a launch than to run a small one here.
+    kind = argument.dtype, len(argument.shape)
+    known = _types_of_arrays.get(kind)
+    if known is None:
+        known = _types_of_arrays[kind] = typeof(stand_in(argument))
+    return known
+
+
+def signature_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The Numba type of each argument. Raises `PlanError` for what a kernel cannot be given."""
     types = []
     for position, argument in enumerate(args, start=1):
         try:
-            types.append(typeof(stand_in(argument)))
+            types.append(_type_of(argument))
         except (ValueError, TypeError, NotImplementedError) as error:
             raise PlanError(
                 f"kernel {name}: argument {position} is a {type(argument).__name__}, which Numba cannot pass; "

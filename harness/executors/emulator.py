@@ -38,7 +38,14 @@ from harness.variant import ELEMENT_BYTES, Buffer, Launch, Plan
 DEFAULT_STEP_LIMIT = 1_000_000_000
 """Instructions per warp: some ten seconds of an endless loop."""
 
-_KINDS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
+_KINDS = {
+    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
+    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
+    **dict.fromkeys(("atom", "red"), "atomic"),
+    "cp": "load",
+}
+_SHARED_KINDS = {**_KINDS, "cp": "store"}
+"""An asynchronous copy loads from global memory and stores to shared memory."""
 
 
 CODE = "code"
@@ -267,7 +274,7 @@ def _by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SiteTraff
     rows: dict[tuple[str, str, str, int], list[int]] = {}
     for count in counts.sites:
         site = facts.sites[count.site]
-        row = rows.setdefault((count.buffer, *_place(site)), [0, 0, 0, 0])
+        row = rows.setdefault((count.buffer, _KINDS[site.opcode], *_place(site)), [0, 0, 0, 0])
         numbers = (count.requests, count.requested_bytes, count.sectors, count.ideal_sectors)
         row[:] = map(sum, zip(row, numbers))
     return tuple(SiteTraffic(*key, *row) for key, row in sorted(rows.items()))
@@ -277,13 +284,13 @@ def _shared_by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[Sh
     """The same for shared memory, which has no buffers."""
     rows: dict[tuple[str, str, int], list[int]] = {}
     for count in counts.shared:
-        row = rows.setdefault(_place(facts.sites[count.site]), [0, 0, 0, 0])
+        site = facts.sites[count.site]
+        row = rows.setdefault((_SHARED_KINDS[site.opcode], *_place(site)), [0, 0, 0, 0])
         numbers = (count.requests, count.requested_bytes, count.wavefronts, count.ideal_wavefronts)
         row[:] = map(sum, zip(row, numbers))
     return tuple(SharedTraffic(*key, *row) for key, row in sorted(rows.items()))
 
 
-def _place(site: Site) -> tuple[str, str, int]:
-    """Kind of access, file and line."""
-    file, line = (site.source.file, site.source.line) if site.source else ("", 0)
-    return _KINDS[site.opcode], file, line
+def _place(site: Site) -> tuple[str, int]:
+    """File and line."""
+    return (site.source.file, site.source.line) if site.source else ("", 0)

@@ -370,7 +370,7 @@ class _Campaign:
 def _require_sensible(how: CampaignSettings) -> None:
     if how.examples is None and how.seconds is None:
         raise UsageError("a campaign needs an end: a number of examples, of seconds, or both")
-    for name, value in (("examples", how.examples), ("seconds", how.seconds)):
+    for name, value in (("examples", how.examples), ("seconds", how.seconds), ("tiles", how.most_tiles)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} is {value:g}; it has to be more than 0")
     for check in how.checks:

@@ -32,6 +32,7 @@ def find(
     shared_bytes: int = 0,
     threads: int = 2,
     seed: int = 0,
+    shuffle: bool = False,
 ) -> tuple[Finding, ...]:
     """The findings. `kernel` is CUDA source of a kernel `k`, or a Numba function; `unwritten` names scratch buffers."""
     if isinstance(kernel, str):
@@ -47,7 +48,7 @@ def find(
     values = tuple(pointers[a] if isinstance(a, str) else a for a in args)
     compiled = compile_kernel(kernel, values, "sm_90")
     native = native_kernel(compiled.ptx, compiled.entry, instruments=SANITIZER)
-    options = LaunchOptions(10_000_000, threads, seed)
+    options = LaunchOptions(10_000_000, threads, seed, shuffle)
     geometry = Geometry(grid, block, shared_bytes)
     found = launch(native, compiled.name, geometry, compiled.pack(values), memory, options).findings
     assert found is not None

@@ -109,7 +109,7 @@ def test_names_that_are_not_declared_are_found_before_anything_is_generated() ->
         "wgmma.fence.sync.aligned;",
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1}, {%r1}, {%r1}, {%r1};",
         "add.wobbly.s32 %r1, %r1, %r1;",
-        "cp.async.wait_all;",
+        "cp.async.bulk.wait_group 0;",
         "mov.u32 %r1, %clusterid.w;",
     ],
 )

@@ -74,6 +74,7 @@ def test_csv_has_a_row_per_variant(capfd: pytest.CaptureFixture[str]):
     ("arguments", "message"),
     [
         (["--examples", "0"], "--examples is 0"),
+        (["--tiles", "0"], "--tiles is 0"),
         (["--seconds", "-1"], "--seconds is -1"),
         (["--properties", "colour"], "no property 'colour'"),
         (["--replay", "{"], "no case that 'fuzz' wrote"),

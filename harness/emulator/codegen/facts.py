@@ -42,6 +42,7 @@ class Site:
     """An instruction that generated code refers to by number: whatever touches memory or can fault."""
 
     opcode: str
+    """With `.load`, `.mma` or `.store` where it is `wmma`."""
     form: str
     """Opcode and modifiers."""
     ptx_line: int
@@ -50,7 +51,9 @@ class Site:
     @classmethod
     def of(cls, instruction: Instruction) -> Site:
         """The site of an instruction."""
-        return cls(instruction.opcode, instruction.form, instruction.ptx_line, instruction.source)
+        # Of wmma, what it does to memory is part of the name.
+        opcode = ".".join((instruction.opcode, *instruction.modifiers[: instruction.opcode == "wmma"]))
+        return cls(opcode, instruction.form, instruction.ptx_line, instruction.source)
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Site:
@@ -85,6 +88,8 @@ class KernelFacts:
     """Whether some register may be read before it is written."""
     ordered: bool
     """Whether blocks have to run one after the other, because atomics on global memory connect them."""
+    copies: bool
+    """Whether it has asynchronous copies, which need queues."""
     sites: tuple[Site, ...]
     blocks: tuple[Site | None, ...]
     """Some instruction of each block, to say where a warp is."""

@@ -70,6 +70,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         lanes.register_bytes,
         any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
+        any(i.opcode == "cp" for i in flat.instructions()),
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )

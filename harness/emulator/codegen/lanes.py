@@ -60,7 +60,7 @@ class Lanes(Vocabulary):
         self._values: dict[tuple[str, str], str] = {}
         self._dirty: dict[str, str] = {}
         self._flushed: dict[str, str] = {}
-        self._checked_members: set[Operand] = set()
+        self._checked_members: set[Operand | None] = set()
         self.instruction: Instruction | None = None
         """What is being emitted, for messages."""
         self._guard: str | None = None
@@ -176,6 +176,11 @@ class Lanes(Vocabulary):
     def _element(self, name: str) -> str:
         return INTEGER[self._registers[name].total_bits]
 
+    def is_predicate(self, operand: Operand) -> bool:
+        """Whether the operand is a predicate, negated or not."""
+        name = getattr(operand.reg if isinstance(operand, Not) else operand, "name", "")
+        return name in self._registers and self._element(name) == "i1"
+
     def use(self, operand: Operand, element: str) -> str:
         """The operand's 32 lanes as `element`. A wider register is truncated; floats are reinterpreted."""
         match operand:
@@ -259,6 +264,23 @@ class Lanes(Vocabulary):
             self._values[name, as_float[0]] = as_float[1]
         self._dirty[name] = own
 
+    def home(self, operand: Operand) -> int:
+        """Where in the warp's memory the lanes of a 32-bit register are, for the runtime to read."""
+        if not isinstance(operand, Reg) or operand.name not in self._registers or self._element(operand.name) != "i32":
+            raise self._misplaced(operand)
+        name = operand.name
+        offset = self._offset(name)
+        if self._dirty.pop(name, None):
+            old = self.warp_load(vector("i32"), offset)
+            self.warp_store(vector("i32"), self.select("i32", self._mask_lanes, self._values[name, "i32"], old), offset)
+        return offset
+
+    def changed_at_home(self, operand: Operand) -> None:
+        """The runtime has written a register there; `home` was asked before."""
+        assert isinstance(operand, Reg) and operand.name not in self._dirty
+        for key in [k for k in self._values if k[0] == operand.name]:
+            del self._values[key]
+
     def symbol_address(self, name: str) -> int:
         """Address of a variable, within its own space."""
         return self.storage.addresses[name][1]
@@ -295,9 +317,12 @@ class Lanes(Vocabulary):
             self.sites.append(instruction)
         return len(self.sites) - 1
 
-    def first_check_of(self, members: Operand) -> bool:
-        """Whether a literal member mask has not been checked in this block yet; the lanes here do not change in it."""
-        if not isinstance(members, Imm) or self._guard is not None:
+    def first_check_of(self, members: Operand | None) -> bool:
+        """Whether a literal member mask has not been checked in this block yet; the lanes here do not change in it.
+
+        None stands for all lanes, exited or not.
+        """
+        if not isinstance(members, Imm | None) or self._guard is not None:
             return True
         known = members in self._checked_members
         self._checked_members.add(members)

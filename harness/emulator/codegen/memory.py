@@ -98,20 +98,25 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
     store_addresses(lanes, addresses)
     mask = lanes.widen(lanes.active_bits())
     site = lanes.site(instruction)
-    if space == "generic" and instruction.opcode in ("ld", "ldu", "st"):
-        _count_shared(lanes, instruction, mask, size_bytes, generic=True)
+    if space == "generic" and instruction.opcode in ("ld", "ldu", "st", "wmma"):
+        count_shared(lanes, instruction, mask, size_bytes, generic=True)
     code = at.SPACES[space]
     failed = lanes.runtime("translate", "%ctx", "%warp", str(site), str(code), mask, str(size_bytes))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     return mask
 
 
-def _count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
+def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
     """Count the wavefronts of an access whose addresses the runtime has been handed, where that was asked for."""
     if lanes.instruments.bank_conflicts:
-        flags = (str(int(generic)), str(int(instruction.opcode != "st")))
+        flags = (str(int(generic)), str(int(_fills_registers(instruction))))
         site = str(lanes.site(instruction))
         lanes.runtime("count_shared", "%ctx", "%warp", site, mask, str(size_bytes), *flags)
+
+
+def _fills_registers(instruction: Instruction) -> bool:
+    """Whether lanes that agree make a request shorter, see `memory/banks.py`."""
+    return instruction.opcode in ("ld", "ldu", "atom") or "load" in instruction.modifiers
 
 
 def _read_data(lanes: Lanes, access: Access) -> list[str]:
@@ -164,7 +169,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     site = lanes.site(instruction)
     if lanes.instruments.bank_conflicts or lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
-        _count_shared(lanes, instruction, lanes.widen(mask), size, generic=False)
+        count_shared(lanes, instruction, lanes.widen(mask), size, generic=False)
     uniform, general, join = (lanes.fresh_label(w) for w in ("uniform", "general", "loaded"))
     # One address for all active lanes, in bounds and aligned: read it once.
     offset = lanes.op(f"extractelement <32 x i32> {offsets}, i32 {lanes.first_lane(mask)}")
@@ -216,7 +221,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
         _write_data(lanes, access, values)
         mask = lanes.widen(lanes.active_bits())
         site = lanes.site(instruction)
-        _count_shared(lanes, instruction, mask, access.size_bytes, generic=False)
+        count_shared(lanes, instruction, mask, access.size_bytes, generic=False)
         watch_shared(lanes, instruction, mask, access.shape)
         failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, *access.shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))

@@ -47,7 +47,7 @@ def _half_to_float(v: Vocabulary, half: str) -> str:
     return v.cast("bitcast", "i32", v.binary("or", "i32", bits, sign), "float")
 
 
-def _float_to_half(v: Vocabulary, x: str) -> str:
+def float_to_half(v: Vocabulary, x: str) -> str:
     """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
     bits = v.cast("bitcast", "float", x, "i32")
     sign = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 0x8000))
@@ -101,7 +101,7 @@ def _magnitude(v: Vocabulary, x: str) -> str:
     return v.intrinsic("llvm.fabs.v32f64", VD, (VD, x))
 
 
-def _double_to_float_odd(v: Vocabulary, wide: str) -> str:
+def double_to_float_odd(v: Vocabulary, wide: str) -> str:
     """Round to odd."""
     bits, back, exact = _towards_zero_bits(v, wide)
     beyond = v.compare("ogt", "double", _magnitude(v, back), _magnitude(v, wide))
@@ -110,7 +110,8 @@ def _double_to_float_odd(v: Vocabulary, wide: str) -> str:
     return v.cast("bitcast", "i32", v.select("i32", exact, bits, odd), "float")
 
 
-def _double_to_float_rz(v: Vocabulary, wide: str) -> str:
+def double_to_float_rz(v: Vocabulary, wide: str) -> str:
+    """Round towards zero."""
     bits, back, _ = _towards_zero_bits(v, wide)
     beyond = v.compare("ogt", "double", _magnitude(v, back), _magnitude(v, wide))
     return v.cast(
@@ -257,13 +258,21 @@ def _permute_bytes(v: Vocabulary, low: str, high: str, selector: str) -> str:
     return result
 
 
+def _transpose_matrix(v: Vocabulary, matrix: str) -> str:
+    """8 x 8 elements of 16 bits; lane 4 i + j holds elements 2 j and 2 j + 1 of row i."""
+    halves = v.op(f"bitcast {V32} {matrix} to <64 x i16>")
+    order = ", ".join(f"i32 {8 * (place % 8) + place // 8}" for place in range(64))
+    turned = v.op(f"shufflevector <64 x i16> {halves}, <64 x i16> poison, <64 x i32> <{order}>")
+    return v.op(f"bitcast <64 x i16> {turned} to {V32}")
+
+
 PRELUDE: dict[str, Prelude] = {
     "half_to_float": Prelude((V16,), VF, _half_to_float),
-    "float_to_half": Prelude((VF,), V16, _float_to_half),
+    "float_to_half": Prelude((VF,), V16, float_to_half),
     "bfloat_to_float": Prelude((V16,), VF, _bfloat_to_float),
     "float_to_bfloat": Prelude((VF,), V16, _float_to_bfloat),
-    "double_to_float_odd": Prelude((VD,), VF, _double_to_float_odd),
-    "double_to_float_rz": Prelude((VD,), VF, _double_to_float_rz),
+    "double_to_float_odd": Prelude((VD,), VF, double_to_float_odd),
+    "double_to_float_rz": Prelude((VD,), VF, double_to_float_rz),
     "double_to_float_rm": Prelude((VD,), VF, _double_to_float_rm),
     "double_to_float_rp": Prelude((VD,), VF, _double_to_float_rp),
     "add_odd": Prelude((VD, VD), VD, _add_odd),
@@ -277,5 +286,6 @@ PRELUDE: dict[str, Prelude] = {
     "flush_double": Prelude((VD,), VD, _flush("double", 0x7FF0000000000000)),
     "flush_half": Prelude((V16,), V16, _flush("i16", 0x7C00)),
     "flush_bfloat": Prelude((V16,), V16, _flush("i16", 0x7F80)),
+    "transpose_matrix": Prelude((V32,), V32, _transpose_matrix),
     "permute_bytes": Prelude((V32, V32, V32), V32, _permute_bytes),
 }

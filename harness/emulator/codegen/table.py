@@ -31,9 +31,13 @@ _FAMILIES = (
     "compare",
     "convert",
     "memory",
+    "async_copies",
     "atomics",
     "warp",
     "barriers",
+    "matrix_memory",
+    "matrix_multiply",
+    "wmma",
     "control",
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lane_tables import LANE_ID
@@ -27,6 +28,30 @@ def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> N
     alive = lanes.warp_load("i32", at.ALIVE, 4)
     absent = lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {active}, -1')}")
     lanes.check(lanes.op(f"and i32 {named}, {absent}"), "divergent warp operation", instruction)
+
+
+def check_whole_warp(lanes: Lanes, instruction: Instruction) -> None:
+    """Fault where an `.aligned` operation is not reached by all 32 lanes at once."""
+    if not lanes.first_check_of(None):
+        return
+    active = lanes.active_bits()
+    some = lanes.op(f"icmp ne i32 {active}, 0")
+    absent = lanes.op(f"select i1 {some}, i32 {lanes.op(f'xor i32 {active}, -1')}, i32 0")
+    lanes.check(absent, "divergent warp operation", instruction)
+
+
+@contextmanager
+def where_some_run(lanes: Lanes) -> Iterator[None]:
+    """What is emitted inside happens unless the predicate holds in no lane. It may define no registers."""
+    if lanes.active_bits() == lanes.mask:
+        yield
+        return
+    run, go_on = lanes.fresh_label("run"), lanes.fresh_label("ran")
+    lanes.do(f"br i1 {lanes.op(f'icmp ne i32 {lanes.active_bits()}, 0')}, label %{run}, label %{go_on}")
+    lanes.label(run)
+    yield
+    lanes.do(f"br label %{go_on}")
+    lanes.label(go_on)
 
 
 def _groups(lanes: Lanes, instruction: Instruction, members: Operand) -> str:

@@ -44,7 +44,8 @@ def _access(instruction: Instruction) -> int:
     words = set(instruction.modifiers)
     atomic = instruction.opcode in ("atom", "red")
     if not atomic and not words & _STRONG:
-        return sanitizer.STORE if instruction.opcode == "st" else sanitizer.LOAD
+        stores = instruction.opcode in ("st", "stmatrix") or "store" in words
+        return sanitizer.STORE if stores else sanitizer.LOAD
     code = sanitizer.STRONG
     if atomic:
         code |= sanitizer.ATOMIC

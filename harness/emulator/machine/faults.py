@@ -50,6 +50,8 @@ def describe(fault: Fault) -> KernelFault:
         "divergent barrier": _divergent,
         "divergent warp operation": _divergent_warp,
         "step limit": _step_limit,
+        "copy size": _copy_size,
+        "copies in flight": _copies_in_flight,
         "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
     }
     explain = explanations[fault.kind]
@@ -58,15 +60,24 @@ def describe(fault: Fault) -> KernelFault:
     return KernelFault(kind, f"{where}, {place}: {explain(fault)}")
 
 
+_VERBS = {
+    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
+    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
+    "cp": "asynchronous copy",
+}
+
+
 def _access(fault: Fault) -> str:
     instruction = fault.site
     assert instruction is not None
-    verb = {"ld": "load", "ldu": "load", "st": "store"}.get(instruction.opcode, "atomic")
+    verb = _VERBS.get(instruction.opcode, "atomic")
     what = f"{fault.kind} {verb} of {fault.size_bytes} bytes"
     name, size, offset = _target(fault)
     if name is None:
         hint = "a null pointer" if fault.address == 0 else "no buffer is there"
         return f"{what} at address {fault.address:#x}; {hint}"
+    if instruction.opcode in ("ldmatrix", "stmatrix") and name != "shared memory":
+        return f"{what} at offset {offset} bytes of {name}; '{instruction.form}' reaches shared memory alone"
     if fault.kind == "misaligned":
         return f"{what} at offset {offset} bytes of {name}; the offset has to be a multiple of {fault.size_bytes}"
     return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
@@ -122,9 +133,28 @@ def _divergent(fault: Fault) -> str:
 def _divergent_warp(fault: Fault) -> str:
     instruction = fault.site
     assert instruction is not None
+    if ".aligned" in instruction.form:
+        return (
+            f"'{instruction.form}' needs all lanes of warp {fault.warp} at once, and lanes {_lanes(fault.lanes)} are "
+            "not there (they took another path, have returned, or the block ends before them)"
+        )
     return (
         f"'{instruction.form}' names lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are on another path; "
         "its mask may hold only lanes that get there together"
+    )
+
+
+def _copy_size(fault: Fault) -> str:
+    return (
+        f"asynchronous copy of {fault.size_bytes} bytes that asks for {fault.address} bytes of its source; "
+        f"it may ask for {fault.size_bytes} at most, and has zeros for the rest"
+    )
+
+
+def _copies_in_flight(fault: Fault) -> str:
+    return (
+        f"warp {fault.warp} has {fault.size_bytes} asynchronous copies in flight, more than shared memory has words; "
+        "commit them (cp.async.commit_group) and wait for them (cp.async.wait_group) before others go to their place"
     )
 
 

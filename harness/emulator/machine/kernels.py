@@ -14,7 +14,7 @@ from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine.compile_worker import HERE, Compiler
 from harness.emulator.machine.kernel_object import split_kernel
 from harness.emulator.machine.llvm_compiler import host_key
-from harness.emulator.machine.native import load_runtime, native_address
+from harness.emulator.machine.native import load_copies, load_runtime, native_address
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class NativeKernel:
     """What is built into it."""
 
 
-_loaded: dict[str, NativeKernel] = {}
+# By the whole text: whoever launches a kernel often hands over the same string, and its hash is kept by Python.
+_loaded: dict[tuple[str, str, Instruments], NativeKernel] = {}
 _lock = threading.Lock()
 
 
@@ -37,16 +38,18 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: 
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
-    identity = hashlib.sha256(f"{entry}\0{instruments}\0{ptx}".encode()).hexdigest()
-    kernel = _loaded.get(identity)
+    kernel = _loaded.get((ptx, entry, instruments))
     if kernel is None:
+        identity = hashlib.sha256(f"{entry}\0{instruments}\0{ptx}".encode()).hexdigest()
         key = (identity, _emitter_version(), *host_key())
         payload = default_cache().cached("kernel", key, lambda: compiler.build_kernel(ptx, entry, instruments))
         facts, native = split_kernel(payload)
         load_runtime(compiler.build_runtime)
+        if facts.copies:
+            load_copies()
         address = native_address(facts.symbol, native)
         with _lock:
-            kernel = _loaded.setdefault(identity, NativeKernel(facts, address, instruments))
+            kernel = _loaded.setdefault((ptx, entry, instruments), NativeKernel(facts, address, instruments))
     return kernel
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import math
 import os
 import signal
@@ -17,6 +19,7 @@ import numpy.typing as npt
 
 from harness.emulator.codegen.facts import KernelFacts, Site
 from harness.emulator.machine import layout as at
+from harness.emulator.machine.copy_queues import CopyQueues
 from harness.emulator.machine.faults import Fault, describe
 from harness.emulator.machine.kernels import NativeKernel
 from harness.emulator.machine.native import load_runtime
@@ -121,6 +124,7 @@ class _Worker:
         self.locals = aligned_zeros(facts.local_bytes * at.LANES * warps)
         self.order = np.zeros(warps, dtype=np.int32)
         self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
+        self.copies = CopyQueues(self.context, warps, shared) if facts.copies else None
         self.trace: TraceBuffer | None = None
         self.set("SHARED_BASE", self.shared.ctypes.data)
         self.set("SHARED_SIZE", shared)
@@ -147,19 +151,24 @@ class _Worker:
         return int(self.context[at.SLOT[slot]])
 
     def _number_threads(self, warps: int, geometry: Geometry) -> None:
-        thread = np.arange(warps * at.LANES, dtype=np.int32)
-        x, y, _ = geometry.block
-        columns = {at.TID_X: thread % x, at.TID_Y: thread // x % y, at.TID_Z: thread // (x * y)}
-        for warp in range(warps):
-            start = warp * self.warp_bytes
-            for offset, numbers in columns.items():
-                lanes = numbers[warp * at.LANES : (warp + 1) * at.LANES]
-                self.warps[start + offset : start + offset + 4 * at.LANES] = lanes.view(np.uint8)
+        states = self.warps[: warps * self.warp_bytes].reshape(warps, self.warp_bytes)
+        states[:, at.TID_X : at.TID_X + 3 * 4 * at.LANES] = _thread_numbers(geometry.block)
 
     def warp_word(self, warp: int, offset: int) -> int:
         """A 32-bit word of a warp's state."""
         start = warp * self.warp_bytes + offset
         return int(self.warps[start : start + 4].view(np.int32)[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _thread_numbers(block: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """(warps, bytes): x, y and z of every lane's thread, as they lie one behind the other in the state of a warp."""
+    assert (at.TID_Y, at.TID_Z) == (at.TID_X + 4 * at.LANES, at.TID_X + 8 * at.LANES)
+    x, y, _ = block
+    warps = -(-math.prod(block) // at.LANES)
+    thread = np.arange(warps * at.LANES, dtype=np.int32)
+    numbers = [axis.reshape(warps, at.LANES) for axis in (thread % x, thread // x % y, thread // (x * y))]
+    return np.hstack(numbers).view(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -257,11 +266,16 @@ class _Tables:
         self._names = [b.name for b in buffers] + ["local"]
         self._sites = len(facts.sites)
         self._buffers = np.array([[b.data.ctypes.data, b.data.nbytes] for b in buffers], dtype=np.int64).reshape(-1, 2)
-        self._storage = [aligned_zeros(v.size_bytes) for v in facts.variables]
-        for data, variable in zip(self._storage, facts.variables):
+        # One piece of memory for all: Numba's modules have dozens of variables of a few bytes.
+        sizes = [-(-(v.size_bytes + _SLACK_BYTES) // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES for v in facts.variables]
+        starts = [0, *itertools.accumulate(sizes)]
+        self._storage = aligned_zeros(starts[-1])
+        for start, variable in zip(starts, facts.variables):
             if variable.initial is not None:
-                data[: len(variable.initial)] = np.frombuffer(variable.initial, dtype=np.uint8)
-        rows = [[d.ctypes.data, v.size_bytes] for d, v in zip(self._storage, facts.variables)]
+                initial = np.frombuffer(variable.initial, dtype=np.uint8)
+                self._storage[start : start + len(initial)] = initial
+        first = self._storage.ctypes.data
+        rows = [[first + start, v.size_bytes] for start, v in zip(starts, facts.variables)]
         self._variables = np.array(rows, dtype=np.int64).reshape(-1, 2)
         self._counters: list[npt.NDArray[np.int64]] = []
         self._shared: list[npt.NDArray[np.int64]] = []
@@ -294,13 +308,15 @@ def _parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> 
     if len(values) != len(facts.parameters):
         raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; the plan gives {len(values)}")
     end = max((p.offset + p.size_bytes for p in facts.parameters), default=0)
-    block = aligned_zeros(end)
+    packed = bytearray(end)
     for parameter, value in zip(facts.parameters, values):
         if len(value) != parameter.size_bytes:
             raise PlanError(
                 f"kernel {name}: argument {parameter.name} takes {parameter.size_bytes} bytes, not {len(value)}"
             )
-        block[parameter.offset : parameter.offset + len(value)] = np.frombuffer(value, dtype=np.uint8)
+        packed[parameter.offset : parameter.offset + len(value)] = value
+    block = aligned_zeros(end)
+    block[:end] = np.frombuffer(packed, dtype=np.uint8)
     return block
 
 

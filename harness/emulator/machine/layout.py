@@ -50,6 +50,7 @@ _SLOTS = (
     "VARIABLES", "VARIABLE_COUNT", "SHARED_COUNTERS",
     "SANITIZER", "PLACES", "RANDOM",
     "TRACE_NEXT", "TRACE_END", "TRACE_FULL", "TRACE_KINDS", "TRACE_FIRST_LINES",
+    "COPY_QUEUES", "COPY_QUEUE_FULL", "DROP_COPIES",
 )
 # fmt: on
 SLOT = {name: index for index, name in enumerate(_SLOTS)}
@@ -106,6 +107,8 @@ FAULTS = (
     "trap",
     "interrupted",
     "divergent warp operation",
+    "copy size",
+    "copies in flight",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from harness.cache import default_cache
 from harness.emulator.machine.llvm_compiler import host, initialize, target_machine
-from harness.emulator.machine.runtime_object import build_caches, build_runtime, runtime_key
+from harness.emulator.machine.runtime_object import build_caches, build_copies, build_runtime, runtime_key
 
 _LOCK = threading.RLock()
 _loaded: dict[str, int] = {}
@@ -47,6 +47,15 @@ def load_caches() -> int:
         if "advance" not in _loaded:
             _loaded["advance"] = _load("sandbox_advance", default_cache().cached("caches", runtime_key(), build_caches))
         return _loaded["advance"]
+
+
+def load_copies() -> int:
+    """Load what asynchronous copies call, for the kernels that follow; the address of `drop_copies`."""
+    with _LOCK:
+        if "drop_copies" not in _loaded:
+            native = default_cache().cached("copies", runtime_key(), build_copies)
+            _loaded["drop_copies"] = _load("sandbox_drop_copies", native)
+        return _loaded["drop_copies"]
 
 
 def native_address(symbol: str, native: bytes) -> int:

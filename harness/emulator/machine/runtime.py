@@ -12,6 +12,7 @@ from harness.emulator.machine.context import FAULT_MASK, set_fault
 from harness.emulator.machine.schedule import lowest_lane, run_blocks
 from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
+from harness.emulator.memory.matrix_rows import load_rows, store_rows
 from harness.emulator.memory.raw import store64
 from harness.emulator.memory.translation import translate
 from harness.emulator.sanitizer.watch import watch_fence, watch_lanes, watch_memory, watch_shared
@@ -31,6 +32,8 @@ EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
     "scatter": (scatter, 4),
     "shared_load": (shared_load, 6),
     "shared_store": (shared_store, 6),
+    "load_rows": (load_rows, 5),
+    "store_rows": (store_rows, 5),
     "count_shared": (count_shared, 7),
     "permute": (permute, 1),
     "watch_shared": (watch_shared, 7),

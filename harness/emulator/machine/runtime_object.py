@@ -1,4 +1,4 @@
-"""Functions that Numba compiles as one native object file: the runtime, and the cache model."""
+"""Functions that Numba compiles as one native object file: the runtime, the cache model, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from harness.emulator.machine.llvm_compiler import host, host_key, initialize, target_machine
+from harness.emulator.machine.llvm_compiler import host, host_key, initialize, optimize, target_machine
 
 
 def runtime_key() -> tuple[str, ...]:
     """What the object file depends on. Found from files, so that a warm start does not import Numba."""
     emulator = Path(__file__).parents[1]
-    sources = sorted(s for folder in ("machine", "memory", "sanitizer") for s in emulator.glob(f"{folder}/*.py"))
+    folders = ("machine", "memory", "sanitizer")
+    sources = sorted(s for folder in folders for s in emulator.glob(f"{folder}/*.py"))
+    sources += [emulator / "codegen" / f"{name}.py" for name in ("dot_product", "fragments", "prelude", "vocabulary")]
     texts = b"\0".join(source.read_bytes() for source in sources)
     return hashlib.sha256(texts).hexdigest(), version("numba"), *host_key()
 
 
 def build_runtime() -> bytes:
-    """`runtime.EXPORTS`."""
+    """`runtime.EXPORTS`, and the dot products of tensor cores."""
+    from harness.emulator.codegen.dot_product import runtime_ir
     from harness.emulator.machine.runtime import EXPORTS
 
-    return _build(EXPORTS)
+    return _build(EXPORTS, runtime_ir())
 
 
 def build_caches() -> bytes:
@@ -34,8 +37,15 @@ def build_caches() -> bytes:
     return _build(EXPORTS)
 
 
-def _build(exports: Mapping[str, tuple[Callable[..., int], int]]) -> bytes:
-    """Let Numba compile the functions, take its IR, and put plain C-like functions in front."""
+def build_copies() -> bytes:
+    """`async_copies.EXPORTS`, which only kernels need that copy asynchronously."""
+    from harness.emulator.memory.async_copies import EXPORTS
+
+    return _build(EXPORTS)
+
+
+def _build(exports: Mapping[str, tuple[Callable[..., int], int]], more_ir: str = "") -> bytes:
+    """Let Numba compile the functions, take its IR, and put plain C-like functions in front; `more_ir` comes beside."""
     from numba import njit, types
 
     initialize()
@@ -69,6 +79,11 @@ def _build(exports: Mapping[str, tuple[Callable[..., int], int]]) -> bytes:
     for function in linked.functions:
         if function.name in internal:
             function.linkage = "internal"
+    machine = target_machine()
+    # Numba has optimised its own already.
+    own = llvm.parse_assembly(more_ir, context=context)
+    own.triple = linked.triple
+    optimize(own, machine)
+    linked.link_in(own)
     linked.verify()
-    # Numba has optimised it already.
-    return bytes(target_machine().emit_object(linked))
+    return bytes(machine.emit_object(linked))

@@ -16,6 +16,7 @@ from harness.emulator.machine.context import (
     CTAID_X,
     CTAID_Y,
     CTAID_Z,
+    DROP_COPIES,
     ENTRY,
     LOCAL_BASE,
     LOCAL_SIZE,
@@ -42,6 +43,7 @@ from harness.emulator.machine.context import (
     set_fault,
 )
 from harness.emulator.memory.raw import fill_ones, load32, load64, store32, store64
+from harness.emulator.memory.trace import call_host
 from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, begin_block, leave_barrier, reset_barrier
 
 DEADLOCK = at.FAULT["barrier deadlock"]
@@ -92,6 +94,8 @@ def start_block(ctx: int, block: int) -> None:
         if load64(ctx + CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
     order_warps(ctx, block, warps)
+    if load64(ctx + DROP_COPIES):
+        call_host(load64(ctx + DROP_COPIES), ctx)
     if load64(ctx + SANITIZER):
         begin_block(load64(ctx + SANITIZER), block)
 

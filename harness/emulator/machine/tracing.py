@@ -31,7 +31,7 @@ def access_kind(site: Site) -> int:
     opcode, *modifiers = site.form.split(".")
     if opcode in ("atom", "red"):
         return cache.ATOMIC
-    if opcode == "st":
+    if opcode == "st" or modifiers[:1] == ["store"]:
         return cache.STORE
     return cache.LOAD_BEYOND_L1 if any(m in _BEYOND_L1 for m in modifiers) else cache.LOAD
 

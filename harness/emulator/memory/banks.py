@@ -7,6 +7,8 @@ more than 32 words. Loads for which all lanes 2 n and 2 n + 1 agree, or all lane
 many registers, and their groups are twice as large (said by NVIDIA's Greg Smith in its developer forum, topic 77228, of
 compute capability 7.x; an H200's counters say the same). A group takes as many wavefronts as its busiest bank has
 distinct words.
+
+An asynchronous copy is counted as a store of its size, when it is issued. That is an assumption: no counter was read.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from harness.emulator.machine.context import (
     VARIABLES,
     set_fault,
 )
-from harness.emulator.memory.raw import load64, store64
+from harness.emulator.memory.raw import load32, load64, store64
 from harness.emulator.memory.sectors import insert_sector
 from harness.emulator.memory.trace import is_traced, record
 
@@ -49,8 +49,12 @@ def is_new(warp: int, mask: int, first: int, lane: int, host: int) -> bool:
     return True
 
 
-def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) -> int:
-    """Virtual addresses of the active lanes -> host addresses, checked and counted. 1 on a fault, else 0."""
+@njit  # type: ignore[untyped-decorator]
+def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size: int, sizes: int) -> int:
+    """As `translate`. `sizes`: address of 32 words, the bytes that each lane reads; 0 where all read `size`.
+
+    Alignment is that of `size`.
+    """
     window = -1
     base = 0
     limit = 0
@@ -61,7 +65,8 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
     lanes = 0
     first = 0
     highest = 0
-    unique = 0
+    requested = 0
+    unique_bytes = 0
     words = 1 if size < 4 else size >> 2
     for lane in range(32):
         if not (mask >> lane) & 1:
@@ -75,13 +80,14 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
         if here != window:
             if lanes > 0 and buffer >= 0:
                 sectors = distinct * words if stride else distinct
-                count(ctx, site, buffer, 0, lanes * size, sectors, unique * size)
+                count(ctx, site, buffer, 0, requested, sectors, unique_bytes)
                 if is_traced(ctx) and not stride:
                     record(ctx, warp, site, buffer, distinct)
             distinct = 0
             first = lane
             highest = 0
-            unique = 0
+            requested = 0
+            unique_bytes = 0
             stride = 0
             start = 0
             window = here
@@ -113,9 +119,10 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
                 start = at.BUFFER_START
             if fresh and buffer >= 0:
                 count(ctx, site, buffer, 1, 0, 0, 0)
+        wanted = load32(sizes + 4 * lane) if sizes else size
         offset = (address & OFFSET_MASK) - start
-        if offset < 0 or offset + size > limit:
-            set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+        if offset < 0 or offset + wanted > limit:
+            set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, wanted)
             return 1
         if address & (size - 1):
             set_fault(ctx, MISALIGNED, site, lane, address, size)
@@ -126,15 +133,21 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
             # Addresses mostly rise from lane to lane; only where they do not is there something to look up.
             if host > highest:
                 highest = host
-                unique += 1
+                unique_bytes += wanted
             elif is_new(warp, mask, first, lane, host):
-                unique += 1
+                unique_bytes += wanted
             # Local memory is interleaved by word: the same offset in all lanes is one row of 128 bytes.
             sector = (offset >> 2) * 4 + (lane >> 3) if stride else offset >> 5
             distinct = insert_sector(warp + at.DATA_3, distinct, sector)
         lanes += 1
+        requested += wanted
     if lanes > 0 and buffer >= 0:
-        count(ctx, site, buffer, 0, lanes * size, distinct * words if stride else distinct, unique * size)
+        count(ctx, site, buffer, 0, requested, distinct * words if stride else distinct, unique_bytes)
         if is_traced(ctx) and not stride:
             record(ctx, warp, site, buffer, distinct)
     return 0
+
+
+def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) -> int:
+    """Virtual addresses of the active lanes -> host addresses, checked and counted. 1 on a fault, else 0."""
+    return int(translate_lanes(ctx, warp, site, space, mask, size, 0))

@@ -301,7 +301,7 @@ def live_registers(graph: Graph) -> Liveness:
 
 
 _NO_DESTINATION = {"st", "red", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "prefetch", "prefetchu"}
-_NO_DESTINATION |= {"nanosleep", "brkpt", "pmevent", "call", "discard", "applypriority", "griddepcontrol"}
+_NO_DESTINATION |= {"nanosleep", "brkpt", "pmevent", "call", "discard", "applypriority", "griddepcontrol", "cp"}
 
 
 _READ_CARRY = ("addc", "subc", "madc")

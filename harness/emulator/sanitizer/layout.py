@@ -49,6 +49,8 @@ GLOBAL_SYNC = EARLIER_READER + ENTRY_BYTES
 """Offset of two times: of the last release here, and up to when the releasing threads had fenced before theirs."""
 GLOBAL_CELL_BYTES = GLOBAL_SYNC + 16
 STRONG_BIT = 1 << 5
+PENDING = 1 << 62
+"""Added to the time of an access that is not over: that of a copy in flight."""
 
 NOBODY = 0xFF
 """In a map of bytes: nobody wrote this one."""

@@ -15,7 +15,12 @@ from harness.emulator.ptx.types import TYPES
 from harness.emulator.sanitizer import layout as at
 from harness.finding import Finding, Place
 
-_VERBS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
+_VERBS = {
+    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
+    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
+    **dict.fromkeys(("atom", "red"), "atomic"),
+    "cp": "asynchronous copy",
+}
 _OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 Extents = tuple[int, int, int]
 
@@ -130,10 +135,11 @@ class LaunchRecorder:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
             there = None
         else:
-            there = self._place(before, earlier, other)
+            in_flight = earlier >= at.PENDING
+            there = self._place(before, earlier - at.PENDING * in_flight, other)
             message = (
                 f"{where}: {what} at offset {offset} bytes of {target} races with the {self._verb(before)} at "
-                f"{self._at(before, there)}; {_remedy(here, there)}"
+                f"{self._at(before, there)}; {_remedy(here, there, in_flight)}"
             )
         return Finding(
             kind=at.KINDS[kind],
@@ -187,7 +193,9 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
     return "shared memory", offset
 
 
-def _remedy(here: Place, there: Place) -> str:
+def _remedy(here: Place, there: Place, in_flight: bool) -> str:
+    if in_flight:
+        return "that is still in flight: its thread has to wait for it first (cp.async.wait_group)"
     if here.block != there.block:
         return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
     return "no barrier, __syncwarp or atomic orders them"
@@ -198,6 +206,9 @@ def _granule(sites: Sequence[Site], space: str) -> int:
     widths = [16]
     for site in sites:
         words = site.form.split(".")
+        if site.opcode == "cp":
+            widths.append(4 if "ca" in words else 16)
+            continue
         named = {w.partition("::")[0] for w in words} & {"global", "shared", "local", "const", "param"}
         if site.opcode in _VERBS and named in (set(), {space}):
             widths += [TYPES[word].size_bytes for word in words if word in TYPES]

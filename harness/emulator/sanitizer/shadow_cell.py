@@ -21,6 +21,7 @@ RAW, WAR, WAW = at.RAW, at.WAR, at.WAW
 STRONG_BIT = at.STRONG_BIT
 READERS, EARLIER_READER, ENTRY_BYTES = at.READERS, at.EARLIER_READER, at.ENTRY_BYTES
 GLOBAL_READERS = at.GLOBAL_READERS
+PENDING = at.PENDING
 DATA = machine.DATA
 
 
@@ -62,7 +63,12 @@ def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> in
 def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong: int, time: int) -> None:
     """Remember readers of this warp; those that they happened after need not be remembered any more."""
     seen = load64(entry)
-    if seen > load64(state + FLOOR) and seen > load64(
+    if seen >= PENDING:
+        # A copy of this warp still reads. What it leaves is the later one's, and all lanes'.
+        lanes |= load64(entry + 8) >> 32 & 0xFFFFFFFF
+        if time < seen:
+            time, site, strong = seen, (load64(entry + 8) >> 8) & 0xFFFFFF, 0
+    elif seen > load64(state + FLOOR) and seen > load64(
         load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + warp)
     ):
         info = load64(entry + 8)
@@ -121,5 +127,5 @@ def check_written(
     other = 0
     while not (info >> (32 + other)) & 1:
         other += 1
-    if not same_value(warp_state, host, element, lane, other, item, when == time):
+    if when >= PENDING or not same_value(warp_state, host, element, lane, other, item, when == time):
         check(state, WAW, warp, 1 << lane, site, strong, address, size, entry)

@@ -8,8 +8,8 @@ Kept simple where the error is on the side of silence: a warp that acquires tell
 the whole warp, and what comes from other blocks through global memory is a prefix of time, not a vector. Only what lies
 before a fence for the whole GPU is released to other blocks; within a block no fence is asked for.
 
-The asynchronous proxy (cp.async, TMA) would be one more warp here: its copies carry times of their own, which a thread
-knows from where it waits for them.
+An asynchronous copy carries the end of time until its thread waits for it, see `copies_in_flight.py`. That serves for
+cp.async, which its own thread waits for; what others may wait for (TMA, by an mbarrier) would be one more warp here.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from harness.emulator.sanitizer import layout as at
     )
 )  # fmt: skip
 GLOBAL_SYNC = at.GLOBAL_SYNC
+PENDING = at.PENDING
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -56,7 +57,9 @@ def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
 @njit  # type: ignore[untyped-decorator]
 def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     """A lane among `lanes` that does not know the access `info` at `when`, plus 32 x the lane that made it; or -1."""
-    if when <= load64(state + BLOCK_START):
+    if when >= PENDING:
+        pass  # nobody knows the end of a copy in flight
+    elif when <= load64(state + BLOCK_START):
         if when <= load64(load64(state + OTHER_PREFIX) + 8 * warp):
             return -1
     elif when <= load64(state + FLOOR) or when <= load64(load64(state + OWN_PREFIX) + 8 * warp):

@@ -1,0 +1,82 @@
+"""cp.async, its groups and its waits (PTX ISA 9.7.9.25.3). What they do is in `memory/async_copies.py`.
+
+Copies that an mbarrier or a bulk group completes are refused.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.memory import count_shared, store_addresses
+from harness.emulator.codegen.table import emits
+from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand
+
+_SIZES = {"ca": (4, 8, 16), "cg": (16,)}
+_PREFETCHES = ("L2::64B", "L2::128B", "L2::256B")
+
+
+@emits("cp")
+def asynchronous_copy(lanes: Lanes, instruction: Instruction) -> None:
+    """cp.async and what goes with it."""
+    form = Form(instruction)
+    if not form.flag("async") or {"bulk", "mbarrier"} & set(instruction.modifiers):
+        raise instruction.unsupported("of asynchronous copies it knows cp.async with its groups and waits")
+    what = form.choice("commit_group", "wait_group", "wait_all")
+    if what is None:
+        _issue(lanes, instruction, form)
+        return
+    form.end()
+    mask = lanes.widen(lanes.active_bits())
+    pending = 0
+    if what == "wait_group":
+        if len(instruction.operands) != 1 or not isinstance(instruction.operands[0], Imm):
+            raise instruction.unsupported("it waits until a constant number of groups is left")
+        pending = instruction.operands[0].value
+    elif instruction.operands:
+        raise instruction.unsupported("it has no operands")
+    if what != "wait_group":
+        lanes.runtime("commit_copies", "%ctx", mask)
+    if what != "commit_group":
+        lanes.runtime("wait_for_copies", "%ctx", mask, str(pending))
+
+
+def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
+    """`[destination], [source], size {, bytes of the source, or a predicate to ignore it} {, cache policy}`."""
+    cached = form.choice(*_SIZES)
+    to_shared = form.choice("shared", "shared::cta")
+    from_global = form.flag("global")
+    # What a prefetch brings, and what a policy keeps, no kernel can see.
+    form.choice(*_PREFETCHES)
+    has_policy = form.flag("L2::cache_hint")
+    form.end()
+    destination, source, size, *more = (*instruction.operands, None, None, None)[: max(3, len(instruction.operands))]
+    if cached is None or to_shared is None or not from_global or not isinstance(size, Imm):
+        raise instruction.unsupported()
+    if size.value not in _SIZES[cached]:
+        raise instruction.unsupported(f"copies of {size.value} bytes")
+    if len(more) - has_policy not in (0, 1) or not isinstance(destination, Address) or not isinstance(source, Address):
+        raise instruction.unsupported("its operands do not fit its form")
+    offsets = lanes.address(destination, "i32")
+    wanted = _source_bytes(lanes, size.value, more[0] if len(more) > has_policy else None)
+    addresses = lanes.address(source)
+    mask = lanes.widen(lanes.active_bits())
+    if lanes.instruments.bank_conflicts:
+        lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
+        count_shared(lanes, instruction, mask, size.value, generic=False)
+    lanes.warp_store(vector("i32"), offsets, at.DATA)
+    lanes.warp_store(vector("i32"), wanted, at.DATA_2)
+    store_addresses(lanes, addresses)
+    site = str(lanes.site(instruction))
+    failed = lanes.runtime("issue_copy", "%ctx", "%warp", site, mask, str(size.value))
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+
+
+def _source_bytes(lanes: Lanes, size: int, operand: Operand | None) -> str:
+    """How many bytes each lane reads."""
+    if operand is None:
+        return splat("i32", size)
+    if lanes.is_predicate(operand):
+        return lanes.select("i32", lanes.use(operand, "i1"), splat("i32", 0), splat("i32", size))
+    return lanes.use(operand, "i32")

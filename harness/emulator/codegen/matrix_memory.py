@@ -1,0 +1,150 @@
+"""ldmatrix, stmatrix and movmatrix (PTX ISA 9.7.14.5.15 ff.): 8 x 8 matrices of 16-bit elements.
+
+A lane gives the address of one row, 16 bytes in shared memory: lanes 0 to 7 those of the first matrix, and so on.
+Each register takes one matrix, of which lane 4 i + j holds elements 2 j and 2 j + 1 of row i or, with `.trans`, of
+column i. So the 32 lanes of a register, one after the other, are the rows of the matrix one after the other.
+
+A matrix is one group of a request: its rows are served together, and its wavefronts are those of eight lanes that
+access 16 bytes each. (Counted by an H200, with and without `.trans`, of 1, 2 and 4 matrices, for 12 address
+patterns.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.memory import count_shared
+from harness.emulator.codegen.table import emits
+from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.codegen.watched import watch_shared
+from harness.emulator.machine import layout as at
+from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
+
+ROW_BYTES = 16
+_ROWS = 8
+_MATRIX_BYTES = ROW_BYTES * _ROWS
+_COUNTS = {"x1": 1, "x2": 2, "x4": 4}
+
+
+@emits("ldmatrix", operands=2)
+def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
+    """ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]."""
+    registers, address = instruction.operands
+    space, transposed, items = _read_form(instruction, registers)
+    check_whole_warp(lanes, instruction)
+    addresses = lanes.address(address, "i64" if space == "generic" else "i32")
+    for item, value in zip(items, load_rows(lanes, instruction, space, addresses, len(items), transposed)):
+        lanes.put(item, value, "i32")
+
+
+@emits("stmatrix", operands=2)
+def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
+    """stmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 [p], r."""
+    address, registers = instruction.operands
+    space, transposed, items = _read_form(instruction, registers)
+    check_whole_warp(lanes, instruction)
+    addresses = lanes.address(address, "i64" if space == "generic" else "i32")
+    _store_rows(lanes, instruction, space, addresses, [lanes.use(item, "i32") for item in items], transposed)
+
+
+@emits("movmatrix", operands=2)
+def transpose_matrix(lanes: Lanes, instruction: Instruction) -> None:
+    """movmatrix.sync.aligned.m8n8.trans.b16 d, a."""
+    form = Form(instruction)
+    words = [form.flag(word) for word in ("sync", "aligned", "m8n8", "trans")]
+    form.type("b16")
+    form.end()
+    if not all(words):
+        raise instruction.unsupported()
+    check_whole_warp(lanes, instruction)
+    destination, source = instruction.operands
+    lanes.put(destination, transpose(lanes, lanes.use(source, "i32")), "i32")
+
+
+def transpose(lanes: Lanes, register: str) -> str:
+    """A register's 8 x 8 matrix, transposed."""
+    return lanes.prelude("transpose_matrix", register)
+
+
+def _read_form(instruction: Instruction, registers: Operand) -> tuple[str, bool, tuple[Operand, ...]]:
+    """Space, whether `.trans`, and the registers."""
+    form = Form(instruction)
+    words = [form.flag(word) for word in ("sync", "aligned", "m8n8")]
+    count = _COUNTS.get(form.choice(*_COUNTS) or "")
+    transposed = form.flag("trans")
+    space = form.choice("shared", "shared::cta") or "generic"
+    form.type("b16")
+    form.end()
+    items = registers.items if isinstance(registers, Vector) else (registers,)
+    if not all(words) or len(items) != count or isinstance(registers, Address):
+        raise instruction.unsupported()
+    return space.partition("::")[0], transposed, items
+
+
+def load_rows(
+    lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int, transposed: bool
+) -> list[str]:
+    """The registers of `count` matrices. `addresses`: i32 offsets or, where the space is generic, i64."""
+    offsets = _copy_rows(lanes, instruction, space, addresses, count)
+    values = [lanes.warp_load(vector("i32"), at.DATA + _MATRIX_BYTES * index) for index in range(count)]
+    if lanes.instruments.sanitizer:
+        for index in range(count):
+            for part in range(2 if transposed else 1):
+                _watch(lanes, instruction, offsets, index, part if transposed else None)
+    return [transpose(lanes, value) for value in values] if transposed else values
+
+
+def _store_rows(
+    lanes: Lanes, instruction: Instruction, space: str, addresses: str, values: Sequence[str], transposed: bool
+) -> None:
+    if lanes.instruments.sanitizer:
+        offsets = lanes.cast("trunc", "i64", addresses, "i32") if space == "generic" else addresses
+        for index, value in enumerate(values):
+            if transposed:
+                for half in (0, 1):
+                    part = lanes.binary("lshr", "i32", value, splat("i32", 16 * half))
+                    lanes.warp_store(vector("i16"), lanes.cast("trunc", "i32", part, "i16"), at.DATA)
+                    _watch(lanes, instruction, offsets, index, half)
+            else:
+                lanes.warp_store(vector("i32"), value, at.DATA)
+                _watch(lanes, instruction, offsets, index, None)
+    for index, value in enumerate(values):
+        row_major = transpose(lanes, value) if transposed else value
+        lanes.warp_store(vector("i32"), row_major, at.DATA + _MATRIX_BYTES * index)
+    _copy_rows(lanes, instruction, space, addresses, len(values))
+
+
+def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int) -> str:
+    """Count the request, check it, and copy rows between shared memory and DATA; their offsets as i32."""
+    generic = space == "generic"
+    lanes.warp_store(vector("i64" if generic else "i32"), addresses, at.ADDRESSES)
+    rows = _ROWS * count
+    active = lanes.active_bits()
+    some = lanes.op(f"icmp ne i32 {active}, 0")
+    mask = lanes.op(f"select i1 {some}, i64 {(1 << rows) - 1}, i64 0")
+    count_shared(lanes, instruction, mask, ROW_BYTES, generic)
+    function = "store_rows" if instruction.opcode == "stmatrix" else "load_rows"
+    failed = lanes.runtime(function, "%ctx", "%warp", str(lanes.site(instruction)), mask, str(int(generic)))
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+    return lanes.cast("trunc", "i64", addresses, "i32") if generic else addresses
+
+
+def _watch(lanes: Lanes, instruction: Instruction, offsets: str, matrix: int, half: int | None) -> None:
+    """Tell the sanitizer which lane has which elements of a matrix: two of a row or, of `.trans`, one `half` of two."""
+    if half is None:
+        rows = [_ROWS * matrix + (lane >> 2) for lane in range(at.LANES)]
+        places = [4 * (lane & 3) for lane in range(at.LANES)]
+        shape = ("4", "1")
+    else:
+        rows = [_ROWS * matrix + 2 * (lane & 3) + half for lane in range(at.LANES)]
+        places = [2 * (lane >> 2) for lane in range(at.LANES)]
+        shape = ("2", "1")
+    order = ", ".join(f"i32 {row}" for row in rows)
+    kind = vector("i32")
+    starts = lanes.op(f"shufflevector {kind} {offsets}, {kind} poison, <32 x i32> <{order}>")
+    within = "<" + ", ".join(f"i32 {place}" for place in places) + ">"
+    lanes.warp_store(kind, lanes.binary("add", "i32", starts, within), at.ADDRESSES)
+    watch_shared(lanes, instruction, lanes.widen(lanes.active_bits()), shape)

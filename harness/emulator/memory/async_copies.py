@@ -1,0 +1,194 @@
+"""Copies from global to shared memory that their threads do not wait for: cp.async (PTX ISA 9.7.9.25.3).
+
+A copy may happen at any time between its issue and the wait that covers it. Here it happens as late as it may, and its
+destination holds NaN patterns until then: whoever reads too early, the issuing thread that forgot to wait or a warp
+that still needed what was there, computes with NaN. The source is read when the copy lands, too, so that overwriting it
+in between shows. A copy that nothing waits for never lands: there is no other way to know that it has.
+
+Groups belong to threads. Each copy of a lane has the number of the group that it will be committed in, and each lane
+the number of groups that it has committed, so any mixture of lanes may issue, commit and wait. Copies to one place land
+in the order of their issue.
+
+Whatever else may complete a copy (an mbarrier, a bulk group) would be another rule for which requests to `land`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numba import njit
+
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.context import (
+    COPY_QUEUE_FULL,
+    COPY_QUEUES,
+    SANITIZER,
+    SHARED_BASE,
+    SHARED_SIZE,
+    WARP_COUNT,
+    WARP_INDEX,
+    set_fault,
+)
+from harness.emulator.memory import copy_layout as queue_at
+from harness.emulator.memory.copies import shared_fault
+from harness.emulator.memory.raw import fill_ones, load8, load32, load64, store8, store32, store64
+from harness.emulator.memory.trace import call_host
+from harness.emulator.memory.translation import translate_lanes
+from harness.emulator.sanitizer.copies_in_flight import settle, watch_copy
+from harness.emulator.sanitizer.vector_clock import tick
+
+REQUESTS, CAPACITY, HEAD, TAIL = queue_at.REQUESTS, queue_at.CAPACITY, queue_at.HEAD, queue_at.TAIL
+COMMITTED, QUEUE_BYTES = queue_at.COMMITTED, queue_at.QUEUE_BYTES
+IN_FLIGHT, SIZE, GROUP = queue_at.IN_FLIGHT, queue_at.SIZE, queue_at.GROUP
+DESTINATION, SOURCE, SOURCE_BYTES = queue_at.DESTINATION, queue_at.SOURCE, queue_at.SOURCE_BYTES
+REQUEST_BYTES = queue_at.REQUEST_BYTES
+GLOBAL = at.SPACES["global"]
+COPY_SIZE = at.FAULT["copy size"]
+COPIES_IN_FLIGHT = at.FAULT["copies in flight"]
+OFFSETS = at.DATA
+"""Where generated code leaves each lane's offset in shared memory, 4 bytes; the source's addresses are in ADDRESSES."""
+SIZES = at.DATA_2
+"""And how many bytes of the source the lane wants, 4 bytes."""
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def queue_of(ctx: int) -> int:
+    """The queue of the warp that runs."""
+    return int(load64(ctx + COPY_QUEUES) + QUEUE_BYTES * load64(ctx + WARP_INDEX))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def request_of(queue: int, number: int) -> int:
+    """Where a request of a queue is."""
+    return int(load64(queue + REQUESTS) + REQUEST_BYTES * (number & (load64(queue + CAPACITY) - 1)))
+
+
+def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int) -> int:
+    """Check, count and queue a copy of `size` bytes to each active lane's place. 1 on a fault, else 0.
+
+    Lanes that want no byte of their source do not look at it.
+    """
+    if mask == 0:
+        return 0
+    limit = load64(ctx + SHARED_SIZE) - size
+    reading = 0
+    for lane in range(32):
+        if not (mask >> lane) & 1:
+            continue
+        offset = load32(warp + OFFSETS + 4 * lane)
+        if offset > limit or offset & (size - 1):
+            shared_fault(ctx, site, lane, offset, limit, size)
+            return 1
+        wanted = load32(warp + SIZES + 4 * lane)
+        if wanted > size:
+            set_fault(ctx, COPY_SIZE, site, lane, wanted, size)
+            return 1
+        if wanted > 0:
+            reading |= 1 << lane
+    if reading and translate_lanes(ctx, warp, site, GLOBAL, reading, size, warp + SIZES):
+        return 1
+    queue = queue_of(ctx)
+    number = load64(queue + TAIL)
+    if number - load64(queue + HEAD) == load64(queue + CAPACITY):
+        call_host(load64(ctx + COPY_QUEUE_FULL), ctx)
+        if number - load64(queue + HEAD) == load64(queue + CAPACITY):
+            set_fault(ctx, COPIES_IN_FLIGHT, site, 0, 0, load64(queue + CAPACITY))
+            return 1
+    store64(queue + TAIL, number + 1)
+    request = request_of(queue, number)
+    store64(request + IN_FLIGHT, mask)
+    store64(request + SIZE, size)
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            offset = load32(warp + OFFSETS + 4 * lane)
+            store32(request + GROUP + 4 * lane, load64(queue + COMMITTED + 8 * lane))
+            store32(request + DESTINATION + 4 * lane, offset)
+            store32(request + SOURCE_BYTES + 4 * lane, load32(warp + SIZES + 4 * lane))
+            store64(request + SOURCE + 8 * lane, load64(warp + at.HOSTS + 8 * lane))
+            fill_ones(load64(ctx + SHARED_BASE) + offset, size)
+    if load64(ctx + SANITIZER):
+        watch_copy(ctx, warp, site, request)
+    return 0
+
+
+def commit_copies(ctx: int, mask: int) -> int:
+    """The active lanes' copies since their last commit become a group. Always 0."""
+    queue = queue_of(ctx)
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            store64(queue + COMMITTED + 8 * lane, load64(queue + COMMITTED + 8 * lane) + 1)
+    return 0
+
+
+@njit  # type: ignore[untyped-decorator]
+def land(ctx: int, request: int, lanes: int, time: int) -> None:
+    """The copies of these lanes happen; `time` is the sanitizer's."""
+    size = load64(request + SIZE)
+    for lane in range(32):
+        if not (lanes >> lane) & 1:
+            continue
+        destination = load64(ctx + SHARED_BASE) + load32(request + DESTINATION + 4 * lane)
+        source = load64(request + SOURCE + 8 * lane)
+        wanted = load32(request + SOURCE_BYTES + 4 * lane)
+        if wanted == size:
+            for place in range(0, size, 4):
+                store32(destination + place, load32(source + place))
+        else:
+            for place in range(size):
+                store8(destination + place, load8(source + place) if place < wanted else 0)
+    store64(request + IN_FLIGHT, load64(request + IN_FLIGHT) & ~lanes)
+    if load64(ctx + SANITIZER):
+        settle(load64(ctx + SANITIZER), request, lanes, time)
+
+
+def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
+    """The active lanes wait until at most the `pending` latest groups of each are in flight. Always 0."""
+    queue = queue_of(ctx)
+    time = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
+    head = load64(queue + HEAD)
+    tail = load64(queue + TAIL)
+    left = mask
+    for number in range(head, tail):
+        # A lane's groups end in order: behind the first copy that stays in flight all of its copies do.
+        if left == 0:
+            break
+        request = request_of(queue, number)
+        landing = 0
+        for lane in range(32):
+            if (load64(request + IN_FLIGHT) & left) >> lane & 1:
+                if load32(request + GROUP + 4 * lane) + pending < load64(queue + COMMITTED + 8 * lane):
+                    landing |= 1 << lane
+                else:
+                    left &= ~(1 << lane)
+        if landing:
+            land(ctx, request, landing, time)
+    while head < tail and load64(request_of(queue, head) + IN_FLIGHT) == 0:
+        head += 1
+    store64(queue + HEAD, head)
+    return 0
+
+
+def drop_copies(ctx: int) -> int:
+    """A block begins: what the one before it left in flight will not land any more. Always 0."""
+    state = load64(ctx + SANITIZER)
+    time = tick(state) if state else 0
+    for warp in range(load64(ctx + WARP_COUNT)):
+        queue = load64(ctx + COPY_QUEUES) + QUEUE_BYTES * warp
+        if state:
+            for number in range(load64(queue + HEAD), load64(queue + TAIL)):
+                request = request_of(queue, number)
+                settle(state, request, load64(request + IN_FLIGHT), time)
+        store64(queue + HEAD, 0)
+        store64(queue + TAIL, 0)
+        for lane in range(32):
+            store64(queue + COMMITTED + 8 * lane, 0)
+    return 0
+
+
+EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
+    "issue_copy": (issue_copy, 5),
+    "commit_copies": (commit_copies, 2),
+    "wait_for_copies": (wait_for_copies, 3),
+    "drop_copies": (drop_copies, 1),
+}
+"""As `runtime.EXPORTS`; an object of its own, for only kernels with such copies need it."""

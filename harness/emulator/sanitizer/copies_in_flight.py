@@ -1,0 +1,130 @@
+"""Asynchronous copies as the sanitizer sees them: accesses at the end of time until the wait that covers them.
+
+A copy writes its destination and reads its source at some moment between its issue and its wait. What comes before the
+issue is ordered as with any access of the issuing thread. What comes behind it finds the time `PENDING` in the cells,
+which nobody knows, not even the issuing thread: every access to the destination and every write to the source is a
+race. The wait puts its own time there: from then on the copy is an access of the issuing thread, which others know from
+a barrier behind the wait. Two copies in flight to one place race, whatever they bring (PTX ISA 9.7.9.25.3.2).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.machine import layout as machine
+from harness.emulator.machine.context import SANITIZER, WARP_INDEX
+from harness.emulator.memory import copy_layout
+from harness.emulator.memory.raw import load32, load64, store64
+from harness.emulator.sanitizer import layout as at
+from harness.emulator.sanitizer.shadow_cell import check, global_reader, info_word, note_reader
+from harness.emulator.sanitizer.vector_clock import tick
+from harness.emulator.sanitizer.watch import check_read, nobody_wrote, unwritten_bytes
+
+FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES = (
+    at.SLOT[name] for name in ("FLOOR", "WARPS", "SHARED_CELLS", "SHARED_SHIFT", "GLOBAL_SHIFT", "BUFFERS", "VARIABLES")
+)
+PENDING, WAW, WAR = at.PENDING, at.WAW, at.WAR
+READERS, STRONG_WRITER = at.READERS, at.STRONG_WRITER
+ENTRY_BYTES, GLOBAL_CELL_BYTES, GLOBAL_READERS = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES, at.GLOBAL_READERS
+ADDRESSES = machine.ADDRESSES
+SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
+OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
+WINDOW_BITS, BUFFER_START = machine.WINDOW_BITS, machine.BUFFER_START
+FIRST_VARIABLE_WINDOW, FIRST_BUFFER_WINDOW = machine.FIRST_VARIABLE_WINDOW, machine.FIRST_BUFFER_WINDOW
+IN_FLIGHT, SIZE, ISSUED = copy_layout.IN_FLIGHT, copy_layout.SIZE, copy_layout.ISSUED
+DESTINATION, SOURCE_BYTES, SOURCE_CELL = copy_layout.DESTINATION, copy_layout.SOURCE_BYTES, copy_layout.SOURCE_CELL
+
+
+@njit  # type: ignore[untyped-decorator]
+def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, offset: int, size: int) -> None:
+    """`lane` issues a copy to these bytes: whoever used them has to be done with them."""
+    shift, warps, floor = load64(state + SHARED_SHIFT), load64(state + WARPS), load64(state + FLOOR)
+    width = READERS + ENTRY_BYTES * warps
+    address = SHARED_ADDRESS + offset
+    for index in range(offset >> shift, (offset + size) >> shift):
+        cell = load64(state + SHARED_CELLS) + width * index
+        for writer in (cell, cell + STRONG_WRITER):
+            if load64(writer) > floor:
+                check(state, WAW, warp, 1 << lane, site, 0, address, size, writer)
+        for other in range(warps):
+            entry = cell + READERS + ENTRY_BYTES * other
+            if load64(entry) > floor:
+                check(state, WAR, warp, 1 << lane, site, 0, address, size, entry)
+        store64(cell, PENDING + time)
+        store64(cell + 8, info_word(1 << lane, site, 0, warp))
+
+
+@njit  # type: ignore[untyped-decorator]
+def read_source(state: int, warp: int, lane: int, site: int, time: int, address: int, size: int) -> int:
+    """`lane` issues a copy from these bytes: they have to be there. Their first cell; 0 where there is none."""
+    window = address >> WINDOW_BITS
+    if window < FIRST_VARIABLE_WINDOW:
+        return 0
+    offset = (address & OFFSET_MASK) - BUFFER_START
+    table = load64(state + VARIABLES) + 16 * (window - FIRST_VARIABLE_WINDOW)
+    if window >= FIRST_BUFFER_WINDOW:
+        table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)
+    written = load64(table + 8)
+    if written and unwritten_bytes(written + offset, size):
+        nobody_wrote(state, site, warp, 1 << lane, address, size)
+    shift = load64(state + GLOBAL_SHIFT)
+    first = load64(table) + GLOBAL_CELL_BYTES * (offset >> shift)
+    for index in range(cells_of(size, shift)):
+        cell = first + GLOBAL_CELL_BYTES * index
+        check_read(state, warp, 1 << lane, site, 0, address, size, cell)
+        entry = global_reader(state, cell, warp)
+        if entry:
+            note_reader(state, entry, warp, 1 << lane, site, 0, PENDING + time)
+    return int(first)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def cells_of(size: int, shift: int) -> int:
+    """How many cells these bytes of a source touch; they begin where a cell does, but may end within one."""
+    return (size + (1 << shift) - 1) >> shift
+
+
+@njit  # type: ignore[untyped-decorator]
+def watch_copy(ctx: int, warp_state: int, site: int, request: int) -> None:
+    """A request was issued; the virtual addresses of its sources are in ADDRESSES."""
+    state = load64(ctx + SANITIZER)
+    time = tick(state)
+    warp = load64(ctx + WARP_INDEX)
+    size = load64(request + SIZE)
+    store64(request + ISSUED, time)
+    for lane in range(32):
+        if (load64(request + IN_FLIGHT) >> lane) & 1:
+            wanted = load32(request + SOURCE_BYTES + 4 * lane)
+            cell = 0
+            if wanted > 0:
+                cell = read_source(state, warp, lane, site, time, load64(warp_state + ADDRESSES + 8 * lane), wanted)
+            store64(request + SOURCE_CELL + 8 * lane, cell)
+            overwrite_shared(state, warp, lane, site, time, load32(request + DESTINATION + 4 * lane), size)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def settle_entry(entry: int, pending: int, time: int) -> None:
+    """What the copy left here happens at `time`, unless another access has taken the place."""
+    if load64(entry) == pending:
+        store64(entry, time)
+
+
+@njit  # type: ignore[untyped-decorator]
+def settle(state: int, request: int, lanes: int, time: int) -> None:
+    """The copies of these lanes land."""
+    pending = PENDING + load64(request + ISSUED)
+    shift = load64(state + SHARED_SHIFT)
+    width = READERS + ENTRY_BYTES * load64(state + WARPS)
+    size = load64(request + SIZE)
+    for lane in range(32):
+        if not (lanes >> lane) & 1:
+            continue
+        offset = load32(request + DESTINATION + 4 * lane)
+        for index in range(offset >> shift, (offset + size) >> shift):
+            settle_entry(load64(state + SHARED_CELLS) + width * index, pending, time)
+        first = load64(request + SOURCE_CELL + 8 * lane)
+        if first:
+            for index in range(cells_of(load32(request + SOURCE_BYTES + 4 * lane), load64(state + GLOBAL_SHIFT))):
+                for reader in range(GLOBAL_READERS):
+                    entry = first + GLOBAL_CELL_BYTES * index + READERS + ENTRY_BYTES * reader
+                    settle_entry(entry, pending, time)

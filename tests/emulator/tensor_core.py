@@ -1,0 +1,91 @@
+"""What a tensor core of Hopper computes, in Python's integers: see harness/emulator/codegen/dot_product.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from exact_floats import BF16, F16, F32, Format
+from operands import Array
+
+KEPT_BITS = 25
+LOWEST_EXPONENT = -133
+TF32 = Format(19, 8)
+"""Held in the upper bits of 32."""
+FORMATS = {"f16": F16, "bf16": BF16, "tf32": TF32, "f32": F32}
+
+
+def dot_product(kind: str, accumulator: str, a: Sequence[int], b: Sequence[int], c: int) -> int:
+    """The pattern of one element of A B + C, where C and the result are of type `accumulator`."""
+    form, target = FORMATS[kind], FORMATS[accumulator]
+    special = _special(form, target, a, b, c)
+    if special is not None:
+        return special
+    addends = [_product(form, x, y) for x, y in zip(a, b)]
+    addends.append((*_significand(target, c), target.fraction_bits))
+    addends = [addend for addend in addends if addend[0]]
+    if not addends:
+        return 0
+    last = max(LOWEST_EXPONENT, *(exponent for _, exponent, _ in addends)) - KEPT_BITS
+    total = sum(_cut(significand, exponent - fraction_bits - last) for significand, exponent, fraction_bits in addends)
+    if accumulator == "f16":
+        rounded = target.rounded(total, last, "rn")
+    else:
+        rounded = target.rounded(total, last, "rz")
+        # What is beyond the largest number, not only what would round there, is infinite.
+        if total.bit_length() + last > 128:
+            rounded = target.infinite(total < 0)
+    return 0 if target.is_zero(rounded) else rounded
+
+
+def _significand(form: Format, pattern: int) -> tuple[int, int]:
+    """An integer with a sign, and the exponent of its bit `fraction_bits`; subnormals have that of normal numbers."""
+    exponent = (pattern & form.infinity) >> form.fraction_bits
+    fraction = pattern & ((1 << form.fraction_bits) - 1)
+    magnitude = fraction | (exponent > 0) << form.fraction_bits
+    bias = (1 << (form.exponent_bits - 1)) - 1
+    return (-magnitude if form.is_negative(pattern) else magnitude), max(exponent, 1) - bias
+
+
+def _product(form: Format, x: int, y: int) -> tuple[int, int, int]:
+    (p, e), (q, f) = _significand(form, x), _significand(form, y)
+    return p * q, e + f, 2 * form.fraction_bits
+
+
+def _cut(number: int, shift: int) -> int:
+    """number * 2**shift, towards zero."""
+    magnitude = abs(number) << shift if shift >= 0 else abs(number) >> -shift
+    return -magnitude if number < 0 else magnitude
+
+
+def _special(form: Format, target: Format, a: Sequence[int], b: Sequence[int], c: int) -> int | None:
+    """NaN or infinity, where an operand is."""
+    nan = target.sign_bit - 1
+    signs = set()
+    for x, y in zip(a, b):
+        if form.is_nan(x) or form.is_nan(y):
+            return nan
+        if form.is_infinite(x) or form.is_infinite(y):
+            if form.is_zero(x) or form.is_zero(y):
+                return nan
+            signs.add(form.is_negative(x) != form.is_negative(y))
+    if target.is_nan(c):
+        return nan
+    if target.is_infinite(c):
+        signs.add(target.is_negative(c))
+    if not signs:
+        return None
+    return nan if len(signs) == 2 else target.infinite(signs.pop())
+
+
+def matrix_product(kind: str, accumulator: str, a: Array, b: Array, c: Array) -> Array:
+    """Patterns of A B + C; the matrices are the last two axes."""
+    if kind == "tf32":
+        a, b = a >> np.uint32(13), b >> np.uint32(13)
+    d = np.empty(c.shape, c.dtype)
+    for place in np.ndindex(c.shape[:-2]):
+        rows, columns = a[place].tolist(), b[place].T.tolist()
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                d[(*place, i, j)] = dot_product(kind, accumulator, row, column, int(c[(*place, i, j)]))
+    return d
