@@ -1,28 +1,35 @@
-"""Tensor cores: what the algorithms here have in common that run on mma.sync, and how large their tiles may be.
+"""Tensor cores: what algorithms here that run on mma.sync have in common, and which sizes their tiles may have.
 
-mma.cuh brings tiles on chip in 16 bits and multiplies fragments of them; `MmaTile` says how many rows and keys, how many
-warps share them, and how many tiles of keys are on chip at once.
+mma.cuh multiplies fragments of tiles that lie on chip in 16 bits, and brings them there; `MmaTile` says how many rows
+and keys a tile has, how many warps share the rows, and how many tiles of keys are on chip at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from harness.errors import PlanError
 from harness.problem import Problem
 from variants._tiles import Tile, blocks, unsupported
 
 FRAGMENT = 16
-"""Rows of A and elements of a step of mma.m16n8k16."""
+"""Rows of A, and what one mma.m16n8k16 sums over."""
+LINE_ELEMENTS = 64
 LINE_BYTES = 128
-"""What all banks of shared memory hold side by side. Rows are whole lines, so that swizzling them stays in the line."""
-SHARED_BYTES = 227 * 1024
-"""What a block may have of shared memory where it asks for more than 48 KB, compute capability 9.0."""
+"""All banks of shared memory side by side. Rows of tiles are whole lines, within which their chunks are swizzled."""
+SHARED_BYTES_PER_SM = 228 * 1024
+RESERVED_BYTES = 1024
+"""Shared memory of a multiprocessor of compute capability 9.0, and what CUDA takes of it for each block (CUDA C++
+Programming Guide, technical specifications per compute capability)."""
 WARPS_PER_SM = 8
-"""As many share a multiprocessor at least: each thread may then have 255 registers, which the accumulators fill."""
+"""Share a multiprocessor at least: each thread may then have the 255 registers that accumulators call for."""
+LARGEST_PART = 168
+"""Elements of S and O together that a thread may hold, so that nothing spills: the rest of its registers are indices,
+fragments on their way and, where there is room, Q."""
+BC_CHOICES = (32, 48, 64, 96)
+LOG2_E = 1.4426950408889634
 SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """Of float32."""
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -32,21 +39,16 @@ class MmaTile(Tile):
     warps: int
     """Of a block; each owns Br / warps query rows."""
     stages: int
-    """Tiles of keys on chip at once: one is used while the others arrive."""
+    """Tiles of keys on chip at once: one is read while the others are on their way."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.warps < 1 or self.Br not in (FRAGMENT * self.warps, 2 * FRAGMENT * self.warps):
-            raise PlanError(f"{self}: Br has to be 16 or 32 times the number of warps")
+            raise PlanError(f"{self}: Br has to be {FRAGMENT} or {2 * FRAGMENT} times the number of warps")
         if self.Bc % FRAGMENT:
             raise PlanError(f"{self}: Bc has to be a multiple of {FRAGMENT}, the keys that one product sums over")
         if self.stages < 2:
-            raise PlanError(f"{self}: stages has to be at least 2: one tile of keys is used while the next arrives")
-
-    @property
-    def warp_rows(self) -> int:
-        """Query rows per warp."""
-        return self.Br // self.warps
+            raise PlanError(f"{self}: stages has to be at least 2: one tile of keys is read while the next arrives")
 
     @property
     def blocks_per_sm(self) -> int:
@@ -55,20 +57,41 @@ class MmaTile(Tile):
 
     def shared_bytes(self, head_dim: int) -> int:
         """Q_i, and `stages` times K_j and V_j."""
-        row_bytes = LINE_BYTES * blocks(head_dim, LINE_BYTES // 2)
+        row_bytes = LINE_BYTES * blocks(head_dim, LINE_ELEMENTS)
         return int((self.Br + 2 * self.stages * self.Bc) * row_bytes)
 
+    def part(self, head_dim: int) -> int:
+        """Elements of S and O, padded to whole fragments, that a thread holds."""
+        padded = FRAGMENT * blocks(head_dim, FRAGMENT)
+        return int(self.Br * (self.Bc + padded) // (32 * self.warps))
 
-def copied_at_once(head_dim: int) -> int:
-    """Elements of a row of 16-bit elements that one thread copies: 8, or as many as rows keep aligned."""
+
+def mma_tile_space(head_dim: int, default: MmaTile) -> list[dict[str, int]]:
+    """The default first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`."""
+
+    def fits(tile: MmaTile) -> bool:
+        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(head_dim) + RESERVED_BYTES)
+        return tile.part(head_dim) <= LARGEST_PART and shared_bytes <= SHARED_BYTES_PER_SM
+
+    sizes = [
+        MmaTile(Br, Bc, warps, stages)
+        for Br, warps in ((64, 2), (64, 4), (128, 4), (128, 8))
+        for Bc in BC_CHOICES
+        for stages in (2, 3)
+    ]
+    return [asdict(tile) for tile in (default, *(tile for tile in sizes if tile != default and fits(tile)))]
+
+
+def elements_per_copy(head_dim: int) -> int:
+    """Elements of 16 bits that a lane copies at once: 16 bytes, or as many as rows of `head_dim` keep aligned."""
     return next(step for step in (8, 4, 2, 1) if head_dim % step == 0)
 
 
-def unsupported_mma(problem: Problem) -> str | None:
-    """Why no variant on tensor cores can take the problem, or None."""
+def unsupported_on_tensor_cores(problem: Problem) -> str | None:
+    """Why no variant here can take the problem, or None."""
     if problem.dtype == "float32":
-        return "dtype is float32; tensor cores multiply 16-bit elements: take float16 or bfloat16"
+        return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
     scale = abs(problem.tau) * LOG2_E
     if scale != 0 and not SMALLEST_NORMAL <= scale <= LARGEST:
-        return f"scale is {problem.tau:g}; scale times log2(e) is no normal float32, in which scores are computed"
+        return f"scale is {problem.tau:g}; times log2(e) it is no normal float32, in which scores are computed"
     return unsupported(problem)

@@ -20,6 +20,7 @@ typedef __nv_bfloat16 stored;
 #endif
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
+constexpr float LN_2 = 0.693147180559945f;
 
 // Shared memory as PTX addresses it: 32-bit byte addresses of its own window.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) { return __cvta_generic_to_shared(pointer); }
@@ -29,7 +30,7 @@ __device__ __forceinline__ unsigned shared_address(const void *pointer) { return
 // BYTES (4, 8 or 16, to which both addresses are aligned) go from global to shared memory; zeros where not `valid`.
 // 16 bytes go past L1: nobody else on this multiprocessor reads them.
 template <int BYTES>
-__device__ __forceinline__ void copy_async(unsigned to, const void *from, bool valid)
+__device__ __forceinline__ void copy_async(unsigned to, const void *from, bool valid = true)
 {
     const int source_bytes = valid ? BYTES : 0;
     if (BYTES == 16) {

@@ -1,4 +1,4 @@
-"""CUDA sources that begin with tiles.cuh -> `cupy.RawKernel`."""
+"""CUDA sources that begin with a common part, such as tiles.cuh -> `cupy.RawKernel`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from variants._tiles import Tile
 
+COMMON = ("_tiles", "tiles.cuh")
+
 
 def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
     """The compile-time parameters of tiles.cuh."""
@@ -15,18 +17,18 @@ def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def raw_kernel(algorithm: str, name: str, options: tuple[str, ...]) -> Any:
-    """The kernel `name` of variants/`algorithm`/kernel.cu."""
+def raw_kernel(algorithm: str, name: str, options: tuple[str, ...], common: tuple[str, str] = COMMON) -> Any:
+    """The kernel `name` of variants/`algorithm`/kernel.cu, before which `common`, a folder and a file, is put."""
     import cupy
 
-    return cupy.RawKernel(_source(algorithm), name, options=options)
+    return cupy.RawKernel(_source(algorithm, common), name, options=options)
 
 
 @functools.cache
-def _source(algorithm: str) -> str:
+def _source(algorithm: str, common: tuple[str, str]) -> str:
     # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
     # errors, profilers and the emulator name the file as the user sees it.
-    files = (("_tiles", "tiles.cuh"), (algorithm, "kernel.cu"))
+    files = (common, (algorithm, "kernel.cu"))
     return "".join(
         f'#line 1 "variants/{folder}/{file}"\n{resources.files(f"variants.{folder}").joinpath(file).read_text()}\n'
         for folder, file in files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from harness.problem import Problem
 from harness.variant import BACKENDS, Numerics, Plan, Registry, Traffic, Variant
@@ -14,13 +15,20 @@ def register_backends(
     registry: Registry,
     algorithm: str,
     idea: str,
-    plan: Callable[[Problem, str, Tile | None], Plan],
-    claim: Callable[[Problem, Tile | None], Traffic],
+    plan: Callable[[Problem, str, Any], Plan],
+    claim: Callable[[Problem, Any], Traffic],
     tiles: Callable[[Problem], Sequence[Mapping[str, int]]],
     numerics: Numerics,
+    *,
+    supports: Callable[[Problem], str | None] = unsupported,
+    tile_class: type[Tile] = Tile,
+    backends: Sequence[str] = BACKENDS,
 ) -> None:
-    """Add `<algorithm>-cupy` and `<algorithm>-numba`. `plan` is called with the problem, the backend and the tile."""
-    for backend in BACKENDS:
+    """Add `<algorithm>-<backend>` of each. `plan` is called with the problem, the backend and the tile.
+
+    `tile_class` is what the sizes that `tiles` offers are the fields of.
+    """
+    for backend in backends:
         registry.add(
             Variant(
                 name=f"{algorithm}-{backend}",
@@ -28,9 +36,9 @@ def register_backends(
                 backend=backend,
                 idea=idea,
                 # Partial functions of this module's, not closures: they can be sent to worker processes.
-                plan=functools.partial(_planned, plan, backend),
-                supports=unsupported,
-                claim=functools.partial(_claimed, claim),
+                plan=functools.partial(_planned, plan, tile_class, backend),
+                supports=supports,
+                claim=functools.partial(_claimed, claim, tile_class),
                 tiles=tiles,
                 numerics=numerics,
             )
@@ -38,19 +46,23 @@ def register_backends(
 
 
 def _planned(
-    plan: Callable[[Problem, str, Tile | None], Plan],
+    plan: Callable[[Problem, str, Any], Plan],
+    tile_class: type[Tile],
     backend: str,
     problem: Problem,
     tile: Mapping[str, int] | None = None,
 ) -> Plan:
-    return plan(problem, backend, _tile(tile))
+    return plan(problem, backend, _tile(tile_class, tile))
 
 
 def _claimed(
-    claim: Callable[[Problem, Tile | None], Traffic], problem: Problem, tile: Mapping[str, int] | None = None
+    claim: Callable[[Problem, Any], Traffic],
+    tile_class: type[Tile],
+    problem: Problem,
+    tile: Mapping[str, int] | None = None,
 ) -> Traffic:
-    return claim(problem, _tile(tile))
+    return claim(problem, _tile(tile_class, tile))
 
 
-def _tile(sizes: Mapping[str, int] | None) -> Tile | None:
-    return None if sizes is None else Tile(**sizes)
+def _tile(tile_class: type[Tile], sizes: Mapping[str, int] | None) -> Tile | None:
+    return None if sizes is None else tile_class(**sizes)

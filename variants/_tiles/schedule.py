@@ -41,21 +41,21 @@ class Schedule:
         """(T_c,): how many row blocks of one query head tile j of keys meets."""
         return np.sum(self.visits[:, None] > np.arange(len(self.first_keys)), axis=0)
 
-    def row_block_bytes(self, elements_per_row: int, itemsize_bytes: int) -> Integers:
+    def row_block_bytes(self, elements_per_row: int, itemsize_bytes: int, elements_per_lane: int = 1) -> Integers:
         """(T_r,): bytes of moving row block i of every query head once, such as Q_i (or, with one element, l_i)."""
         p = self.problem
         heads = np.arange(p.batch * p.heads, dtype=np.int64)[:, None]
         rows = np.minimum(self.tile.Br, p.q_len - self.first_rows)
         first = (heads * p.q_len + self.first_rows) * elements_per_row
-        return np.sum(run_bytes(first, rows * elements_per_row, itemsize_bytes), axis=0)
+        return np.sum(run_bytes(first, rows * elements_per_row, itemsize_bytes, elements_per_lane), axis=0)
 
-    def key_tile_bytes(self) -> Integers:
+    def key_tile_bytes(self, elements_per_lane: int = 1) -> Integers:
         """(T_c,): bytes of moving K_j, or V_j, once for every query head."""
         p = self.problem
         heads = np.arange(p.batch * p.kv_heads_count, dtype=np.int64)[:, None]
         keys = np.minimum(self.tile.Bc, p.kv_len - self.first_keys)
         first = (heads * p.kv_len + self.first_keys) * p.head_dim
-        return p.group * np.sum(run_bytes(first, keys * p.head_dim, p.itemsize_bytes), axis=0)
+        return p.group * np.sum(run_bytes(first, keys * p.head_dim, p.itemsize_bytes, elements_per_lane), axis=0)
 
 
 def keys_seen(problem: Problem, rows: Integers) -> Integers:

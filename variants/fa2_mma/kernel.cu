@@ -2,33 +2,48 @@
 // _mma/mma.cuh is put before this text. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
-// chip) and BLOCKS_PER_SM.
+// chip), BLOCKS_PER_SM, and KEPT_REGISTERS, which S, O_i and as much of Q_i as fits may take of a thread's.
 
 constexpr int THREADS = 32 * WARPS;
-constexpr int WARP_ROWS = BR / WARPS;            // a warp owns so many rows of Q_i, S, P and O_i from end to end
-constexpr int TM = WARP_ROWS / 16;               // tiles of 16 rows
-constexpr int TN = BC / 8;                       // tiles of 8 keys
-constexpr int STEPS = (D + 15) / 16;             // of 16 elements in which Q K^T is summed; zeros fill the last
-constexpr int TD = 2 * STEPS;                    // tiles of 8 elements of O
-constexpr int ROW_BYTES = (D + 63) / 64 * 128;   // of a row in shared memory
-#ifndef QS
-#define QS 64
-#endif
-constexpr bool Q_STAYS = D <= QS;                // Q_i in registers; else it is read anew for every tile of keys
+constexpr int WARP_ROWS = BR / WARPS;           // a warp owns so many rows of Q_i, S, P and O_i from end to end
+constexpr int TM = WARP_ROWS / 16;              // tiles of 16 rows
+constexpr int TN = BC / 8;                      // tiles of 8 keys
+constexpr int STEPS = (D + 15) / 16;            // of 16 elements in which Q K^T is summed; zeros fill the last
+constexpr int TD = 2 * STEPS;                   // tiles of 8 elements of O
+constexpr int ROW_BYTES = (D + 63) / 64 * 128;  // of a row in shared memory
+constexpr int KV_BYTES = BC * ROW_BYTES;        // of K_j, and of V_j
+
+// As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of keys.
+constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);
+constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
 
 // What one thread copies at once: as much as rows of D elements keep aligned.
 constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
 constexpr int UNIT_BYTES = UNIT * (int)sizeof(stored);
 constexpr int UNITS = D / UNIT;  // per row
 
-// m follows the maximum only where that ran away by more than this, in powers of two: weights stay below 2^SLACK.
-#ifndef SLACK
-#define SLACK 0.0f
-#endif
+// m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
+// whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
+constexpr float SLACK = 2.0f;
 
+// In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
 typedef float Scores[TM][TN][4];
 typedef float Output[TM][TD][4];
-typedef float PerRow[TM][2];  // rows g and g + 8 of each tile of 16
+typedef float PerRow[TM][2];
+typedef int KeysSeen[TM][2];
+typedef unsigned Weights[TM][4];  // A: P for 16 keys
+
+// What a warp carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
+struct Rows {
+    Output O;
+    PerRow m, l;
+};
+
+// Q_i of the warp's rows: as A, as far as it is kept, and where this lane reads the rest.
+struct Query {
+    unsigned kept[TM][KEPT ? KEPT : 1][4];
+    unsigned lane;
+};
 
 // The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
 __device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
@@ -43,6 +58,8 @@ __device__ __forceinline__ int keys_seen(int row, int q_len, int kv_len, int cau
     return causal ? min(max(row + 1 - q_len + kv_len, 0), kv_len) : kv_len;
 }
 
+// --- Tiles in shared memory ------------------------------------------------------------------------------------------
+
 // Where unit e of a run of rows lies in a tile.
 __device__ __forceinline__ unsigned place(int e)
 {
@@ -55,20 +72,33 @@ __device__ __forceinline__ unsigned place(int e)
 template <int EXTENT>
 __device__ __forceinline__ void copy_tile(unsigned char *tile, const stored *source, int rows)
 {
+    const int t = threadIdx.x;
+    const stored *const from = source + t * UNIT;
+    if (UNIT > 1 && EXTENT * UNITS % THREADS == 0 && rows >= EXTENT) {
+        const unsigned to = shared_address(tile) + place(t);
 #pragma unroll
-    for (int start = 0; start < EXTENT * UNITS; start += THREADS) {
-        const int e = start + threadIdx.x;
+        for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
+            // Whole lines of swizzled rows further: a constant.
+            const unsigned at = THREADS % (8 * UNITS) == 0 ? to + further / UNITS * ROW_BYTES
+                                                           : shared_address(tile) + place(t + further);
+            copy_async<UNIT_BYTES>(at, from + further * UNIT);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
+        const int e = t + further;
         if (EXTENT * UNITS % THREADS != 0 && e >= EXTENT * UNITS) break;
         const bool valid = e < rows * UNITS;
         if constexpr (UNIT > 1) {
-            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), source + (valid ? (size_t)e * UNIT : 0), valid);
+            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ? from + further * UNIT : source, valid);
         } else {
-            *reinterpret_cast<stored *>(tile + place(e)) = valid ? source[e] : stored();
+            *reinterpret_cast<stored *>(tile + place(e)) = valid ? from[further] : stored();
         }
     }
 }
 
-// Whether what this thread copied into a tile holds NaN or infinity.
+// Whether what this thread itself copied into a tile holds NaN or infinity.
 template <int EXTENT>
 __device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
 {
@@ -86,10 +116,53 @@ __device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
     return found;
 }
 
-// S = Q_i K_j^T for the warp's rows.
-__device__ __forceinline__ void multiply_Q_Kt(Scores &S, const unsigned (&Q_kept)[TM][Q_STAYS ? STEPS : 1][4],
-                                              unsigned Q_lane, unsigned K_lane)
+// The first `rows` rows of a tile of EXTENT rows -> global memory, as one run.
+template <int EXTENT>
+__device__ __forceinline__ void store_tile(stored *target, const unsigned char *tile, int rows)
 {
+#pragma unroll 1
+    for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
+        const int e = threadIdx.x + further;
+        if (e >= rows * UNITS) break;
+        stored *const to = target + e * UNIT;
+        const unsigned char *const from = tile + place(e);
+        if constexpr (UNIT == 8) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+        if constexpr (UNIT == 4) *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(from);
+        if constexpr (UNIT == 2) *reinterpret_cast<unsigned *>(to) = *reinterpret_cast<const unsigned *>(from);
+        if constexpr (UNIT == 1) *to = *reinterpret_cast<const stored *>(from);
+    }
+}
+
+// This lane's part in loads of fragments, counted from a tile's first row: of A, and of V, which is B transposed; and of
+// K, whose rows are the columns of B.
+__device__ __forceinline__ unsigned lane_in_A()
+{
+    const int lane = threadIdx.x % 32;
+    return swizzled<ROW_BYTES>(lane % 16, lane / 16);
+}
+
+__device__ __forceinline__ unsigned lane_in_K()
+{
+    const int lane = threadIdx.x % 32;
+    return swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+// Q_i of the warp's rows. tau2 is not negative: Q_i takes the sign of tau instead, or becomes 0.
+__device__ __forceinline__ void give_sign(unsigned char *Q_tile, int sign)
+{
+    for (int e = threadIdx.x; e < BR * TD * 4; e += THREADS) {
+        const unsigned at = swizzled<ROW_BYTES>(e / (TD * 4), e / 4 % TD) + e % 4 * 4;
+        unsigned &both = *reinterpret_cast<unsigned *>(Q_tile + at);
+        both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
+    }
+}
+
+// --- Products --------------------------------------------------------------------------------------------------------
+
+// Line 8: S = Q_i K_j^T for the warp's rows.
+__device__ __forceinline__ void multiply_Q_Kt(Scores &S, const Query &Q, const unsigned char *K_tile)
+{
+    const unsigned K_lane = shared_address(K_tile) + lane_in_K();
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -101,11 +174,11 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, const unsigned (&Q_kept
         unsigned q[TM][4];
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            if constexpr (Q_STAYS) {
+            if (k < KEPT) {
 #pragma unroll
-                for (int c = 0; c < 4; ++c) q[i][c] = Q_kept[i][k][c];
+                for (int c = 0; c < 4; ++c) q[i][c] = Q.kept[i][k][c];
             } else {
-                load_matrices(q[i], chunks_further(Q_lane, 2 * k) + i * 16 * ROW_BYTES);
+                load_matrices(q[i], chunks_further(Q.lane, 2 * k) + i * 16 * ROW_BYTES);
             }
         }
 #pragma unroll
@@ -121,9 +194,78 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, const unsigned (&Q_kept
     }
 }
 
-// O += P V over 16 keys; what is NaN or infinity in V counts as 0 where not FINITE.
+// -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
+__device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int columns = seen[i][h] - (int)threadIdx.x % 4 * 2;  // seen of those right of the lane's first
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                if (8 * j >= columns) S[i][j][2 * h] = MINUS_INFINITY;
+                if (8 * j + 1 >= columns) S[i][j][2 * h + 1] = MINUS_INFINITY;
+            }
+        }
+}
+
+// Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, and l_i likewise.
+__device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, float tau2)
+{
+    PerRow largest;
+    bool rises = false;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float x = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
+#pragma unroll
+            for (int j = 1; j < TN; ++j) x = fmaxf(x, fmaxf(S[i][j][2 * h], S[i][j][2 * h + 1]));
+            largest[i][h] = tau2 * quad_max(x);
+            rises |= largest[i][h] > rows.m[i][h] + SLACK;
+        }
+    if (!__any_sync(0xffffffff, rises)) return;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float m = fmaxf(rows.m[i][h], largest[i][h]);
+            const float correction = exp2_approx(rows.m[i][h] - (m == MINUS_INFINITY ? 0.0f : m));
+            rows.m[i][h] = m;
+            rows.l[i][h] *= correction;
+#pragma unroll
+            for (int j = 0; j < TD; ++j) {
+                rows.O[i][j][2 * h] *= correction;
+                rows.O[i][j][2 * h + 1] *= correction;
+            }
+        }
+}
+
+// Line 9, second half, for keys 16 s to 16 s + 15: P = exp(tau S - m), rounded to 16 bits, and l += rowsum(P), not
+// rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN.
+__device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Scores &S, float tau2, int s)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float minus_m = rows.m[i][h] == MINUS_INFINITY ? 0.0f : -rows.m[i][h];
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], tau2, minus_m));
+                const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], tau2, minus_m));
+                rows.l[i][h] += low;
+                rows.l[i][h] += high;
+                P[i][2 * j + h] = packed(low, high);
+            }
+        }
+}
+
+// Line 10, second half: O += P V over 16 keys, of which V_lane is in the first. Where not FINITE, what is NaN or infinity
+// in V counts as 0.
 template <bool FINITE>
-__device__ __forceinline__ void add_P_V(Output &O, const unsigned (&P)[TM][4], unsigned V_lane)
+__device__ __forceinline__ void add_P_V(Output &O, const Weights &P, unsigned V_lane)
 {
 #pragma unroll
     for (int j = 0; j < TD; j += 2) {
@@ -141,10 +283,9 @@ __device__ __forceinline__ void add_P_V(Output &O, const unsigned (&P)[TM][4], u
     }
 }
 
-// O += p v over the same keys for each v that is NaN or infinity, in rows that see its key. A row must not even multiply
-// a key that it does not see by its zero weight then. seen[i]: how many keys of the tile a row sees.
-__device__ __forceinline__ void add_not_finite(Output &O, const unsigned (&P)[TM][4], const unsigned char *V_tile,
-                                               int first_key, const int (&seen)[TM][2])
+// O += p v over the same keys for each v that is NaN or infinity, in rows that see its key.
+__device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, const unsigned char *V_tile, int first_key,
+                                               const KeysSeen &seen)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -157,29 +298,31 @@ __device__ __forceinline__ void add_not_finite(Output &O, const unsigned (&P)[TM
                 const unsigned both = __shfl_sync(0xffffffff, k < 8 ? P[i][h] : P[i][2 + h], (lane & ~3) | k % 8 / 2);
                 p[i][h] = k % 2 ? unpacked(both).y : unpacked(both).x;
             }
+        const int key = first_key + k;
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + swizzled<ROW_BYTES>(first_key + k, j) + lane % 4 * 4);
+            const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + swizzled<ROW_BYTES>(key, j) + lane % 4 * 4);
             if (!not_finite(both)) continue;
             const float2 v = unpacked(both);
 #pragma unroll
             for (int i = 0; i < TM; ++i)
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    if (first_key + k < seen[i][h] && !isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
-                    if (first_key + k < seen[i][h] && !isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
+                    if (key < seen[i][h] && !isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
+                    if (key < seen[i][h] && !isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
                 }
         }
     }
 }
 
-// O += P V where V holds NaN or infinity in keys that some rows do not see.
-__device__ __forceinline__ void add_P_V_where_seen(Output &O, unsigned (&P)[TN / 2][TM][4], const unsigned char *V_tile,
-                                                   unsigned V_lane, const int (&seen)[TM][2])
+// O += P V where V holds NaN or infinity at keys that some rows do not see: a row must not even multiply such a value by
+// its zero weight. Rows that see none of them get the bits that they would get without.
+__device__ __forceinline__ void add_P_V_where_seen(Output &O, Weights (&P)[TN / 2], const unsigned char *V_tile,
+                                                   const KeysSeen &seen)
 {
 #pragma unroll 1
     for (int s = 0; s < TN / 2; ++s) {
-        add_P_V<false>(O, P[0], V_lane + s * 16 * ROW_BYTES);
+        add_P_V<false>(O, P[0], shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
         add_not_finite(O, P[0], V_tile, 16 * s, seen);
         // The next 16 keys move up: registers have no index at run time.
 #pragma unroll
@@ -191,98 +334,36 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, unsigned (&P)[TN /
     }
 }
 
-// P = exp(tau S - m) of 16 keys, rounded to 16 bits as A of the next product, and l += rowsum(P), not rounded.
-__device__ __forceinline__ void exponentiate(unsigned (&P)[TM][4], PerRow &l, const Scores &S, const PerRow &m,
-                                             float tau2, int s)
-{
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const float above = m[i][h] == MINUS_INFINITY ? 0.0f : -m[i][h];
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], tau2, above));
-                const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], tau2, above));
-                l[i][h] += low;
-                l[i][h] += high;
-                P[i][2 * j + h] = packed(low, high);
-            }
-        }
-}
-
-// Lines 8 to 10 for the warp's rows and one tile of keys. m is in powers of two: log2(e) is part of tau2. l is that of
-// this lane's columns alone.
+// Lines 8 to 10 for the warp's rows and one tile of keys. Only where MASKED is looked at how many of the tile's keys there
+// are, up to which one the warp's first row sees them (each row one more), and whether V_j is `poisoned`: not finite.
 template <bool MASKED>
-__device__ __forceinline__ void visit_tile(Output &O, PerRow &m, PerRow &l,
-                                           const unsigned (&Q_kept)[TM][Q_STAYS ? STEPS : 1][4], unsigned Q_lane,
-                                           unsigned K_lane, const unsigned char *V_tile, unsigned V_lane, float tau2,
-                                           int row, int first_key, int q_len, int kv_len, int causal, bool poisoned)
+__device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const unsigned char *K_tile,
+                                           const unsigned char *V_tile, float tau2, int keys, int first_sees,
+                                           bool poisoned)
 {
-    const int column = threadIdx.x % 4 * 2;
-
-    // Line 8: S = Q_i K_j^T. Where the row does not see the key: -inf, chosen and not added, so that NaN stays there.
     Scores S;
-    multiply_Q_Kt(S, Q_kept, Q_lane, K_lane);
-    int seen[TM][2];
+    multiply_Q_Kt(S, Q, K_tile);
+    KeysSeen seen;
     if constexpr (MASKED) {
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                seen[i][h] = keys_seen(row + 16 * i + 8 * h, q_len, kv_len, causal) - first_key;
-#pragma unroll
-                for (int j = 0; j < TN; ++j)
-#pragma unroll
-                    for (int c = 0; c < 2; ++c)
-                        if (8 * j + column + c >= seen[i][h]) S[i][j][2 * h + c] = MINUS_INFINITY;
-            }
+            for (int h = 0; h < 2; ++h) seen[i][h] = min(first_sees + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4, keys);
+        mask(S, seen);
     }
-
-    // Line 9, first half: m = max(m, rowmax(tau S)).
-    PerRow largest;
-    bool rises = false;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float x = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
-#pragma unroll
-            for (int j = 1; j < TN; ++j) x = fmaxf(x, fmaxf(S[i][j][2 * h], S[i][j][2 * h + 1]));
-            largest[i][h] = tau2 * quad_max(x);
-            rises |= largest[i][h] > m[i][h] + SLACK;
-        }
-
-    // Line 10, first half: O_i = diag(exp(m_old - m)) O_i, unless that is 1 for all of the warp's rows.
-    if (__any_sync(0xffffffff, rises)) {
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float m_new = fmaxf(m[i][h], largest[i][h]);
-                const float correction = exp2_approx(m[i][h] - (m_new == MINUS_INFINITY ? 0.0f : m_new));
-                m[i][h] = m_new;
-                l[i][h] *= correction;
-#pragma unroll
-                for (int j = 0; j < TD; ++j)
-#pragma unroll
-                    for (int c = 0; c < 2; ++c) O[i][j][2 * h + c] *= correction;
-            }
-    }
-
-    // Line 9, second half: P = exp(tau S - m), l = l + rowsum(P). Line 10, second half: O_i = O_i + P V_j. 16 keys at a
-    // time, so that exponentials of the next can be under way with the products of these.
+    raise_maximum(rows, S, tau2);
     if (MASKED && poisoned) {
-        unsigned P[TN / 2][TM][4];
+        Weights P[TN / 2];
 #pragma unroll
-        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], l, S, m, tau2, s);
-        add_P_V_where_seen(O, P, V_tile, V_lane, seen);
+        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], rows, S, tau2, s);
+        add_P_V_where_seen(rows.O, P, V_tile, seen);
     } else {
+        // 16 keys at a time: exponentials of the next are under way with the products of these.
 #pragma unroll
         for (int s = 0; s < TN / 2; ++s) {
-            unsigned P[TM][4];
-            exponentiate(P, l, S, m, tau2, s);
-            add_P_V<true>(O, P, V_lane + s * 16 * ROW_BYTES);
+            Weights P;
+            exponentiate(P, rows, S, tau2, s);
+            add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
         }
     }
 }
@@ -291,17 +372,16 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau2, int sign, int causal)
 {
-    extern __shared__ __align__(1024) unsigned char Q_tile[];
-    constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
-    unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;
+    extern __shared__ __align__(128) unsigned char Q_tile[];
+    unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;  // K_j, V_j of one stage, then of the next
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks with most keys start first.
+    // Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks that see most keys start first.
     const int first_row = (causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BR;
     const int rows = min(BR, q_len - first_row);
     const size_t first_stat = head_index() * q_len + first_row;
-    const stored *K_head = K + kv_head_index(group) * kv_len * D;
-    const stored *V_head = V + kv_head_index(group) * kv_len * D;
+    const stored *const K_head = K + kv_head_index(group) * kv_len * D;
+    const stored *const V_head = V + kv_head_index(group) * kv_len * D;
 
     // Columns beyond D belong to the last step of a product: zeros, once and for all.
     if constexpr (D % 16 != 0) {
@@ -311,7 +391,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         __syncthreads();
     }
 
-    // Lines 6 and 7: K_j and V_j that the last row of Q_i sees are visited, STAGES - 1 of them ahead of their use.
+    // Lines 6 and 7: all K_j, V_j that the last row of Q_i sees, STAGES - 1 of them ahead of their use. Tiles wholly in
+    // the future are not visited.
     const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal);
     const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
     const int tiles = (seen_by_last + BC - 1) / BC;
@@ -331,117 +412,80 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     for (int j = 0; j < STAGES - 1; ++j) copy_keys(j);
     wait_for_copies<STAGES - 1>();
     __syncthreads();
-    if (sign != 1) {  // tau2 is positive: Q_i takes the sign of tau, or becomes 0
-        for (int e = threadIdx.x; e < BR * TD * 4; e += THREADS) {
-            unsigned &both = *reinterpret_cast<unsigned *>(Q_tile + swizzled<ROW_BYTES>(e / (TD * 4), e / 4 % TD) + e % 4 * 4);
-            both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
-        }
+    if (sign != 1) {
+        give_sign(Q_tile, sign);
         __syncthreads();
     }
-
-    // This lane's part in loads of fragments, in rows 0 to 15 of a tile.
-    const unsigned A_lane = swizzled<ROW_BYTES>(lane % 16, lane / 16);
-    const unsigned K_lane = swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    const unsigned Q_lane = shared_address(Q_tile) + warp * WARP_ROWS * ROW_BYTES + A_lane;
-    unsigned Q_kept[TM][Q_STAYS ? STEPS : 1][4];
-    if constexpr (Q_STAYS) {
+    Query Q_i;
+    Q_i.lane = shared_address(Q_tile) + warp * WARP_ROWS * ROW_BYTES + lane_in_A();
 #pragma unroll
-        for (int i = 0; i < TM; ++i)
+    for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int k = 0; k < STEPS; ++k) {
-                load_matrices(Q_kept[i][k], chunks_further(Q_lane, 2 * k) + i * 16 * ROW_BYTES);
-            }
-    }
+        for (int k = 0; k < KEPT; ++k) load_matrices(Q_i.kept[i][k], chunks_further(Q_i.lane, 2 * k) + i * 16 * ROW_BYTES);
 
     // Line 5: O_i = 0, l_i = 0, m_i = -inf, in registers.
-    Output O_acc;
-    PerRow m, l;
+    Rows own;
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            m[i][h] = MINUS_INFINITY;
-            l[i][h] = 0.0f;
+            own.m[i][h] = MINUS_INFINITY;
+            own.l[i][h] = 0.0f;
         }
 #pragma unroll
         for (int j = 0; j < TD; ++j)
 #pragma unroll
-            for (int c = 0; c < 4; ++c) O_acc[i][j][c] = 0.0f;
+            for (int c = 0; c < 4; ++c) own.O[i][j][c] = 0.0f;
     }
 
     const int warp_row = first_row + warp * WARP_ROWS;
-    const int row = warp_row + lane / 4;
     const int seen_by_warps_first = keys_seen(warp_row, q_len, kv_len, causal);
     const int seen_by_warps_last = keys_seen(warp_row + WARP_ROWS - 1, q_len, kv_len, causal);
 #pragma unroll 1
     for (int j = 0; j < tiles; ++j) {
-        // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. V_j of a
-        // tile of which some rows do not see every key must not hold NaN or infinity, or products are not enough.
+        // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile
+        // that holds keys which only some rows see, V_j must be finite, or products are not enough.
         const int first_key = j * BC;
-        unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES;
+        unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
         wait_for_copies<STAGES - 2>();
         bool poisoned = false;
         if (first_key + BC > seen_by_first && seen_by_first < kv_len) {
-            poisoned = __syncthreads_or(copied_not_finite<BC>(K_tile + KV_BYTES));
+            poisoned = __syncthreads_or(copied_not_finite<BC>(V_tile));
         } else {
             __syncthreads();
         }
         copy_keys(j + STAGES - 1);
 
-        const unsigned K_at = shared_address(K_tile) + K_lane, V_at = shared_address(K_tile) + KV_BYTES + A_lane;
+        const int keys = kv_len - first_key;
         if (first_key + BC <= seen_by_warps_first) {
-            visit_tile<false>(O_acc, m, l, Q_kept, Q_lane, K_at, K_tile + KV_BYTES, V_at, tau2, row, first_key, q_len,
-                              kv_len, causal, false);
+            visit_tile<false>(own, Q_i, K_tile, V_tile, tau2, keys, keys, false);
         } else if (first_key < seen_by_warps_last) {
-            visit_tile<true>(O_acc, m, l, Q_kept, Q_lane, K_at, K_tile + KV_BYTES, V_at, tau2, row, first_key, q_len,
-                             kv_len, causal, poisoned);
+            visit_tile<true>(own, Q_i, K_tile, V_tile, tau2, keys, causal ? warp_row + 1 - q_len + keys : keys, poisoned);
         }
     }
 
-    // Line 12: O_i = diag(l_i)^-1 O_i, gathered where the warp's rows of Q_i were. A row that saw nothing has l = 0: its
-    // O stays 0.
+    // Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
+    // Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
     wait_for_copies<0>();
     __syncthreads();
-    unsigned char *const O_tile = Q_tile + warp * WARP_ROWS * ROW_BYTES;
-    float L[TM][2];
+    float *const L_tile = reinterpret_cast<float *>(KV_tiles);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float sum = quad_sum(l[i][h]);
-            const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+            const int row = warp * WARP_ROWS + 16 * i + 8 * h + lane / 4;
+            const float l = quad_sum(own.l[i][h]);
+            const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll
             for (int j = 0; j < TD; ++j) {
-                const unsigned at = swizzled<ROW_BYTES>(16 * i + 8 * h + lane / 4, j) + lane % 4 * 4;
-                *reinterpret_cast<unsigned *>(O_tile + at) =
-                    packed(O_acc[i][j][2 * h] * inverse, O_acc[i][j][2 * h + 1] * inverse);
+                unsigned char *const at = Q_tile + swizzled<ROW_BYTES>(row, j) + lane % 4 * 4;
+                *reinterpret_cast<unsigned *>(at) = packed(own.O[i][j][2 * h] * inverse, own.O[i][j][2 * h + 1] * inverse);
             }
-            L[i][h] = m[i][h] * 0.693147180559945f + logf(sum);
+            if (lane % 4 == 0) L_tile[row] = own.m[i][h] * LN_2 + logf(l);
         }
-    __syncwarp();
+    __syncthreads();
 
-    // Line 14: write O_i, 32 consecutive units at once.
-    const int warp_rows = rows - warp * WARP_ROWS;
-    const size_t warp_stat = first_stat + warp * WARP_ROWS;
-#pragma unroll
-    for (int e = lane; e < WARP_ROWS * UNITS; e += 32) {
-        if (e >= warp_rows * UNITS) break;
-        stored *const to = O + warp_stat * D + e * UNIT;
-        const unsigned char *const from = O_tile + place(e);
-        if constexpr (UNIT == 8) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
-        if constexpr (UNIT == 4) *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(from);
-        if constexpr (UNIT == 2) *reinterpret_cast<unsigned *>(to) = *reinterpret_cast<const unsigned *>(from);
-        if constexpr (UNIT == 1) *to = *reinterpret_cast<const stored *>(from);
-    }
-
-    // Lines 13 and 15: L_i = m_i + log(l_i), which is -inf where nothing was seen; write it, lane t that of row t.
-    float mine = 0.0f;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const float of_eight_rows = __shfl_sync(0xffffffff, L[i][h], lane % 8 * 4);
-            if (lane / 8 == 2 * i + h) mine = of_eight_rows;
-        }
-    if (lane < min(WARP_ROWS, warp_rows)) lse[warp_stat + lane] = mine;
+    // Lines 14 and 15: write O_i and L_i.
+    store_tile<BR>(O + first_stat * D, Q_tile, rows);
+    if (threadIdx.x < rows) lse[first_stat + threadIdx.x] = L_tile[threadIdx.x];
 }
