@@ -17,7 +17,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
-from variants._mma import MmaTile, copied_at_once
+from variants._mma import MmaTile, elements_per_copy
 from variants._mma.numba_mma import (
     ALL_LANES,
     LN_2,
@@ -96,7 +96,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     ROOM = max(KEPT, 1)  # no array is empty
 
     # What one thread copies at once: as much as rows of D elements keep aligned.
-    UNIT = copied_at_once(D)
+    UNIT = elements_per_copy(D)
     UNIT_BYTES = UNIT * STORED_BYTES
     UNITS = D // UNIT  # per row
 
