@@ -47,6 +47,7 @@ def lane_index():
 
 # --- One unit of 2, 4, 8 or 16 bytes, aligned to as many (PTX ISA: ld, st) -------------------------------------------
 
+
 def unit(BYTES: int, first: int) -> tuple[str, str, Any]:
     """The suffix of ld or st, the registers from $`first` on, and their type."""
     words = BYTES // 4

@@ -1,10 +1,15 @@
-"""FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
+"""FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the
+paper's.
 
 The CUDA twin is kernel.cu. Instructions that Numba has no name for are intrinsics, see _mma/numba_assembly.py.
 
-Local arrays stay in registers while every index of them is a constant, so loops over them are of constant length; those
-that are too long for libNVVM to unroll by itself are `unrolled`. Loops that are to stay loops step by blockDim.x or end
-at a number that the compiler does not know.
+Registers are scarce here, and three habits save them:
+
+- A local array stays in registers while every index of it is a constant, so loops over one have a constant length, and
+  those that are too long for libNVVM to unroll by itself are `unrolled`. Loops that are to stay loops step by
+  blockDim.x or end at a number that the compiler does not know.
+- Numba computes in 64 bits; int32 and uint32 keep what lives long in one register instead of two.
+- What follows from the thread's index is computed where it is needed, see `thread_index`.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from numba.cuda import libdevice
 from variants._mma import MmaTile, elements_per_copy
 from variants._mma.numba_mma import (
     ALL_LANES,
+    CHUNK_BYTES,
     LN_2,
     MINUS_INFINITY,
     chunks_further,
@@ -47,16 +53,16 @@ from variants._mma.numba_unrolled import unrolled
 ZERO = np.float32(0)
 ONE = np.float32(1)
 STORED_BYTES = 2
-PAIR = 0x80008000  # both signs of two elements
+SIGNS = 0x80008000  # of two elements
 NOTHING = np.uint16(0)
 NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
 load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shared(16)
 
-# m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
-# whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
+# m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then,
+# and whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 SLACK = np.float32(2)
-# Registers of S, O_i and what stays of Q_i, together.
-LARGEST_PART = 160
+# What S, O_i and the kept part of Q_i may take of a thread's 255 registers.
+KEPT_REGISTERS = 160
 
 
 # The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
@@ -90,9 +96,11 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     TD = 2 * STEPS  # tiles of 8 elements of O
     ROW_BYTES = -(-D // 64) * 128  # of a row in shared memory
     KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
+    CHUNKS = (BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // CHUNK_BYTES  # of all tiles
 
-    # So many steps of Q_i stay in registers, beside S and O_i; the others are read anew for every tile of keys.
-    KEPT = min(max((LARGEST_PART - TM * 4 * (TN + TD)) // (TM * 4), 0), STEPS)
+    # As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of
+    # keys.
+    KEPT = min(max((KEPT_REGISTERS - TM * 4 * (TN + TD)) // (TM * 4), 0), STEPS)
     ROOM = max(KEPT, 1)  # no array is empty
 
     # What one thread copies at once: as much as rows of D elements keep aligned.
@@ -121,7 +129,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def place(e):
         row, byte = uint32(e) // uint32(UNITS), uint32(e) % uint32(UNITS) * uint32(UNIT_BYTES)
-        return swizzled(ROW_BYTES, row, byte >> 4) + (byte & 15)
+        return swizzled(ROW_BYTES, row, byte // uint32(CHUNK_BYTES)) + byte % uint32(CHUNK_BYTES)
 
     # `rows` rows of global memory -> a tile of `extent` rows, zeros below. The rows of a head lie one after the other:
     # the block copies them as one run, 32 consecutive units per warp.
@@ -184,7 +192,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             at = Q_tile + swizzled(ROW_BYTES, e // uint32(TD * 4), (e >> 2) % uint32(TD)) + (e & 3) * 4
             both = load_word(at)
             low, high = unpacked(both)
-            store_word(at, both ^ PAIR if sign < 0 else packed(ZERO * low, ZERO * high))
+            store_word(at, both ^ SIGNS if sign < 0 else packed(ZERO * low, ZERO * high))
 
     # --- Products ----------------------------------------------------------------------------------------------------
 
@@ -256,8 +264,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                         O[i, j, 2 * h] *= correction
                         O[i, j, 2 * h + 1] *= correction
 
-    # Line 9, second half, for keys 16 s to 16 s + 15: P[s] = exp(tau S - m), rounded to 16 bits, and l += rowsum(P), not
-    # rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN.
+    # Line 9, second half, for keys 16 s to 16 s + 15: P[s] = exp(tau S - m), rounded to 16 bits, and l += rowsum(P),
+    # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN.
     @cuda.jit(device=True, forceinline=True)
     def exponentiate(s, P, m, l, S, tau2):
         for i in range(TM):
@@ -290,8 +298,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
     exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
 
-    # O += p v over keys from first_key to last_key, 16 at most, for each v that is NaN or infinity, in rows that see its
-    # key.
+    # O += p v over the same keys, from first_key to before last_key, for each v that is NaN or infinity, in rows that
+    # see its key.
     @cuda.jit(device=True, forceinline=True)
     def add_not_finite(O, P, V_tile, first_key, last_key, seen):
         lane = lane_index()
@@ -314,9 +322,9 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                             if key < seen[i, h] and not math.isfinite(v1):
                                 O[i, j, 2 * h + 1] += p[i, h] * v1
 
-    # O += P V where V holds NaN or infinity at keys that some rows do not see: a row must not even multiply such a value
-    # by its zero weight. Rows that see none of them get the bits that they would get without. No row of the warp sees
-    # more than `keys`.
+    # O += P V where V holds NaN or infinity at keys that some rows do not see: a row must not even multiply such a
+    # value by its zero weight. Rows that see none of them get the bits that they would get without. No row of the warp
+    # sees more than `keys`.
     @cuda.jit(device=True, forceinline=True)
     def add_P_V_where_seen(O, P, V_tile, keys, seen):
         for first_key in range(int32(0), keys, int32(16)):
@@ -348,8 +356,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     def fa2_mma(Q, K, V, O, lse, group, tau2, sign, causal):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
-        thread = thread_index()
-        warp_in_block = int32(uint32(thread) // uint32(32) * uint32(WARP_ROWS))  # its first row
+        first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
 
         # Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks that see most keys start first.
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
@@ -361,8 +368,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
         if D % 16 != 0:
-            for chunk in range(thread_index(), int32((BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // 16), int32(cuda.blockDim.x)):
-                store_chunk(Q_tile + uint32(chunk) * uint32(16), NOTHINGS)
+            for chunk in range(thread_index(), int32(CHUNKS), int32(cuda.blockDim.x)):
+                store_chunk(Q_tile + uint32(chunk) * uint32(CHUNK_BYTES), NOTHINGS)
             cuda.syncthreads()
 
         # Lines 6 and 7: all K_j, V_j that the last row of Q_i sees, STAGES - 1 of them ahead of their use. Tiles wholly
@@ -382,7 +389,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             give_sign(Q_tile, sign)
             cuda.syncthreads()
         Q_kept = cuda.local.array((ROOM, TM, 4), uint32)
-        Q_lane = uint32(Q_tile + uint32(warp_in_block) * uint32(ROW_BYTES) + lane_in_A())
+        Q_lane = uint32(Q_tile + uint32(first_of_warp) * uint32(ROW_BYTES) + lane_in_A())
         for k in range(KEPT):
             load_q(Q_kept[k], Q_lane, k)
 
@@ -398,7 +405,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 for c in range(4):
                     O_i[i, j, c] = ZERO
 
-        warp_row = int32(first_row + warp_in_block)
+        warp_row = int32(first_row + first_of_warp)
         seen_by_warps_first = keys_seen(warp_row, q_len, kv_len, causal)
         seen_by_warps_last = keys_seen(int32(warp_row + (WARP_ROWS - 1)), q_len, kv_len, causal)
         seen = cuda.local.array((TM, 2), int32)
@@ -433,11 +440,11 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         wait_for_all()
         cuda.syncthreads()
         thread, lane = thread_index(), lane_index()
-        first_in_warp = uint32(uint32(thread) // uint32(32) * uint32(WARP_ROWS) + (lane >> uint32(2)))
+        first_of_lane = uint32(uint32(thread) // uint32(32) * uint32(WARP_ROWS) + (lane >> uint32(2)))
         column = lane & uint32(3)
         for i in range(TM):
             for h in range(2):
-                row = uint32(first_in_warp + uint32(16 * i + 8 * h))
+                row = uint32(first_of_lane + uint32(16 * i + 8 * h))
                 total = quad_sum(l[i, h])
                 inverse = ZERO if total == ZERO else ONE / total
                 for j in range(TD):
