@@ -166,11 +166,15 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 found |= not_finite(uint32(load_unit(tile + place(e))))
         return int32(found)
 
-    # The first `rows` rows of a tile -> global memory, as one run.
+    # The first `rows` rows of a tile -> global memory, as one run. All threads go round equally often: no compiler then
+    # lets a warp's lanes get out of step.
     @cuda.jit(device=True, forceinline=True)
     def store_tile(target, tile, rows):
-        for e in range(thread_index(), int32(rows * UNITS), int32(cuda.blockDim.x)):
-            store_unit(target + uint64(e) * uint64(UNIT_BYTES), load_unit(tile + place(e)))
+        units = int32(rows * UNITS)
+        for start in range(int32(0), units, int32(cuda.blockDim.x)):
+            e = int32(start + thread_index())
+            if e < units:
+                store_unit(target + uint64(e) * uint64(UNIT_BYTES), load_unit(tile + place(e)))
 
     # This lane's part in loads of fragments, counted from a tile's first row: of A, and of V, which is B transposed;
     # and of K, whose rows are the columns of B.
