@@ -259,6 +259,7 @@ def test_nothing_spills(head_dim: int, dtype: str):
     args = (DevicePointer(0, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args)
     kernel = compiled(launch.kernel, *args)
     assert ".local" not in kernel.ptx
+    assert ".f64" not in kernel.ptx  # what Numba makes of uint64 + int64
     found = resources(kernel.ptx, "sm_90", kernel.entry)
     assert found is not None
     assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes, found.shared_bytes) == (0, 0, 0, 0)

@@ -8,7 +8,8 @@ Registers are scarce here, and three habits save them:
 - A local array stays in registers while every index of it is a constant, so loops over one have a constant length, and
   those that are too long for libNVVM to unroll by itself are `unrolled`. Loops that are to stay loops step by
   blockDim.x or end at a number that the compiler does not know.
-- Numba computes in 64 bits; int32 and uint32 keep what lives long in one register instead of two.
+- Numba computes in 64 bits; int32 and uint32 keep what lives long in one register instead of two. (What is neither,
+  uint64 + int64, is float64 to Numba: right, but slow.)
 - What follows from the thread's index is computed where it is needed, see `thread_index`.
 """
 
@@ -129,7 +130,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def place(e):
         row, byte = uint32(e) // uint32(UNITS), uint32(e) % uint32(UNITS) * uint32(UNIT_BYTES)
-        return swizzled(ROW_BYTES, row, byte // uint32(CHUNK_BYTES)) + byte % uint32(CHUNK_BYTES)
+        return uint32(swizzled(ROW_BYTES, row, byte // uint32(CHUNK_BYTES)) + byte % uint32(CHUNK_BYTES))
 
     # `rows` rows of global memory -> a tile of `extent` rows, zeros below. The rows of a head lie one after the other:
     # the block copies them as one run, 32 consecutive units per warp.
@@ -142,7 +143,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             if extent * UNITS % THREADS == 0 or t < extent * UNITS - further:
                 # Whole lines of swizzled rows further: a constant.
                 whole_lines = THREADS % (8 * UNITS) == 0
-                at = place(t) + further // UNITS * ROW_BYTES if whole_lines else place(t + further)
+                at = uint32(place(t) + further // UNITS * ROW_BYTES) if whole_lines else place(t + further)
                 copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)
 
     # K_j and V_j of the tile that begins at `first_key` -> a stage, if the block's rows see any of it.
