@@ -257,6 +257,9 @@ def test_claims_hold_at_the_ends_of_what_may_be_chosen(variant: Variant):
     problem = Problem(heads=2, q_len=150, kv_len=70, head_dim=64, causal=True)
     if variant.tiles is None:
         pytest.skip("it declares no tiles")
+    if variant.supports(problem) is not None:
+        problem = dataclasses.replace(problem, dtype="float16")
+    assert variant.supports(problem) is None
     tiles = variant.tiles(problem)
     # A compilation each: of the whole space the most rows and the most keys.
     for tile in (max(tiles, key=lambda tile: tile[name]) for name in tiles[0]):
@@ -265,16 +268,24 @@ def test_claims_hold_at_the_ends_of_what_may_be_chosen(variant: Variant):
         assert traffic(execution) == variant.claim(problem, tile), tile
 
 
-def sectors_one_by_one(first: int, elements: int, itemsize_bytes: int) -> int:
+def sectors_one_by_one(first: int, elements: int, itemsize_bytes: int, elements_per_lane: int = 1) -> int:
     """What `run_bytes` has in closed form: every address of every request, as a set of sectors."""
     addresses = (first + np.arange(elements)) * itemsize_bytes
-    requests = np.arange(elements) // 32
+    requests = np.arange(elements) // (32 * elements_per_lane)
     return len({(request, address // 32) for request, address in zip(requests.tolist(), addresses.tolist())})
 
 
-@given(first=st.integers(0, 200), elements=st.integers(0, 300), itemsize_bytes=st.sampled_from((2, 4)))
-def test_bytes_of_a_run_are_its_sectors_counted_one_by_one(first: int, elements: int, itemsize_bytes: int):
-    assert run_bytes(first, elements, itemsize_bytes) == 32 * sectors_one_by_one(first, elements, itemsize_bytes)
+@given(
+    first=st.integers(0, 200),
+    elements=st.integers(0, 600),
+    itemsize_bytes=st.sampled_from((2, 4)),
+    per_lane=st.sampled_from((1, 2, 4, 8)),
+)
+def test_bytes_of_a_run_are_its_sectors_counted_one_by_one(
+    first: int, elements: int, itemsize_bytes: int, per_lane: int
+):
+    counted = 32 * sectors_one_by_one(first, elements, itemsize_bytes, per_lane)
+    assert run_bytes(first, elements, itemsize_bytes, per_lane) == counted
 
 
 @given(

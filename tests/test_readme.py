@@ -125,8 +125,8 @@ def test_the_traffic_shown_is_the_real_one() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "traffic --sweep seq_len=512..16384 --variants '*cupy'",
-        "traffic --sweep Bc=8..64 --tile Br=16 --seq-len 1024 --variants '*cupy'",
+        "traffic --sweep seq_len=512..16384 --variants 'fa?-cupy,t*-cupy'",
+        "traffic --sweep Bc=8..64 --tile Br=16 --seq-len 1024 --variants 'fa?-cupy,t*-cupy'",
     ],
 )
 def test_the_sweeps_shown_are_the_real_ones(words: str) -> None:
@@ -136,10 +136,19 @@ def test_the_sweeps_shown_are_the_real_ones(words: str) -> None:
     assert ran.stdout == shown_output(words)
 
 
-def test_the_order_shown_is_the_real_one() -> None:
-    ran = harness("show", "fa2-cupy", "--order", "--seq-len", "128", "--variants", "*cupy", root=ROOT)
+def test_the_bytes_of_one_query_and_many_keys_are_the_real_ones() -> None:
+    sizes = "--heads 8 --kv-heads 2 --q-len 1 --kv-len 4096 --head-dim 128 --dtype bfloat16"
+    words = f"compare --variants 'fa2-cupy,split*' {sizes}"
+    ran = harness(*shlex.split(words), root=ROOT)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == shown_output("show fa2-cupy --order --seq-len 128 --variants '*cupy'")
+    assert cells(ran.stdout) == cells(shown_output(words))
+    assert len(cells(ran.stdout)) == 2
+
+
+def test_the_order_shown_is_the_real_one() -> None:
+    ran = harness("show", "fa2-cupy", "--order", "--seq-len", "128", "--variants", "fa?-cupy,t*-cupy", root=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == shown_output("show fa2-cupy --order --seq-len 128 --variants 'fa?-cupy,t*-cupy'")
 
 
 def test_the_findings_shown_are_the_real_ones() -> None:

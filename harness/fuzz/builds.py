@@ -12,8 +12,9 @@ from harness.problem import Problem
 from harness.strategies import Build
 from harness.variant import TileSizes, Variant, tile_text
 
-ROWS, KEYS = "Br", "Bc"
-"""What variants call the sizes of their tiles."""
+ROWS, KEYS, SPLIT = "Br", "Bc", "split"
+"""What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
+lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
 PLAIN_LENGTH = 128
 SMALLEST_AT, LARGEST_AT = 3, 6
 """Where tiles other than the default one come in, in the order of builds."""
@@ -59,6 +60,5 @@ def _with_default_tile(variant: Variant, build: Build) -> Build:
 
 
 def _sized(build: Build, tile: TileSizes) -> Build:
-    return dataclasses.replace(
-        build, tile_rows=tile.get(ROWS, build.tile_rows), tile_keys=tile.get(KEYS, build.tile_keys)
-    )
+    keys = tile.get(SPLIT, tile.get(KEYS, build.tile_keys))
+    return dataclasses.replace(build, tile_rows=tile.get(ROWS, build.tile_rows), tile_keys=keys)

@@ -20,10 +20,12 @@ c_j is the error of the score that both sums see, a_j and b_j are what each sum 
 
 and P's own rounding where it is stored. What all weights have in common cancels in (1): any number may be subtracted
 from the scores, so the error of the computed maximum is none. The arguments of all exponentials that a key's weight
-meets (its own, then one per rise of the running maximum) add up to its computed distance from the maximum, whatever
-the tiles: that is why one term in m - s_j is enough for any loop order. Factors (1 + delta)^k are written as exp(k u)
-(Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner products in
-any order); `SLACK` covers the difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j.
+meets (its own, then one per rise of the running maximum, or where parts with maxima of their own are put together) add
+up to its computed distance from the maximum, whatever the tiles: that is why one term in m - s_j is enough for any loop
+order. Each of them but the first leads to another key with a larger score, so there are at most n. Factors
+(1 + delta)^k are written as exp(k u) (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1
+and section 3.1 on inner products in any order); `SLACK` covers the difference. Where a variant does not declare
+`one_score`, sigma_j belongs to a_j and b_j.
 
 **Proved.** sum p_j (v_j - o) = 0, hence, with x_j = |c_j| + |a_j| and y_j = |a_j| + |b_j|,
 

@@ -1,7 +1,7 @@
 """Mutants: the true variants with one mistake planted, each a few words of patch on the true text.
 
-A mutant is not a copy. Its folder below variants/ and the tiles it uses are read as they are now, patched, and loaded
-as a package of its own; where a kernel's text has moved on, the patch does not apply and says so.
+A mutant is not a copy. Its folder below variants/ and what it shares with others are read as they are now, patched, and
+loaded as a package of its own; where a kernel's text has moved on, the patch does not apply and says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pathlib import Path
 from harness.variant import Registry, Variant
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
-SHARED = "_tiles"
+SHARED = ("_tiles", "_mma")
+"""Folders that variants have in common."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ class Mutant:
 
 
 def patched_files(mutant: Mutant) -> dict[str, str]:
-    """Every text file of the mutant's folder and of the tiles, patched; paths are relative to variants/."""
+    """Every text file of the mutant's folder and of the shared ones, patched; paths are relative to variants/."""
     texts = {
         f"{folder}/{path.name}": path.read_text()
-        for folder in (SHARED, mutant.folder)
+        for folder in (*SHARED, mutant.folder)
         for path in sorted((VARIANTS / folder).iterdir())
         if path.suffix in (".py", ".cu", ".cuh")
     }

@@ -1,12 +1,12 @@
 """Tensor cores: what algorithms here that run on mma.sync have in common, and which sizes their tiles may have.
 
-mma.cuh multiplies fragments of tiles that lie on chip in 16 bits, and brings them there; `MmaTile` says how many rows
-and keys a tile has, how many warps share the rows, and how many tiles of keys are on chip at once.
+tiles.cuh brings tiles on chip, in 16 bits, and mma.cuh multiplies fragments of them; `MmaTile` says how many rows and
+keys a tile has, how many warps share the rows, and how many tiles of keys are on chip at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from harness.errors import PlanError
 from harness.problem import Problem
@@ -24,8 +24,10 @@ Programming Guide, technical specifications per compute capability)."""
 WARPS_PER_SM = 8
 """Share a multiprocessor at least: each thread may then have the 255 registers that accumulators call for."""
 LARGEST_PART = 168
-"""Elements of S and O together that a thread may hold, so that nothing spills: the rest of its registers are indices,
-fragments on their way and, where there is room, Q."""
+"""Elements of S and O together that a thread may hold, so that nothing spills whatever the head_dim: the rest of its
+registers are indices, fragments on their way and, where there is room, Q."""
+SHARES = ((64, 2), (64, 4), (128, 4), (128, 8))
+"""Rows of a tile, and warps that share them."""
 BC_CHOICES = (32, 48, 64, 96)
 LOG2_E = 1.4426950408889634
 SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -67,19 +69,20 @@ class MmaTile(Tile):
 
 
 def mma_tile_space(head_dim: int, default: MmaTile) -> list[dict[str, int]]:
-    """The default first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`."""
+    """The default first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`.
+
+    A third stage, which costs shared memory alone, is a choice for the default's sizes.
+    """
+
+    largest_part = max(LARGEST_PART, default.part(head_dim))
 
     def fits(tile: MmaTile) -> bool:
         shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(head_dim) + RESERVED_BYTES)
-        return tile.part(head_dim) <= LARGEST_PART and shared_bytes <= SHARED_BYTES_PER_SM
+        return tile.part(head_dim) <= largest_part and shared_bytes <= SHARED_BYTES_PER_SM
 
-    sizes = [
-        MmaTile(Br, Bc, warps, stages)
-        for Br, warps in ((64, 2), (64, 4), (128, 4), (128, 8))
-        for Bc in BC_CHOICES
-        for stages in (2, 3)
-    ]
-    return [asdict(tile) for tile in (default, *(tile for tile in sizes if tile != default and fits(tile)))]
+    sizes = [MmaTile(Br, Bc, warps, stages=2) for Br, warps in SHARES for Bc in BC_CHOICES]
+    others = (tile for tile in (replace(default, stages=3), *sizes) if tile != default and fits(tile))
+    return [asdict(tile) for tile in (default, *others)]
 
 
 def elements_per_copy(head_dim: int) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 
 from variants._tiles import Tile
 
-COMMON = ("_tiles", "tiles.cuh")
+Files = tuple[tuple[str, str], ...]
+COMMON: Files = (("_tiles", "tiles.cuh"),)
+"""Folders below variants/ and files there."""
 
 
 def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
@@ -17,18 +19,18 @@ def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def raw_kernel(algorithm: str, name: str, options: tuple[str, ...], common: tuple[str, str] = COMMON) -> Any:
-    """The kernel `name` of variants/`algorithm`/kernel.cu, before which `common`, a folder and a file, is put."""
+def raw_kernel(algorithm: str, name: str, options: tuple[str, ...], common: Files = COMMON) -> Any:
+    """The kernel `name` of variants/`algorithm`/kernel.cu, before which the texts of `common` are put."""
     import cupy
 
     return cupy.RawKernel(_source(algorithm, common), name, options=options)
 
 
 @functools.cache
-def _source(algorithm: str, common: tuple[str, str]) -> str:
+def _source(algorithm: str, common: Files) -> str:
     # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
     # errors, profilers and the emulator name the file as the user sees it.
-    files = (common, (algorithm, "kernel.cu"))
+    files = (*common, (algorithm, "kernel.cu"))
     return "".join(
         f'#line 1 "variants/{folder}/{file}"\n{resources.files(f"variants.{folder}").joinpath(file).read_text()}\n'
         for folder, file in files

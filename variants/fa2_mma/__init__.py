@@ -46,10 +46,10 @@ def plan(problem: Problem, backend: str, tile: MmaTile | None = None) -> Plan:
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
     group, causal = np.int32(p.group), np.int32(p.causal)
     if backend == "cupy":
-        from variants._mma.rawkernel import COMMON, mma_options
+        from variants._mma.rawkernel import COMMON_WITH_TILES, mma_options
         from variants._tiles.rawkernel import raw_kernel
 
-        kernel = raw_kernel("fa2_mma", "fa2_mma", mma_options(p.head_dim, tile, p.dtype), COMMON)
+        kernel = raw_kernel("fa2_mma", "fa2_mma", mma_options(p.head_dim, tile, p.dtype), COMMON_WITH_TILES)
         args = ("Q", "K", "V", "O", "lse", np.int32(p.q_len), np.int32(p.kv_len), group, tau2, sign, causal)
     else:
         from variants.fa2_mma.numba_kernel import fa2_mma_kernel

@@ -1,0 +1,58 @@
+"""Keys split over blocks and over warps, heads in one tile, copies on their way: split-kv, which is CUDA alone."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+
+
+def _in_kernel(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
+    patches = tuple(Patch("split_kv/kernel.cu", *replacement) for replacement in ((old, new), *more))
+    return Mutant(bug, "split-kv-cupy", patches, sanitize)
+
+
+_PUT_TOGETHER = (
+    _in_kernel(
+        "splits that a row does not see are added",
+        "(keys_seen(blockIdx.x % q_len, q_len, kv_len, causal) + SPLIT - 1)", "(kv_len + SPLIT - 1)",
+    ),
+    _in_kernel("every split writes l where the first does", "l_split[split_stat + t]", "l_split[first_stat + t]"),
+    _in_kernel(
+        "splits not brought to one maximum",
+        "const float weight = exp_below(m_i[c], m_new);", "const float weight = m_i[c] > MINUS_INFINITY;",
+        ("weight[w] = exp_below(m_warps[w], m);", "weight[w] = m_warps[w] > MINUS_INFINITY;"),
+    ),
+    _in_kernel("only one warp's splits", "w < COMBINE_WARPS; ++w) sum += weight", "w < 1; ++w) sum += weight"),
+    _in_kernel(
+        "no barrier before splits are added up",
+        "    __syncthreads();\n\n    float weight[COMBINE_WARPS];", "    float weight[COMBINE_WARPS];", sanitize=True,
+    ),
+    _in_kernel(
+        "warps not brought to one maximum",
+        "const float correction = exp_below(m[i], m_block),", "const float correction = 1.0f,",
+    ),
+    _in_kernel("l summed in one lane only", "l_row = quad_sum(l[i]);", "l_row = l[i];"),
+    _in_kernel(
+        "no barrier before slots become O",
+        "    __syncthreads();  // and nobody reads a slot any more\n", "", sanitize=True,
+    ),
+)  # fmt: skip
+_ROWS_AND_KEYS = (
+    _in_kernel(
+        "rows of a group taken for one head's", "(first_row + lane / 4 + 8 * i) % q_len", "first_row + lane / 4"
+    ),
+    _in_kernel("rows of the next group written", "rows = min(BR, group_rows - first_row);", "rows = BR;"),
+    _in_kernel("a zero weight times NaN", "if (key + keys <= seen_by_all) {", "if (true) {"),
+    _in_kernel("keys beyond the last copied", "end - copied_key, lane);", "BC, lane);"),
+    _in_kernel("every warp begins with the first tile", "split * SPLIT + warp * BC, end", "split * SPLIT, end"),
+)
+_COPIES = (
+    _in_kernel("a copy too few is waited for", "wait_for_copies<SLOTS - 2>();", "wait_for_copies<SLOTS - 1>();"),
+    _in_kernel("other lanes' copies not waited for", "        __syncwarp();\n", "", sanitize=True),
+    _in_kernel(
+        "a slot filled while it is read",
+        "i < SLOTS - 1; ++i) copy_next();", "i < SLOTS; ++i) copy_next();", sanitize=True,
+    ),
+    _in_kernel("what rows are padded with not zeroed", "if constexpr (D % 16 != 0) {", "if constexpr (false) {"),
+)  # fmt: skip
+
+MUTANTS = (*_PUT_TOGETHER, *_ROWS_AND_KEYS, *_COPIES)

@@ -1,0 +1,99 @@
+// Tiles of rows in shared memory, in 16 bits: brought there by asynchronous copies, taken back as they lie. mma.cuh is put
+// before this text.
+//
+// Compile-time parameters: D (elements per row) and WARPS.
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int ROW_BYTES = (D + 63) / 64 * 128;  // of a row in shared memory: whole lines
+
+// What one thread copies at once: as much as rows of D elements keep aligned.
+constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
+constexpr int UNIT_BYTES = UNIT * (int)sizeof(stored);
+constexpr int UNITS = D / UNIT;  // per row
+
+// Where unit e of a run of rows lies in a tile.
+__device__ __forceinline__ unsigned place(int e)
+{
+    const int element = e % UNITS * UNIT;
+    return swizzled<ROW_BYTES>(e / UNITS, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
+}
+
+// `rows` rows of global memory -> a tile of EXTENT rows, zeros below. The rows of a head lie one after the other: the
+// block copies them as one run, 32 consecutive units per warp.
+template <int EXTENT>
+__device__ __forceinline__ void copy_tile(unsigned char *tile, const stored *source, int rows)
+{
+    const int t = threadIdx.x;
+    const stored *const from = source + t * UNIT;
+    if (UNIT > 1 && EXTENT * UNITS % THREADS == 0 && rows >= EXTENT) {
+        const unsigned to = shared_address(tile) + place(t);
+#pragma unroll
+        for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
+            // Whole lines of swizzled rows further: a constant.
+            const unsigned at = THREADS % (8 * UNITS) == 0 ? to + further / UNITS * ROW_BYTES
+                                                           : shared_address(tile) + place(t + further);
+            copy_async<UNIT_BYTES>(at, from + further * UNIT);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
+        const int e = t + further;
+        if (EXTENT * UNITS % THREADS != 0 && e >= EXTENT * UNITS) break;
+        const bool valid = e < rows * UNITS;
+        if constexpr (UNIT > 1) {
+            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ? from + further * UNIT : source, valid);
+        } else {
+            *reinterpret_cast<stored *>(tile + place(e)) = valid ? from[further] : stored();
+        }
+    }
+}
+
+// Whether what this thread itself copied into a tile holds NaN or infinity.
+template <int EXTENT>
+__device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
+{
+    bool found = false;
+#pragma unroll 1
+    for (int e = threadIdx.x; e < EXTENT * UNITS; e += THREADS) {
+        const unsigned char *unit = tile + place(e);
+        if constexpr (UNIT > 1) {
+#pragma unroll
+            for (int i = 0; i < UNIT_BYTES; i += 4) found |= not_finite(*reinterpret_cast<const unsigned *>(unit + i));
+        } else {
+            found |= not_finite(*reinterpret_cast<const unsigned short *>(unit));
+        }
+    }
+    return found;
+}
+
+// The first `rows` rows of a tile of EXTENT rows -> global memory, as one run.
+template <int EXTENT>
+__device__ __forceinline__ void store_tile(stored *target, const unsigned char *tile, int rows)
+{
+#pragma unroll 1
+    for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
+        const int e = threadIdx.x + further;
+        if (e >= rows * UNITS) break;
+        stored *const to = target + e * UNIT;
+        const unsigned char *const from = tile + place(e);
+        if constexpr (UNIT == 8) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+        if constexpr (UNIT == 4) *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(from);
+        if constexpr (UNIT == 2) *reinterpret_cast<unsigned *>(to) = *reinterpret_cast<const unsigned *>(from);
+        if constexpr (UNIT == 1) *to = *reinterpret_cast<const stored *>(from);
+    }
+}
+
+// This lane's part in loads of fragments, counted from a tile's first row: of A, and of V, which is B transposed; and of
+// K, whose rows are the columns of B.
+__device__ __forceinline__ unsigned lane_in_A()
+{
+    const int lane = threadIdx.x % 32;
+    return swizzled<ROW_BYTES>(lane % 16, lane / 16);
+}
+
+__device__ __forceinline__ unsigned lane_in_K()
+{
+    const int lane = threadIdx.x % 32;
+    return swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}

@@ -1,0 +1,367 @@
+// Flash-Decoding: Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference"; these are its steps.
+// _mma/mma.cuh is put before this text.
+//
+// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS and COMBINE_WARPS (per block of the one
+// and the other kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
+//
+// A block takes one split of the keys of one key/value head, and 16 rows of the queries that go with it. The rows of
+// all heads that share K and V lie one after the other in Q and in O, so they are counted through: row r of the group
+// is query r % q_len. Each warp goes its own way over every WARPS-th tile of keys of the split, with an O, l and m of
+// its own and its own ring of slots in shared memory. It waits for its own copies, and for nobody else until the end.
+
+constexpr int BR = 16;  // rows of queries
+constexpr int BC = 16;  // keys per tile: what one product sums over
+constexpr int THREADS = 32 * WARPS;
+constexpr int STEPS = (D + 15) / 16;  // a row in pieces of 16 elements, zeros after the last
+constexpr int TD = 2 * STEPS;         // O in tiles of 8 elements
+constexpr int ROW_BYTES = (D + 63) / 64 * 128;  // of a row in shared memory
+constexpr int SLOT_BYTES = BC * ROW_BYTES;
+constexpr int RING_BYTES = SLOTS * SLOT_BYTES;
+static_assert(SPLIT % (BC * WARPS) == 0, "splits are whole tiles of every warp");
+static_assert(SLOTS >= 3, "two slots are filled while one is read, and two hold a warp's O at the end");
+
+// In shared memory: the warps' rings, then Q, then l and m of each row from each warp. At the end, each warp's O lies
+// where the rings were.
+extern __shared__ __align__(128) unsigned char shared[];
+constexpr int Q_TILE = WARPS * RING_BYTES;
+constexpr int L_ROWS = Q_TILE + SLOT_BYTES, M_ROWS = L_ROWS + WARPS * BR * (int)sizeof(float);
+constexpr int LD = ROW_BYTES / 2;  // floats per row of O
+
+// S and O as products leave them: [n][e] is row g + 8 (e / 2), column 8 n + 2 q + e % 2, g = lane / 4, q = lane % 4.
+typedef float Scores[2][4];
+typedef float Output[TD][4];
+
+// What one thread copies at once: as much as rows of D elements keep aligned.
+constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
+constexpr int UNITS = D / UNIT;  // per row
+
+// `rows` rows of global memory, which lie one after the other -> a tile of 16 in shared memory, zeros below: a zero
+// weight times what was there before could be NaN. This is `lane` of LANES threads; neighbours copy neighbouring units.
+template <int LANES>
+__device__ __forceinline__ void copy_tile(int tile, const stored *source, int rows, int lane)
+{
+#pragma unroll(UNIT == 8 ? BC * UNITS / LANES + 1 : 2)
+    for (int start = 0; start < BC * UNITS; start += LANES) {
+        const int unit = start + lane, row = unit / UNITS, element = unit % UNITS * UNIT;
+        if (BC * UNITS % LANES != 0 && unit >= BC * UNITS) break;
+        const int to = tile + swizzled<ROW_BYTES>(row, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
+        if constexpr (UNIT > 1) {
+            copy_async<UNIT * (int)sizeof(stored)>(shared_address(shared) + to, source + unit * UNIT, row < rows);
+        } else {
+            *reinterpret_cast<stored *>(shared + to) = row < rows ? source[unit] : stored();
+        }
+    }
+}
+
+// How many keys, counted from the first, a query sees. Causal is aligned bottom-right.
+__device__ __forceinline__ int keys_seen(int query, int q_len, int kv_len, int causal)
+{
+    return causal ? min(max(query + 1 - q_len + kv_len, 0), kv_len) : kv_len;
+}
+
+// exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
+__device__ __forceinline__ float exp_below(float x, float m) { return __expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
+
+// S = Q K^T. Q_lane and K_lane: where this lane's row of each 8 x 8 matrix begins.
+__device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_lane, unsigned K_lane)
+{
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) S[n][e] = 0.0f;
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+        unsigned q[4], k[4];
+        load_matrices(q, chunks_further(Q_lane, 2 * s));
+        load_matrices(k, chunks_further(K_lane, 2 * s));
+        multiply_add(S[0], q, k[0], k[1]);
+        multiply_add(S[1], q, k[2], k[3]);
+    }
+}
+
+// O += P V.
+__device__ __forceinline__ void add_P_V(Output &O, const Scores &P, unsigned V_lane)
+{
+    const unsigned p[4] = {packed(P[0][0], P[0][1]), packed(P[0][2], P[0][3]), packed(P[1][0], P[1][1]),
+                           packed(P[1][2], P[1][3])};
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+        unsigned v[4];
+        load_matrices_transposed(v, chunks_further(V_lane, 2 * s));
+        multiply_add(O[2 * s], p, v[0], v[1]);
+        multiply_add(O[2 * s + 1], p, v[2], v[3]);
+    }
+}
+
+// The same, key after key and only in rows that see it: others must not even multiply it by their zero weight, for V
+// may hold NaN or infinity. `seen`: how many keys of this tile rows g and g + 8 see.
+__device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, int V_tile, int keys,
+                                                   const int (&seen)[2], int lane)
+{
+#pragma unroll 1
+    for (int k = 0; k < keys; ++k) {
+        float p[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float even = k < 8 ? P[0][2 * i] : P[1][2 * i];
+            const float odd = k < 8 ? P[0][2 * i + 1] : P[1][2 * i + 1];
+            p[i] = __shfl_sync(0xffffffff, k % 2 == 0 ? even : odd, lane / 4 * 4 + k % 8 / 2);
+        }
+#pragma unroll
+        for (int n = 0; n < TD; ++n) {
+            const int at = V_tile + swizzled<ROW_BYTES>(k, n) + lane % 4 * 4;
+            const float2 v = unpacked(*reinterpret_cast<const unsigned *>(shared + at));
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                O[n][2 * i] = k < seen[i] ? O[n][2 * i] + p[i] * v.x : O[n][2 * i];
+                O[n][2 * i + 1] = k < seen[i] ? O[n][2 * i + 1] + p[i] * v.y : O[n][2 * i + 1];
+            }
+        }
+    }
+}
+
+// Element e of a row of O from a warp. Half a warp stores pairs of floats at once, in 4 neighbouring rows: these go to
+// different banks.
+__device__ __forceinline__ float *O_element(int warp, int row, int e)
+{
+    return reinterpret_cast<float *>(shared) + (warp * BR + row) * LD + (e ^ row % 8 * 8);
+}
+
+// Step 2: attention of each split on its own. O is not divided by l yet.
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
+    const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
+    float *__restrict__ O_split, float *__restrict__ l_split, float *__restrict__ m_split, int q_len, int kv_len,
+    int group, float tau, int causal)
+{
+    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+
+    // Step 1: this block's rows, split and key/value head. Blocks with the same keys are neighbours.
+    const int group_rows = group * q_len, row_tiles = (group_rows + BR - 1) / BR;
+    const int first_row = blockIdx.x % row_tiles * BR, split = blockIdx.x / row_tiles;
+    const int rows = min(BR, group_rows - first_row);
+    const size_t kv_head = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
+    const size_t first_stat = kv_head * group_rows + first_row;
+    const stored *const K_head = K + kv_head * kv_len * D;
+    const stored *const V_head = V + kv_head * kv_len * D;
+
+    // A tile in which the rows of two heads meet has the last query of one, which sees all keys, and the first of the
+    // other.
+    const int first_query = first_row % q_len, last_query = first_query + rows - 1;
+    const int seen_by_one = keys_seen(last_query, q_len, kv_len, causal);
+    const int seen_by_all = keys_seen(last_query < q_len ? first_query : 0, q_len, kv_len, causal);
+    const int first_key = split * SPLIT + warp * BC, end = split * SPLIT + min(SPLIT, seen_by_one - split * SPLIT);
+    if (end <= split * SPLIT) return;  // nobody will ask for it
+
+    if constexpr (D % 16 != 0) {
+        // Rows are not copied as far as they are multiplied.
+        for (int i = t; i < (Q_TILE + SLOT_BYTES) / 16; i += THREADS) reinterpret_cast<uint4 *>(shared)[i] = uint4();
+        __syncthreads();
+    }
+
+    // Q, and then K and V of one tile after the other, SLOTS - 1 copies ahead of where they are read.
+    const int ring = warp * RING_BYTES;
+    int copied = 0, copied_key = first_key;
+    auto copy_next = [&]() {
+        if (copied_key < end) {
+            const stored *const source = (copied % 2 == 0 ? K_head : V_head) + (size_t)copied_key * D;
+            copy_tile<32>(ring + copied % SLOTS * SLOT_BYTES, source, end - copied_key, lane);
+        }
+        commit_copies();
+        if (copied++ % 2 == 1) copied_key += WARPS * BC;
+    };
+    copy_tile<THREADS>(Q_TILE, Q + first_stat * D, rows, t);
+    commit_copies();
+#pragma unroll 1
+    for (int i = 0; i < SLOTS - 1; ++i) copy_next();
+    wait_for_copies<SLOTS - 1>();
+    __syncthreads();  // Q is everybody's
+
+    int slot = ring;
+    auto wait_for_slot = [&]() {
+        wait_for_copies<SLOTS - 2>();
+        __syncwarp();
+    };
+    auto next_slot = [&]() { slot = slot + SLOT_BYTES == ring + RING_BYTES ? ring : slot + SLOT_BYTES; };
+
+    // The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of columns.
+    const unsigned by_row = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
+    const unsigned by_column = shared_address(shared) + swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+
+    Output O = {};
+    float l[2] = {}, m[2] = {MINUS_INFINITY, MINUS_INFINITY};  // rows g and g + 8; l of this lane's keys alone
+    int row_sees[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) row_sees[i] = keys_seen((first_row + lane / 4 + 8 * i) % q_len, q_len, kv_len, causal);
+
+#pragma unroll 1
+    for (int key = first_key; key < end; key += WARPS * BC) {
+        const int seen[2] = {row_sees[0] - key, row_sees[1] - key};
+
+        // S = tau Q K^T where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask
+        // stays there.
+        Scores S;
+        wait_for_slot();
+        copy_next();  // into the slot before this one, which all lanes have read
+        multiply_Q_Kt(S, by_row + Q_TILE, by_column + slot);
+        next_slot();
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                S[n][e] = 8 * n + lane % 4 * 2 + e % 2 < seen[e / 2] ? tau * S[n][e] : MINUS_INFINITY;
+            }
+
+        // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float largest = fmaxf(fmaxf(S[0][2 * i], S[0][2 * i + 1]), fmaxf(S[1][2 * i], S[1][2 * i + 1]));
+            const float m_new = fmaxf(m[i], quad_max(largest));
+            const float correction = exp_below(m[i], m_new);
+            m[i] = m_new;
+            l[i] *= correction;
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+#pragma unroll
+                for (int e = 2 * i; e < 2 * i + 2; ++e) l[i] += S[n][e] = exp_below(S[n][e], m_new);
+#pragma unroll
+            for (int n = 0; n < TD; ++n) {
+                O[n][2 * i] *= correction;
+                O[n][2 * i + 1] *= correction;
+            }
+        }
+
+        // O = O + P V.
+        wait_for_slot();
+        copy_next();
+        const int keys = min(BC, end - key);
+        if (key + keys <= seen_by_all) {
+            add_P_V(O, S, by_row + slot);
+        } else {
+            add_P_V_where_seen(O, S, slot, keys, seen, lane);
+        }
+        next_slot();
+    }
+
+    // The warps' O, l and m become the block's, in the same way: a share of the keys each instead of a tile.
+    float *const l_rows = reinterpret_cast<float *>(shared + L_ROWS);
+    float *const m_rows = reinterpret_cast<float *>(shared + M_ROWS);
+    if (lane % 4 == 0) {
+        m_rows[warp * BR + lane / 4] = m[0];
+        m_rows[warp * BR + lane / 4 + 8] = m[1];
+    }
+    __syncthreads();  // and nobody reads a slot any more
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int row = lane / 4 + 8 * i;
+        float m_block = MINUS_INFINITY;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) m_block = fmaxf(m_block, m_rows[w * BR + row]);
+        const float correction = exp_below(m[i], m_block), l_row = quad_sum(l[i]);
+        if (lane % 4 == 0) l_rows[warp * BR + row] = l_row * correction;
+#pragma unroll
+        for (int n = 0; n < TD; ++n) {
+            *reinterpret_cast<float2 *>(O_element(warp, row, 8 * n + lane % 4 * 2)) =
+                make_float2(O[n][2 * i] * correction, O[n][2 * i + 1] * correction);
+        }
+    }
+    __syncthreads();
+
+    const size_t split_stat = split * ((size_t)gridDim.z * gridDim.y * group_rows) + first_stat;
+#pragma unroll 1
+    for (int start = 0; start < rows * D; start += THREADS) {
+        const int e = start + t;
+        if (e < rows * D) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) sum += *O_element(w, e / D, e % D);
+            O_split[split_stat * D + e] = sum;
+        }
+    }
+    if (t < rows) {
+        float l_block = 0.0f, m_block = MINUS_INFINITY;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            l_block += l_rows[w * BR + t];
+            m_block = fmaxf(m_block, m_rows[w * BR + t]);
+        }
+        l_split[split_stat + t] = l_block;
+        m_split[split_stat + t] = m_block;
+    }
+}
+
+// Step 3: the splits put together, a block per row, each warp with a share once more: every COMBINE_WARPS-th split.
+// What a row sees nothing of is not read: nobody may have written it.
+extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combine(
+    const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
+    stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, int causal)
+{
+    __shared__ float O_warps[COMBINE_WARPS][D], l_warps[COMBINE_WARPS], m_warps[COMBINE_WARPS];
+    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    const size_t row = blockIdx.x, rows = gridDim.x;
+    const int splits = (keys_seen(blockIdx.x % q_len, q_len, kv_len, causal) + SPLIT - 1) / SPLIT;
+
+    constexpr int PARTS = (D + 31) / 32;  // elements of O per lane
+    constexpr int AT_ONCE = 4;            // splits whose loads are under way together
+    float O_row[PARTS] = {}, l = 0.0f, m = MINUS_INFINITY;
+#pragma unroll 1
+    for (int first = warp; first < splits; first += AT_ONCE * COMBINE_WARPS) {
+        float O_i[AT_ONCE][PARTS], l_i[AT_ONCE], m_i[AT_ONCE], m_new = m;
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) {
+            const int i = first + c * COMBINE_WARPS;
+            const size_t stat = i * rows + row;
+            l_i[c] = i < splits ? l_split[stat] : 0.0f;
+            m_i[c] = i < splits ? m_split[stat] : MINUS_INFINITY;
+#pragma unroll
+            for (int j = 0; j < PARTS; ++j) {
+                const int e = lane + 32 * j;
+                O_i[c][j] = i < splits && e < D ? O_split[stat * D + e] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) m_new = fmaxf(m_new, m_i[c]);
+        const float correction = exp_below(m, m_new);
+        m = m_new;
+        l *= correction;
+#pragma unroll
+        for (int j = 0; j < PARTS; ++j) O_row[j] *= correction;
+#pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) {
+            const float weight = exp_below(m_i[c], m_new);
+            l += weight * l_i[c];
+#pragma unroll
+            for (int j = 0; j < PARTS; ++j) O_row[j] += weight * O_i[c][j];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < PARTS; ++j) {
+        const int e = lane + 32 * j;
+        if (e < D) O_warps[warp][e] = O_row[j];
+    }
+    if (lane == 0) {
+        l_warps[warp] = l;
+        m_warps[warp] = m;
+    }
+    __syncthreads();
+
+    float weight[COMBINE_WARPS];
+    m = MINUS_INFINITY;
+    l = 0.0f;
+#pragma unroll
+    for (int w = 0; w < COMBINE_WARPS; ++w) m = fmaxf(m, m_warps[w]);
+#pragma unroll
+    for (int w = 0; w < COMBINE_WARPS; ++w) {
+        weight[w] = exp_below(m_warps[w], m);
+        l += weight[w] * l_warps[w];
+    }
+    // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
+    const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+    static_assert(D <= 32 * COMBINE_WARPS, "an element per thread");
+    if (t < D) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < COMBINE_WARPS; ++w) sum += weight[w] * O_warps[w][t];
+        O[row * D + t] = stored(sum * inverse);
+    }
+    if (t == 0) lse[row] = m + logf(l);
+}
