@@ -27,7 +27,6 @@ from variants._mma.numba_mma import (
 
 STORED_BYTES = 2
 NOTHING = np.uint16(0)
-load_word = load_shared(4)
 
 
 @functools.cache
@@ -74,16 +73,27 @@ def numba_tiles(head_dim: int, warps: int, dtype: str) -> SimpleNamespace:
                 at = uint32(place(t) + further // UNITS * ROW_BYTES) if whole_lines else place(t + further)
                 copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)
 
+    if UNIT_BYTES > 4:
+
+        @cuda.jit(device=True, forceinline=True)
+        def unit_not_finite(unit):
+            found = False
+            for both in unit:
+                found |= not_finite(both)
+            return found
+
+    else:
+
+        @cuda.jit(device=True, forceinline=True)
+        def unit_not_finite(unit):
+            return not_finite(uint32(unit))
+
     # Whether what this thread itself copied into a tile of `extent` rows holds NaN or infinity.
     @cuda.jit(device=True, forceinline=True)
     def copied_not_finite(tile, extent):
         found = False
         for e in range(thread_index(), int32(extent * UNITS), int32(cuda.blockDim.x)):
-            if UNIT > 1:
-                for byte in range(0, UNIT_BYTES, 4):
-                    found |= not_finite(load_word(tile + place(e) + byte))
-            else:
-                found |= not_finite(uint32(load_unit(tile + place(e))))
+            found |= unit_not_finite(load_unit(tile + place(e)))
         return int32(found)
 
     # The first `rows` rows of a tile -> global memory, as one run. All threads go round equally often: no compiler then
