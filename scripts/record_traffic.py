@@ -8,6 +8,12 @@ Needs a GPU, Nsight Compute (`ncu`) and the permission to read counters. Run fro
 Every variant runs natively, once on each problem, under `ncu`: each launch from empty caches. Plans of several
 launches are measured once more as a whole, from empty caches before the first launch to the end of the last: what a
 launch leaves in L2 for the next one shows there. Clocks are left as they are.
+
+What changed alone is measured with `--keep`, on the machine that the record is from:
+
+    python scripts/record_traffic.py tests/hardware/traffic_h200.json --keep tests/hardware/traffic_h200.json
+
+Counters that the kept record does not have are null in what is kept of it.
 """
 
 from __future__ import annotations
@@ -160,36 +166,80 @@ def is_too_slow(variant: Variant, problem: Problem) -> bool:
     return variant.algorithm == "fa1" and head_flops > SLOWEST_BLOCK_FLOPS
 
 
-def record() -> dict[str, Any]:
-    """The whole record. Raises `CountersUnavailable`."""
+def record(kept: dict[str, Any]) -> dict[str, Any]:
+    """The whole record; what `kept` has of the same plans is not measured again. Raises `CountersUnavailable`.
+
+    Raises `UsageError` where `kept` is from another machine.
+    """
     runs, registry = all_runs(), discover().registry
     plans = [registry.get(run.variant).plan(run.problem) for _, run in runs]
-    entries, begun = [], time.monotonic()
-    for (index, run), counters in zip(runs, profile([run for _, run in runs], list(METRICS.values()))):
+    hashes = [plan_hash(plan, run.problem) for (_, run), plan in zip(runs, plans)]
+    made_on = {**environment(), "ncu": ncu_version()}
+    old = Kept(kept, made_on)
+    missing = [(index, run) for (index, run), known in zip(runs, hashes) if not old.has(index, run.variant, known)]
+    entries, begun = old.of("launches", METRICS, runs, missing), time.monotonic()
+    for (index, run), counters in zip(missing, profile([run for _, run in missing], list(METRICS.values()))):
         for number, launch in enumerate(counters):
             found = {"problem": index, "variant": run.variant, "launch": number, "kernel": launch.name}
             entries.append({**found, "values": values(launch, METRICS)})
-    print(f"{len(entries)} launches in {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"{len(missing)} plans in {time.monotonic() - begun:.0f} s, {len(entries)} launches", flush=True)
     begun = time.monotonic()
-    several = [(index, run) for (index, run), plan in zip(runs, plans) if len(plan.launches) > 1]
-    wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN)
+    several = [run for run, plan in zip(runs, plans) if len(plan.launches) > 1 and run in missing]
+    wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN) if several else []
+    ranges = old.of("ranges", RANGE_METRICS, runs, missing)
+    for (index, run), (whole,) in zip(several, wholes):
+        ranges.append({"problem": index, "variant": run.variant, "values": values(whole, RANGE_METRICS)})
     print(f"{len(several)} plans of several launches in {time.monotonic() - begun:.0f} s", flush=True)
+    order = {(index, run.variant): number for number, (index, run) in enumerate(runs)}
+    for rows in (entries, ranges):
+        rows.sort(key=lambda row: (order[row["problem"], row["variant"]], row.get("launch", 0)))
     return {
-        **environment(),
-        "ncu": ncu_version(),
+        **made_on,
         "metrics": METRICS,
         "range_metrics": RANGE_METRICS,
         "problems": PROBLEMS,
         "plans": [
-            {"problem": index, "variant": run.variant, "hash": plan_hash(plan, run.problem)}
-            for (index, run), plan in zip(runs, plans)
+            {"problem": index, "variant": run.variant, "hash": known} for (index, run), known in zip(runs, hashes)
         ],
-        "ranges": [
-            {"problem": index, "variant": run.variant, "values": values(whole, RANGE_METRICS)}
-            for (index, run), (whole,) in zip(several, wholes)
-        ],
+        "ranges": ranges,
         "launches": entries,
     }
+
+
+class Kept:
+    """An earlier record, as far as it is still of these kernels."""
+
+    def __init__(self, record: dict[str, Any], made_on: dict[str, Any]) -> None:
+        self._record = record
+        differs = [key for key in made_on if key != "date" and record and record.get(key) != made_on[key]]
+        if differs:
+            was = ", ".join(f"{key} {record.get(key)}" for key in differs)
+            raise UsageError(f"the record to keep is from another machine ({was}); leave --keep out")
+        # Problems are known by their fields: others may have come before them.
+        self._indices = {
+            number: PROBLEMS.index(p) for number, p in enumerate(record.get("problems", ())) if p in PROBLEMS
+        }
+        self._hashes = {
+            (self._indices.get(row["problem"]), row["variant"]): row["hash"] for row in record.get("plans", ())
+        }
+
+    def has(self, problem: int, variant: str, known: str) -> bool:
+        """Whether it measured this plan."""
+        return self._hashes.get((problem, variant)) == known
+
+    def of(
+        self, table: str, metrics: dict[str, str], runs: list[tuple[int, Run]], missing: list[tuple[int, Run]]
+    ) -> list[dict[str, Any]]:
+        """The rows of those runs that are not missing."""
+        wanted = {(index, run.variant) for index, run in runs} - {(index, run.variant) for index, run in missing}
+        names = self._record.get("metrics" if table == "launches" else "range_metrics", {})
+        rows = []
+        for row in self._record.get(table, ()):
+            index = self._indices.get(row["problem"])
+            if (index, row["variant"]) in wanted:
+                had = dict(zip(names, row["values"]))
+                rows.append({**row, "problem": index, "values": [had.get(name) for name in metrics]})
+        return rows
 
 
 def values(counters: Counters, metrics: dict[str, str]) -> list[float | None]:
@@ -207,10 +257,12 @@ def main() -> None:
     """Parse, record, write whole."""
     parser = argparse.ArgumentParser(description="Record the hardware's counters of every variant.")
     parser.add_argument("output", type=Path, help="where the record goes (JSON)")
-    output: Path = parser.parse_args().output
+    parser.add_argument("--keep", type=Path, help="an earlier record: what it has of the same plans is kept")
+    arguments = parser.parse_args()
+    output: Path = arguments.output
     try:
         require_writable(output)
-        found = record()
+        found = record({} if arguments.keep is None else json.loads(arguments.keep.read_text()))
         replace_files({output: text_of(found).encode()})
     except (CountersUnavailable, UsageError) as error:
         sys.exit(str(error))

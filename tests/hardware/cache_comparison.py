@@ -85,7 +85,8 @@ def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[C
         if launch.caches is None:
             continue
         measured = dict(zip(record["metrics"], rows[number]["values"]))
-        loads = measured["load_sectors"] + measured.get("copy_sectors", 0)
+        loads = measured["load_sectors"] + (measured.get("copy_sectors") or 0)
+        fills = measured.get("l1_fill_sectors")
         buffers = launch.caches.buffers
         yield Comparison(
             problem,
@@ -95,7 +96,7 @@ def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[C
             sum(sizes[name] for name in {site.buffer for site in launch.traffic} if name in sizes),
             loads,
             sum(b.l2_read_bytes for b in buffers) // 32,
-            measured.get("l1_fill_sectors", loads - measured.get("l1_load_hit_sectors", 0)),
+            loads - measured.get("l1_load_hit_sectors", 0) if fills is None else fills,
             measured["l2_read_sectors"],
             sum(b.l2_write_bytes for b in buffers) // 32,
             measured["l2_write_sectors"],

@@ -99,7 +99,19 @@ class NotUnderstood(Exception):
 _OPTIONS = ("fastmath", "max_registers", "launch_bounds", "inline", "forceinline")
 """Options of `numba.cuda.jit` that change what a kernel does. Which others there are differs by Numba's version."""
 _DEFAULTS = (None, False, "never")
-_PACKAGES = ("numba", "numpy", "cuda", "math", "operator", "builtins", "functools", "typing", "ml_dtypes", "cupy")
+_PACKAGES = (
+    "numba",
+    "numpy",
+    "cuda",
+    "math",
+    "operator",
+    "builtins",
+    "functools",
+    "typing",
+    "ml_dtypes",
+    "cupy",
+    "llvmlite",
+)
 
 
 def numba_text(dispatcher: Any) -> str:
@@ -121,7 +133,7 @@ def _of_function(function: Any, seen: dict[int, int]) -> Iterator[str]:
     python = getattr(function, "py_func", None) or getattr(function, "_defn", None) or function
     text = _source_of(python)
     yield text
-    words = set(text.split("\n"))
+    words = _words(text)
     cells = inspect.getclosurevars(python).nonlocals if python.__closure__ else {}
     for name, value in sorted({**python.__globals__, **cells}.items()):
         if name in words and name != python.__name__:
@@ -130,11 +142,19 @@ def _of_function(function: Any, seen: dict[int, int]) -> Iterator[str]:
 
 
 @functools.cache
+def _words(text: str) -> frozenset[str]:
+    """The tokens of `python_text`, and the names that format strings mention."""
+    tokens = text.split("\n")
+    formats = (item for item in tokens if re.match(r"[a-zA-Z]*[fF][a-zA-Z]*['\"]", item))
+    return frozenset(tokens).union(*(re.findall(r"[^\W\d]\w*", item) for item in formats))
+
+
+@functools.cache
 def _source_of(function: Any) -> str:
     return python_text(inspect.getsource(function))
 
 
-def _of_value(value: Any, words: set[str], seen: dict[int, int]) -> Iterator[str]:
+def _of_value(value: Any, words: frozenset[str], seen: dict[int, int]) -> Iterator[str]:
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, np.generic):
@@ -161,7 +181,7 @@ def _of_value(value: Any, words: set[str], seen: dict[int, int]) -> Iterator[str
         raise NotUnderstood(f"{value!r} of type {type(value).__qualname__}")
 
 
-def _of_members(name: str, members: dict[str, Any], words: set[str], seen: dict[int, int]) -> Iterator[str]:
+def _of_members(name: str, members: dict[str, Any], words: frozenset[str], seen: dict[int, int]) -> Iterator[str]:
     """What a module or namespace holds under the names that a function uses."""
     yield name
     if name.partition(".")[0] not in _PACKAGES:
