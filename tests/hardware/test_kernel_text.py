@@ -235,7 +235,7 @@ def test_a_plan_is_known_again():
 def test_another_process_comes_to_the_same_hash():
     program = (
         "from harness.discovery import discover; from harness.problem import Problem;"
-        "from tests.hardware.record import plan_hash; problem = Problem(causal=True);"
+        "from tests.hardware.record import plan_hash; problem = Problem(causal=True, dtype='float16');"
         "print(*(plan_hash(v.plan(problem), problem) for v in discover().registry))"
     )
     root = Path(__file__).resolve().parents[2]
