@@ -71,6 +71,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
+        self.emitting = False
+        """Whether this is code that runs in Python while Numba compiles: what an intrinsic is defined by."""
 
     def value(self, value: Any) -> Iterator[str]:
         """Lines that identify `value`. Raises `_Unidentifiable`."""
@@ -95,6 +97,10 @@ class _Walk:
             yield from self._code(value)
         elif hasattr(value, "py_func") and hasattr(value, "targetoptions"):
             yield from self._dispatcher(value)
+        elif _is_intrinsic(value):
+            yield from self._intrinsic(value)
+        elif self.emitting and isinstance(value, types.FunctionType) and _versioned_name(value) is None:
+            yield from self._once(value, "called function", self._function(value))
         else:
             yield from self._named(value)
 
@@ -133,12 +139,24 @@ class _Walk:
         yield f"{type(value).__module__}.{type(value).__qualname__} {fields} {len(value)}"
         yield from lines
 
-    def _dispatcher(self, value: Any) -> Iterator[str]:
+    def _once(self, value: Any, title: str, lines: Iterator[str]) -> Iterator[str]:
         if id(value) in self.seen:
             yield f"again {self.seen[id(value)]}"
             return
         self.seen[id(value)] = len(self.seen)
-        yield f"dispatcher {type(value).__module__}.{type(value).__qualname__}"
+        yield title
+        yield from lines
+
+    def _intrinsic(self, value: Any) -> Iterator[str]:
+        before, self.emitting = self.emitting, True
+        yield from self._once(value, "intrinsic", self._function(value.__wrapped__))
+        self.emitting = before
+
+    def _dispatcher(self, value: Any) -> Iterator[str]:
+        title = f"dispatcher {type(value).__module__}.{type(value).__qualname__}"
+        yield from self._once(value, title, self._dispatched(value))
+
+    def _dispatched(self, value: Any) -> Iterator[str]:
         for option in sorted(value.targetoptions):
             yield f"option {option}"
             setting = value.targetoptions[option]
@@ -199,6 +217,10 @@ def _versioned_name(value: Any) -> str | None:
     if package not in _VERSIONED and package not in sys.stdlib_module_names:
         return None
     return f"{module}.{name}" if getattr(sys.modules.get(module), name, None) is value else None
+
+
+def _is_intrinsic(value: Any) -> bool:
+    return type(value).__name__ == "_Intrinsic" and type(value).__module__.startswith("numba.")
 
 
 def _is_numba_type(value: Any) -> bool:

@@ -109,3 +109,31 @@ def test_names_imported_from_numba_are_understood() -> None:
         y[0] = tile[0]
 
     assert identity(f) == identity(f)
+
+
+def test_an_intrinsic_is_what_defines_it() -> None:
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+
+    def as_it_is(number: int) -> int:
+        return number
+
+    def negated(number: int) -> int:
+        return -number
+
+    def writing(number: int, sign: Any) -> Any:
+        def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            return context.get_constant(types.int32, sign(number))
+
+        @intrinsic
+        def chosen(typing_context):  # type: ignore[no-untyped-def]
+            return types.int32(), emit
+
+        def f(y):  # type: ignore[no-untyped-def]
+            y[0] = chosen()
+
+        return f
+
+    assert identity(writing(1, as_it_is)) == identity(writing(1, as_it_is))
+    assert identity(writing(1, as_it_is)) != identity(writing(2, as_it_is))
+    assert identity(writing(1, as_it_is)) != identity(writing(1, negated))

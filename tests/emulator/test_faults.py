@@ -151,6 +151,17 @@ def test_the_first_faulting_block_is_reported_whatever_the_number_of_cores() -> 
     assert len(messages) == 1
 
 
+def test_numba_knows_how_much_dynamic_shared_memory_it_has() -> None:
+    @cuda.jit
+    def sizes(x):  # type: ignore[no-untyped-def]
+        static, dynamic = cuda.shared.array(5, numba.float32), cuda.shared.array(0, numba.float32)
+        static[0] = dynamic[len(dynamic) - 1] = 1
+        x[0], x[1] = len(static), len(dynamic)
+
+    after, _ = run(sizes, X, ("X",), shared_bytes=128)
+    assert list(after["X"][:2]) == [5, 32]
+
+
 def test_numba_kernels_are_reported_at_their_own_line() -> None:
     @cuda.jit
     def k(x):  # type: ignore[no-untyped-def]

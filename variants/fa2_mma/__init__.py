@@ -42,18 +42,25 @@ def default_tile(head_dim: int) -> MmaTile:
 def plan(problem: Problem, backend: str, tile: MmaTile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    from variants._mma.rawkernel import COMMON_WITH_TILES, mma_options
-    from variants._tiles.rawkernel import raw_kernel
-
-    kernel = raw_kernel("fa2_mma", "fa2_mma", mma_options(p.head_dim, tile, p.dtype), COMMON_WITH_TILES)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
-    args = ("Q", "K", "V", "O", "lse", np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group))
+    group, causal = np.int32(p.group), np.int32(p.causal)
+    if backend == "cupy":
+        from variants._mma.rawkernel import COMMON_WITH_TILES, mma_options
+        from variants._tiles.rawkernel import raw_kernel
+
+        kernel = raw_kernel("fa2_mma", "fa2_mma", mma_options(p.head_dim, tile, p.dtype), COMMON_WITH_TILES)
+        args = ("Q", "K", "V", "O", "lse", np.int32(p.q_len), np.int32(p.kv_len), group, tau2, sign, causal)
+    else:
+        from variants.fa2_mma.numba_kernel import fa2_mma_kernel
+
+        kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype)
+        args = ("Q", "K", "V", "O", "lse", group, tau2, sign, causal)
     launch = Launch(
         kernel,
         grid(p, blocks(p.q_len, tile.Br)),
         (32 * tile.warps,),
-        (*args, tau2, sign, np.int32(p.causal)),
+        args,
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
@@ -75,7 +82,7 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 
 def register(registry: Registry) -> None:
-    """Add `fa2-mma-cupy`."""
+    """Add `fa2-mma-cupy` and `fa2-mma-numba`."""
     register_backends(
         registry,
         "fa2-mma",
@@ -86,5 +93,4 @@ def register(registry: Registry) -> None:
         NUMERICS,
         supports=unsupported_on_tensor_cores,
         tile_class=MmaTile,
-        backends=("cupy",),
     )

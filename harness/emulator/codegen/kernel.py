@@ -106,6 +106,7 @@ def _place_variables(module: Module, function: Function) -> tuple[Storage, int, 
             storage.addresses[variable.name] = (variable.space, at.variable_address(len(placed)))
             placed.append(variable)
     shared = _align(shared, max((v.align_bytes for v in dynamic), default=1))
+    storage.static_shared_bytes = shared
     for variable in dynamic:
         storage.addresses[variable.name] = ("shared", shared)
     return storage, shared, _align(local, 16), tuple(placed)

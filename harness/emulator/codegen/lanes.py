@@ -34,6 +34,8 @@ class Storage:
         """Symbol -> (space, address within that space)."""
         self.parameters: dict[str, int] = {}
         """Parameter of the entry -> offset in the parameter block."""
+        self.static_shared_bytes = 0
+        """Where dynamic shared memory begins."""
 
 
 class Lanes(Vocabulary):

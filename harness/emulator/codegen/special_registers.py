@@ -50,6 +50,9 @@ def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
     if name in _SLOTS:
         scalar = lanes.op(f"trunc i64 {lanes.slot(_SLOTS[name])} to i32")
         return lanes.spread("i32", scalar), "i32"
+    if name == "%dynamic_smem_size":  # where Numba gets the length of cuda.shared.array(0, ...) from
+        size_bytes = lanes.op(f"sub i64 {lanes.slot('SHARED_SIZE')}, {lanes.storage.static_shared_bytes}")
+        return lanes.spread("i32", lanes.op(f"trunc i64 {size_bytes} to i32")), "i32"
     if name in _TABLES:
         return _TABLES[name], "i32"
     if name in _CONSTANTS:
