@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutants import addressing, barriers, boundaries, plans, precision, running_maximum, splits, sums
+from tests.mutants import (
+    addressing,
+    barriers,
+    boundaries,
+    plans,
+    precision,
+    running_maximum,
+    splits,
+    sums,
+    tensor_cores,
+)
 from tests.mutants.patching import Mutant
 
 FAMILIES: dict[str, tuple[Mutant, ...]] = {
@@ -14,6 +24,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "barriers": barriers.MUTANTS,
     "plan": plans.MUTANTS,
     "splits, packed heads and copies on their way": splits.MUTANTS,
+    "tensor cores": tensor_cores.MUTANTS,
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}
 
