@@ -8,10 +8,11 @@ from tests.mutants.patching import Mutant
 from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
 
 _ALGORITHM = "fa2-mma"
-_CUDA, _NUMBA = "fa2_mma/kernel.cu", "fa2_mma/numba_kernel.py"
 
 
-def _here(bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement, Replacement], sanitize=False):
+def _here(
+    bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement, Replacement], sanitize: bool = False
+) -> Iterator[Mutant]:
     return in_kernel(_ALGORITHM, bug, cuda, numba, *more, sanitize=sanitize)
 
 
@@ -21,7 +22,7 @@ def _in_fragments(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[M
 
 def _in_tiles(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
     # In Numba tiles are brought and taken by functions of the kernel's own file.
-    return planted(_ALGORITHM, bug, "_mma/tiles.cuh", _NUMBA, ((cuda, numba),))
+    return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "fa2_mma/numba_kernel.py", ((cuda, numba),))
 
 
 _FRAGMENTS = (
@@ -106,11 +107,15 @@ _ZEROS = (
     ),
     *_in_tiles(
         "rows beyond the last left as they were",
-        ("            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?",
-         "            if (valid) copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?"),
-        ("                copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)",
-         "                if further < left:\n"
-         "                    copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), True)"),
+        (
+            "            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?",
+            "            if (valid) copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?",
+        ),
+        (
+            "                copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)",
+            "                if further < left:\n"
+            "                    copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), True)",
+        ),
     ),
     *_here(
         "what rows are padded with not zeroed",
@@ -122,7 +127,7 @@ _ZEROS = (
         ("if (e >= rows * UNITS) break;", "if (e > rows * UNITS) break;"),
         ("if e < units:", "if e <= units:"),
     ),
-)  # fmt: skip
+)
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies<STAGES - 2>();\n", "            wait_for_oldest()\n"
 _REFILL_NUMBA = (
     "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))\n"
@@ -158,6 +163,7 @@ _COPIES = (
         ("            else:\n                cuda.syncthreads()\n            free_tile", "            free_tile"),
         sanitize=True,
     ),
+    # Shows from three tiles of keys on: the third is the first to use a stage anew.
     *_here(
         "a stage filled while it is read",
         (_WAIT_CUDA, "        copy_keys(j + STAGES - 1);\n" + _WAIT_CUDA),
@@ -208,16 +214,21 @@ _SOFTMAX = (
     *in_plan(_ALGORITHM, "log2(e) twice", "abs(p.tau) * LOG2_E if", "abs(p.tau) * LOG2_E * LOG2_E if"),
     *in_plan(_ALGORITHM, "powers of 2 in the place of e", "abs(p.tau) * LOG2_E if", "abs(p.tau) if"),
     *in_plan(
-        _ALGORITHM, "maximum before a negative scale",
+        _ALGORITHM,
+        "maximum before a negative scale",
         "np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))",
         "np.float32(p.tau * LOG2_E), np.int32(1)",
     ),
     *_here(
         "O rescaled in rows g alone",
-        ("rows.O[i][j][2 * h] *= correction;\n                rows.O[i][j][2 * h + 1] *= correction;",
-         "rows.O[i][j][0] *= correction;\n                rows.O[i][j][1] *= correction;"),
-        ("O[i, j, 2 * h] *= correction\n                        O[i, j, 2 * h + 1] *= correction",
-         "O[i, j, 0] *= correction\n                        O[i, j, 1] *= correction"),
+        (
+            "rows.O[i][j][2 * h] *= correction;\n                rows.O[i][j][2 * h + 1] *= correction;",
+            "rows.O[i][j][0] *= correction;\n                rows.O[i][j][1] *= correction;",
+        ),
+        (
+            "O[i, j, 2 * h] *= correction\n                        O[i, j, 2 * h + 1] *= correction",
+            "O[i, j, 0] *= correction\n                        O[i, j, 1] *= correction",
+        ),
     ),
     *_here(
         "m left too far behind",
@@ -225,7 +236,7 @@ _SOFTMAX = (
         ("SLACK = np.float32(2)", "SLACK = np.float32(20)"),
     ),
     *_here("lse to base 2", ("own.m[i][h] * LN_2 +", "own.m[i][h] +"), ("m[i, h] * LN_2 +", "m[i, h] +")),
-)  # fmt: skip
+)
 _MASKS = (
     *_here(
         "a tile on the diagonal taken for unmasked",
@@ -256,6 +267,11 @@ _MASKS = (
         "NaN and infinity in V dropped",
         ("        add_not_finite(O, P[0], V_tile, 16 * s, seen);\n", ""),
         ("            add_not_finite(O, P[0], V_tile, first_key, int32(min(first_key + 16, keys)), seen)\n", ""),
+    ),
+    *_here(
+        "weights of a pair of keys swapped for infinity in V",
+        ("k % 2 ? unpacked(both).y : unpacked(both).x", "k % 2 ? unpacked(both).x : unpacked(both).y"),
+        ("high if key & 1 else low", "low if key & 1 else high"),
     ),
     *_here(
         "grouped heads by tiling instead of repetition",
