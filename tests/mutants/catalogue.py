@@ -41,6 +41,9 @@ EQUIVALENT: dict[str, str] = {
     "tests/test_split_kv.py looks there, and no campaign finds it",
     "splits not brought to one maximum, by a warp": "takes more splits than warps, which tests/test_split_kv.py has "
     "and campaigns of a few tiles do not; the mutant that dies forgets it between warps as well",
+    "weights of a pair of keys swapped for infinity in V": "brings NaN for infinity at worst, where the other key is "
+    "behind the mask, and NaN is taken there",
+    "rescaling decided by each lane": "the four lanes that share a row share its maximum, and with it the decision",
     "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
     "lse; the mutant of the oracle gives such a score no weight either",
 }

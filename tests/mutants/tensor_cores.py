@@ -235,6 +235,18 @@ _SOFTMAX = (
         ("SLACK = 2.0f;", "SLACK = 20.0f;"),
         ("SLACK = np.float32(2)", "SLACK = np.float32(20)"),
     ),
+    # Only the lse tells: in O the roundings that l then has, too, all but cancel.
+    *_here(
+        "l summed of P as rounded",
+        (
+            "rows.l[i][h] += low;\n                rows.l[i][h] += high;\n",
+            "const float2 p = unpacked(packed(low, high));\n                rows.l[i][h] += p.x + p.y;\n",
+        ),
+        (
+            "l[i, h] += low\n                    l[i, h] += high\n",
+            "p, q = unpacked(packed(low, high))\n                    l[i, h] += p + q\n",
+        ),
+    ),
     *_here("lse to base 2", ("own.m[i][h] * LN_2 +", "own.m[i][h] +"), ("m[i, h] * LN_2 +", "m[i, h] +")),
 )
 _MASKS = (
@@ -264,14 +276,14 @@ _MASKS = (
         ("cuda.syncthreads_or(copied_not_finite(V_tile))", "cuda.syncthreads_or(0)"),
     ),
     *_here(
+        "V of the first tile on the diagonal not looked at",
+        ("if (first_key + BC > seen_by_first &&", "if (first_key > seen_by_first &&"),
+        ("if int32(first_key + BC) > seen_by_first and", "if first_key > seen_by_first and"),
+    ),
+    *_here(
         "NaN and infinity in V dropped",
         ("        add_not_finite(O, P[0], V_tile, 16 * s, seen);\n", ""),
         ("            add_not_finite(O, P[0], V_tile, first_key, int32(min(first_key + 16, keys)), seen)\n", ""),
-    ),
-    *_here(
-        "weights of a pair of keys swapped for infinity in V",
-        ("k % 2 ? unpacked(both).y : unpacked(both).x", "k % 2 ? unpacked(both).x : unpacked(both).y"),
-        ("high if key & 1 else low", "low if key & 1 else high"),
     ),
     *_here(
         "grouped heads by tiling instead of repetition",
