@@ -38,6 +38,8 @@ TRAFFIC = {
     "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
     "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "copy_sectors": "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
+    "copy_requests": "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
     "local_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "local_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
     "l1_load_hit_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
@@ -53,10 +55,13 @@ TRAFFIC = {
 SHARED_MEMORY = {
     "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_copy_wavefronts": "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",
     "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
     "shared_load_instructions": "smsp__inst_executed_op_shared_ld.sum",
     "shared_store_instructions": "smsp__inst_executed_op_shared_st.sum",
+    "shared_copy_instructions": "smsp__inst_executed_op_ldgsts.sum",
+    "matrix_load_instructions": "smsp__inst_executed_op_ldsm.sum",
 }
 LAUNCH = {
     "time_ns": "gpu__time_duration.sum",
@@ -120,6 +125,20 @@ PROBLEMS: list[dict[str, Any]] = [
     {"heads": 8, "q_len": 64, "kv_len": 16384},
     {"batch": 32, "heads": 32, "kv_heads": 8, "q_len": 1, "kv_len": 1024},
     {"batch": 8, "heads": 32, "kv_heads": 8, "q_len": 4, "kv_len": 4096, "head_dim": 128, "dtype": "float16"},
+    # For tensor cores: grouped and wide, decoding, narrow and ragged, long.
+    {"heads": 8, "kv_heads": 2, "q_len": 128, "kv_len": 320, "head_dim": 128, "dtype": "float16"},
+    {"batch": 3, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 1000, "dtype": "bfloat16"},
+    {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 77,
+        "kv_len": 130,
+        "head_dim": 36,
+        "dtype": "float16",
+        "causal": True,
+    },
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "causal": True},
 ]
 SLOWEST_BLOCK_FLOPS = 1e10
 """fa1 has one thread block per head, which counts a head's keys in order: beyond, it takes a second per pass of ncu."""

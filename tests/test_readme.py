@@ -126,7 +126,7 @@ def test_the_traffic_shown_is_the_real_one() -> None:
     "words",
     [
         "traffic --sweep seq_len=512..16384 --variants 'fa?-cupy,t*-cupy'",
-        "traffic --sweep Bc=8..64 --tile Br=16 --seq-len 1024 --variants 'fa?-cupy,t*-cupy'",
+        "traffic --sweep Bc=8..64 --tile Br=16 --seq-len 512 --variants 'fa?-cupy,t*-cupy'",
     ],
 )
 def test_the_sweeps_shown_are_the_real_ones(words: str) -> None:

@@ -40,7 +40,7 @@ class Comparison:
     """Of the buffers that it touches."""
     load_sectors: int
     l2_read: int
-    """What L1 leaves of the loads, modelled."""
+    """What L1 leaves of loads and copies, modelled."""
     measured_l2_read: int
     """Load sectors less those that hit in L1."""
     measured_coalesced: int
@@ -85,7 +85,7 @@ def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[C
         if launch.caches is None:
             continue
         measured = dict(zip(record["metrics"], rows[number]["values"]))
-        loads = measured["load_sectors"]
+        loads = measured["load_sectors"] + measured.get("copy_sectors", 0)
         buffers = launch.caches.buffers
         yield Comparison(
             problem,

@@ -65,7 +65,7 @@ def test_the_record_was_made_with_these_kernels(name: str) -> None:
 def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     """Exactly: no compiler behind the PTX merges or moves an access of these kernels."""
     measured = launches_of(index, name)
-    reads = 32 * sum(launch["load_sectors"] for launch in measured)
+    reads = 32 * sum(launch["load_sectors"] + launch.get("copy_sectors", 0) for launch in measured)
     writes = 32 * sum(launch["store_sectors"] for launch in measured)
     if flops(problem(index)) > LARGEST_EMULATED_FLOPS:
         claim = discover().registry.get(name).claim

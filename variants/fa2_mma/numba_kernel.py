@@ -23,7 +23,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
-from variants._mma import MmaTile, elements_per_copy
+from variants._mma import MmaTile
 from variants._mma.numba_mma import (
     ALL_LANES,
     CHUNK_BYTES,
@@ -31,11 +31,9 @@ from variants._mma.numba_mma import (
     MINUS_INFINITY,
     chunks_further,
     commit_copies,
-    copy_async,
     exp2_approx,
     global_address,
     lane_index,
-    load_global,
     load_matrices,
     load_matrices_transposed,
     load_shared,
@@ -43,19 +41,17 @@ from variants._mma.numba_mma import (
     quad_max,
     quad_sum,
     shared_address,
-    store_global,
     store_shared,
     swizzled,
     thread_index,
     wait_for_copies,
 )
+from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
-STORED_BYTES = 2
 SIGNS = 0x80008000  # of two elements
-NOTHING = np.uint16(0)
 NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
 load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shared(16)
 
@@ -88,14 +84,16 @@ def keys_seen(row, q_len, kv_len, causal):
 def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     """The kernel for these compile-time parameters."""
     D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
-    THREADS = 32 * WARPS
+    tiles = numba_tiles(D, WARPS, dtype)
+    THREADS, ROW_BYTES = tiles.THREADS, tiles.ROW_BYTES
+    copy_tile, copied_not_finite, store_tile = tiles.copy_tile, tiles.copied_not_finite, tiles.store_tile
+    lane_in_A, lane_in_K = tiles.lane_in_A, tiles.lane_in_K
     WARP_ROWS = BR // WARPS  # a warp owns so many rows of Q_i, S, P and O_i from end to end
     TM = WARP_ROWS // 16  # tiles of 16 rows
     TN = BC // 8  # tiles of 8 keys
     TK = BC // 16  # steps of 16 keys in which P V is summed
     STEPS = -(-D // 16)  # of 16 elements in which Q K^T is summed; zeros fill the last
     TD = 2 * STEPS  # tiles of 8 elements of O
-    ROW_BYTES = -(-D // 64) * 128  # of a row in shared memory
     KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
     CHUNKS = (BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // CHUNK_BYTES  # of all tiles
 
@@ -104,47 +102,10 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     KEPT = min(max((KEPT_REGISTERS - TM * 4 * (TN + TD)) // (TM * 4), 0), STEPS)
     ROOM = max(KEPT, 1)  # no array is empty
 
-    # What one thread copies at once: as much as rows of D elements keep aligned.
-    UNIT = elements_per_copy(D)
-    UNIT_BYTES = UNIT * STORED_BYTES
-    UNITS = D // UNIT  # per row
-
     mma = numba_mma(dtype)
     multiply_add, packed, unpacked = mma.multiply_add, mma.packed, mma.unpacked
     not_finite, finite_or_zero = mma.not_finite, mma.finite_or_zero
-    load_unit, store_unit = load_shared(UNIT_BYTES), store_global(UNIT_BYTES)
     wait_for_Q, wait_for_oldest, wait_for_all = (wait_for_copies(n) for n in (STAGES - 1, STAGES - 2, 0))
-
-    # --- Tiles in shared memory --------------------------------------------------------------------------------------
-
-    if UNIT > 1:
-        copy_unit = copy_async(UNIT_BYTES)
-    else:
-        load_element, store_element = load_global(STORED_BYTES), store_shared(STORED_BYTES)
-
-        @cuda.jit(device=True, forceinline=True)
-        def copy_unit(to, source, valid):
-            store_element(to, load_element(source) if valid else NOTHING)
-
-    # Where unit e of a run of rows lies in a tile.
-    @cuda.jit(device=True, forceinline=True)
-    def place(e):
-        row, byte = uint32(e) // uint32(UNITS), uint32(e) % uint32(UNITS) * uint32(UNIT_BYTES)
-        return uint32(swizzled(ROW_BYTES, row, byte // uint32(CHUNK_BYTES)) + byte % uint32(CHUNK_BYTES))
-
-    # `rows` rows of global memory -> a tile of `extent` rows, zeros below. The rows of a head lie one after the other:
-    # the block copies them as one run, 32 consecutive units per warp.
-    @cuda.jit(device=True, forceinline=True)
-    def copy_tile(tile, extent, source, rows):
-        t = thread_index()
-        mine = source + uint64(t) * uint64(UNIT_BYTES)
-        left = int32(rows * UNITS - t)
-        for further in range(0, extent * UNITS, THREADS):
-            if extent * UNITS % THREADS == 0 or t < extent * UNITS - further:
-                # Whole lines of swizzled rows further: a constant.
-                whole_lines = THREADS % (8 * UNITS) == 0
-                at = uint32(place(t) + further // UNITS * ROW_BYTES) if whole_lines else place(t + further)
-                copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)
 
     # K_j and V_j of the tile that begins at `first_key` -> a stage, if the block's rows see any of it.
     @cuda.jit(device=True, forceinline=True)
@@ -155,41 +116,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             copy_tile(uint32(K_tile + KV_BYTES), BC, V_head + first, keys)
         commit_copies()
 
-    # Whether what this thread itself copied into a tile of keys holds NaN or infinity.
-    @cuda.jit(device=True, forceinline=True)
-    def copied_not_finite(tile):
-        found = False
-        for e in range(thread_index(), int32(BC * UNITS), int32(cuda.blockDim.x)):
-            if UNIT > 1:
-                for byte in range(0, UNIT_BYTES, 4):
-                    found |= not_finite(load_word(tile + place(e) + byte))
-            else:
-                found |= not_finite(uint32(load_unit(tile + place(e))))
-        return int32(found)
-
-    # The first `rows` rows of a tile -> global memory, as one run. All threads go round equally often: no compiler then
-    # lets a warp's lanes get out of step.
-    @cuda.jit(device=True, forceinline=True)
-    def store_tile(target, tile, rows):
-        units = int32(rows * UNITS)
-        for start in range(int32(0), units, int32(cuda.blockDim.x)):
-            e = int32(start + thread_index())
-            if e < units:
-                store_unit(target + uint64(e) * uint64(UNIT_BYTES), load_unit(tile + place(e)))
-
-    # This lane's part in loads of fragments, counted from a tile's first row: of A, and of V, which is B transposed;
-    # and of K, whose rows are the columns of B.
-    @cuda.jit(device=True, forceinline=True)
-    def lane_in_A():
-        lane = lane_index()
-        return swizzled(ROW_BYTES, lane & uint32(15), lane >> uint32(4))
-
-    @cuda.jit(device=True, forceinline=True)
-    def lane_in_K():
-        lane = lane_index()
-        return swizzled(ROW_BYTES, uint32((lane >> 4) * 8 + (lane & 7)), uint32((lane >> 3) & 1))
-
-    # Q_i of the warp's rows. tau2 is not negative: Q_i takes the sign of tau instead, or becomes 0.
+    # tau2 is positive: Q_i takes the sign of tau, or becomes 0.
     @cuda.jit(device=True, forceinline=True)
     def give_sign(Q_tile, sign):
         for t in range(thread_index(), int32(BR * TD * 4), int32(cuda.blockDim.x)):
@@ -423,7 +350,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             wait_for_oldest()
             poisoned = False
             if int32(first_key + BC) > seen_by_first and seen_by_first < kv_len:
-                poisoned = cuda.syncthreads_or(copied_not_finite(V_tile)) != 0
+                poisoned = cuda.syncthreads_or(copied_not_finite(V_tile, BC)) != 0
             else:
                 cuda.syncthreads()
             free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))
