@@ -21,8 +21,7 @@ def _in_fragments(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[M
 
 
 def _in_tiles(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    # In Numba tiles are brought and taken by functions of the kernel's own file.
-    return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "fa2_mma/numba_kernel.py", ((cuda, numba),))
+    return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "_mma/numba_tiles.py", ((cuda, numba),))
 
 
 _FRAGMENTS = (
@@ -235,7 +234,7 @@ _SOFTMAX = (
         ("SLACK = 2.0f;", "SLACK = 20.0f;"),
         ("SLACK = np.float32(2)", "SLACK = np.float32(20)"),
     ),
-    # Only the lse tells: in O the roundings that l then has, too, all but cancel.
+    # The lse tells: O is divided by what its own weights were rounded to.
     *_here(
         "l summed of P as rounded",
         (
@@ -273,7 +272,7 @@ _MASKS = (
     *_here(
         "V behind the mask not looked at",
         ("__syncthreads_or(copied_not_finite<BC>(V_tile))", "__syncthreads_or(0)"),
-        ("cuda.syncthreads_or(copied_not_finite(V_tile))", "cuda.syncthreads_or(0)"),
+        ("cuda.syncthreads_or(copied_not_finite(V_tile, BC))", "cuda.syncthreads_or(0)"),
     ),
     *_here(
         "V of the first tile on the diagonal not looked at",
