@@ -18,8 +18,9 @@ lengths are drawn around: several of them, and all that is in one, are then met 
 STAGES = "stages"
 """What they call how many tiles are on chip at once. A mistake in how copies are waited for may take more than two."""
 PLAIN_LENGTH = 128
-SMALLEST_AT, LARGEST_AT = 3, 6
-"""Where tiles other than the default one come in, in the order of builds."""
+SMALLEST_AT, LARGEST_AT, STAGED_AT = 3, 6, 4
+"""Where tiles other than the default one come in, in the order of builds; the largest sooner if it has stages: the last
+build of a usual campaign is drawn two or three times, or never."""
 
 
 def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
@@ -34,7 +35,8 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
     plainest = taken[0]
     tiles = sorted(_tiles(variant, plainest), key=lambda tile: math.prod(tile.values()))
     largest = sorted(tiles, key=lambda tile: tile.get(STAGES, 0))[-1:]
-    for place, tile in ((SMALLEST_AT, tiles[:1]), (LARGEST_AT, largest)):
+    largest_at = STAGED_AT if any(STAGES in tile for tile in largest) else LARGEST_AT
+    for place, tile in ((SMALLEST_AT, tiles[:1]), (largest_at, largest)):
         for sizes in tile:
             taken.insert(place, dataclasses.replace(_sized(plainest, sizes), tile=tile_text(sizes)))
     return tuple(taken)
