@@ -15,22 +15,28 @@ from harness.variant import TileSizes, Variant, tile_text
 ROWS, KEYS, SPLIT = "Br", "Bc", "split"
 """What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
 lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
+STAGES = "stages"
+"""What they call how many tiles are on chip at once. A mistake in how copies are waited for may take more than two."""
 PLAIN_LENGTH = 128
-SMALLEST_AT, LARGEST_AT = 3, 6
-"""Where tiles other than the default one come in, in the order of builds."""
+SMALLEST_AT, LARGEST_AT, STAGED_AT = 3, 6, 4
+"""Where tiles other than the default one come in, in the order of builds; the largest sooner if it has stages: the last
+build of a usual campaign is drawn two or three times, or never."""
 
 
 def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
     """Those of `builds` that the variant takes for a plain problem, with its own tiles, and two more of other tiles.
 
-    Where it takes none, all of them: then its refusals are what there is to report.
+    Those are the smallest tile, and the largest among those with most stages. Where it takes none of the builds, all of
+    them: then its refusals are what there is to report.
     """
     taken = [_with_default_tile(variant, build) for build in builds if _is_taken(variant, build)]
     if not taken:
         return tuple(builds)
     plainest = taken[0]
     tiles = sorted(_tiles(variant, plainest), key=lambda tile: math.prod(tile.values()))
-    for place, tile in ((SMALLEST_AT, tiles[:1]), (LARGEST_AT, tiles[-1:])):
+    largest = sorted(tiles, key=lambda tile: tile.get(STAGES, 0))[-1:]
+    largest_at = STAGED_AT if any(STAGES in tile for tile in largest) else LARGEST_AT
+    for place, tile in ((SMALLEST_AT, tiles[:1]), (largest_at, largest)):
         for sizes in tile:
             taken.insert(place, dataclasses.replace(_sized(plainest, sizes), tile=tile_text(sizes)))
     return tuple(taken)

@@ -40,3 +40,10 @@ def test_a_usual_campaign_meets_every_dtype_long_rows_and_other_tiles(name: str)
     assert {build.dtype for build in met} == {"float32", "float16", "bfloat16"}
     assert max(build.head_dim for build in met) > 64
     assert len({build.tile for build in met}) == 3
+
+
+@pytest.mark.parametrize("name", ["fa2-mma-cupy", "fa2-mma-numba"])
+def test_a_usual_campaign_meets_more_stages_than_two(name: str):
+    own = builds_for(discover().registry.get(name), BUILDS)
+    met = [part.builds for part in rounds(own, 200)][-1]
+    assert any("stages=3" in (build.tile or "") for build in met)

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutants import addressing, barriers, boundaries, plans, precision, running_maximum, splits, sums
+from tests.mutants import (
+    addressing,
+    barriers,
+    boundaries,
+    plans,
+    precision,
+    running_maximum,
+    splits,
+    sums,
+    tensor_cores,
+)
 from tests.mutants.patching import Mutant
 
 FAMILIES: dict[str, tuple[Mutant, ...]] = {
@@ -14,6 +24,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "barriers": barriers.MUTANTS,
     "plan": plans.MUTANTS,
     "splits, packed heads and copies on their way": splits.MUTANTS,
+    "tensor cores": tensor_cores.MUTANTS,
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}
 
@@ -30,6 +41,9 @@ EQUIVALENT: dict[str, str] = {
     "tests/test_split_kv.py looks there, and no campaign finds it",
     "splits not brought to one maximum, by a warp": "takes more splits than warps, which tests/test_split_kv.py has "
     "and campaigns of a few tiles do not; the mutant that dies forgets it between warps as well",
+    "weights of a pair of keys swapped for infinity in V": "brings NaN for infinity at worst, where the other key is "
+    "behind the mask, and NaN is taken there",
+    "rescaling decided by each lane": "the four lanes that share a row share its maximum, and with it the decision",
     "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
     "lse; the mutant of the oracle gives such a score no weight either",
 }

@@ -22,7 +22,7 @@ def in_kernel(
     """Planted in the algorithm's own kernel; `more` are further replacements, CUDA's and Numba's, or None."""
     folder = algorithm.replace("-", "_")
     pairs = ((cuda, numba), *more)
-    yield from _twins(algorithm, bug, f"{folder}/kernel.cu", f"{folder}/numba_kernel.py", pairs, sanitize)
+    yield from planted(algorithm, bug, f"{folder}/kernel.cu", f"{folder}/numba_kernel.py", pairs, sanitize)
 
 
 def in_tiles(
@@ -34,7 +34,7 @@ def in_tiles(
     sanitize: bool = False,
 ) -> Iterator[Mutant]:
     """Planted in what all algorithms do with tiles, and seen through one of them."""
-    yield from _twins(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba), *more), sanitize)
+    yield from planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba), *more), sanitize)
 
 
 def in_plan(algorithm: str, bug: str, old: str, new: str) -> Iterator[Mutant]:
@@ -44,14 +44,15 @@ def in_plan(algorithm: str, bug: str, old: str, new: str) -> Iterator[Mutant]:
         yield Mutant(bug, f"{algorithm}-{backend}", (Patch(file, old, new),))
 
 
-def _twins(
+def planted(
     algorithm: str,
     bug: str,
     cuda_file: str,
     numba_file: str,
     pairs: tuple[tuple[Replacement | None, Replacement | None], ...],
-    sanitize: bool,
+    sanitize: bool = False,
 ) -> Iterator[Mutant]:
+    """Planted in a file of CUDA's and in one of Numba's; `pairs` are replacements there, see `in_kernel`."""
     for backend, file, replacements in (
         (CUDA, cuda_file, [cuda for cuda, _ in pairs]),
         (NUMBA, numba_file, [numba for _, numba in pairs]),

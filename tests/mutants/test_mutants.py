@@ -60,6 +60,7 @@ def test_a_patch_whose_text_has_moved_on_says_so():
         ("fa1-cupy~no-barrier-before-o-is-stored", {"RAW race", "WAR race"}),
         ("fa1-cupy~final-rounding-not-launched", {"wrong answer"}),
         ("split-kv-cupy~other-lanes-copies-not-waited-for", {"RAW race", "WAR race"}),
+        ("fa2-mma-cupy~registers-of-p-in-the-order-of-c", {"wrong answer"}),
     ],
 )
 def test_one_of_each_family_is_killed(name: str, kinds: set[str]):

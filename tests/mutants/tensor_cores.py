@@ -1,0 +1,297 @@
+"""Fragments, swizzled tiles, copies on their way and what surrounds products on tensor cores: fa2-mma."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.mutants.patching import Mutant
+from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
+
+_ALGORITHM = "fa2-mma"
+
+
+def _here(
+    bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement, Replacement], sanitize: bool = False
+) -> Iterator[Mutant]:
+    return in_kernel(_ALGORITHM, bug, cuda, numba, *more, sanitize=sanitize)
+
+
+def _in_fragments(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    return planted(_ALGORITHM, bug, "_mma/mma.cuh", "_mma/numba_mma.py", ((cuda, numba),))
+
+
+def _in_tiles(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "_mma/numba_tiles.py", ((cuda, numba),))
+
+
+_FRAGMENTS = (
+    *_here(
+        "rows g and g + 8 of C swapped",
+        (
+            "16 * i + 8 * h + lane / 4;\n            const float l",
+            "16 * i + 8 * (1 - h) + lane / 4;\n            const float l",
+        ),
+        ("uint32(16 * i + 8 * h)", "uint32(16 * i + 8 * (1 - h))"),
+    ),
+    *_here(
+        "registers of B swapped",
+        ("(S[i][j], q[i], key[0], key[1])", "(S[i][j], q[i], key[1], key[0])"),
+        ("(S, i, j, q[i], k0, k1)", "(S, i, j, q[i], k1, k0)"),
+    ),
+    *_in_tiles(
+        "K addressed as if it were A",
+        ("(lane / 16 * 8 + lane % 8, lane / 8 % 2)", "(lane % 16, lane / 16)"),
+        ("uint32((lane >> 4) * 8 + (lane & 7)), uint32((lane >> 3) & 1)", "lane & uint32(15), lane >> uint32(4)"),
+    ),
+    *_here(
+        "V not transposed",
+        ("load_matrices_transposed(v,", "load_matrices(v,"),
+        ("= load_matrices_transposed(", "= load_matrices("),
+    ),
+    *_here(
+        "halves of P swapped",
+        ("= packed(low, high);", "= packed(high, low);"),
+        ("= packed(low, high)\n\n", "= packed(high, low)\n\n"),
+    ),
+    *_here(
+        "registers of P in the order of C",
+        ("P[i][2 * j + h] =", "P[i][2 * h + j] ="),
+        ("P[s, i, 2 * j + h] =", "P[s, i, 2 * h + j] ="),
+    ),
+    *_here(
+        "a lane's columns taken for its number's",
+        ("(int)threadIdx.x % 4 * 2;", "(int)threadIdx.x % 4;"),
+        ("int32((lane_index() & 3) * 2)", "int32(lane_index() & 3)"),
+    ),
+    *_in_fragments(
+        "maximum over two lanes of the four of a row",
+        ("return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));", "return x;"),
+        ("return max(x, cuda.shfl_xor_sync(ALL_LANES, x, 2))", "return x"),
+    ),
+    *_here(
+        "l summed in one lane only",
+        ("= quad_sum(own.l[i][h]);", "= own.l[i][h];"),
+        ("= quad_sum(l[i, h])", "= l[i, h]"),
+    ),
+)
+_SWIZZLE = (
+    *_in_tiles(
+        "written in a swizzle of four rows, read in one of eight",
+        (
+            "return swizzled<ROW_BYTES>(e / UNITS, element / CHUNK) +",
+            "return e / UNITS * ROW_BYTES + (element / CHUNK ^ e / UNITS % 4) * CHUNK_BYTES +",
+        ),
+        (
+            "uint32(swizzled(ROW_BYTES, row, byte // uint32(CHUNK_BYTES)) +",
+            "uint32(row // uint32(4) * uint32(4 * ROW_BYTES) + "
+            "swizzled(ROW_BYTES, row & uint32(3), byte // uint32(CHUNK_BYTES)) +",
+        ),
+    ),
+    *_in_fragments(
+        "chunks added to a swizzled address",
+        ("(address ^ chunks % 8 * CHUNK_BYTES)", "(address + chunks % 8 * CHUNK_BYTES)"),
+        ("(address ^ uint32((chunks & 7) * CHUNK_BYTES))", "(address + uint32((chunks & 7) * CHUNK_BYTES))"),
+    ),
+)
+_ZEROS = (
+    *_in_tiles(
+        "keys beyond the last copied",
+        ("valid ? from + further * UNIT : source, valid);", "from + further * UNIT, true);"),
+        ("mine + uint64(further * UNIT_BYTES), further < left)", "mine + uint64(further * UNIT_BYTES), True)"),
+    ),
+    *_in_tiles(
+        "one unit beyond the last key copied",
+        ("valid = e < rows * UNITS;", "valid = e <= rows * UNITS;"),
+        ("further < left)", "further <= left)"),
+    ),
+    *_in_tiles(
+        "rows beyond the last left as they were",
+        (
+            "            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?",
+            "            if (valid) copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?",
+        ),
+        (
+            "                copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)",
+            "                if further < left:\n"
+            "                    copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), True)",
+        ),
+    ),
+    *_here(
+        "what rows are padded with not zeroed",
+        ("if constexpr (D % 16 != 0) {", "if constexpr (false) {"),
+        ("        if D % 16 != 0:", "        if False:"),
+    ),
+    *_in_tiles(
+        "one unit too many stored",
+        ("if (e >= rows * UNITS) break;", "if (e > rows * UNITS) break;"),
+        ("if e < units:", "if e <= units:"),
+    ),
+)
+_WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies<STAGES - 2>();\n", "            wait_for_oldest()\n"
+_REFILL_NUMBA = (
+    "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))\n"
+    "            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), seen_by_last, kv_len)\n"
+)
+_COPIES = (
+    *_here(
+        "a copy too few is waited for",
+        (_WAIT_CUDA, "        wait_for_copies<STAGES - 1>();\n"),
+        ("in (STAGES - 1, STAGES - 2, 0)", "in (STAGES - 1, STAGES - 1, 0)"),
+    ),
+    *_here(
+        "Q not waited for",
+        ("    wait_for_copies<STAGES - 1>();\n", ""),
+        ("        wait_for_Q()\n", ""),
+    ),
+    *_here(
+        "copies of keys not committed",
+        ("        commit_copies();\n    };", "    };"),
+        ("V_head + first, keys)\n        commit_copies()\n", "V_head + first, keys)\n"),
+    ),
+    *_here(
+        "no group where no tile is left",
+        ("        }\n        commit_copies();\n    };", "            commit_copies();\n        }\n    };"),
+        ("V_head + first, keys)\n        commit_copies()\n", "V_head + first, keys)\n            commit_copies()\n"),
+    ),
+    *_here(
+        "no barrier after the wait",
+        (
+            "        } else {\n            __syncthreads();\n        }\n        copy_keys",
+            "        }\n        copy_keys",
+        ),
+        ("            else:\n                cuda.syncthreads()\n            free_tile", "            free_tile"),
+        sanitize=True,
+    ),
+    # Shows from three tiles of keys on: the third is the first to use a stage anew.
+    *_here(
+        "a stage filled while it is read",
+        (_WAIT_CUDA, "        copy_keys(j + STAGES - 1);\n" + _WAIT_CUDA),
+        (_WAIT_NUMBA, _REFILL_NUMBA + _WAIT_NUMBA),
+        (
+            ("        copy_keys(j + STAGES - 1);\n\n", ""),
+            ("cuda.syncthreads()\n" + _REFILL_NUMBA, "cuda.syncthreads()\n"),
+        ),
+        sanitize=True,
+    ),
+)
+_BARRIERS = (
+    *_here(
+        "no barrier between zeros and copies",
+        ("        __syncthreads();\n    }\n\n    // Lines 6 and 7", "    }\n\n    // Lines 6 and 7"),
+        ("            cuda.syncthreads()\n\n        # Lines 6 and 7", "\n        # Lines 6 and 7"),
+        sanitize=True,
+    ),
+    *_here(
+        "no barrier after Q",
+        ("    wait_for_copies<STAGES - 1>();\n    __syncthreads();\n", "    wait_for_copies<STAGES - 1>();\n"),
+        ("        wait_for_Q()\n        cuda.syncthreads()\n", "        wait_for_Q()\n"),
+        sanitize=True,
+    ),
+    *_here(
+        "no barrier after the sign of Q",
+        ("        give_sign(Q_tile, sign);\n        __syncthreads();\n", "        give_sign(Q_tile, sign);\n"),
+        (
+            "            give_sign(Q_tile, sign)\n            cuda.syncthreads()\n",
+            "            give_sign(Q_tile, sign)\n",
+        ),
+        sanitize=True,
+    ),
+    *_here(
+        "no barrier before lse is gathered where K was",
+        ("    wait_for_copies<0>();\n    __syncthreads();\n", "    wait_for_copies<0>();\n"),
+        ("        wait_for_all()\n        cuda.syncthreads()\n", "        wait_for_all()\n"),
+        sanitize=True,
+    ),
+    *_here(
+        "no barrier before O is stored",
+        ("    __syncthreads();\n\n    // Lines 14 and 15", "\n    // Lines 14 and 15"),
+        ("        cuda.syncthreads()\n\n        # Lines 14 and 15", "\n        # Lines 14 and 15"),
+        sanitize=True,
+    ),
+)
+_SOFTMAX = (
+    *in_plan(_ALGORITHM, "log2(e) twice", "abs(p.tau) * LOG2_E if", "abs(p.tau) * LOG2_E * LOG2_E if"),
+    *in_plan(_ALGORITHM, "powers of 2 in the place of e", "abs(p.tau) * LOG2_E if", "abs(p.tau) if"),
+    *in_plan(
+        _ALGORITHM,
+        "maximum before a negative scale",
+        "np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))",
+        "np.float32(p.tau * LOG2_E), np.int32(1)",
+    ),
+    *_here(
+        "O rescaled in rows g alone",
+        (
+            "rows.O[i][j][2 * h] *= correction;\n                rows.O[i][j][2 * h + 1] *= correction;",
+            "rows.O[i][j][0] *= correction;\n                rows.O[i][j][1] *= correction;",
+        ),
+        (
+            "O[i, j, 2 * h] *= correction\n                        O[i, j, 2 * h + 1] *= correction",
+            "O[i, j, 0] *= correction\n                        O[i, j, 1] *= correction",
+        ),
+    ),
+    *_here(
+        "m left too far behind",
+        ("SLACK = 2.0f;", "SLACK = 20.0f;"),
+        ("SLACK = np.float32(2)", "SLACK = np.float32(20)"),
+    ),
+    # The lse tells: O is divided by what its own weights were rounded to.
+    *_here(
+        "l summed of P as rounded",
+        (
+            "rows.l[i][h] += low;\n                rows.l[i][h] += high;\n",
+            "const float2 p = unpacked(packed(low, high));\n                rows.l[i][h] += p.x + p.y;\n",
+        ),
+        (
+            "l[i, h] += low\n                    l[i, h] += high\n",
+            "p, q = unpacked(packed(low, high))\n                    l[i, h] += p + q\n",
+        ),
+    ),
+    *_here("lse to base 2", ("own.m[i][h] * LN_2 +", "own.m[i][h] +"), ("m[i, h] * LN_2 +", "m[i, h] +")),
+)
+_MASKS = (
+    *_here(
+        "a tile on the diagonal taken for unmasked",
+        ("if (first_key + BC <= seen_by_warps_first)", "if (first_key <= seen_by_warps_first)"),
+        ("masked = int32(first_key + BC) > seen_by_warps_first", "masked = first_key > seen_by_warps_first"),
+    ),
+    *_here(
+        "a tile that lacks one key taken for unmasked",
+        ("if (first_key + BC <= seen_by_warps_first)", "if (first_key + BC <= seen_by_warps_first + 1)"),
+        ("masked = int32(first_key + BC) > seen_by_warps_first", "masked = first_key + BC > seen_by_warps_first + 1"),
+    ),
+    *_here(
+        "rows g + 8 masked as rows g",
+        ("first_sees + 16 * i + 8 * h +", "first_sees + 16 * i +"),
+        ("(16 * i + 8 * h) + int32(lane_index()", "16 * i + int32(lane_index()"),
+    ),
+    *_here(
+        "causal off by one in tiles that are masked",
+        ("causal ? warp_row + 1 - q_len + keys", "causal ? warp_row - q_len + keys"),
+        ("keys_seen(row, q_len, kv_len, causal) -", "keys_seen(int32(row - 1), q_len, kv_len, causal) -"),
+    ),
+    *_here(
+        "V behind the mask not looked at",
+        ("__syncthreads_or(copied_not_finite<BC>(V_tile))", "__syncthreads_or(0)"),
+        ("cuda.syncthreads_or(copied_not_finite(V_tile, BC))", "cuda.syncthreads_or(0)"),
+    ),
+    *_here(
+        "V of the first tile on the diagonal not looked at",
+        ("if (first_key + BC > seen_by_first &&", "if (first_key > seen_by_first &&"),
+        ("if int32(first_key + BC) > seen_by_first and", "if first_key > seen_by_first and"),
+    ),
+    *_here(
+        "NaN and infinity in V dropped",
+        ("        add_not_finite(O, P[0], V_tile, 16 * s, seen);\n", ""),
+        ("            add_not_finite(O, P[0], V_tile, first_key, int32(min(first_key + 16, keys)), seen)\n", ""),
+    ),
+    *_here(
+        "grouped heads by tiling instead of repetition",
+        ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y % (gridDim.y / group);"),
+        (
+            "uint32(cuda.blockIdx.y) // uint32(group)",
+            "uint32(cuda.blockIdx.y) % (uint32(cuda.gridDim.y) // uint32(group))",
+        ),
+    ),
+)
+
+MUTANTS = (*_FRAGMENTS, *_SWIZZLE, *_ZEROS, *_COPIES, *_BARRIERS, *_SOFTMAX, *_MASKS)
