@@ -44,8 +44,7 @@ def measure_hardware(run: Run, device: Device, plugins: Sequence[Path] = ()) -> 
 def _levels(counters: Counters) -> tuple[Level, ...]:
     levels = []
     for name, metrics in LEVEL_METRICS.items():
-        read = (*metrics.read, *counters.known(metrics.read_by_copies))
-        counts = counters.total(read), counters.total(metrics.written)
+        counts = counters.total(metrics.read), counters.total(metrics.written)
         levels.append(Level(name, *(None if count is None else count * metrics.unit_bytes for count in counts)))
     return tuple(levels)
 

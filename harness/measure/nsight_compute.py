@@ -39,19 +39,15 @@ class LevelMetrics:
     written: tuple[str, ...]
     unit_bytes: int
     """Bytes per count."""
-    read_by_copies: tuple[str, ...] = ()
-    """What cp.async reads, besides. A GPU that has no such counter has no such instruction."""
 
 
 _L1 = "l1tex__t_sectors_pipe_lsu_mem_global_op"
 LEVEL_METRICS = {
-    # An atomic reads and writes, as in all tables here.
+    # An atomic reads and writes, as in all tables here. What cp.async reads is among the loads.
     "sectors": LevelMetrics(
         (f"{_L1}_ld.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum"),
         (f"{_L1}_st.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum"),
         SECTOR_BYTES,
-        # Those of .cg and of .ca together; no counter but this one of instrumented code has both.
-        (f"smsp__sass_{_L1.replace('__', '_')}_ldgsts.sum",),
     ),
     # Spilled registers pass here too, which no level above shows. Reads are what comes back to L1: the counter of what
     # arrives at L2 (lts__t_sectors_srcunit_tex_op_read) is taken behind a coalescer, which merges equal reads of
@@ -64,9 +60,7 @@ LEVEL_METRICS = {
 """Names as in Nsight Compute's documentation, for GPUs since Volta."""
 
 TRAFFIC_METRICS = tuple(
-    dict.fromkeys(
-        name for level in LEVEL_METRICS.values() for name in (*level.read, *level.written, *level.read_by_copies)
-    )
+    dict.fromkeys(name for level in LEVEL_METRICS.values() for name in (*level.read, *level.written))
 )
 
 
@@ -92,10 +86,6 @@ class Counters:
         """The sum of counts; None where one is not known."""
         values = [self.values.get(metric) for metric in metrics]
         return None if None in values else sum(round(value) for value in values if value is not None)
-
-    def known(self, metrics: Sequence[str]) -> list[str]:
-        """Those that this GPU and this ncu have."""
-        return [metric for metric in metrics if self.values.get(metric) is not None]
 
 
 def find_ncu() -> str | None:

@@ -85,7 +85,7 @@ def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[C
         if launch.caches is None:
             continue
         measured = dict(zip(record["metrics"], rows[number]["values"]))
-        loads = measured["load_sectors"] + (measured.get("copy_sectors") or 0)
+        loads = measured["load_sectors"]  # those of copies are among them
         fills = measured.get("l1_fill_sectors")
         buffers = launch.caches.buffers
         yield Comparison(
