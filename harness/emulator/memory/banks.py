@@ -8,7 +8,8 @@ many registers, and their groups are twice as large (said by NVIDIA's Greg Smith
 compute capability 7.x; an H200's counters say the same). A group takes as many wavefronts as its busiest bank has
 distinct words.
 
-An asynchronous copy is counted as a store of its size, when it is issued. That is an assumption: no counter was read.
+An asynchronous copy is counted as a store of its size, when it is issued: an H200 counts the same where it brings more
+than zeros, and some wavefronts twice where src-size is 0.
 """
 
 from __future__ import annotations
