@@ -42,7 +42,6 @@ def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarra
     "tile",
     [
         {"Br": 64, "Bc": 32, "warps": 2, "stages": 3},
-        {"Br": 64, "Bc": 96, "warps": 4, "stages": 2},
         {"Br": 128, "Bc": 16, "warps": 8, "stages": 2},
     ],
     ids=str,
