@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, tar
 
 from harness.case import Case
 from harness.errors import SandboxError, UsageError
-from harness.fuzz.database import FailureDatabase
+from harness.fuzz.database import FailureDatabase, no_pareto_front
 from harness.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.fuzz.isolation import Worker
 from harness.fuzz.rounds import rounds
@@ -275,7 +275,7 @@ class _Campaign:
             self._hold(case)
 
         # SkipTest: the database had nothing, and nothing was to be drawn.
-        with contextlib.suppress(_Found, _RoundOver, unittest.SkipTest):
+        with no_pareto_front(), contextlib.suppress(_Found, _RoundOver, unittest.SkipTest):
             hold()
 
     def _hold(self, case: Case) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from unittest import mock
 
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.internal.conjecture.pareto import ParetoFront
 
 from harness.cache import default_cache
 
@@ -38,6 +41,17 @@ class FailureDatabase(ExampleDatabase):
 
 def _is_of_target(key: bytes) -> bool:
     return key.endswith(b".pareto")
+
+
+@contextlib.contextmanager
+def no_pareto_front() -> Iterator[None]:
+    """With a database Hypothesis compares each example with all that `target` found to be far along, to keep them.
+
+    They would not be kept here (see above), and to find them takes as long as to run the examples. No setting of
+    Hypothesis turns it off but to have no database.
+    """
+    with mock.patch.object(ParetoFront, "add", return_value=False):
+        yield
 
 
 def failure_folder(variant: str) -> Path | None:
