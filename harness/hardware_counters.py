@@ -56,6 +56,8 @@ def profile(
 
     Raises `CountersUnavailable` where ncu is missing, may not read counters, or a run fails under it.
     """
+    if not runs:  # of no kernel at all, ncu says that something went wrong
+        return []
     with tempfile.TemporaryDirectory() as folder:
         request, reply = Path(folder, "request.json"), Path(folder, "reply.json")
         request.write_text(

@@ -176,8 +176,9 @@ def record(kept: dict[str, Any]) -> dict[str, Any]:
     hashes = [plan_hash(plan, run.problem) for (_, run), plan in zip(runs, plans)]
     made_on = {**environment(), "ncu": ncu_version()}
     old = Kept(kept, made_on)
-    missing = [(index, run) for (index, run), known in zip(runs, hashes) if not old.has(index, run.variant, known)]
-    entries, begun = old.of("launches", METRICS, runs, missing), time.monotonic()
+    held = {(index, run.variant) for (index, run), known in zip(runs, hashes) if old.has(index, run.variant, known)}
+    missing = [(index, run) for index, run in runs if (index, run.variant) not in held]
+    entries, begun = old.rows("launches", METRICS, held), time.monotonic()
     for (index, run), counters in zip(missing, profile([run for _, run in missing], list(METRICS.values()))):
         for number, launch in enumerate(counters):
             found = {"problem": index, "variant": run.variant, "launch": number, "kernel": launch.name}
@@ -185,8 +186,8 @@ def record(kept: dict[str, Any]) -> dict[str, Any]:
     print(f"{len(missing)} plans in {time.monotonic() - begun:.0f} s, {len(entries)} launches", flush=True)
     begun = time.monotonic()
     several = [run for run, plan in zip(runs, plans) if len(plan.launches) > 1 and run in missing]
-    wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN) if several else []
-    ranges = old.of("ranges", RANGE_METRICS, runs, missing)
+    wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN)
+    ranges = old.rows("ranges", RANGE_METRICS, held)
     for (index, run), (whole,) in zip(several, wholes):
         ranges.append({"problem": index, "variant": run.variant, "values": values(whole, RANGE_METRICS)})
     print(f"{len(several)} plans of several launches in {time.monotonic() - begun:.0f} s", flush=True)
@@ -227,19 +228,16 @@ class Kept:
         """Whether it measured this plan."""
         return self._hashes.get((problem, variant)) == known
 
-    def of(
-        self, table: str, metrics: dict[str, str], runs: list[tuple[int, Run]], missing: list[tuple[int, Run]]
-    ) -> list[dict[str, Any]]:
-        """The rows of those runs that are not missing."""
-        wanted = {(index, run.variant) for index, run in runs} - {(index, run.variant) for index, run in missing}
+    def rows(self, table: str, metrics: dict[str, str], plans: set[tuple[int, str]]) -> list[dict[str, Any]]:
+        """What a table has of these plans, each a problem and a variant; its values in the order of `metrics`."""
         names = self._record.get("metrics" if table == "launches" else "range_metrics", {})
-        rows = []
+        found = []
         for row in self._record.get(table, ()):
             index = self._indices.get(row["problem"])
-            if (index, row["variant"]) in wanted:
+            if (index, row["variant"]) in plans:
                 had = dict(zip(names, row["values"]))
-                rows.append({**row, "problem": index, "values": [had.get(name) for name in metrics]})
-        return rows
+                found.append({**row, "problem": index, "values": [had.get(name) for name in metrics]})
+        return found
 
 
 def values(counters: Counters, metrics: dict[str, str]) -> list[float | None]:

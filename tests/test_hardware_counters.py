@@ -43,6 +43,11 @@ def test_counters_are_dealt_out_to_runs_and_launches():
     assert column[0].values["nonsense"] is None
 
 
+def test_no_runs_have_no_counters(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FAKE_NCU", "denied")
+    assert profile([], ["a"]) == []
+
+
 def test_a_plan_as_a_whole_has_one_set_of_counters():
     wholes = profile([Run("three-pass-cupy", SMALL), Run("fa2-cupy", SMALL)], ["a"], replay=Replay.PLAN)
     assert [[c.values["a"] for c in whole] for whole in wholes] == [[counter(0, "a")], [counter(1, "a")]]

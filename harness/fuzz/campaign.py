@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from harness.case import Case
 from harness.errors import SandboxError, UsageError
-from harness.fuzz.database import FailureDatabase, no_pareto_front
+from harness.fuzz.database import no_pareto_front
 from harness.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.fuzz.isolation import Worker
 from harness.fuzz.rounds import rounds
@@ -259,7 +260,7 @@ class _Campaign:
             max_examples=examples,
             phases=phases,
             deadline=None,
-            database=None if self.how.database is None else FailureDatabase(self.how.database),
+            database=None if self.how.database is None else DirectoryBasedExampleDatabase(self.how.database),
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
             print_blob=False,
