@@ -79,11 +79,19 @@ def test_wavefronts_of_ldmatrix_and_stmatrix(pattern: str, count: int, trans: st
         assert row.line in (5, 6)  # the asm statement
 
 
-WMMA_SHARED = """
-unsigned s = (unsigned)__cvta_generic_to_shared(t), r[8], n = 64;
+WMMA_LOAD = """
+{declare} unsigned r[8], n = 64;
 asm volatile("wmma.load.{operand}.sync.aligned.{order}.{form} {{%0, %1, %2, %3{more}}}, [%8], %9;" : "=r"(r[0]),
-    "=r"(r[1]), "=r"(r[2]), "=r"(r[3]), "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7]) : "r"(s), "r"(n));
+    "=r"(r[1]), "=r"(r[2]), "=r"(r[3]), "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7]) : {address}, "r"(n));
 o[i] = __uint_as_float(r[0] + r[1] + r[2] + r[3]);"""
+IN_SHARED = {"declare": "unsigned s = (unsigned)__cvta_generic_to_shared(t);", "address": '"r"(s)'}
+IN_GLOBAL = {"declare": "", "address": '"l"(q)'}
+
+
+def wmma_load(operand: str, order: str, form: str, where: dict[str, str]) -> str:
+    """A load of a fragment of four registers, or of eight, from rows of 64 elements."""
+    few = form.endswith("tf32") or (operand == "c" and form.endswith("f16"))
+    return WMMA_LOAD.format(operand=operand, order=order, form=form, more="" if few else ", %4, %5, %6, %7", **where)
 
 
 @pytest.mark.parametrize(
@@ -100,20 +108,11 @@ o[i] = __uint_as_float(r[0] + r[1] + r[2] + r[3]);"""
     ],
 )
 def test_wavefronts_of_wmma(operand: str, order: str, form: str, requests: int, wavefronts: int):
-    """Rows of 64 elements; requests and wavefronts are those of an H200."""
-    few = form.endswith("tf32") or (operand == "c" and form.endswith("f16"))
-    body = WMMA_SHARED.format(operand=operand, order=order, form=form, more="" if few else ", %4, %5, %6, %7")
-    found = counted(body)
+    """Requests and wavefronts are those of an H200."""
+    found = counted(wmma_load(operand, order, form, IN_SHARED))
     assert found is not None
     (row,) = found
     assert (row.kind, row.requests, row.wavefronts) == ("load", requests, wavefronts)
-
-
-WMMA_GLOBAL = """
-unsigned r[8], n = 64;
-asm volatile("wmma.load.{operand}.sync.aligned.{order}.{form} {{%0, %1, %2, %3{more}}}, [%8], %9;" : "=r"(r[0]),
-    "=r"(r[1]), "=r"(r[2]), "=r"(r[3]), "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7]) : "l"(q), "r"(n));
-o[i] = __uint_as_float(r[0] + r[1] + r[2] + r[3]);"""
 
 
 @pytest.mark.parametrize(
@@ -129,9 +128,8 @@ o[i] = __uint_as_float(r[0] + r[1] + r[2] + r[3]);"""
     ],
 )
 def test_sectors_of_wmma(operand: str, order: str, form: str, requests: int, sectors: int):
-    """Rows of 64 elements; requests and sectors are those of an H200."""
-    few = form.endswith("tf32") or (operand == "c" and form.endswith("f16"))
-    body = WMMA_GLOBAL.format(operand=operand, order=order, form=form, more="" if few else ", %4, %5, %6, %7")
+    """Requests and sectors are those of an H200."""
+    body = wmma_load(operand, order, form, IN_GLOBAL)
     source = f'extern "C" __global__ void k(const float* q, float* o) {{ int i = threadIdx.x; {body} }}'
     traffic = EmulatorExecutor().run(PROBLEM, plan(cupy.RawKernel(source, "k"), 32), INPUTS).launches[0].traffic
     (row,) = (row for row in traffic if row.buffer == "Q")
