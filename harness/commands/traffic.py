@@ -52,6 +52,7 @@ def run_traffic(arguments: argparse.Namespace) -> int:
     require_gpu(arguments)
     caches = cache_model(arguments)
     _, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
+    tile = tile_of(variant, problem)
     with progress_bar(2 if arguments.device == "gpu" else 1) as progress:
         arch = counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
         executor = emulator_of(arguments, progress, arch, bank_conflicts=arguments.lines, caches=caches)
@@ -59,10 +60,9 @@ def run_traffic(arguments: argparse.Namespace) -> int:
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
         if arguments.device == "gpu":
             progress.step(f"{variant.name} under ncu")
-            account = replace(account, hardware=_hardware(arguments, problem, tile_of(variant, problem)))
+            account = replace(account, hardware=_hardware(arguments, problem, tile))
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else io_bound(problem, on_chip)
-    tile = tile_of(variant, problem)
     report = TrafficReport(
         account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )
