@@ -1,1 +1,48 @@
-"""A sandbox for attention kernels: check them, count their bytes, time them, rank them."""
+"""Attention kernels, compared: is the answer right, how many bytes does it move, how fast is it.
+
+What a plugin, a test or a notebook imports is here. Each name is loaded when it is first asked for, so that importing
+this package loads neither NumPy nor a compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.model.numerics import Numerics as Numerics
+    from harness.model.plan import Buffer as Buffer
+    from harness.model.plan import Launch as Launch
+    from harness.model.plan import Plan as Plan
+    from harness.model.registry import Registry as Registry
+    from harness.model.traffic import Traffic as Traffic
+    from harness.model.variant import Variant as Variant
+    from harness.operations.attention.problem import Problem as Problem
+    from harness.support.errors import PlanError as PlanError
+
+_HOMES = {
+    "Buffer": "harness.model.plan",
+    "Launch": "harness.model.plan",
+    "Numerics": "harness.model.numerics",
+    "Plan": "harness.model.plan",
+    "PlanError": "harness.support.errors",
+    "Problem": "harness.operations.attention.problem",
+    "Registry": "harness.model.registry",
+    "Traffic": "harness.model.traffic",
+    "Variant": "harness.model.variant",
+}
+"""Where each public name lives."""
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

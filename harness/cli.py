@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from harness.arguments import build_parser
-from harness.commands import COMMANDS
-from harness.commands.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, WRONG_CALL
-from harness.errors import SandboxError, UsageError
+from harness.options.arguments import build_parser
+from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, WRONG_CALL
+from harness.studies import COMMANDS
+from harness.support.errors import SandboxError, UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 WARM_RUNS = 3
 LONG_HEAD = """
 import time
-from harness.discovery import discover
-from harness.executors.emulator import EmulatorExecutor
-from harness.inputs import draw_inputs
-from harness.problem import Problem
+from harness.model.discovery import discover
+from harness.emulator.executor import EmulatorExecutor
+from harness.operations.attention.inputs import draw_inputs
+from harness import Problem
 
 problem = Problem(heads=1, q_len=4096, kv_len=4096)
 inputs, plan = draw_inputs(problem), discover().registry.get("fa2-cupy").plan(problem)

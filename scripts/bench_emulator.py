@@ -27,10 +27,9 @@ from numba import cuda, float32  # the simulator exchanges `cuda` among the glob
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness.executors import Execution  # noqa: E402 - the repository need not be installed
-from harness.executors.emulator import EmulatorExecutor  # noqa: E402
-from harness.problem import Problem  # noqa: E402
-from harness.variant import Launch, Plan  # noqa: E402
+from harness import Launch, Plan, Problem  # noqa: E402
+from harness.emulator.executor import EmulatorExecutor  # noqa: E402
+from harness.execution.protocol import Execution  # noqa: E402 - the repository need not be installed
 
 REQUIRED_RATIO = 1000
 SMALL = Problem(heads=8, q_len=128, kv_len=128, head_dim=64)

@@ -23,16 +23,15 @@ from hypothesis import HealthCheck, Phase, find, given, seed, settings  # noqa: 
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.errors import NoSuchExample  # noqa: E402
 
-from harness.discovery import discover  # noqa: E402
-from harness.errors import SandboxError, UsageError  # noqa: E402
-from harness.executors import Executor  # noqa: E402
-from harness.executors.emulator import EmulatorExecutor  # noqa: E402
-from harness.inputs import draw_inputs  # noqa: E402
-from harness.planning import claimed_traffic, make_plan  # noqa: E402
-from harness.problem import Problem  # noqa: E402
-from harness.progress import progress_bar  # noqa: E402
-from harness.tables import problem_line, table  # noqa: E402
-from harness.variant import Traffic, Variant  # noqa: E402
+from harness import Problem, Traffic, Variant  # noqa: E402
+from harness.emulator.executor import EmulatorExecutor  # noqa: E402
+from harness.execution.planning import claimed_traffic, make_plan  # noqa: E402
+from harness.execution.protocol import Executor  # noqa: E402
+from harness.model.discovery import discover  # noqa: E402
+from harness.operations.attention.inputs import draw_inputs  # noqa: E402
+from harness.support.errors import SandboxError, UsageError  # noqa: E402
+from harness.support.progress import progress_bar  # noqa: E402
+from harness.text.tables import table  # noqa: E402
 
 # dtype and head_dim are compiled into most kernels: few pairs to draw from. Rows of whole sectors and odd ones, shorter
 # than a warp and longer, of one element.
@@ -61,7 +60,7 @@ def problems(draw: st.DrawFn) -> Problem:
         kv_len=draw(st.one_of(LENGTHS, LENGTHS, LENGTHS, LENGTHS, LONG)),
         head_dim=head_dim,
         dtype=dtype,
-        causal=draw(st.booleans()),
+        mask="causal" if draw(st.booleans()) else "none",
     )
 
 
@@ -134,8 +133,7 @@ def check(
 def report(checks: Sequence[ClaimCheck]) -> str:
     """A row per variant; below, what differs."""
     cells = [
-        [c.variant, str(c.problems), str(c.exact), "-" if c.smallest is None else problem_line(c.smallest)]
-        for c in checks
+        [c.variant, str(c.problems), str(c.exact), "-" if c.smallest is None else c.smallest.headline] for c in checks
     ]
     lines = [table(["variant", "problems", "exact", "smallest that differs"], cells, [False, True, True, False]), ""]
     for c in checks:

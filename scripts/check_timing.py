@@ -18,17 +18,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.discovery import discover  # noqa: E402
-from harness.executors.gpu_context import GpuContext  # noqa: E402
-from harness.executors.gpu_stage import GpuStage  # noqa: E402
-from harness.executors.gpu_stopwatch import Stopwatch  # noqa: E402
-from harness.inputs import draw_inputs  # noqa: E402
-from harness.problem import Problem  # noqa: E402
-from harness.tables import table  # noqa: E402
+from harness import Problem  # noqa: E402
+from harness.gpu.context import GpuContext  # noqa: E402
+from harness.gpu.stage import GpuStage  # noqa: E402
+from harness.gpu.stopwatch import Stopwatch  # noqa: E402
+from harness.model.discovery import discover  # noqa: E402
+from harness.operations.attention.inputs import draw_inputs  # noqa: E402
+from harness.text.tables import table  # noqa: E402
 
 PROBLEMS = (
     Problem(heads=8, q_len=1024, kv_len=1024),
-    Problem(heads=16, q_len=4096, kv_len=4096, dtype="float16", causal=True),
+    Problem(heads=16, q_len=4096, kv_len=4096, dtype="float16", mask="causal"),
 )
 TURNS = 5
 RUNS_PER_TURN = 10

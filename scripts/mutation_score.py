@@ -28,12 +28,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.errors import UsageError  # noqa: E402
-from harness.file_replacement import replace_files, require_writable  # noqa: E402
-from harness.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E402
-from harness.fuzz.finding import WRONG_ANSWER  # noqa: E402
-from harness.progress import progress_bar  # noqa: E402
-from harness.tables import table  # noqa: E402
+from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E402
+from harness.studies.fuzz.finding import WRONG_ANSWER  # noqa: E402
+from harness.support.errors import UsageError  # noqa: E402
+from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
+from harness.support.progress import progress_bar  # noqa: E402
+from harness.text.tables import table  # noqa: E402
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS  # noqa: E402
 from tests.mutants.harness_mutants import HARNESS_MUTANTS, HarnessScore, harness_score  # noqa: E402
 from tests.mutants.peers import RULES  # noqa: E402

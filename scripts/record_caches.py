@@ -88,7 +88,7 @@ def main() -> None:
     head = {"gpu": name, "driver": driver, "date": datetime.date.today().isoformat(), "metrics": METRICS}
     lines = [json.dumps(asdict(probe) | values) for probe, values in zip(probes(), measured)]
     text = json.dumps(head, indent=1)[:-2] + ',\n "probes": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
-    from harness.file_replacement import replace_files
+    from harness.support.file_replacement import replace_files
 
     replace_files({arguments.output: text.encode()})
     print(f"{len(lines)} probes recorded in {arguments.output}")

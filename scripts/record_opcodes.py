@@ -28,8 +28,8 @@ sys.path[:0] = [str(ROOT), str(EMULATOR_TESTS)]
 import single_opcode  # noqa: E402 - the repository need not be installed
 from single_opcode import CaseModule, Launched  # noqa: E402
 
-from harness.errors import UsageError  # noqa: E402
-from harness.file_replacement import replace_files, require_writable  # noqa: E402
+from harness.support.errors import UsageError  # noqa: E402
+from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from tests.hardware.environment import environment  # noqa: E402
 from tests.hardware.opcode_record import (  # noqa: E402
     Answer,

@@ -15,10 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.discovery import discover  # noqa: E402 - the repository need not be installed
-from harness.errors import SandboxError  # noqa: E402
-from harness.executors.gpu import GpuExecutor  # noqa: E402
-from harness.file_replacement import replace_files, require_writable  # noqa: E402
+from harness.gpu.executor import GpuExecutor  # noqa: E402
+from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
+from harness.support.errors import SandboxError  # noqa: E402
+from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from tests.hardware.environment import environment  # noqa: E402
 from tests.hardware.output_record import CASES, Recorded, inputs_of, problem_of, save  # noqa: E402
 from tests.hardware.record import plan_hash  # noqa: E402

@@ -29,13 +29,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.discovery import discover  # noqa: E402 - the repository need not be installed
-from harness.errors import CountersUnavailable, UsageError  # noqa: E402
-from harness.file_replacement import replace_files, require_writable  # noqa: E402
-from harness.hardware_counters import Run, profile  # noqa: E402
-from harness.measure.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
-from harness.problem import Problem  # noqa: E402
-from harness.variant import Variant  # noqa: E402
+from harness import Problem, Variant  # noqa: E402
+from harness.gpu.hardware_counters import Run, profile  # noqa: E402
+from harness.gpu.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
+from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
+from harness.support.errors import CountersUnavailable, UsageError  # noqa: E402
+from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from tests.hardware.environment import environment  # noqa: E402
 from tests.hardware.record import plan_hash  # noqa: E402
 
@@ -97,36 +96,36 @@ RANGE_METRICS = {
 PROBLEMS: list[dict[str, Any]] = [
     # Small: aligned, ragged, causal, grouped, 16 bits.
     {},
-    {"causal": True},
+    {"mask": "causal"},
     {"dtype": "float16"},
-    {"dtype": "bfloat16", "causal": True},
+    {"dtype": "bfloat16", "mask": "causal"},
     {"heads": 8, "kv_heads": 2, "q_len": 128, "kv_len": 320},
     {"heads": 4, "q_len": 131, "kv_len": 257, "head_dim": 37},
-    {"heads": 4, "q_len": 131, "kv_len": 257, "head_dim": 37, "dtype": "float16", "causal": True},
-    {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 130, "head_dim": 40, "causal": True},
+    {"heads": 4, "q_len": 131, "kv_len": 257, "head_dim": 37, "dtype": "float16", "mask": "causal"},
+    {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 130, "head_dim": 40, "mask": "causal"},
     {"batch": 3, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 1000},
-    {"heads": 3, "q_len": 190, "kv_len": 65, "causal": True},
+    {"heads": 3, "q_len": 190, "kv_len": 65, "mask": "causal"},
     {"heads": 2, "q_len": 200, "kv_len": 200, "head_dim": 128},
     {"heads": 16, "q_len": 512, "kv_len": 512},
     # Q, K, V and O together: more than the 60 MB of an H200's L2, and about as much. 134 and 67 MB.
     {"batch": 8, "heads": 16, "q_len": 1024, "kv_len": 1024},
-    {"batch": 8, "heads": 16, "q_len": 1024, "kv_len": 1024, "dtype": "float16", "causal": True},
+    {"batch": 8, "heads": 16, "q_len": 1024, "kv_len": 1024, "dtype": "float16", "mask": "causal"},
     # Many heads: 17, 34, 50, 67, 101 and 201 MB.
     {"heads": 16, "q_len": 1024, "kv_len": 1024},
     {"heads": 32, "q_len": 1024, "kv_len": 1024},
     {"heads": 48, "q_len": 1024, "kv_len": 1024},
-    {"heads": 64, "q_len": 1024, "kv_len": 1024, "causal": True},
+    {"heads": 64, "q_len": 1024, "kv_len": 1024, "mask": "causal"},
     {"batch": 4, "heads": 24, "q_len": 1024, "kv_len": 1024},
     {"batch": 64, "heads": 12, "q_len": 256, "kv_len": 256},
     # Grouped heads, 42 MB; wide heads, 34 and 67 MB; ragged, 28 MB.
     {"batch": 4, "heads": 16, "kv_heads": 4, "q_len": 1024, "kv_len": 1024},
     {"heads": 8, "q_len": 2048, "kv_len": 2048, "head_dim": 128},
-    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "causal": True},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "mask": "causal"},
     {"heads": 40, "q_len": 1500, "kv_len": 700, "head_dim": 80, "dtype": "bfloat16"},
     # Few heads of many rows: K and V are read again by many blocks. 21, 10 and 12 MB.
     {"heads": 4, "q_len": 8192, "kv_len": 2048},
     {"heads": 1, "q_len": 4096, "kv_len": 16384},
-    {"heads": 2, "q_len": 5793, "kv_len": 5793, "causal": True},
+    {"heads": 2, "q_len": 5793, "kv_len": 5793, "mask": "causal"},
     # Few queries, many keys: decoding. 67, 135 and 134 MB.
     {"heads": 8, "q_len": 64, "kv_len": 16384},
     {"batch": 32, "heads": 32, "kv_heads": 8, "q_len": 1, "kv_len": 1024},
@@ -142,9 +141,9 @@ PROBLEMS: list[dict[str, Any]] = [
         "kv_len": 130,
         "head_dim": 36,
         "dtype": "float16",
-        "causal": True,
+        "mask": "causal",
     },
-    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "causal": True},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "mask": "causal"},
 ]
 SLOWEST_BLOCK_FLOPS = 1e10
 """fa1 has one thread block per head, which counts a head's keys in order: beyond, it takes a second per pass of ncu."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.inputs import NUMPY_DTYPES
-from harness.problem import Problem
-from harness.variant import Numerics
+from harness.model.numerics import Numerics
+from harness.operations.attention.inputs import NUMPY_DTYPES
+from harness.operations.attention.problem import Problem
 
 MUTANTS = (
     "l not rescaled",

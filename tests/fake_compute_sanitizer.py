@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.discovery import discover
-from harness.planning import make_plan
-from harness.problem import Problem
+from harness.execution.planning import make_plan
+from harness.model.discovery import discover
+from harness.operations.attention.problem import Problem
 
 LOGS = {
     "memcheck": """========= COMPUTE-SANITIZER
@@ -73,7 +73,7 @@ def main() -> int:
     assert asked["poison"] is False
     registry = discover([Path(path) for path in asked["plugins"]]).registry
     for run in asked["runs"]:
-        make_plan(registry.get(run["variant"]), Problem(**run["problem"]))
+        make_plan(registry.get(run["variant"]), Problem.from_fields(run["problem"]))
     log.write_text(CLEAN if mode == "clean" else LOGS[tool])
     if mode != "crash":
         reply.write_text(json.dumps({"runs": [], "error": None}))

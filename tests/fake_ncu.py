@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.discovery import discover
-from harness.planning import make_plan
-from harness.problem import Problem
+from harness.execution.planning import make_plan
+from harness.model.discovery import discover
+from harness.operations.attention.problem import Problem
 
 COLUMNS = ("ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
 
@@ -68,7 +68,7 @@ def main() -> int:
 
 def kernel_names(run: dict, request: dict) -> list[str]:
     registry = discover([Path(path) for path in request["plugins"]]).registry
-    plan = make_plan(registry.get(run["variant"]), Problem(**run["problem"]))
+    plan = make_plan(registry.get(run["variant"]), Problem.from_fields(run["problem"]))
     return [launch.kernel_name for launch in plan.launches]
 
 

@@ -13,12 +13,13 @@ from types import ModuleType
 import cupy
 import numpy as np
 
-from harness.errors import KernelFault
-from harness.executors import Device, Execution, Executor
-from harness.executors.emulator import EmulatorExecutor
-from harness.fuzz.worker import Machine
-from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Variant
+from harness.emulator.executor import EmulatorExecutor
+from harness.execution.protocol import Device, Execution, Executor
+from harness.model.plan import Buffer, Launch, Plan
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from harness.studies.fuzz.worker import Machine
+from harness.support.errors import KernelFault
 
 
 @functools.cache

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from attention_model import online_softmax
 
-from harness.executors import Device, Execution, LaunchReport, SiteTraffic
-from harness.inputs import NUMPY_DTYPES
-from harness.intervals import Interval
-from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Traffic, Variant
+from harness.execution.protocol import Device, Execution, LaunchReport, SiteTraffic
+from harness.model.plan import Buffer, Launch, Plan
+from harness.model.traffic import Traffic
+from harness.model.variant import Variant
+from harness.operations.attention.inputs import NUMPY_DTYPES
+from harness.operations.attention.problem import Problem
+from harness.support.intervals import Interval
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.measure.accumulation_order import Pair, Triple
-from harness.measure.summation_tree import SummationTree
+from harness.execution.accumulation_order import Pair, Triple
+from harness.execution.summation_tree import SummationTree
 
 
 def tree_of(nested: Any) -> SummationTree:

@@ -19,13 +19,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.arguments import build_parser
 from harness.cli import main
-from harness.commands import COMMANDS
-from harness.executors.gpu import GpuExecutor
-from harness.inputs import draw_inputs
-from harness.oracle import attention
-from harness.problem import Problem
+from harness.gpu.executor import GpuExecutor
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.oracle import attention
+from harness.operations.attention.problem import Problem
+from harness.options.arguments import build_parser
+from harness.studies import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 RIGHT = str(ROOT / "tests" / "plugins" / "one_thread_per_row.py")
@@ -95,10 +95,11 @@ def test_help_is_no_error(arguments: list[str]):
 
 def test_nothing_heavy_is_imported_to_list_variants():
     program = (
-        "import sys; from harness.cli import main; import harness.discovery, harness.report;"
+        "import sys; from harness.cli import main; import harness.model.discovery, harness.text.comparison_report;"
         "heavy = {'llvmlite', 'numba', 'cupy'} & set(sys.modules); assert not heavy, heavy;"
         "assert main(['list']) == 0;"
-        "mine = [m for m in sys.modules if m.startswith(('harness.emulator', 'harness.executors.', 'harness.oracle',"
+        "mine = [m for m in sys.modules if m.startswith(('harness.emulator', 'harness.gpu.',"
+        "'harness.operations.attention.oracle',"
         "'harness.compilers.nvrtc', 'llvmlite'))]; assert not mine, mine"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -132,7 +133,7 @@ def test_compare_counts_and_ranks(call):
     found = json.loads(done.out)
     assert found["problem"] == {
         "batch": 1, "heads": 2, "kv_heads": 2, "q_len": 30, "kv_len": 20, "head_dim": 8,
-        "dtype": "float32", "causal": True, "scale": 1 / math.sqrt(8),
+        "dtype": "float32", "causal": True, "mask": "causal", "scale": 1 / math.sqrt(8),
     }  # fmt: skip
     assert found["device"]["kind"] == "emulator"
     (row,) = found["rows"]
@@ -238,7 +239,7 @@ def run_arguments(folder: Path, **changed: object) -> list[str]:
 
 
 def test_run_on_the_users_own_arrays(call, tmp_path: Path):
-    problem = Problem(batch=2, heads=4, kv_heads=2, q_len=9, kv_len=7, head_dim=6, causal=True, scale=0.3)
+    problem = Problem(batch=2, heads=4, kv_heads=2, q_len=9, kv_len=7, head_dim=6, mask="causal", scale=0.3)
     reference = attention(problem, arrays(tmp_path, problem))
     done = call(*run_arguments(tmp_path, lse=tmp_path / "lse.npy"), "--causal", "--scale", "0.3")
     assert done.status == 0, done.err
@@ -420,7 +421,7 @@ def test_a_wrong_call_is_one_line_and_status_2(call, arguments: list[str], words
         ("def register(registry)\n    pass\n", "plugin.py:1: SyntaxError"),
         ("x = 1\n", "has no function register(registry)"),
         ("def register(registry):\n    pass\n", "registers no variant"),
-        (f"from harness.variant import Plan, Variant\ndef register(registry):\n    "
+        (f"from harness.model.variant import Plan, Variant\ndef register(registry):\n    "
          f"registry.add(Variant(name={NAME!r}, plan=lambda problem: Plan(())))\n", f"variant '{NAME}', but plugin"),
     ],
 )  # fmt: skip

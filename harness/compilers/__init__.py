@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.compilers.kernel import CompiledKernel, DevicePointer
 from harness.compilers.parameters import Parameter
-from harness.errors import PlanError
+from harness.support.errors import PlanError
 
 __all__ = ["CompiledKernel", "DevicePointer", "Parameter", "compile_kernel", "kernel_identity"]
 

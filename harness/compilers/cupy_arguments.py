@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.compilers.kernel import DevicePointer
 from harness.compilers.parameters import Parameter
-from harness.errors import PlanError
+from harness.support.errors import PlanError
 
 _POINTER = struct.Struct("<Q")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 # Modules whose behaviour follows from their version. A user's own module does not: its attributes are looked at.
 _VERSIONED = ("numba", "numpy", "cuda", "llvmlite", "ml_dtypes", "cupy")

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 # CUDA 12 has a wheel, and a folder, per component; CUDA 13 puts all of them into one.
 _WHEEL_FOLDERS = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.compilers.parameters import Parameter
-from harness.errors import PlanError
+from harness.support.errors import PlanError
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class DevicePointer:
     shape: tuple[int, ...]
     """Extents in elements."""
     dtype: str
-    """A name of `harness.variant.ELEMENT_BYTES`. bfloat16 reaches Numba as uint16."""
+    """A name of `harness.model.variant.ELEMENT_BYTES`. bfloat16 reaches Numba as uint16."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from harness.compilers.kernel import DevicePointer
-from harness.errors import PlanError
-from harness.variant import ELEMENT_BYTES
+from harness.model.plan import ELEMENT_BYTES
+from harness.support.errors import PlanError
 
 _FORMATS = {
     "int8": "<b",

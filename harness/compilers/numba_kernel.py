@@ -10,12 +10,12 @@ from collections.abc import Iterator, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
-from harness.cache import default_cache
 from harness.compilers.function_identity import function_identity
 from harness.compilers.kernel import CompiledKernel
 from harness.compilers.numba_arguments import signature_of
 from harness.compilers.parameters import entry_parameters
-from harness.errors import CompileError, PlanError
+from harness.support.cache import default_cache
+from harness.support.errors import CompileError, PlanError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")

@@ -6,7 +6,7 @@ import functools
 import os
 from typing import Any
 
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 def compile_source(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> str:

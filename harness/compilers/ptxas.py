@@ -12,9 +12,9 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from harness.cache import default_cache
 from harness.compilers.cubin import section_bytes
-from harness.errors import CompileError
+from harness.support.cache import default_cache
+from harness.support.errors import CompileError
 
 _TIMEOUT_SECONDS = 600.0
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from harness.cache import Key, default_cache
 from harness.compilers import nvrtc
 from harness.compilers.headers import include_directories
 from harness.compilers.included_files import included_files
 from harness.compilers.kernel import CompiledKernel
 from harness.compilers.parameters import entry_parameters
 from harness.compilers.source_place import with_line_directive
-from harness.errors import CompileError
+from harness.support.cache import Key, default_cache
+from harness.support.errors import CompileError
 
 _ARCH_OPTIONS = ("-arch", "--gpu-architecture")
 _REGISTER_OPTIONS = ("-maxrregcount", "--maxrregcount")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from harness.discovery import discover
-from harness.problem import Problem
-from harness.tables import MIB, table
+from harness import Problem
+from harness.model.discovery import discover
+from harness.text.tables import MIB, table
 
 PRINTED = {512: ("1.06", "0.06"), 1024: ("4.12", "0.12"), 2048: ("16.25", "0.25"), 4096: ("64.50", "0.50"),
            8192: ("257.00", "1.00")}  # fmt: skip

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from harness.problem import Problem
-from harness.tables import table
+from harness import Problem
+from harness.text.tables import table
 from variants import fa1
 from variants._tiles import Tile
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from harness.gpus import gpu
-from harness.measure.arithmetic import matrix_flops
-from harness.problem import Problem
-from harness.tables import table
+from harness import Problem
+from harness.support.gpus import gpu
+from harness.text.tables import table
 
 PRINTED_MS = {
     512: (0.059, 0.239, 0.167, 0.064), 1024: (0.080, 0.441, 0.264, 0.123), 2048: (0.290, 1.410, 1.171, 0.144),
@@ -33,10 +32,10 @@ def main() -> None:
         # Each tensor once, as if L2 caught all else: S and P written and read, Q, K, V read, O written.
         moved = 4 * length * length * problem.itemsize_bytes + problem.compulsory_bytes
         by_bytes = 1e3 * moved / t4.memory_bytes_per_s
-        by_flops = 1e3 * matrix_flops(problem) / t4.tensor_flops["float16"]
+        by_flops = 1e3 * problem.flops / t4.tensor_flops["float16"]
         cells.append([
             str(length), f"{standard:.3f}", f"{by_bytes:.3f}", f"{moved / standard / 1e6:.0f}", f"{flash:.3f}",
-            f"{by_flops:.3f}", f"{matrix_flops(problem) / flash / 1e9:.2f}", f"{flash / causal:.2f}",
+            f"{by_flops:.3f}", f"{problem.flops / flash / 1e9:.2f}", f"{flash / causal:.2f}",
         ])  # fmt: skip
     headers = [
         "N", "standard:\nms", "floor by\nbytes, ms", "GB/s", "flash:\nms", "floor by\nFLOP, ms", "TFLOP/s",

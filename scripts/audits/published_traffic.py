@@ -13,12 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from harness.discovery import discover
-from harness.executors.emulator import EmulatorExecutor
-from harness.problem import Problem
-from harness.tables import MIB, table
-from harness.traffic import measure_traffic
-from harness.traffic_account import TrafficAccount
+from harness import Problem
+from harness.emulator.executor import EmulatorExecutor
+from harness.execution.traffic_account import TrafficAccount
+from harness.model.discovery import discover
+from harness.studies.traffic.measurement import measure_traffic
+from harness.text.tables import MIB, table
 from variants import fa2
 
 PROBLEM = Problem(heads=1, q_len=2048, kv_len=2048, head_dim=64, dtype="float16")
@@ -80,7 +80,8 @@ def main() -> None:
     cells = []
     for length in (512, 1024, 2048, 4096, 8192):
         problems = [
-            Problem(heads=1, q_len=length, kv_len=length, dtype="float16", causal=causal) for causal in (True, False)
+            Problem(heads=1, q_len=length, kv_len=length, dtype="float16", mask="causal" if causal else "none")
+            for causal in (True, False)
         ]
         masked, whole = (fa2.claim(p).read_bytes - p.compulsory_write_bytes for p in problems)  # without Q
         cells.append([str(length), f"{100 * masked / whole:.1f} %"])

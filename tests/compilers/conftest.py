@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from counted_builds import Builds
 
-from harness import cache as cache_module
 from harness.compilers import rawkernel
+from harness.support import cache as cache_module
 
 
 @pytest.fixture(autouse=True)

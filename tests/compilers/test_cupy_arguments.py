@@ -12,7 +12,7 @@ from sample_kernels import ARCH, AXPY_ARGS, axpy, buffer
 
 from harness.compilers import compile_kernel
 from harness.compilers.parameters import Parameter, entry_parameters
-from harness.errors import PlanError
+from harness.support.errors import PlanError
 
 RECORD = np.dtype([("a", "i4"), ("b", "f8")], align=True)
 MANY = r"""

@@ -12,7 +12,7 @@ from numba import cuda
 from sample_kernels import ARCH, STAGED_ARGS, buffer, staged, u64
 
 from harness.compilers import compile_kernel
-from harness.errors import PlanError
+from harness.support.errors import PlanError
 
 
 def test_numba_arrays_are_flattened_as_a_native_launch_does_it() -> None:

@@ -10,7 +10,7 @@ from numba import cuda
 from sample_kernels import ARCH, SAMPLES, STAGED_ARGS, buffer, line_of, staged, twice
 
 from harness.compilers import compile_kernel
-from harness.errors import CompileError, PlanError
+from harness.support.errors import CompileError, PlanError
 
 
 def test_numba_compiles_to_ptx() -> None:

@@ -11,7 +11,7 @@ from sample_kernels import ARCH, AXPY_ARGS, axpy, buffer
 
 from harness.compilers import compile_kernel
 from harness.compilers.ptxas import Resources, find_ptxas, resources
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 def test_ptxas_reports_resources() -> None:

@@ -13,7 +13,7 @@ from sample_kernels import ARCH, AXPY, AXPY_ARGS, axpy, buffer, u64
 
 from harness.compilers import compile_kernel
 from harness.compilers.headers import include_directories
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 def test_rawkernel_compiles_to_ptx() -> None:
@@ -99,7 +99,7 @@ def test_importing_the_package_loads_no_compiler() -> None:
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"  # installed packages may load something at every start
-        "import harness.compilers, harness.cache, harness.compilers.ptxas, harness.compilers.rawkernel\n"
+        "import harness.compilers, harness.support.cache, harness.compilers.ptxas, harness.compilers.rawkernel\n"
         "import harness.compilers.numba_kernel\n"
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "heavy = {'cupy', 'numba', 'llvmlite', 'cuda', 'numba_cuda'} & loaded\n"

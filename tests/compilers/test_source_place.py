@@ -12,7 +12,7 @@ import pytest
 from sample_kernels import ARCH, AXPY_ARGS, SAMPLES, axpy, buffer, line_of
 
 from harness.compilers import compile_kernel
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 def test_line_table_names_the_users_file_and_line() -> None:

@@ -11,7 +11,7 @@ from harness.emulator.instruments import Instruments
 from harness.emulator.machine import layout as at
 from harness.emulator.machine.kernels import native_kernel
 from harness.emulator.machine.launch import DeviceBuffer, Geometry, LaunchOptions, aligned_zeros, launch
-from harness.finding import Finding
+from harness.model.finding import Finding
 
 SANITIZER = Instruments(sanitizer=True)
 FILE = "planted.cu"

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.emulator.machine.copy_queues import FIRST_CAPACITY, capacity_limit
 from harness.emulator.memory import cache_layout
-from harness.errors import KernelFault
-from harness.executors import SharedTraffic, SiteTraffic
-from harness.executors.emulator import EmulatorExecutor
-from harness.problem import Problem
-from harness.variant import Launch, Plan
+from harness.execution.protocol import SharedTraffic, SiteTraffic
+from harness.model.plan import Launch, Plan
+from harness.operations.attention.problem import Problem
+from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
 from tests.emulator.test_tracing import Recorder
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
-from harness.executors import SharedTraffic
-from harness.executors.emulator import EmulatorExecutor
-from harness.problem import Problem
-from harness.variant import Launch, Plan
+from harness.execution.protocol import SharedTraffic
+from harness.model.plan import Launch, Plan
+from harness.operations.attention.problem import Problem
 
 PROBLEM = Problem(heads=1, q_len=64, kv_len=64, head_dim=64)
 INPUTS = {name: np.zeros((1, 1, 64, 64), np.float32) for name in "QKV"}

@@ -11,7 +11,7 @@ import pytest
 from harness.emulator.memory import cache_layout as at
 from harness.emulator.memory.hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import Residency
-from harness.errors import PlanError
+from harness.support.errors import PlanError
 
 LINE = at.LINE_BYTES
 WHOLE = 0b1111

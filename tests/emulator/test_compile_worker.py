@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN
 from harness.emulator.machine.compile_worker import HERE, CompileWorker, WorkerPool
-from harness.errors import CompileError, UnsupportedInstruction
-from harness.executors.emulator import EmulatorExecutor
-from harness.inputs import draw_inputs
-from harness.problem import Problem
-from harness.variant import Launch, Plan
+from harness.model.plan import Launch, Plan
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
+from harness.support.errors import CompileError, UnsupportedInstruction
 
 PTX = """.version 8.0
 .target sm_90

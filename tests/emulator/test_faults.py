@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from harness.errors import KernelFault, PlanError
+from harness.support.errors import KernelFault, PlanError
 from tests.emulator.cuda_kernel import cuda_source, run
 
 X = {"X": np.arange(64, dtype=np.float32)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from single_opcode import run_body
 
-from harness.errors import KernelFault
+from harness.support.errors import KernelFault
 
 SEEDS = (0, 1, 2, 3)
 

@@ -7,7 +7,7 @@ import pytest
 from operands import Array
 from single_opcode import run_body
 
-from harness.errors import UnsupportedInstruction
+from harness.support.errors import UnsupportedInstruction
 
 LANES = np.arange(32)
 

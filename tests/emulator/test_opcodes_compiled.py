@@ -12,7 +12,7 @@ import pytest
 from cuda_kernel import run
 from operands import Array
 
-from harness.errors import KernelFault, UnsupportedInstruction
+from harness.support.errors import KernelFault, UnsupportedInstruction
 
 RNG = np.random.default_rng(23)
 

@@ -9,7 +9,7 @@ import pytest
 from operands import Array
 from single_opcode import HEADER, run_body, run_ptx
 
-from harness.errors import CompileError, KernelFault, UnsupportedInstruction
+from harness.support.errors import CompileError, KernelFault, UnsupportedInstruction
 
 LANES = np.arange(32)
 STORE = "mul.wide.u32 q30, tid, 4; add.u64 q30, q30, out;"

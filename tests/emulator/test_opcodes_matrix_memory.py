@@ -9,7 +9,7 @@ import pytest
 from operands import Array
 from single_opcode import run_body
 
-from harness.errors import KernelFault, UnsupportedInstruction
+from harness.support.errors import KernelFault, UnsupportedInstruction
 
 RNG = np.random.default_rng(31)
 SHARED = ".shared .align 16 .b8 tile[2048];"

@@ -11,7 +11,7 @@ from operands import Array
 from single_opcode import HEADER, run_ptx
 from tensor_core import FORMATS, dot_product, matrix_product
 
-from harness.errors import KernelFault, UnsupportedInstruction
+from harness.support.errors import KernelFault, UnsupportedInstruction
 
 RNG = np.random.default_rng(29)
 FORMS = {

@@ -16,7 +16,7 @@ from harness.emulator.codegen.table import emitter_for, supported_opcodes
 from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.parser import parse
 from harness.emulator.ptx.types import TYPES, PtxType
-from harness.errors import UnsupportedInstruction
+from harness.support.errors import UnsupportedInstruction
 
 REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"
 

@@ -11,7 +11,7 @@ import pytest
 from operands import Array, signed
 from single_opcode import Case, case, run_body, run_cases
 
-from harness.errors import KernelFault
+from harness.support.errors import KernelFault
 
 RNG = np.random.default_rng(17)
 LANE = np.arange(128, dtype=np.uint32) % 32

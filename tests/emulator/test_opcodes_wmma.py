@@ -15,7 +15,7 @@ from single_opcode import run_body
 from tensor_core import F16, F32, matrix_product
 from test_opcodes_mma import registers_of_a, registers_of_b, registers_of_c
 
-from harness.errors import KernelFault, UnsupportedInstruction
+from harness.support.errors import KernelFault, UnsupportedInstruction
 
 RNG = np.random.default_rng(37)
 SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16), "m16n16k8": (16, 16, 8)}

@@ -8,7 +8,7 @@ from harness.emulator.codegen.kernel import generate
 from harness.emulator.ptx.inline import inline_calls
 from harness.emulator.ptx.instructions import Address, Imm, Instruction, Pair, Reg, SourceLine, Symbol, Vector
 from harness.emulator.ptx.parser import parse
-from harness.errors import CompileError, UnsupportedInstruction
+from harness.support.errors import CompileError, UnsupportedInstruction
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.emulator.memory.residency import Residency, residency
-from harness.gpus import AMPERE, HOPPER, TURING
+from harness.support.gpus import AMPERE, HOPPER, TURING
 
 KIB = 1024
 

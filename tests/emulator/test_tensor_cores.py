@@ -11,7 +11,7 @@ from sanitized_kernel import find, lines
 from single_opcode import run_body
 from test_bank_conflicts import INPUTS, PROBLEM, counted, plan
 
-from harness.executors.emulator import EmulatorExecutor
+from harness.emulator.executor import EmulatorExecutor
 
 RNG = np.random.default_rng(41)
 WMMA = """#include <mma.h>

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.discovery import discover
-from harness.executors.emulator import CacheModel, EmulatorExecutor
-from harness.gpus import GPUS
-from harness.inputs import draw_inputs
-from harness.problem import Problem
+from harness.emulator.executor import CacheModel, EmulatorExecutor
+from harness.model.discovery import discover
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
+from harness.support.gpus import GPUS
 
 GPU = GPUS["h200"]
 MODEL = CacheModel(GPU, flushed=True)
@@ -75,7 +75,7 @@ class Comparison:
 
 def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[Comparison]:
     """Run one variant on one problem of the record, and yield its launches."""
-    asked = Problem(**record["problems"][problem])
+    asked = Problem.from_fields(record["problems"][problem])
     plan = discover().registry.get(variant).plan(asked)
     sizes = {name: buffer.size_bytes for name, buffer in plan.all_buffers(asked).items()}
     execution = EmulatorExecutor(caches=MODEL).run(asked, plan, draw_inputs(asked))

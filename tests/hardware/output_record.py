@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from harness.inputs import draw_inputs
-from harness.problem import Problem
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
 from tests.hardware.archive import pack, unpack
 
 Array = npt.NDArray[Any]
@@ -26,12 +26,12 @@ _KERNELS: list[dict[str, Any]] = [
 CASES: list[tuple[dict[str, Any], str]] = [
     # Without a scale all scores are zero: exp(0) is 1 on any machine, and all else is rounded as IEEE says.
     *(({"q_len": 33, "kv_len": 70, "scale": 0.0, **kernel}, "normal") for kernel in _KERNELS),
-    *(({"q_len": 70, "kv_len": 33, "scale": 0.0, "causal": True, **kernel}, "normal") for kernel in _KERNELS),
+    *(({"q_len": 70, "kv_len": 33, "scale": 0.0, "mask": "causal", **kernel}, "normal") for kernel in _KERNELS),
     # A head dimension that is a power of two keeps equal scores equal.
     ({"q_len": 40, "kv_len": 65, "head_dim": 64}, "constant"),
     *(({"q_len": 33, "kv_len": 70, **kernel}, "normal") for kernel in _KERNELS),
     *(
-        ({"q_len": 40, "kv_len": 97, "causal": True, "heads": 4, "kv_heads": 2, **kernel}, "normal")
+        ({"q_len": 40, "kv_len": 97, "mask": "causal", "heads": 4, "kv_heads": 2, **kernel}, "normal")
         for kernel in _KERNELS
     ),
     *(

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.problem import Problem
-from harness.variant import Launch, Plan
+from harness.model.plan import Launch, Plan
+from harness.operations.attention.problem import Problem
 from tests.hardware.kernel_text import cuda_text, numba_text
 
 

@@ -19,7 +19,7 @@ from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator.memory.cache_layout import LAUNCH_BYTES
 from harness.emulator.memory.hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import residency
-from harness.gpus import GPUS
+from harness.support.gpus import GPUS
 from tests.emulator.cuda_kernel import run
 from tests.hardware.cache_probes import SOURCE, Probe, probes
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.compilers.ptxas import find_ptxas
-from harness.problem import Problem
+from harness.operations.attention.problem import Problem
 from tests.hardware.cache_comparison import Comparison, compare, half
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "traffic_h200.json").read_text())
@@ -31,7 +31,7 @@ def flops(problem: Problem) -> float:
 
 def small() -> list[Comparison]:
     cases = sorted({(row["problem"], row["variant"]) for row in RECORD["launches"]})
-    few = [(p, v) for p, v in cases if flops(Problem(**RECORD["problems"][p])) <= LARGEST_EMULATED_FLOPS]
+    few = [(p, v) for p, v in cases if flops(Problem.from_fields(RECORD["problems"][p])) <= LARGEST_EMULATED_FLOPS]
     return [
         c for problem, variant in few if half(problem, variant) == JUDGES for c in compare(RECORD, problem, variant)
     ]

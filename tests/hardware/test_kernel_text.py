@@ -12,8 +12,8 @@ import cupy
 import numpy as np
 import pytest
 
-from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan
+from harness.model.plan import Buffer, Launch, Plan
+from harness.operations.attention.problem import Problem
 from tests.hardware.kernel_text import NotUnderstood, cuda_text, numba_text, python_text
 from tests.hardware.record import plan_hash
 
@@ -234,8 +234,8 @@ def test_a_plan_is_known_again():
 
 def test_another_process_comes_to_the_same_hash():
     program = (
-        "from harness.discovery import discover; from harness.problem import Problem;"
-        "from tests.hardware.record import plan_hash; problem = Problem(causal=True, dtype='float16');"
+        "from harness.model.discovery import discover; from harness import Problem;"
+        "from tests.hardware.record import plan_hash; problem = Problem(mask='causal', dtype='float16');"
         "print(*(plan_hash(v.plan(problem), problem) for v in discover().registry))"
     )
     root = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.discovery import discover
-from harness.executors.emulator import EmulatorExecutor
+from harness.emulator.executor import EmulatorExecutor
+from harness.model.discovery import discover
 from tests.hardware.output_record import (
     CASES,
     Array,

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from harness.compilers.ptxas import find_ptxas
-from harness.discovery import discover
+from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.executors import Execution
-from harness.executors.emulator import EmulatorExecutor
-from harness.inputs import draw_inputs
-from harness.kernel_listing import list_kernels
-from harness.problem import Problem
+from harness.execution.protocol import Execution
+from harness.model.discovery import discover
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
+from harness.studies.show.kernel_listing import list_kernels
 from tests.hardware.record import plan_hash
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "traffic_h200.json").read_text())
@@ -37,7 +37,7 @@ def launches_of(index: int, variant: str) -> list[dict[str, int]]:
 
 
 def problem(index: int) -> Problem:
-    return Problem(**RECORD["problems"][index])
+    return Problem.from_fields(RECORD["problems"][index])
 
 
 def flops(problem: Problem) -> float:

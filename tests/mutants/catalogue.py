@@ -38,8 +38,8 @@ EQUIVALENT: dict[str, str] = {
     "window off by one": "no variant here has windows",
     "heads that meet in a tile overlooked": "the first query of the second head is then taken to see as much as the "
     "first row of the tile; only NaN or infinity in one key shows it, where a tile of keys ends in between: "
-    "tests/test_split_kv.py looks there, and no campaign finds it",
-    "splits not brought to one maximum, by a warp": "takes more splits than warps, which tests/test_split_kv.py has "
+    "tests/variants/test_split_kv.py looks there, and no campaign finds it",
+    "splits not brought to one maximum, by a warp": "takes more splits than warps; tests/variants/test_split_kv.py has "
     "and campaigns of a few tiles do not; the mutant that dies forgets it between warps as well",
     "weights of a pair of keys swapped for infinity in V": "brings NaN for infinity at worst, where the other key is "
     "behind the mask, and NaN is taken there",

@@ -51,35 +51,49 @@ HARNESS_MUTANTS = (
     HarnessMutant(
         "the oracle gives a NaN score no weight",
         (
-            Patch("harness/oracle.py", "np.max(self.scores, axis=-1)", "np.fmax.reduce(self.scores, axis=-1)"),
             Patch(
-                "harness/oracle.py",
+                "harness/operations/attention/oracle.py",
+                "np.max(self.scores, axis=-1)",
+                "np.fmax.reduce(self.scores, axis=-1)",
+            ),
+            Patch(
+                "harness/operations/attention/oracle.py",
                 "weights = np.exp(block.scores - m[..., None])",
                 "weights = np.nan_to_num(np.exp(block.scores - m[..., None]))",
             ),
         ),
-        ("tests/test_oracle.py",),
+        ("tests/operations/attention/test_oracle.py",),
     ),
     HarnessMutant(
         "the oracle's causal mask is aligned top-left",
-        (Patch("harness/oracle.py", "rows.stop) + (problem.kv_len - problem.q_len)", "rows.stop)"),),
-        ("tests/test_oracle.py",),
+        (
+            Patch(
+                "harness/operations/attention/oracle.py", "rows.stop) + (problem.kv_len - problem.q_len)", "rows.stop)"
+            ),
+        ),
+        ("tests/operations/attention/test_oracle.py",),
     ),
     HarnessMutant(
         "a NaN in the output is not beyond its budget",
         (
             Patch(
-                "harness/measure/accuracy.py",
+                "harness/execution/accuracy.py",
                 "wrong = ~same & ~(error <= allowed)",
                 "wrong = ~same & (error > allowed)",
             ),
         ),
-        ("tests/measure/test_accuracy.py::test_nan_fails",),
+        ("tests/execution/test_accuracy.py::test_nan_fails",),
     ),
     HarnessMutant(
         "the budget is ten times as wide",
-        (Patch("harness/measure/error_budget.py", "return Budget(O, lse,", "return Budget(10 * O, 10 * lse,"),),
-        ("tests/measure/test_error_budget.py::test_neither_tier_is_vacuous_in_16_bits",),
+        (
+            Patch(
+                "harness/operations/attention/error_budget.py",
+                "return Budget(O, lse,",
+                "return Budget(10 * O, 10 * lse,",
+            ),
+        ),
+        ("tests/operations/attention/test_error_budget.py::test_neither_tier_is_vacuous_in_16_bits",),
     ),
     HarnessMutant(
         "the counter misses what is read again",

@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.variant import Registry, Variant
+from harness.model.registry import Registry
+from harness.model.variant import Variant
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
 SHARED = ("_tiles", "_mma")
@@ -31,7 +32,7 @@ class Patch:
     """One replacement in one file below variants/."""
 
     file: str
-    """Such as `fa2/kernel.cu`."""
+    """Such as `attention/fa2/kernel.cu`."""
     old: str
     """Occurs in the file exactly once."""
     new: str
@@ -69,7 +70,7 @@ class Mutant:
     @property
     def folder(self) -> str:
         """Of the true variant, below variants/."""
-        return self.variant.rpartition("-")[0].replace("-", "_")
+        return "attention/" + self.variant.rpartition("-")[0].replace("-", "_")
 
     @property
     def backend(self) -> str:
@@ -104,18 +105,17 @@ def mutated_variant(mutant: Mutant) -> Variant:
                 Path(beginning, package).rename(root / package)
     importlib.invalidate_caches()
     registry = Registry()
-    importlib.import_module(f"{package}.{mutant.folder}").register(registry)
+    importlib.import_module(f"{package}.{mutant.folder.replace('/', '.')}").register(registry)
     return dataclasses.replace(registry.get(mutant.variant), name=mutant.name, claim=None)
 
 
 def _write(root: Path, texts: Mapping[str, str]) -> None:
-    """A package of its own: where it imports `variants`, or asks for their CUDA sources, it means itself."""
+    """A package of its own: where it imports `variants`, it means itself."""
     for path, text in texts.items():
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.suffix == ".py":
             text = text.replace("from variants.", f"from {root.name}.").replace("from variants ", f"from {root.name} ")
-            text = text.replace('f"variants.{folder}"', f'f"{root.name}.{{folder}}"')
         target.write_text(text)
     (root / "__init__.py").write_text("")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from harness.problem import Problem
+from harness.operations.attention.problem import Problem
 
 Float64Array = npt.NDArray[np.float64]
 Inputs = Mapping[str, np.ndarray]

@@ -20,7 +20,7 @@ def in_kernel(
     sanitize: bool = False,
 ) -> Iterator[Mutant]:
     """Planted in the algorithm's own kernel; `more` are further replacements, CUDA's and Numba's, or None."""
-    folder = algorithm.replace("-", "_")
+    folder = f"attention/{algorithm.replace('-', '_')}"
     pairs = ((cuda, numba), *more)
     yield from planted(algorithm, bug, f"{folder}/kernel.cu", f"{folder}/numba_kernel.py", pairs, sanitize)
 
@@ -39,7 +39,7 @@ def in_tiles(
 
 def in_plan(algorithm: str, bug: str, old: str, new: str) -> Iterator[Mutant]:
     """Planted in the plan, which both backends share."""
-    file = f"{algorithm.replace('-', '_')}/__init__.py"
+    file = f"attention/{algorithm.replace('-', '_')}/__init__.py"
     for backend in (CUDA, NUMBA):
         yield Mutant(bug, f"{algorithm}-{backend}", (Patch(file, old, new),))
 

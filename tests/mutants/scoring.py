@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.case import Case
-from harness.errors import KernelFault
-from harness.executors.emulator import EmulatorExecutor
-from harness.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
-from harness.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
-from harness.fuzz.worker import Machine
-from harness.oracle import attention
-from harness.planning import make_plan
-from harness.tile_choice import parse_tile, with_tile
-from harness.variant import Variant
+from harness.emulator.executor import EmulatorExecutor
+from harness.execution.planning import make_plan
+from harness.execution.tiles import parse_tile, with_tile
+from harness.model.case import Case
+from harness.model.variant import Variant
+from harness.operations.attention.oracle import attention
+from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
+from harness.studies.fuzz.worker import Machine
+from harness.support.errors import KernelFault
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.patching import mutated_variant
 from tests.mutants.peers import RULES

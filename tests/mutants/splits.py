@@ -6,7 +6,7 @@ from tests.mutants.patching import Mutant, Patch
 
 
 def _in_kernel(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
-    patches = tuple(Patch("split_kv/kernel.cu", *replacement) for replacement in ((old, new), *more))
+    patches = tuple(Patch("attention/split_kv/kernel.cu", *replacement) for replacement in ((old, new), *more))
     return Mutant(bug, "split-kv-cupy", patches, sanitize)
 
 

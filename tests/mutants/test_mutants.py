@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from harness.discovery import discover
-from harness.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
-from harness.strategies import Build
+from harness.model.discovery import discover
+from harness.operations.attention.strategies import Build
+from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
 from tests.fuzzed_variants import edited, refuses
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS
 from tests.mutants.harness_mutants import HARNESS_MUTANTS, ROOT, failing_tests

@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.inputs import draw_inputs
-from harness.oracle import attention
-from harness.problem import Problem
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.oracle import attention
+from harness.operations.attention.problem import Problem
 from tests.mutants.peers import RULES, XFORMERS, plain_attention
 
 
 @pytest.mark.parametrize("dtype", XFORMERS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_rule_takes_the_answer_rounded_to_storage_and_rejects_an_error_of_a_tenth(dtype: str, causal: bool):
-    problem = Problem(heads=4, kv_heads=2, q_len=40, kv_len=33, head_dim=16, dtype=dtype, causal=causal)
+    problem = Problem(
+        heads=4, kv_heads=2, q_len=40, kv_len=33, head_dim=16, dtype=dtype, mask="causal" if causal else "none"
+    )
     inputs = draw_inputs(problem, "normal", 3)
     answer = attention(problem, inputs).O
     right = answer.astype(inputs["Q"].dtype).astype(np.float64)
@@ -50,7 +52,7 @@ def test_a_nan_that_belongs_there_is_no_error_and_one_that_does_not_is_one():
 
 @pytest.mark.parametrize("dtype", XFORMERS)
 def test_plain_attention_is_right_but_for_its_roundings(dtype: str):
-    problem = Problem(heads=2, q_len=9, kv_len=5, head_dim=8, dtype=dtype, causal=True)
+    problem = Problem(heads=2, q_len=9, kv_len=5, head_dim=8, dtype=dtype, mask="causal")
     inputs = draw_inputs(problem, "normal", 1)
     error = np.abs(plain_attention(problem, inputs) - attention(problem, inputs).O).max()
     unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from harness.variant import Launch, Plan, Variant
+from harness import Launch, Plan, Variant
 
 NO_SEMICOLON = """
 extern "C" __global__ void no_semicolon(float* O)

@@ -3,7 +3,7 @@
 import cupy
 import numpy as np
 
-from harness.variant import Buffer, Launch, Plan, Variant
+from harness import Buffer, Launch, Plan, Variant
 
 SOURCE = r"""
 extern "C" __global__ void warps_in_order(const float* Q, float* O, int n) {

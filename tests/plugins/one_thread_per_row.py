@@ -5,8 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from harness.problem import Problem
-from harness.variant import Buffer, Launch, Plan, Variant
+from harness import Buffer, Launch, Plan, Problem, Variant
 
 CODE = r"""
 extern "C" __global__ void one_thread_per_row(

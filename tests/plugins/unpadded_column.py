@@ -3,7 +3,7 @@
 import cupy
 from numba import cuda, float32
 
-from harness.variant import Launch, Plan, Traffic, Variant
+from harness import Launch, Plan, Traffic, Variant
 
 cuda_kernel = cupy.RawKernel(
     r"""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from harness.problem import Problem
-from harness.variant import Registry, Traffic, Variant
+from harness import Problem, Registry, Traffic, Variant
 from variants import fa2
 
 
 def claim(problem: Problem) -> Traffic:
-    return fa2.claim(dataclasses.replace(problem, causal=False))
+    return fa2.claim(dataclasses.replace(problem, mask="none"))
 
 
 def register(registry: Registry) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from harness.errors import PlanError
-from harness.problem import Problem
+from harness import PlanError, Problem
 from variants._tiles import Tile, blocks, unsupported
 
 FRAGMENT = 16

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import PlanError
-from harness.problem import Problem
+from harness import PlanError, Problem
 
 THREADS_X = 8
 """Threads that share a row of a tile: a quarter of a warp."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from variants._tiles import Tile
 
 Files = tuple[tuple[str, str], ...]
+_VARIANTS = Path(__file__).parent.parent
 COMMON: Files = (("_tiles", "tiles.cuh"),)
 """Folders below variants/ and files there."""
 
@@ -19,19 +20,18 @@ def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def raw_kernel(algorithm: str, name: str, options: tuple[str, ...], common: Files = COMMON) -> Any:
-    """The kernel `name` of variants/`algorithm`/kernel.cu, before which the texts of `common` are put."""
+def raw_kernel(folder: str, name: str, options: tuple[str, ...], common: Files = COMMON) -> Any:
+    """The kernel `name` of variants/`folder`/kernel.cu, before which the texts of `common` are put."""
     import cupy
 
-    return cupy.RawKernel(_source(algorithm, common), name, options=options)
+    return cupy.RawKernel(_source(folder, common), name, options=options)
 
 
 @functools.cache
-def _source(algorithm: str, common: Files) -> str:
+def _source(algorithm_folder: str, common: Files) -> str:
     # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
     # errors, profilers and the emulator name the file as the user sees it.
-    files = (*common, (algorithm, "kernel.cu"))
+    files = (*common, (algorithm_folder, "kernel.cu"))
     return "".join(
-        f'#line 1 "variants/{folder}/{file}"\n{resources.files(f"variants.{folder}").joinpath(file).read_text()}\n'
-        for folder, file in files
+        f'#line 1 "variants/{folder}/{file}"\n{(_VARIANTS / folder / file).read_text()}\n' for folder, file in files
     )

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.problem import Problem
-from harness.variant import BACKENDS, Numerics, Plan, Registry, Traffic, Variant
+from harness import Numerics, Plan, Problem, Registry, Traffic
+from harness.model.variant import BACKENDS, Variant
 from variants._tiles import Tile, unsupported
 
 

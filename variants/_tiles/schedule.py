@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.problem import Problem
+from harness import Problem
 from variants._tiles import Tile, blocks
 from variants._tiles.sectors import Integers, run_bytes
 

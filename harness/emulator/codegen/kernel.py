@@ -29,7 +29,7 @@ from harness.emulator.ptx.instructions import (
     Variable,
 )
 from harness.emulator.ptx.types import TYPES
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
 from harness.emulator.ptx.types import PtxType
-from harness.errors import UnsupportedInstruction
+from harness.support.errors import UnsupportedInstruction
 
 
 class Storage:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.emulator.codegen import lane_tables
 from harness.emulator.machine import layout as at
-from harness.errors import UnsupportedInstruction
+from harness.support.errors import UnsupportedInstruction
 
 if TYPE_CHECKING:
     from harness.emulator.codegen.lanes import Lanes

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from harness.emulator.instruments import Instruments
-from harness.errors import CompileError, SandboxError, UnsupportedInstruction
+from harness.support.errors import CompileError, SandboxError, UnsupportedInstruction
 
 _JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
 _ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}

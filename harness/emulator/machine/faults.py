@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.emulator.codegen.facts import Site
 from harness.emulator.machine import layout as at
-from harness.errors import KernelFault
+from harness.support.errors import KernelFault
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from harness.cache import default_cache
 from harness.emulator.codegen.facts import KernelFacts
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.machine.compile_worker import HERE, Compiler
 from harness.emulator.machine.kernel_object import split_kernel
 from harness.emulator.machine.llvm_compiler import host_key
 from harness.emulator.machine.native import load_copies, load_runtime, native_address
+from harness.support.cache import default_cache
 
 
 @dataclass(frozen=True)

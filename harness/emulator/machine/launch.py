@@ -25,8 +25,8 @@ from harness.emulator.machine.kernels import NativeKernel
 from harness.emulator.machine.native import load_runtime
 from harness.emulator.machine.tracing import BlockListener, TraceBuffer
 from harness.emulator.sanitizer.recorder import LaunchRecorder
-from harness.errors import PlanError
-from harness.finding import Finding
+from harness.model.finding import Finding
+from harness.support.errors import PlanError
 
 _CACHE_LINE_BYTES = 64
 _SLACK_BYTES = 64

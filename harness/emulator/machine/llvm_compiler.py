@@ -7,7 +7,7 @@ from functools import lru_cache
 import llvmlite
 import llvmlite.binding as llvm
 
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 def host_key() -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-from harness.cache import default_cache
 from harness.emulator.machine.llvm_compiler import host, initialize, target_machine
 from harness.emulator.machine.runtime_object import build_caches, build_copies, build_runtime, runtime_key
+from harness.support.cache import default_cache
 
 _LOCK = threading.RLock()
 _loaded: dict[str, int] = {}

@@ -25,8 +25,8 @@ from harness.emulator.machine.native import load_caches
 from harness.emulator.machine.tracing import Accesses
 from harness.emulator.memory import cache_layout as at
 from harness.emulator.memory.residency import Residency
-from harness.errors import PlanError
-from harness.gpus import Gpu
+from harness.support.errors import PlanError
+from harness.support.gpus import Gpu
 
 ALLOCATION_BYTES = 512
 """What a GPU's allocator aligns buffers to."""

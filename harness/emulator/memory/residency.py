@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.gpus import Multiprocessor
+from harness.support.gpus import Multiprocessor
 
 WARP_THREADS = 32
 REGISTERS_PER_ALLOCATION = 256

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from harness.emulator.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Not, Reg, Symbol
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 EXIT = -1
 """Where a lane goes that has returned."""

@@ -7,7 +7,7 @@ import struct
 from harness.emulator.ptx.instructions import Variable
 from harness.emulator.ptx.token_stream import TokenStream
 from harness.emulator.ptx.types import TYPES, PtxType
-from harness.errors import CompileError, UnsupportedInstruction
+from harness.support.errors import CompileError, UnsupportedInstruction
 
 LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from harness.emulator.ptx.types import PtxType
-from harness.errors import UnsupportedInstruction
+from harness.support.errors import UnsupportedInstruction
 
 
 @dataclass(frozen=True)

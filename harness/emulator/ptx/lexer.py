@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 class Token(NamedTuple):

@@ -26,7 +26,7 @@ from harness.emulator.ptx.instructions import (
 )
 from harness.emulator.ptx.lexer import Token, tokenize
 from harness.emulator.ptx.types import PtxType
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 _IGNORED_LINES = {".version", ".address_size", ".pragma"}
 _TUNING = {".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".noreturn", ".explicitcluster"}

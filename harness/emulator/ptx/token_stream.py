@@ -6,7 +6,7 @@ import struct
 
 from harness.emulator.ptx.instructions import Imm
 from harness.emulator.ptx.lexer import Token
-from harness.errors import CompileError
+from harness.support.errors import CompileError
 
 
 class TokenStream:

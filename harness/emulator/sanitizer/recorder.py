@@ -13,7 +13,7 @@ from harness.emulator.codegen.facts import KernelFacts, SharedVariable, Site
 from harness.emulator.machine import layout as machine
 from harness.emulator.ptx.types import TYPES
 from harness.emulator.sanitizer import layout as at
-from harness.finding import Finding, Place
+from harness.model.finding import Finding, Place
 
 _VERBS = {
     **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),

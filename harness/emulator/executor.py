@@ -1,0 +1,306 @@
+"""Runs a plan on the emulated GPU: every launch compiled to PTX, translated to native code, checked and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.compilers.ptxas import Resources, resources
+from harness.emulator.codegen.facts import KernelFacts, Site
+from harness.emulator.instruments import PLAIN, Instruments
+from harness.emulator.machine import layout as at
+from harness.emulator.machine.compile_worker import HERE, Compiler, WorkerPool
+from harness.emulator.machine.kernels import NativeKernel, native_kernel
+from harness.emulator.machine.launch import (
+    DeviceBuffer,
+    Geometry,
+    LaunchCounts,
+    LaunchOptions,
+    aligned_zeros,
+    default_threads,
+    launch,
+)
+from harness.emulator.memory.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
+from harness.emulator.memory.hierarchy import CacheCount, CacheSizes, MemoryHierarchy
+from harness.emulator.memory.residency import Residency, residency
+from harness.execution.protocol import (
+    CacheReport,
+    CacheTraffic,
+    Device,
+    Execution,
+    LaunchReport,
+    SharedTraffic,
+    SiteTraffic,
+)
+from harness.model.finding import Finding
+from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
+from harness.model.problem import BaseProblem
+from harness.support.errors import KernelFault, PlanError
+from harness.support.gpus import Gpu
+
+DEFAULT_STEP_LIMIT = 1_000_000_000
+"""Instructions per warp: some ten seconds of an endless loop."""
+
+_KINDS = {
+    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
+    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
+    **dict.fromkeys(("atom", "red"), "atomic"),
+    "cp": "load",
+}
+_SHARED_KINDS = {**_KINDS, "cp": "store"}
+"""An asynchronous copy loads from global memory and stores to shared memory."""
+
+
+CODE = "code"
+"""The buffer that a kernel's instructions are counted as."""
+
+
+@dataclass(frozen=True)
+class CacheModel:
+    """Which caches to put behind the sector counts."""
+
+    gpu: Gpu
+    """Whose they are."""
+    l2_bytes: int | None = None
+    """Another size of L2 than the GPU's."""
+    flushed: bool = False
+    """Whether every launch begins with empty caches, as a profiler arranges it; else L2 stays warm during a plan."""
+
+
+class EmulatorExecutor:
+    """The emulated GPU as an executor.
+
+    `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
+    the order in which the warps of a block take turns; with `shuffle` it permutes the blocks, too, and lets warps
+    interrupt each other. `progress` is told the fraction of a launch that is done. `instruments` record more than
+    bounds and sectors, and `caches` model what is behind them; both take longer.
+    """
+
+    def __init__(
+        self,
+        arch: str = "sm_90",
+        step_limit: int = DEFAULT_STEP_LIMIT,
+        threads: int | None = None,
+        seed: int = 0,
+        progress: Callable[[float], None] | None = None,
+        instruments: Instruments = PLAIN,
+        shuffle: bool = False,
+        caches: CacheModel | None = None,
+    ) -> None:
+        self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
+        self._options = LaunchOptions(step_limit, threads or default_threads(), seed, shuffle)
+        self._progress = progress
+        self._workers = WorkerPool()
+        self._instruments = instruments
+        self._caches = caches
+
+    def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
+        """See `Executor.run`."""
+        buffers = plan.all_buffers(problem)
+        memory = [_allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
+        pointers = _pointers(buffers)
+        hierarchy = None
+        if self._caches is not None:
+            sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
+            hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
+        reports, findings = self._launch_all(plan, pointers, memory, hierarchy)
+        names = plan.output_names(problem)
+        outputs = {
+            name: _as_array(buffer, data) for (name, buffer), data in zip(buffers.items(), memory) if name in names
+        }
+        if self._instruments.sanitizer:
+            axes = {tensor.name: tensor.axes for tensor in problem.tensors}
+            findings += [
+                finding
+                for (name, buffer), data in zip(buffers.items(), memory)
+                if name in outputs
+                for finding in _holes(buffer, axes[name], data)
+            ]
+        return Execution(
+            outputs,
+            reports,
+            plan.allocated_bytes(problem),
+            findings=tuple(findings) if self._instruments.sanitizer else None,
+        )
+
+    def prepare(self, problem: BaseProblem, plan: Plan) -> None:
+        """Compile all that `plan` launches, so that `run` need not. Several threads may prepare at once.
+
+        Raises what `run` would raise for it.
+        """
+        pointers = _pointers(plan.all_buffers(problem))
+        with self._workers.borrow() as worker:
+            for step in plan.launches:
+                self._compile(step, _arguments(step, pointers), worker)
+
+    def _compile(
+        self, step: Launch, args: tuple[Any, ...], compiler: Compiler = HERE
+    ) -> tuple[CompiledKernel, NativeKernel]:
+        compiled = compile_kernel(step.kernel, args, self.device.arch)
+        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments)
+
+    def _launch_all(
+        self,
+        plan: Plan,
+        pointers: Mapping[str, DevicePointer],
+        memory: list[DeviceBuffer],
+        hierarchy: MemoryHierarchy | None,
+    ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
+        """All launches; what the sanitizer has found goes along with a fault, too."""
+        reports: list[LaunchReport] = []
+        findings: list[Finding] = []
+        for step in plan.launches:
+            try:
+                report, found = self._launch(step, pointers, memory, hierarchy)
+            except KernelFault as fault:
+                fault.findings = (*findings, *fault.findings)
+                raise
+            reports.append(report)
+            findings += found
+        return tuple(reports), findings
+
+    def _launch(
+        self,
+        step: Launch,
+        pointers: Mapping[str, DevicePointer],
+        memory: list[DeviceBuffer],
+        hierarchy: MemoryHierarchy | None,
+    ) -> tuple[LaunchReport, tuple[Finding, ...]]:
+        args = _arguments(step, pointers)
+        compiled, kernel = self._compile(step, args)
+        geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
+        used = None
+        listener = None
+        if hierarchy is not None and self._caches is not None:
+            used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+            if used is not None:
+                if self._caches.flushed:
+                    hierarchy.flush()
+                listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
+        counts = launch(
+            kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress, listener
+        )
+        caches = None
+        if hierarchy is not None and listener is not None and used is not None:
+            caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
+        report = LaunchReport(
+            step.kernel_name,
+            _by_source_line(kernel.facts, counts),
+            counts.warp_instructions,
+            counts.lane_instructions,
+            _shared_by_source_line(kernel.facts, counts) if self._instruments.bank_conflicts else None,
+            counts.seconds,
+            caches,
+        )
+        return report, counts.findings or ()
+
+
+def _residency(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:
+    shared = used.shared_bytes + geometry.dynamic_shared_bytes
+    found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
+    if not found.blocks:
+        raise PlanError(
+            f"kernel {step.kernel_name} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
+            f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
+        )
+    return found
+
+
+def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes: int) -> CacheReport:
+    """In bytes, and with what every launch fetches for itself, of which nothing is taken to be in L2 yet."""
+    code = CacheTraffic(CODE, 0, 0, LAUNCH_BYTES + (used.code_bytes or 0), 0)
+    buffers = (
+        CacheTraffic(c.buffer, *(SECTOR_BYTES * n for n in (c.l2_read, c.l2_write, c.dram_read, c.dram_write)))
+        for c in counts
+        if c.l2_read or c.l2_write or c.dram_read or c.dram_write
+    )
+    return CacheReport((*buffers, code), dirty_bytes)
+
+
+def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:
+    return {
+        buffer.name: DevicePointer(at.buffer_address(index), buffer.shape, buffer.dtype)
+        for index, buffer in enumerate(buffers.values())
+    }
+
+
+def _arguments(step: Launch, pointers: Mapping[str, DevicePointer]) -> tuple[Any, ...]:
+    return tuple(pointers[a] if isinstance(a, str) else a for a in step.args)
+
+
+def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
+    """A copy of an input, or memory full of NaN patterns."""
+    data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
+    if source is None:
+        data[:] = 0xFF
+    else:
+        data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+    unwritten = np.full(buffer.size_bytes, 0xFF if source is None else 0, np.uint8) if watched else None
+    return DeviceBuffer(buffer.name, data, unwritten)
+
+
+def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
+    assert memory.data.nbytes == buffer.size_bytes and buffer.dtype in ELEMENT_BYTES
+    if buffer.dtype == "bfloat16":
+        import ml_dtypes
+
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    else:
+        dtype = np.dtype(buffer.dtype)
+    typed: npt.NDArray[Any] = memory.data.view(dtype)
+    return typed.reshape(buffer.shape)
+
+
+def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Iterator[Finding]:
+    """A finding where some element of an output was not written, or only in part."""
+    assert memory.unwritten is not None
+    holes = memory.unwritten.reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
+    if not holes.any():
+        return
+    first = int(np.argmax(holes))
+    where = ", ".join(f"{a} {i}" for a, i in zip(axes, np.unravel_index(first, buffer.shape)))
+    count = int(holes.sum())
+    yield Finding(
+        kind="output not written",
+        message=f"no thread wrote {count:,} of the {holes.size:,} elements of {buffer.name}, the first one at {where}",
+        target=f"buffer {buffer.name}",
+        offset=first * ELEMENT_BYTES[buffer.dtype],
+        count=count,
+    )
+
+
+def _by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:
+    """Add up the instructions of one source line, kind and buffer."""
+    rows: dict[tuple[str, str, str, int], list[int]] = {}
+    for count in counts.sites:
+        site = facts.sites[count.site]
+        row = rows.setdefault((count.buffer, _KINDS[site.opcode], *_place(site)), [0, 0, 0, 0])
+        numbers = (count.requests, count.requested_bytes, count.sectors, count.ideal_sectors)
+        row[:] = map(sum, zip(row, numbers))
+    return tuple(SiteTraffic(*key, *row) for key, row in sorted(rows.items()))
+
+
+def _shared_by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SharedTraffic, ...]:
+    """The same for shared memory, which has no buffers."""
+    rows: dict[tuple[str, str, int], list[int]] = {}
+    for count in counts.shared:
+        site = facts.sites[count.site]
+        row = rows.setdefault((_SHARED_KINDS[site.opcode], *_place(site)), [0, 0, 0, 0])
+        numbers = (count.requests, count.requested_bytes, count.wavefronts, count.ideal_wavefronts)
+        row[:] = map(sum, zip(row, numbers))
+    return tuple(SharedTraffic(*key, *row) for key, row in sorted(rows.items()))
+
+
+def _place(site: Site) -> tuple[str, int]:
+    """File and line."""
+    return (site.source.file, site.source.line) if site.source else ("", 0)

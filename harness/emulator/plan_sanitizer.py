@@ -1,0 +1,101 @@
+"""The emulator as a sanitizer: a plan in several schedules, and its mistakes whether or not they changed the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from harness.emulator.executor import DEFAULT_STEP_LIMIT, EmulatorExecutor
+from harness.emulator.instruments import Instruments
+from harness.execution.protocol import Execution
+from harness.model.finding import Finding
+from harness.model.plan import Plan
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from harness.support.errors import KernelFault
+
+SHUFFLED_RUNS = 2
+"""Besides the one in order. Races are found in any one of them; these are for what depends on the schedule."""
+Inputs = Mapping[str, np.ndarray]
+
+
+class EmulatorSanitizer:
+    """Runs the plan on the emulator with the sanitizer built in: once in order, then in shuffled schedules.
+
+    `seed` draws the schedules. The same seed finds the same on any number of cores.
+    """
+
+    def __init__(
+        self,
+        arch: str = "sm_90",
+        step_limit: int | None = None,
+        seed: int = 0,
+        progress: Callable[[float], None] | None = None,
+        shuffled_runs: int = SHUFFLED_RUNS,
+    ) -> None:
+        limit = DEFAULT_STEP_LIMIT if step_limit is None else step_limit
+        instruments = Instruments(sanitizer=True)
+        self.name = f"the emulator's sanitizer, {1 + shuffled_runs} schedules"
+        self.executor = EmulatorExecutor(arch, limit, progress=progress, instruments=instruments)
+        """Runs in order; what it compiles the others use."""
+        self._shuffled = [
+            EmulatorExecutor(arch, limit, None, seed + run, progress, instruments, shuffle=True)
+            for run in range(1, shuffled_runs + 1)
+        ]
+
+    def check(self, variant: Variant, problem: Problem, plan: Plan, inputs: Inputs) -> tuple[Finding, ...]:
+        """See `Sanitizer`. A fault ends a schedule and is a finding, too."""
+        found: dict[tuple[object, ...], Finding] = {}
+        first: Execution | None = None
+        for executor in (self.executor, *self._shuffled):
+            findings, execution = _run(executor, problem, plan, inputs)
+            if first is None:
+                first = execution
+            elif execution is not None and variant.deterministic:
+                findings += _differences(first, execution)
+            for finding in findings:
+                found.setdefault(_key(finding), finding)
+            if execution is None:
+                break
+        return tuple(found.values())
+
+
+def _run(
+    executor: EmulatorExecutor, problem: Problem, plan: Plan, inputs: Inputs
+) -> tuple[tuple[Finding, ...], Execution | None]:
+    """What was found, and what the run left behind; None where it faulted."""
+    try:
+        execution = executor.run(problem, plan, inputs)
+    except KernelFault as fault:
+        if fault.kind == "interrupted":
+            raise
+        return (*fault.findings, Finding(kind=fault.kind, message=str(fault))), None
+    assert execution.findings is not None
+    return execution.findings, execution
+
+
+def _differences(first: Execution, other: Execution) -> tuple[Finding, ...]:
+    """A finding for each output that has other bits than in the first run."""
+    found = []
+    for name, array in first.outputs.items():
+        bits = (
+            array.view(np.uint8).reshape(array.size, -1),
+            other.outputs[name].view(np.uint8).reshape(array.size, -1),
+        )
+        differs = (bits[0] != bits[1]).any(axis=1)
+        if differs.any():
+            place = int(np.argmax(differs))
+            index = ", ".join(str(i) for i in np.unravel_index(place, array.shape))
+            values = [a.reshape(-1)[place] for a in (array, other.outputs[name])]
+            message = (
+                f"{name}[{index}] is {values[0]} in one order of blocks and warps and {values[1]} in another; "
+                f"{int(differs.sum()):,} of {array.size:,} elements differ"
+            )
+            found.append(Finding(kind="not deterministic", message=message, target=f"buffer {name}"))
+    return tuple(found)
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    places = [None if p is None else (p.file, p.line) for p in (finding.place, finding.other)]
+    return finding.kind, finding.kernel, finding.target, *places

@@ -1,0 +1,1 @@
+"""One plan, run and judged: the executors' protocol, counts, questions, attempts."""

@@ -1,0 +1,86 @@
+"""A variant's own functions, called with care: they are a user's code, and whatever they do becomes one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.model.plan import Plan
+from harness.model.tile_sizes import TileSizes
+from harness.model.traffic import Traffic
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from harness.support.errors import PlanError, SandboxError, UnsupportedProblem
+from harness.support.exception_place import where_and_what
+
+
+def make_plan(variant: Variant, problem: Problem) -> Plan:
+    """The variant's plan, its buffers and arguments checked.
+
+    Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan.
+    """
+    refusal = refusal_of(variant, problem)
+    if refusal is not None:
+        raise UnsupportedProblem(variant.name, refusal)
+    try:
+        plan = variant.plan(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("plan", error)) from error
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan() returned a {type(plan).__name__}; it has to return a Plan")
+    plan.all_buffers(problem)
+    return plan
+
+
+def refusal_of(variant: Variant, problem: Problem) -> str | None:
+    """Why the variant does not take the problem, in one line; None where it does. Raises `PlanError` where it fails."""
+    try:
+        refusal = variant.supports(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("supports", error)) from error
+    if not isinstance(refusal, (str, type(None))):
+        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    if refusal is not None:
+        return " ".join(refusal.split())
+    missing = [feature for feature in problem.features if feature not in variant.takes]
+    return f"it does not say that it takes {' and '.join(missing)} (Variant.takes)" if missing else None
+
+
+def claimed_traffic(variant: Variant, problem: Problem) -> Traffic | None:
+    """The bytes that the variant claims; None where it claims nothing. Raises `PlanError` where its formula fails."""
+    if variant.claim is None:
+        return None
+    try:
+        claim = variant.claim(problem)
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("claim", error)) from error
+    if not isinstance(claim, Traffic):
+        raise PlanError(f"claim() returned a {type(claim).__name__}; it has to return a Traffic")
+    return claim
+
+
+def declared_tiles(variant: Variant, problem: Problem) -> Sequence[TileSizes]:
+    """The tile sizes that the variant declares, the default first; empty where it declares none.
+
+    Raises `PlanError` where its `tiles` fails or gives anything but tiles that have the same names.
+    """
+    if variant.tiles is None:
+        return ()
+    try:
+        tiles = list(variant.tiles(problem))
+    except (Exception, SystemExit) as error:
+        raise PlanError(_failed("tiles", error)) from error
+    if not tiles:
+        raise PlanError("tiles() returned none; the first of them has to be the default")
+    for tile in tiles:
+        # A bool would pass for an int.
+        if not isinstance(tile, Mapping) or not tile or any(type(size) is not int for size in tile.values()):
+            raise PlanError(f'tiles() returned {tile!r} among others; each has to be like {{"Br": 64, "Bc": 32}}')
+        if set(tile) != set(tiles[0]):
+            raise PlanError(f"tiles() returned {dict(tiles[0])} and {dict(tile)}; all need the same names")
+    return tiles
+
+
+def _failed(function: str, error: BaseException) -> str:
+    if isinstance(error, SandboxError):
+        return str(error)
+    return f"{function}() failed: {where_and_what(error)}"

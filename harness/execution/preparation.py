@@ -1,0 +1,47 @@
+"""Kernels compile in the background, on all cores, while earlier variants run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from harness.execution.planning import make_plan
+from harness.execution.protocol import Executor, Preparer
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+
+
+class Preparation:
+    """A context manager: compiles the plans of `variants` for those executors that can compile ahead.
+
+    What goes wrong is not told here: the run will meet it again and report it in its variant's row.
+    """
+
+    def __init__(self, variants: Sequence[Variant], problem: Problem, *executors: Executor | None) -> None:
+        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+        self._done: dict[str, list[Future[None]]] = {variant.name: [] for variant in variants}
+        for executor in executors:
+            if isinstance(executor, Preparer):
+                for variant in variants:
+                    self._done[variant.name].append(self._pool.submit(_prepare, variant, problem, executor))
+
+    def __enter__(self) -> Preparation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def wait(self, variant: Variant) -> None:
+        """Until this variant's kernels are compiled, or have failed to."""
+        for future in self._done[variant.name]:
+            future.result()
+
+
+def _prepare(variant: Variant, problem: Problem, preparer: Preparer) -> None:
+    with contextlib.suppress(Exception):
+        preparer.prepare(problem, make_plan(variant, problem))

@@ -1,0 +1,185 @@
+"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts.
+
+And that of sanitizers, which run it for its mistakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from harness.model.finding import Finding
+from harness.model.plan import Plan
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from harness.support.intervals import Interval
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a plan ran."""
+
+    kind: str
+    """`gpu` or `emulator`."""
+    name: str
+    """What to show a person."""
+    arch: str
+    """The instruction set that kernels are compiled for, such as `sm_90`."""
+
+
+@dataclass(frozen=True)
+class SiteTraffic:
+    """What the memory instructions of one source line did to one buffer during one launch."""
+
+    buffer: str
+    """The buffer's name; `local` for the threads' local memory."""
+    kind: str
+    """`load`, `store` or `atomic`."""
+    file: str
+    """Source file of the kernel, as the compiler names it."""
+    line: int
+    """Source line, or 0 where the compiler gave none."""
+    requests: int
+    """Warp-wide memory instructions executed."""
+    requested_bytes: int
+    """Bytes that the active lanes asked for."""
+    sectors: int
+    """Distinct 32-byte sectors per request, added up."""
+    ideal_sectors: int
+    """The fewest sectors that the distinct bytes of each request fit into, added up."""
+
+
+@dataclass(frozen=True)
+class SharedTraffic:
+    """What the loads, or the stores, of one source line did to shared memory during one launch."""
+
+    kind: str
+    """`load` or `store`."""
+    file: str
+    """Source file of the kernel, as the compiler names it."""
+    line: int
+    """Source line, or 0 where the compiler gave none."""
+    requests: int
+    """Warp-wide instructions executed."""
+    requested_bytes: int
+    """Bytes that the active lanes asked for."""
+    wavefronts: int
+    """Rounds that the 32 banks took, added up."""
+    ideal_wavefronts: int
+    """Rounds that they would have taken without any bank conflict."""
+
+
+@dataclass(frozen=True)
+class CacheTraffic:
+    """What the caches left of one buffer's traffic during one launch."""
+
+    buffer: str
+    """The buffer's name; `code` for the kernel's own instructions and parameters, which no level above has."""
+    l2_read_bytes: int
+    """What L1 left of the loads."""
+    l2_write_bytes: int
+    dram_read_bytes: int
+    """What L2 left."""
+    dram_write_bytes: int
+    """Up to the end of the launch; what was stored late is still in L2."""
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """What the caches left of one launch's traffic. Local memory is no part of it."""
+
+    buffers: tuple[CacheTraffic, ...]
+    """Those that were touched."""
+    dirty_bytes: int
+    """What L2 holds at the end that is not yet in DRAM, of earlier launches too where L2 stays warm."""
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """One launch of a plan, after the run."""
+
+    kernel: str
+    traffic: tuple[SiteTraffic, ...] | None
+    """None where nothing was counted (the GPU)."""
+    warp_instructions: int | None = None
+    """PTX instructions executed, a warp's counted once."""
+    lane_instructions: int | None = None
+    """The same, counted once per active lane."""
+    shared: tuple[SharedTraffic, ...] | None = None
+    """None where it was not counted, which it is only where asked for. Atomics are not in it."""
+    seconds: float | None = None
+    """Wall-clock seconds the emulator took."""
+    caches: CacheReport | None = None
+    """None where caches were not modelled, which they are only where asked for and `ptxas` is there."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a run left behind."""
+
+    outputs: Mapping[str, np.ndarray]
+    """`O` in the problem's dtype (bfloat16 as `ml_dtypes.bfloat16`) and `lse` where the variant stores it."""
+    launches: tuple[LaunchReport, ...]
+    allocated_bytes: int
+    """Scratch and outputs that the plan allocated beyond Q, K and V."""
+    time_ms: Interval | None = None
+    """Time on the GPU of all launches together, or None."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
+
+    def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
+        """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""
+        total = 0
+        for launch in self.launches:
+            if launch.traffic is None:
+                return None
+            total += sum(32 * s.sectors for s in launch.traffic if s.kind in kinds and s.buffer != "local")
+        return total
+
+    @property
+    def read_bytes(self) -> int | None:
+        """Bytes read at the `sectors` level. An atomic reads and writes."""
+        return self.sector_bytes(("load", "atomic"))
+
+    @property
+    def write_bytes(self) -> int | None:
+        """Bytes written at the `sectors` level."""
+        return self.sector_bytes(("store", "atomic"))
+
+
+class Executor(Protocol):
+    """Runs plans. One object may run many."""
+
+    device: Device
+
+    def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
+        """Run `plan` on inputs Q, K and V (C-contiguous, in the problem's dtype and shapes).
+
+        Raises `PlanError`, `CompileError`, `UnsupportedInstruction` or `KernelFault`; the executor stays usable.
+        """
+        ...
+
+
+@runtime_checkable
+class Preparer(Protocol):
+    """An executor that can compile ahead of a run, from any thread."""
+
+    def prepare(self, problem: Problem, plan: Plan) -> None:
+        """Compile all that `plan` launches. Raises what `run` would raise for it."""
+        ...
+
+
+class Sanitizer(Protocol):
+    """Finds what is wrong with a variant besides its answer."""
+
+    name: str
+    """What did the looking, for reports."""
+
+    def check(
+        self, variant: Variant, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[Finding, ...]:
+        """What was found, each kind at each line once, first met first. Raises `SandboxError` where it cannot look."""
+        ...

@@ -1,0 +1,122 @@
+"""Tile sizes that a user asks for: parsed, looked up in what a variant declares, and made the variant's only ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.execution.planning import declared_tiles
+from harness.model.plan import Plan
+from harness.model.tile_sizes import TileSizes, tile_text
+from harness.model.traffic import Traffic
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from harness.support.errors import SandboxError, UsageError
+
+LARGEST_LISTING = 8
+"""Tiles that a message spells out."""
+
+
+def parse_tile(text: str) -> dict[str, int]:
+    """`Br=32,Bc=64` -> {"Br": 32, "Bc": 64}. Raises `UsageError`."""
+    tile: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, word = (piece.strip() for piece in part.partition("="))
+        if not name.isidentifier() or not (word.isascii() and word.isdigit()) or len(word) > 9:
+            raise UsageError(f"--tile {text!r} is not NAME=N[,NAME=N], such as Br=32,Bc=64")
+        if name in tile:
+            raise UsageError(f"--tile {text!r} has {name} twice")
+        tile[name] = int(word)
+    return tile
+
+
+def tile_of(variant: Variant, problem: Problem) -> TileSizes | None:
+    """The tile sizes that the variant uses for this problem; None where it declares none."""
+    tiles = declared_tiles(variant, problem)
+    return tiles[0] if tiles else None
+
+
+def with_tile(variant: Variant, wanted: TileSizes) -> Variant:
+    """The same variant with one tile to choose from: its default one, but for the sizes that are `wanted`.
+
+    Where it declares no such tile for a problem, `supports` says so and names those that it does declare.
+    """
+
+    def supports(problem: Problem) -> str | None:
+        return variant.supports(problem) or _refusal(variant, problem, wanted)
+
+    def tiles(problem: Problem) -> list[TileSizes]:
+        return [_completed(variant, problem, wanted)]
+
+    def plan(problem: Problem, tile: TileSizes | None = None) -> Plan:
+        return variant.plan(problem, tile or _completed(variant, problem, wanted))
+
+    def claim(problem: Problem, tile: TileSizes | None = None) -> Traffic:
+        assert variant.claim is not None
+        return variant.claim(problem, tile or _completed(variant, problem, wanted))
+
+    return replace(variant, supports=supports, tiles=tiles, plan=plan, claim=None if variant.claim is None else claim)
+
+
+def choose_tile(variants: Iterable[Variant], problem: Problem, wanted: TileSizes) -> list[Variant]:
+    """`with_tile` for each. Raises `UsageError` where none of them has such a tile."""
+    chosen = list(variants)
+    require_tile(chosen, [(problem, wanted)])
+    return [with_tile(variant, wanted) for variant in chosen]
+
+
+def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[Problem, TileSizes]]) -> None:
+    """Raise `UsageError`, saying which tiles there are, where no variant has any of the tiles that are asked for."""
+    cases = [(v, problem, wanted) for problem, wanted in asked for v in variants if v.supports(problem) is None]
+    refusals = [_refusal(*case) for case in cases]
+    if refusals and None not in refusals:
+        nearest = max(range(len(cases)), key=lambda number: _sizes_had(*cases[number]))
+        raise UsageError(f"{cases[nearest][0].name} has {refusals[nearest]}")
+
+
+def tile_names(variants: Iterable[Variant], problem: Problem) -> tuple[str, ...]:
+    """The names that tile sizes have among these variants, in their order; a variant that fails here has none."""
+    names: dict[str, Any] = {}
+    for variant in variants:
+        try:
+            if variant.tiles is not None and variant.supports(problem) is None:
+                names.update(dict.fromkeys(tile_of(variant, problem) or ()))
+        except SandboxError:
+            continue  # its own row or point will say so
+    return tuple(names)
+
+
+def _completed(variant: Variant, problem: Problem, wanted: TileSizes) -> dict[str, int]:
+    return {**declared_tiles(variant, problem)[0], **wanted}
+
+
+def _refusal(variant: Variant, problem: Problem, wanted: TileSizes) -> str | None:
+    """Why the variant has no such tile, or None. Raises `PlanError` where its `tiles` fails."""
+    tiles = [dict(tile) for tile in declared_tiles(variant, problem)]
+    if not tiles:
+        return "no tile sizes to choose from"
+    for name, size in wanted.items():
+        if name not in tiles[0]:
+            return f"no tile size {name!r}; there are {', '.join(tiles[0])}"
+        sizes = sorted({tile[name] for tile in tiles})
+        if size not in sizes:
+            return f"no tile with {name}={size} here; {name} is one of {', '.join(map(str, sizes))}"
+    asked = {**tiles[0], **wanted}
+    if asked in tiles:
+        return None
+    # Each size by itself can be had: show what goes with most of them.
+    most = max(_agreement(tile, wanted) for tile in tiles)
+    near = [tile_text(tile) for tile in tiles if _agreement(tile, wanted) == most]
+    more = f", or {len(near) - LARGEST_LISTING} others" if len(near) > LARGEST_LISTING else ""
+    return f"no tile {tile_text(asked)} here; there is {' or '.join(near[:LARGEST_LISTING])}{more}"
+
+
+def _sizes_had(variant: Variant, problem: Problem, wanted: TileSizes) -> int:
+    """How many of the sizes that are wanted some tile of the variant has."""
+    tiles = declared_tiles(variant, problem)
+    return sum(any(tile.get(name) == size for tile in tiles) for name, size in wanted.items())
+
+
+def _agreement(tile: Mapping[str, int], wanted: TileSizes) -> int:
+    return sum(tile[name] == size for name, size in wanted.items())

@@ -1,0 +1,347 @@
+"""Where a variant's bytes go: by level, by buffer, by launch, by source line. Plain data, added up from one execution.
+
+Levels from the top: compulsory and claimed are formulas; requested and sectors are counted at each warp's requests.
+L2 and DRAM are what modelled caches leave of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from harness.execution.protocol import CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.model.traffic import Traffic
+from harness.operations.attention.problem import Problem
+
+SECTOR_BYTES = 32
+LOCAL = "local"
+READS, WRITES = ("load", "atomic"), ("store", "atomic")
+"""Kinds of access. An atomic reads and writes."""
+
+LEVELS = {
+    "compulsory": "every input read once, every output written once",
+    "claimed": "the variant's own closed form",
+    "requested": "bytes that the active lanes asked for",
+    "sectors": "32 bytes x distinct 32-byte sectors per warp request, before any cache",
+    "L2": "what L1 lets through to L2",
+    "DRAM": "what L2 lets through to memory",
+}
+"""Every level and what it is, from the fewest assumptions about hardware to the most."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Bytes at one level."""
+
+    name: str
+    """A key of `LEVELS`."""
+    read_bytes: int | None
+    """None where it is not known."""
+    write_bytes: int | None
+    """None where it is not known."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Read and written."""
+        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
+
+
+@dataclass(frozen=True)
+class Count:
+    """What warps asked of memory."""
+
+    requests: int = 0
+    """Warp-wide memory instructions."""
+    requested_bytes: int = 0
+    """Bytes that the active lanes asked for."""
+    sectors: int = 0
+    """Distinct 32-byte sectors per request, added up."""
+    ideal_sectors: int = 0
+    """The fewest sectors that the distinct bytes of each request fit into, added up."""
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.requests + other.requests,
+            self.requested_bytes + other.requested_bytes,
+            self.sectors + other.sectors,
+            self.ideal_sectors + other.ideal_sectors,
+        )
+
+    @property
+    def sector_bytes(self) -> int:
+        """Bytes at the `sectors` level."""
+        return SECTOR_BYTES * self.sectors
+
+    @classmethod
+    def of(cls, sites: Iterable[SiteTraffic]) -> Count:
+        """All sites together."""
+        total = cls()
+        for site in sites:
+            total += cls(site.requests, site.requested_bytes, site.sectors, site.ideal_sectors)
+        return total
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of a breakdown: a buffer or a launch."""
+
+    name: str
+    """Of the buffer or the kernel."""
+    count: Count
+    """All of it, an atomic once."""
+    read: Count
+    """Loads and atomics."""
+    written: Count
+    """Stores and atomics."""
+
+    @property
+    def sector_bytes(self) -> int:
+        """Read and written."""
+        return self.read.sector_bytes + self.written.sector_bytes
+
+
+@dataclass(frozen=True)
+class LinePart:
+    """What one source line did to one buffer, all launches together."""
+
+    file: str
+    """As the compiler names it; empty where it gave none."""
+    line: int
+    """0 where the compiler gave none."""
+    buffer: str
+    """`local` for the threads' local memory."""
+    kind: str
+    """`load`, `store` or `atomic`."""
+    count: Count
+
+    @property
+    def sector_bytes(self) -> int:
+        """Read and written: an atomic's sectors count twice."""
+        return self.count.sector_bytes * ((self.kind in READS) + (self.kind in WRITES))
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """What one source line did to shared memory, all launches together."""
+
+    file: str
+    line: int
+    kind: str
+    requests: int
+    requested_bytes: int
+    wavefronts: int
+    """Rounds that the banks took."""
+    ideal_wavefronts: int
+    """Rounds without any bank conflict."""
+
+
+@dataclass(frozen=True)
+class HardwareLaunch:
+    """What the GPU's own counters say of one launch."""
+
+    kernel: str
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True)
+class HardwareTraffic:
+    """What the GPU's own counters say of the same plan on the same inputs, each launch from empty caches."""
+
+    device: Device
+    launches: tuple[HardwareLaunch, ...]
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """All launches together; None where one of them is not known."""
+        return tuple(_added(parts) for parts in zip(*(launch.levels for launch in self.launches)))
+
+
+def _added(levels: Sequence[Level]) -> Level:
+    """One level of several launches."""
+    reads, writes = _sum(level.read_bytes for level in levels), _sum(level.write_bytes for level in levels)
+    return Level(levels[0].name, reads, writes)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+@dataclass(frozen=True)
+class CachePart:
+    """One line of a breakdown of what the caches leave: a buffer or a launch."""
+
+    name: str
+    """Of the buffer or the kernel. The buffer `code` is what launches fetch for themselves."""
+    l2: Level
+    dram: Level
+
+
+@dataclass(frozen=True)
+class CacheAccount:
+    """What the caches leave of a plan's traffic."""
+
+    buffers: tuple[CachePart, ...]
+    """In the plan's order; those that nobody touched are left out."""
+    launches: tuple[CachePart, ...]
+    """In order."""
+    dirty_bytes: int
+    """Written, and at the plan's end still in L2."""
+
+    @property
+    def levels(self) -> tuple[Level, Level]:
+        """L2 and DRAM, all launches together."""
+        return _added([part.l2 for part in self.launches]), _added([part.dram for part in self.launches])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficAccount:
+    """All of it for one variant on one problem."""
+
+    variant: str
+    problem: Problem
+    regime: str
+    seed: int
+    device: Device
+    levels: tuple[Level, ...]
+    """In the order of `LEVELS`; without a claim there is no such level."""
+    claim_holds: bool | None
+    """Claimed and counted bytes are equal, reads and writes each; None where nothing is claimed."""
+    buffers: tuple[Part, ...]
+    """In the plan's order; those that nobody touched are left out."""
+    launches: tuple[Part, ...]
+    """In order."""
+    local: Part
+    """The threads' local memory: the kernel's own doing, and no part of any level above."""
+    lines: tuple[LinePart, ...]
+    """By file, line, buffer and kind; local memory too."""
+    shared: tuple[SharedPart, ...] | None
+    """By file, line and kind; None where it was not counted."""
+    hardware: HardwareTraffic | None = None
+    """None where no GPU was asked, or did not say."""
+    caches: CacheAccount | None = None
+    """None where no caches were modelled."""
+
+    def level(self, name: str) -> Level:
+        """The level of that name."""
+        return next(level for level in self.levels if level.name == name)
+
+    @property
+    def sector_bytes(self) -> int:
+        """Read and written at the `sectors` level: what shares are shares of."""
+        total = self.level("sectors").total_bytes
+        assert total is not None
+        return total
+
+
+def account(
+    variant: str,
+    problem: Problem,
+    regime: str,
+    seed: int,
+    device: Device,
+    execution: Execution,
+    claim: Traffic | None,
+    buffer_order: Iterable[str],
+) -> TrafficAccount:
+    """Add up an execution whose bytes were counted."""
+    per_launch = [[*launch.traffic] for launch in execution.launches if launch.traffic is not None]
+    assert len(per_launch) == len(execution.launches)
+    sites = [site for launch in per_launch for site in launch]
+    plain = [site for site in sites if site.buffer != LOCAL]
+    by_buffer = _grouped(plain, lambda site: site.buffer)
+    whole = _part("all", plain)
+    buffer_order = tuple(buffer_order)
+    caches = _caches(execution.launches, buffer_order)
+    shared = [row for launch in execution.launches for row in launch.shared or ()]
+    counted = all(launch.shared is not None for launch in execution.launches)
+    return TrafficAccount(
+        variant=variant,
+        problem=problem,
+        regime=regime,
+        seed=seed,
+        device=device,
+        levels=_levels(problem, claim, whole) + (() if caches is None else caches.levels),
+        claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),
+        buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
+        launches=tuple(
+            _part(launch.kernel, [site for site in rows if site.buffer != LOCAL])
+            for launch, rows in zip(execution.launches, per_launch)
+        ),
+        local=_part(LOCAL, [site for site in sites if site.buffer == LOCAL]),
+        lines=tuple(
+            LinePart(*key, Count.of(rows))
+            for key, rows in sorted(_grouped(sites, lambda s: (s.file, s.line, s.buffer, s.kind)).items())
+        ),
+        shared=_shared_parts(shared) if counted else None,
+        caches=caches,
+    )
+
+
+def _levels(problem: Problem, claim: Traffic | None, whole: Part) -> tuple[Level, ...]:
+    levels = [Level("compulsory", problem.compulsory_read_bytes, problem.compulsory_write_bytes)]
+    if claim is not None:
+        levels.append(Level("claimed", claim.read_bytes, claim.write_bytes))
+    levels.append(Level("requested", whole.read.requested_bytes, whole.written.requested_bytes))
+    levels.append(Level("sectors", whole.read.sector_bytes, whole.written.sector_bytes))
+    return tuple(levels)
+
+
+def _caches(launches: Iterable[LaunchReport], buffer_order: tuple[str, ...]) -> CacheAccount | None:
+    reports = [(launch.kernel, launch.caches) for launch in launches if launch.caches is not None]
+    if not reports or len(reports) < len(tuple(launches)):
+        return None
+    by_buffer = _grouped((row for _, report in reports for row in report.buffers), lambda row: row.buffer)
+    others = tuple(name for name in by_buffer if name not in buffer_order)
+    return CacheAccount(
+        tuple(_cache_part(name, by_buffer[name]) for name in (*buffer_order, *others) if name in by_buffer),
+        tuple(_cache_part(kernel, report.buffers) for kernel, report in reports),
+        reports[-1][1].dirty_bytes,
+    )
+
+
+def _cache_part(name: str, rows: Iterable[CacheTraffic]) -> CachePart:
+    rows = tuple(rows)
+    return CachePart(
+        name,
+        Level("L2", sum(row.l2_read_bytes for row in rows), sum(row.l2_write_bytes for row in rows)),
+        Level("DRAM", sum(row.dram_read_bytes for row in rows), sum(row.dram_write_bytes for row in rows)),
+    )
+
+
+def _part(name: str, sites: list[SiteTraffic]) -> Part:
+    return Part(
+        name,
+        Count.of(sites),
+        read=Count.of(site for site in sites if site.kind in READS),
+        written=Count.of(site for site in sites if site.kind in WRITES),
+    )
+
+
+def _shared_parts(rows: list[SharedTraffic]) -> tuple[SharedPart, ...]:
+    return tuple(
+        SharedPart(
+            *key,
+            requests=sum(row.requests for row in group),
+            requested_bytes=sum(row.requested_bytes for row in group),
+            wavefronts=sum(row.wavefronts for row in group),
+            ideal_wavefronts=sum(row.ideal_wavefronts for row in group),
+        )
+        for key, group in sorted(_grouped(rows, lambda row: (row.file, row.line, row.kind)).items())
+    )
+
+
+_Row = TypeVar("_Row")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    groups: dict[_Key, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups

@@ -1,0 +1,1 @@
+"""Plans run natively: launches, stopwatch, clocks, counters, compute-sanitizer, libraries."""

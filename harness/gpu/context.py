@@ -1,0 +1,145 @@
+"""The GPU of this process: its stream and memory pool, and what is left of it after a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from harness.execution.protocol import Device
+from harness.gpu.binding import Binder
+from harness.model.plan import Buffer
+from harness.support.errors import KernelFault, SandboxError
+
+FAULT_KINDS = {700: "out of bounds", 716: "misaligned", 717: "out of bounds", 702: "step limit"}
+"""CUDA's error codes for what `KernelFault` has a name for: illegal address, misaligned, address space, timeout."""
+STICKY_CODES = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
+"""Errors after which the process's CUDA context is of no more use (CUDA driver API, `CUresult`)."""
+POISON_BYTE = 0xFF
+"""What outputs and scratch are filled with: NaN in every floating-point type, and no arithmetic's result."""
+
+
+def gpu_available() -> bool:
+    """Whether CuPy is there and sees a GPU. Never raises, loads no compiler, creates no context."""
+    try:
+        from cupy.cuda import runtime
+
+        return bool(runtime.getDeviceCount() > 0)
+    except Exception:  # no CuPy, no driver, a driver that is too old: all mean no
+        return False
+
+
+class GpuContext:
+    """The current CUDA device. bfloat16 buffers are uint16 arrays to CuPy and Numba.
+
+    Raises `SandboxError` where there is no usable GPU.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import cupy
+
+            properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+            self.stream = cupy.cuda.Stream(non_blocking=True)
+        except Exception as error:
+            raise SandboxError(
+                f"no usable GPU: {' '.join(str(error).split())}; --device emulator needs none"
+            ) from error
+        self.cupy = cupy
+        self.l2_bytes = int(properties["l2CacheSize"])
+        self.device = Device(
+            kind="gpu",
+            name=properties["name"].decode(),
+            arch=f"sm_{properties['major']}{properties['minor']}",
+        )
+        self.binder = Binder(cupy, self.stream, self.device.name)
+        self._pool = cupy.cuda.MemoryPool()
+        self._lost_to: str | None = None
+
+    def require_alive(self) -> None:
+        """Raises `SandboxError` that names the culprit where a fault has ended this process's CUDA context."""
+        if self._lost_to is not None:
+            raise SandboxError(
+                f"not run: {self._lost_to} broke this process's CUDA context. Leave it out with --variants, or run it "
+                "with --device emulator, which shows where it goes wrong"
+            )
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """Allocate from this object's pool, on its stream; what was allocated is given back at the end.
+
+        Raises `SandboxError` where the GPU's memory is too small.
+        """
+        try:
+            with self.cupy.cuda.using_allocator(self._pool.malloc), self.stream:
+                yield
+        except self.cupy.cuda.memory.OutOfMemoryError as error:
+            raise SandboxError(f"the GPU's memory is too small for this problem: {error}") from error
+        finally:
+            if self._lost_to is None:
+                self._pool.free_all_blocks()
+
+    @contextmanager
+    def faults_named(self, kernel_name: str) -> Iterator[None]:
+        """CUDA's errors, and any other from launching, as a `SandboxError` with the kernel's name."""
+        try:
+            yield
+        except (SandboxError, self.cupy.cuda.memory.OutOfMemoryError):
+            raise
+        except Exception as error:
+            code = _cuda_code(error)
+            text = f"kernel {kernel_name}: {type(error).__name__}: {error}"
+            if code in STICKY_CODES:
+                self._lost_to = f"kernel {kernel_name}"
+                hint = "; --device emulator names the line, block and thread"
+                raise KernelFault(FAULT_KINDS.get(code, "trap"), text + hint) from error
+            raise SandboxError(text) from error
+
+    @contextmanager
+    def shown_to_profilers(self) -> Iterator[None]:
+        """Between cudaProfilerStart and cudaProfilerStop; what filled the buffers is over. No profiler, no effect."""
+        self.stream.synchronize()
+        self.cupy.cuda.runtime.profilerStart()
+        try:
+            yield
+        finally:
+            self.cupy.cuda.runtime.profilerStop()
+
+    def allocate(self, buffer: Buffer) -> Any:
+        """An array for this buffer, with garbage in it."""
+        return self.cupy.empty(buffer.shape, kernel_dtype(buffer.dtype))
+
+    def upload(self, array: Any, values: np.ndarray) -> None:
+        """Copy `values` of the host into an array of the GPU."""
+        array.set(values.view(np.uint16) if values.dtype == ml_dtypes.bfloat16 else values, stream=self.stream)
+
+    def poison(self, array: Any) -> None:
+        """Fill with `POISON_BYTE`, in the stream's order."""
+        if array.nbytes:
+            array.data.memset_async(POISON_BYTE, array.nbytes, self.stream)
+
+    def download(self, array: Any, dtype: str) -> np.ndarray:
+        """A copy on the host, bfloat16 as `ml_dtypes.bfloat16`. Waits for all that the stream has to do."""
+        host: np.ndarray = array.get(stream=self.stream)
+        self.stream.synchronize()
+        return host.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else host
+
+
+def kernel_dtype(dtype: str) -> np.dtype:
+    """What CuPy and Numba are given for a buffer's dtype."""
+    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+
+
+def _cuda_code(error: Exception) -> int | None:
+    """CUDA's number: CuPy's errors have it as `status`, Numba's as `code`."""
+    for name in ("status", "code"):
+        value = getattr(error, name, None)
+        if value is not None:
+            try:
+                return int(value)
+            except (TypeError, ValueError):
+                return None
+    return None

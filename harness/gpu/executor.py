@@ -1,0 +1,99 @@
+"""Runs plans natively: CuPy launches RawKernels, Numba launches its own, on one stream and one memory pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.gpu.binding import Call
+from harness.gpu.context import GpuContext, gpu_available
+from harness.gpu.stopwatch import Stopwatch
+from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
+from harness.support.intervals import Interval, median_interval
+
+FEWEST_TIMED_RUNS, MOST_TIMED_RUNS = 9, 60
+TIMED_MS = 200.0
+"""Timed runs go on until they add up to this, within the two limits above."""
+
+
+class GpuExecutor:
+    """The executor protocol on the current CUDA device. Raises `SandboxError` where there is no usable GPU."""
+
+    device: Device
+
+    def __init__(self, timed: bool = True, poison: bool = True) -> None:
+        """`timed` False: each plan runs once, and `time_ms` is None. Its launches are what a profiler may look at.
+
+        `poison` False: outputs and scratch start as the driver gives them, so that a sanitizer knows them unwritten.
+        """
+        self._timed = timed
+        self._poison = poison
+        self._context = GpuContext()
+        self.device = self._context.device
+
+    @staticmethod
+    def available() -> bool:
+        """Whether CuPy is there and sees a GPU. Never raises, loads no compiler, creates no context."""
+        return gpu_available()
+
+    def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
+        """Run `plan` once for its outputs, then again several times for its time (see `gpu_stopwatch`).
+
+        The time is that of all launches together; scratch and outputs are filled with NaN before the first run.
+        Raises as the protocol says. After a fault such as an illegal address CUDA gives this process nothing more:
+        later runs raise `SandboxError` that names the culprit.
+        """
+        self._context.require_alive()
+        with self._context.memory():
+            outputs, time_ms = self._run(problem, plan, inputs)
+        return Execution(
+            outputs=outputs,
+            launches=tuple(LaunchReport(launch.kernel_name, traffic=None) for launch in plan.launches),
+            allocated_bytes=plan.allocated_bytes(problem),
+            time_ms=time_ms,
+        )
+
+    def _run(
+        self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], Interval | None]:
+        """Outputs and time. The arrays are this method's own, so that the pool has them back when it returns."""
+        context, buffers = self._context, plan.all_buffers(problem)
+        given = {tensor.name for tensor in problem.inputs}
+        arrays: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
+        for name in given:
+            context.upload(arrays[name], inputs[name])
+        calls = [context.binder.bind(launch, arrays) for launch in plan.launches]
+        for name, array in arrays.items():
+            if self._poison and name not in given:
+                context.poison(array)
+        with nullcontext() if self._timed else context.shown_to_profilers():
+            for launch, call in zip(plan.launches, calls, strict=True):
+                with context.faults_named(launch.kernel_name):
+                    call()
+                    # CUDA reports a fault at some later call; waiting here pins it to this launch.
+                    context.stream.synchronize()
+        outputs: dict[str, np.ndarray] = {}
+        for name in plan.output_names(problem):
+            outputs[name] = context.download(arrays[name], buffers[name].dtype)
+        if not self._timed:
+            return outputs, None
+        with context.faults_named(", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))):
+            return outputs, self._time(calls)
+
+    def _time(self, calls: list[Call]) -> Interval:
+        stopwatch = Stopwatch(self._context)
+
+        def enqueue() -> None:
+            for call in calls:
+                call()
+
+        stopwatch.cold_ms(enqueue)  # warms up
+        times_ms: list[float] = []
+        while len(times_ms) < FEWEST_TIMED_RUNS or (sum(times_ms) < TIMED_MS and len(times_ms) < MOST_TIMED_RUNS):
+            times_ms.append(stopwatch.cold_ms(enqueue))
+        return median_interval(times_ms)

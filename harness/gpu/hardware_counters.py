@@ -1,0 +1,104 @@
+"""What the GPU's counters say of variants: the same plans on the same inputs, run natively under Nsight Compute."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harness.execution.protocol import Device
+from harness.execution.traffic_account import HardwareLaunch, HardwareTraffic, Level
+from harness.gpu.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, read_counters
+from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.problem import Problem
+from harness.support.errors import CountersUnavailable
+
+_ROOT = Path(__file__).resolve().parents[2]
+"""Where `harness` can be imported from."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one variant."""
+
+    variant: str
+    problem: Problem
+    regime: str = "normal"
+    seed: int = 0
+    tile: TileSizes | None = None
+    """Where other than the variant's own choice."""
+
+
+def measure_hardware(run: Run, device: Device, plugins: Sequence[Path] = ()) -> HardwareTraffic:
+    """Bytes at the levels that hardware knows, of one variant on `device`, the GPU of this process.
+
+    Raises `CountersUnavailable` as `profile` does.
+    """
+    (counters,) = profile([run], TRAFFIC_METRICS, plugins)
+    return HardwareTraffic(device, tuple(HardwareLaunch(one.name, _levels(one)) for one in counters))
+
+
+def _levels(counters: Counters) -> tuple[Level, ...]:
+    levels = []
+    for name, metrics in LEVEL_METRICS.items():
+        counts = counters.total(metrics.read), counters.total(metrics.written)
+        levels.append(Level(name, *(None if count is None else count * metrics.unit_bytes for count in counts)))
+    return tuple(levels)
+
+
+def profile(
+    runs: Sequence[Run], metrics: Sequence[str], plugins: Sequence[Path] = (), replay: Replay = Replay.LAUNCH
+) -> list[tuple[Counters, ...]]:
+    """The counters of each run: one per launch of its plan, or one in all for `Replay.PLAN`; by the plan's own names.
+
+    Raises `CountersUnavailable` where ncu is missing, may not read counters, or a run fails under it.
+    """
+    if not runs:  # of no kernel at all, ncu says that something went wrong
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        request, reply = Path(folder, "request.json"), Path(folder, "reply.json")
+        request.write_text(
+            json.dumps({"plugins": [str(path.resolve()) for path in plugins], "runs": [asdict(run) for run in runs]})
+        )
+        program = [sys.executable, "-m", "harness.gpu.profiled_run", str(request), str(reply)]
+        try:
+            counters = read_counters(program, metrics, replay=replay, folder=_ROOT)
+        except CountersUnavailable:
+            _kernels(reply)  # where the program itself failed, its own words say more
+            raise
+        kernels = _kernels(reply)
+    if kernels is None:
+        raise CountersUnavailable("the program that ncu ran ended too early; 'compare --device gpu' may show why")
+    return _by_run(counters, kernels, replay)
+
+
+def _kernels(reply: Path) -> list[list[str]] | None:
+    """The kernels of each run; None where the program did not come to its end."""
+    if not reply.exists():
+        return None
+    answer = json.loads(reply.read_text())
+    if answer["error"]:
+        raise CountersUnavailable(f"the run under ncu failed: {' '.join(answer['error'].split())}")
+    kernels: list[list[str]] = answer["runs"]
+    return kernels
+
+
+def _by_run(counters: list[Counters], kernels: list[list[str]], replay: Replay) -> list[tuple[Counters, ...]]:
+    """Deal the counters out, in order."""
+    sizes = [1 if replay is Replay.PLAN else len(names) for names in kernels]
+    if len(counters) != sum(sizes):
+        raise CountersUnavailable(f"ncu has counters of {len(counters)} launches where {sum(sizes)} were run")
+    if replay is Replay.LAUNCH:
+        counters = [_named(one, name) for one, name in zip(counters, (name for names in kernels for name in names))]
+    rest = iter(counters)
+    return [tuple(next(rest) for _ in range(size)) for size in sizes]
+
+
+def _named(counters: Counters, kernel: str) -> Counters:
+    # ncu writes what the compiler made of a name: arguments in C++, and much more around it from Numba.
+    if kernel not in counters.name:
+        raise CountersUnavailable(f"ncu has counters of kernel {counters.name} where {kernel} was run")
+    return Counters(kernel, counters.values)

@@ -1,0 +1,52 @@
+"""The program that a profiler looks at: runs plans natively, once each, and nothing else.
+
+    python -m harness.gpu.profiled_run REQUEST.json REPLY.json
+
+`hardware_counters` writes the request and reads the reply. A program of its own, because ncu starts what it profiles.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.execution.planning import make_plan
+from harness.execution.tiles import with_tile
+from harness.gpu.executor import GpuExecutor
+from harness.model.discovery import discover
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
+from harness.support.errors import SandboxError
+
+
+def main(request_path: str, reply_path: str) -> int:
+    """Run what is asked for. The reply has each run's kernels in order, or why there is none."""
+    request = json.loads(Path(request_path).read_text())
+    reply: dict[str, Any] = {"runs": [], "error": None}
+    try:
+        _run_all(request, reply["runs"])
+    except SandboxError as error:
+        reply["error"] = str(error)
+    Path(reply_path).write_text(json.dumps(reply))
+    return 1 if reply["error"] else 0
+
+
+def _run_all(request: dict[str, Any], kernels: list[list[str]]) -> None:
+    registry = discover([Path(path) for path in request["plugins"]]).registry
+    executor = GpuExecutor(timed=False, poison=request.get("poison", True))
+    drawn: tuple[Any, Any] = (None, None)
+    for run in request["runs"]:
+        problem = Problem.from_fields(run["problem"])
+        wanted = (problem, run["regime"], run["seed"])
+        if drawn[0] != wanted:  # many variants are asked the same
+            drawn = (wanted, draw_inputs(*wanted))
+        variant = registry.get(run["variant"])
+        plan = make_plan(with_tile(variant, run["tile"]) if run.get("tile") else variant, problem)
+        executor.run(problem, plan, drawn[1])
+        kernels.append([launch.kernel_name for launch in plan.launches])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

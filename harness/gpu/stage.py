@@ -1,0 +1,91 @@
+"""What several contenders need to run in turns on one GPU: inputs that they share, and scratch that they take in turns.
+
+Interleaved runs want everything in memory at once. Inputs are there once per set; outputs and scratch lie
+in one room, as large as the largest plan needs, that every contender uses from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.gpu.context import GpuContext, kernel_dtype
+from harness.model.plan import Buffer, Plan
+from harness.model.problem import BaseProblem
+
+_ALIGN_BYTES = 512
+
+
+class GpuStage:
+    """Input sets of one problem on the GPU, and the room. Lives inside `GpuContext.memory()`."""
+
+    def __init__(
+        self,
+        context: GpuContext,
+        problem: BaseProblem,
+        input_sets: Sequence[Mapping[str, np.ndarray]],
+        plans: Sequence[Plan],
+    ) -> None:
+        self.context = context
+        self.problem = problem
+        self.inputs: list[dict[str, Any]] = []
+        buffers = Plan(()).all_buffers(problem)
+        self._given = {tensor.name for tensor in problem.inputs}
+        for values in input_sets:
+            arrays = {tensor.name: context.allocate(buffers[tensor.name]) for tensor in problem.inputs}
+            for name, array in arrays.items():
+                context.upload(array, values[name])
+            self.inputs.append(arrays)
+        self._room = context.cupy.empty(max((_room_bytes(plan, problem) for plan in plans), default=0), dtype="uint8")
+
+    def bind(self, plan: Plan) -> BoundPlan:
+        """Compile a plan's launches and bind them to every set of inputs. Raises `CompileError`, `PlanError`."""
+        offset, own = 0, {}
+        for name, buffer in plan.all_buffers(self.problem).items():
+            if name not in self._given:
+                own[name] = self._place(buffer, offset)
+                offset += _aligned(buffer.size_bytes)
+        return BoundPlan(self, plan, own)
+
+    def _place(self, buffer: Buffer, offset: int) -> Any:
+        return self.context.cupy.ndarray(buffer.shape, kernel_dtype(buffer.dtype), self._room.data + offset)
+
+
+class BoundPlan:
+    """A plan that is ready to run on any of the stage's input sets."""
+
+    def __init__(self, stage: GpuStage, plan: Plan, own: dict[str, Any]) -> None:
+        self._context = stage.context
+        self._plan = plan
+        self._own = own
+        self._output_names = plan.output_names(stage.problem)
+        self._dtypes = {name: buffer.dtype for name, buffer in plan.all_buffers(stage.problem).items()}
+        binder = stage.context.binder
+        self._calls = [[binder.bind(launch, inputs | own) for launch in plan.launches] for inputs in stage.inputs]
+
+    def enqueue(self, inputs: int) -> None:
+        """All launches on that set of inputs, without waiting. A fault that CUDA reports here is named."""
+        with self._context.faults_named(", ".join(dict.fromkeys(x.kernel_name for x in self._plan.launches))):
+            for call in self._calls[inputs]:
+                call()
+
+    def outputs(self, inputs: int) -> dict[str, np.ndarray]:
+        """Run once more, on memory full of NaN, and fetch what the plan leaves. Names what faults."""
+        for array in self._own.values():
+            self._context.poison(array)
+        for launch, call in zip(self._plan.launches, self._calls[inputs], strict=True):
+            with self._context.faults_named(launch.kernel_name):
+                call()
+                self._context.stream.synchronize()
+        return {name: self._context.download(self._own[name], self._dtypes[name]) for name in self._output_names}
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+def _room_bytes(plan: Plan, problem: BaseProblem) -> int:
+    given = {tensor.name for tensor in problem.inputs}
+    return sum(_aligned(b.size_bytes) for name, b in plan.all_buffers(problem).items() if name not in given)

@@ -1,1 +1,0 @@
-"""What is measured about an execution: how far off its outputs are."""

@@ -1,0 +1,192 @@
+"""Finds variants: modules in `variants/`, files given with `--plugin`, and entry points of installed packages.
+
+All three hand over one function, `register(registry)`. Only the command line loads variants.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import itertools
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.model.registry import Registry
+from harness.support.errors import PluginError
+from harness.support.exception_place import where_and_what
+
+ENTRY_POINT_GROUP = "attention_sandbox.variants"
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
+
+_plugin_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class BrokenModule:
+    """A module or package that nobody named on the command line and that could not be loaded."""
+
+    name: str
+    """Its short name, such as `my_idea` for variants/my_idea.py."""
+    reason: str
+    """One line: what went wrong, and where."""
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The variants that were found, and what could not be loaded."""
+
+    registry: Registry
+    """All variants."""
+    broken: tuple[BrokenModule, ...]
+    """Broken modules of `variants/` and broken installed packages: the others still work."""
+
+
+def discover(plugins: Iterable[Path] = (), package: str = "variants") -> Discovery:
+    """Load every module of `package`, every entry point of the group, and the plugin files, in this order.
+
+    Raises `PluginError` where a plugin file cannot be loaded or registers a name that is taken: the user asked for
+    that very file. A broken module of `package` or a broken entry point is reported in `Discovery.broken`.
+    """
+    registry = Registry()
+    broken: list[BrokenModule] = []
+
+    def attempt(name: str, load: Callable[[], None]) -> None:
+        try:
+            load()
+        except PluginError as error:
+            broken.append(BrokenModule(name, str(error)))
+
+    for module in _modules_of(package):
+        attempt(module, lambda m=module: _add_module_of_package(registry, package, m))  # type: ignore[misc]
+    for entry_point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)):
+        attempt(entry_point.name, lambda e=entry_point: _add_entry_point(registry, e))  # type: ignore[misc]
+    for path in plugins:
+        _add_plugin_file(registry, path)
+    return Discovery(registry, tuple(broken))
+
+
+def _modules_of(package: str) -> list[str]:
+    """Names of the modules and packages in `package` and in its folders; those that start with `_` are not variants.
+
+    A folder is no package: it has no `__init__.py`, and only keeps together what belongs together, as `attention` does.
+    """
+    root = str(REPOSITORY_ROOT)
+    if root not in sys.path:
+        # The harness may have been started from elsewhere; last, so that nothing of the user's is shadowed.
+        sys.path.append(root)
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    locations = [Path(location) for location in spec.submodule_search_locations]
+    folders = {
+        folder.name: str(folder)
+        for location in locations
+        if location.is_dir()
+        for folder in sorted(location.iterdir())
+        if folder.is_dir() and folder.name.isidentifier() and not (folder / "__init__.py").exists()
+    }
+    searched = [("", [str(location) for location in locations]), *((f"{n}.", [path]) for n, path in folders.items())]
+    return sorted(
+        f"{prefix}{module.name}"
+        for prefix, paths in searched
+        for module in pkgutil.iter_modules(paths)
+        if not f".{prefix}{module.name}".count("._")
+    )
+
+
+def _add_module_of_package(registry: Registry, package: str, name: str) -> None:
+    origin = f"module {package}.{name}"
+    module = _importing(origin, lambda: importlib.import_module(f"{package}.{name}"))
+    _add(registry, origin, _register_of(module, origin))
+
+
+def _add_entry_point(registry: Registry, entry_point: importlib.metadata.EntryPoint) -> None:
+    package = entry_point.dist.name if entry_point.dist is not None else entry_point.value
+    origin = f"installed package {package}"
+    register = _importing(f"{origin} ({entry_point.value})", entry_point.load)
+    if not callable(register):
+        raise PluginError(f"{origin}: its entry point {entry_point.value} is not a function register(registry)")
+    _add(registry, origin, register)
+
+
+def _add_plugin_file(registry: Registry, path: Path) -> None:
+    origin = f"plugin {path}"
+    if path.is_dir():
+        path = path / "__init__.py"
+    if not path.exists():
+        raise PluginError(f"{origin}: there is no such file")
+    if path.suffix != ".py":
+        raise PluginError(f"{origin}: a plugin is a Python file with a function register(registry); this is not a .py")
+    module = _importing(origin, lambda: _import_file(path))
+    _add(registry, origin, _register_of(module, origin))
+
+
+def _import_file(path: Path) -> ModuleType:
+    # A number in the name: two plugins may have the same file name, and neither may hide an installed module.
+    name = f"attention_sandbox_plugin_{next(_plugin_numbers)}_{path.stem}"
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        # As when a script is run: its neighbours can be imported.
+        sys.path.append(folder)
+    is_package = path.name == "__init__.py"
+    spec = importlib.util.spec_from_file_location(
+        name, path.resolve(), submodule_search_locations=[folder] if is_package else None
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _importing(origin: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{origin} does not import: {where_and_what(error)}") from error
+
+
+def _register_of(module: ModuleType, origin: str) -> Callable[[Registry], object]:
+    register = getattr(module, "register", None)
+    if not callable(register):
+        raise PluginError(
+            f"{origin} has no function register(registry); it has to call registry.add(Variant(...)) in one"
+        )
+    return register  # type: ignore[no-any-return]
+
+
+def _add(registry: Registry, origin: str, register: Callable[[Registry], object]) -> None:
+    """Register all that one origin has, or, where anything is wrong with it, nothing."""
+    own = Registry()
+    own.origin = origin
+    try:
+        register(own)
+    except PluginError as error:
+        raise PluginError(str(error) if str(error).startswith(origin) else f"{origin}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{origin}: register() failed: {where_and_what(error)}") from error
+    if not len(own):
+        raise PluginError(
+            f"{origin} registers no variant; its register(registry) has to call registry.add(Variant(...))"
+        )
+    taken = {variant.name for variant in registry}
+    for variant in own:
+        if variant.name in taken:
+            raise PluginError(
+                f"{origin} registers variant {variant.name!r}, but {registry.origin_of(variant.name)} has registered "
+                "that name already; choose another name"
+            )
+    registry.origin = origin
+    for variant in own:
+        registry.add(variant)

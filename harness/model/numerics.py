@@ -1,0 +1,39 @@
+"""Where a variant rounds: what its budget of error is derived from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.support.errors import PluginError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """Where a variant rounds, as far as it says so: each fact narrows the error that it is allowed.
+
+    What is left at its default may be done in any way in which a correct kernel does it, in any loop order. All
+    variants have to sum in float32, whatever the problem's dtype. What is declared is believed: a variant that does not
+    keep to it fails.
+    """
+
+    scores: str = "problem"
+    """How S = tau Q K^T is stored before the softmax reads it: in the `problem`'s dtype, or `float32` throughout."""
+    weights: str = "problem"
+    """The same for P, as V is multiplied by it. The denominator may be summed from P before that rounding."""
+    functions: str = "fast"
+    """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
+    them. `__expf`: the same with that in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx,
+    __logf, approximate division, log2 e folded into the scale."""
+    sums: str = "truncated"
+    """`nearest`: every addition rounds to nearest, or is a fused multiply-add. `truncated`: tensor cores cut off."""
+    one_score: bool = False
+    """The sum over V and the denominator see the same bits of S: it is computed once, or again by the same code."""
+    divides_last: bool = False
+    """O is divided, or P is, by the finished denominator only, and never by that of the keys so far."""
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
+        choices |= {"functions": ("fast", "__expf", "accurate"), "sums": ("truncated", "nearest")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise PluginError(f"numerics have {name}={getattr(self, name)!r}; choose {' or '.join(allowed)}")

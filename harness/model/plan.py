@@ -1,0 +1,119 @@
+"""What a variant launches, as plain data: buffers, launches, plans. Nothing here needs a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem
+from harness.support.errors import PlanError
+
+GRID_LIMITS = (2**31 - 1, 65535, 65535)
+BLOCK_LIMITS = (1024, 1024, 64)
+"""CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
+__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One array in the GPU's memory. bfloat16 is handed to kernels as its bits (uint16 in NumPy and Numba)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ELEMENT_BYTES:
+            raise PlanError(f"buffer {self.name!r} has dtype {self.dtype!r}; choose one of {', '.join(ELEMENT_BYTES)}")
+        if any(extent < 0 for extent in self.shape):
+            raise PlanError(f"buffer {self.name!r} has a negative extent in its shape {self.shape}")
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the buffer takes."""
+        return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    `kernel` is the ecosystem's own object: a `cupy.RawKernel` or a function decorated with `numba.cuda.jit`.
+    An argument is the name of a buffer, or a scalar (write `np.int32(n)`, `np.float32(x)`: the type is passed on
+    as it is).
+    """
+
+    kernel: Any
+    grid: tuple[int, ...]
+    """Thread blocks in x, y, z."""
+    block: tuple[int, ...]
+    """Threads per block in x, y, z."""
+    args: tuple[Any, ...]
+    shared_bytes: int = 0
+    """Dynamic shared memory per block."""
+
+    def __post_init__(self) -> None:
+        for what, extents in (("grid", self.grid), ("block", self.block)):
+            if not 1 <= len(extents) <= 3 or any(extent < 1 for extent in extents):
+                raise PlanError(f"{what} is {extents}; it needs one to three whole numbers of at least 1")
+        for what, extents, limits in (("grid", self.grid, GRID_LIMITS), ("block", self.block, BLOCK_LIMITS)):
+            if any(extent > limit for extent, limit in zip(extents, limits)):
+                raise PlanError(f"{what} is {extents}; a GPU takes at most {limits} in x, y, z")
+        if math.prod(self.block) > 1024:
+            raise PlanError(f"block is {self.block}: {math.prod(self.block)} threads, and a GPU takes at most 1024")
+
+    @property
+    def kernel_name(self) -> str:
+        """The name that the user gave the kernel."""
+        name = getattr(self.kernel, "name", None) or getattr(self.kernel, "__name__", None)
+        return str(name or type(self.kernel).__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that one run needs, as data: what to allocate and what to launch, in order.
+
+    The problem's inputs and outputs are always there, such as Q, K, V and O. `buffers` are allocated besides; one that
+    is named as an optional output of the operation, such as `lse`, is that output. They start with garbage.
+    """
+
+    launches: tuple[Launch, ...]
+    buffers: tuple[Buffer, ...] = ()
+
+    def all_buffers(self, problem: BaseProblem) -> dict[str, Buffer]:
+        """Every buffer by name: the problem's inputs and outputs and the plan's own.
+
+        Raises `PlanError` on a clash or an unknown name.
+        """
+        always = {t.name: Buffer(t.name, t.shape, t.dtype) for t in problem.with_role(INPUT, OUTPUT)}
+        buffers = dict(always)
+        for buffer in self.buffers:
+            if buffer.name in buffers:
+                there = " and ".join([", ".join([*always][:-1]), [*always][-1]])
+                raise PlanError(f"the plan has two buffers named {buffer.name!r} ({there} are always there)")
+            buffers[buffer.name] = buffer
+        for tensor in problem.with_role(OPTIONAL_OUTPUT):
+            own = buffers.get(tensor.name)
+            if own is not None and (own.shape != tensor.shape or own.dtype != tensor.dtype):
+                raise PlanError(
+                    f"buffer {own.name!r} is {own.dtype}{own.shape}; it has to be {tensor.dtype}{tensor.shape}"
+                )
+        for launch in self.launches:
+            for argument in launch.args:
+                if isinstance(argument, str) and argument not in buffers:
+                    raise PlanError(
+                        f"kernel {launch.kernel_name} is given a buffer {argument!r} that the plan does not have; "
+                        f"it has {', '.join(buffers)}"
+                    )
+        return buffers
+
+    def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
+        """The outputs that a run of this plan leaves: all that are not optional, and those that it has a buffer for."""
+        buffers = self.all_buffers(problem)
+        return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.name in buffers)
+
+    def allocated_bytes(self, problem: BaseProblem) -> int:
+        """What the plan allocates beyond the inputs: scratch and outputs."""
+        inputs = {tensor.name for tensor in problem.inputs}
+        return sum(b.size_bytes for name, b in self.all_buffers(problem).items() if name not in inputs)

@@ -1,0 +1,63 @@
+"""The variants by name, in the order in which they were added."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from harness.model.variant import Variant
+from harness.support.errors import PluginError, UsageError
+
+
+class Registry:
+    """The variants by name, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._variants: dict[str, Variant] = {}
+        self._origins: dict[str, str] = {}
+        self.origin = "the caller"
+        """Who is adding right now; named when two variants clash."""
+
+    def add(self, variant: Variant) -> None:
+        """Add one variant. Raises `PluginError` where its name is taken."""
+        if variant.name in self._variants:
+            raise PluginError(
+                f"{self.origin} registers variant {variant.name!r}, but {self._origins[variant.name]} "
+                "has registered that name already; choose another name"
+            )
+        self._variants[variant.name] = variant
+        self._origins[variant.name] = self.origin
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self._variants.values())
+
+    def __len__(self) -> int:
+        return len(self._variants)
+
+    def origin_of(self, name: str) -> str:
+        """Which module, file or package registered the variant."""
+        return self._origins[name]
+
+    def get(self, name: str) -> Variant:
+        """The variant of that name. Raises `UsageError` with the nearest name."""
+        if name in self._variants:
+            return self._variants[name]
+        near = difflib.get_close_matches(name, self._variants, n=1, cutoff=0.3)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise UsageError(f"no variant {name!r}{hint} 'list' shows all")
+
+    def select(self, patterns: str | None) -> list[Variant]:
+        """The variants that match one of the comma-separated patterns. Raises `UsageError` where one matches none."""
+        if patterns is None:
+            return list(self)
+        chosen: dict[str, Variant] = {}
+        wanted = [part.strip() for part in patterns.split(",") if part.strip()]
+        if not wanted:
+            raise UsageError(f"{patterns!r} names no variant; 'list' shows all")
+        for pattern in wanted:
+            matches = [v for v in self if fnmatchcase(v.name, pattern)]
+            if not matches:
+                self.get(pattern)
+            chosen.update((v.name, v) for v in matches)
+        return list(chosen.values())

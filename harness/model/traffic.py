@@ -1,0 +1,18 @@
+"""How many bytes a variant claims to move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a variant claims to move, at the `sectors` level: 32 x distinct 32-byte sectors per warp request."""
+
+    read_bytes: int
+    write_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Read and written."""
+        return self.read_bytes + self.write_bytes

@@ -1,0 +1,1 @@
+"""Attention: its problem, masks, inputs, oracle, budget, properties, strategies and cost."""

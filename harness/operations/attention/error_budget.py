@@ -1,0 +1,332 @@
+"""How far off may a correct kernel be on these very inputs? Two limits for every output element, derived here.
+
+Notation: s_j = tau q.k_j, m = max s, p = softmax(s), o = sum p_j v_j, in exact arithmetic from the stored inputs; n
+keys are seen; u = 2^-24. How large single roundings are, and what a variant may declare of them, is in `rounding`.
+
+**What a kernel computes.** Whatever its loops, it ends with
+
+    o^ = sum p_j exp(c_j + a_j) v_j / sum p_j exp(c_j + b_j)                                                     (1)
+
+c_j is the error of the score that both sums see, a_j and b_j are what each sum does for itself:
+
+    |c_j| <= sigma_j + stored_j
+        sigma_j = (d + 2) u |tau| sum_i |q_i k_ji|      d products and sums in any order, with or without fused
+                                                        multiply-add; the scale's own rounding, and its product
+        stored_j = u_16 (|s_j| + sigma_j)               where S is stored in 16 bits
+    |a_j|, |b_j| <= u (m - s_j + |c_j| + max |c|)       the arguments of exponentials, rounded
+        + 4u + n 5u                                     the exponential; rescaling at every key: exponential, product
+        + n u                                           a sum over n keys in any order
+    |a_j| also <= ... + 2u                              1 / l, and its product
+
+and P's own rounding where it is stored. What all weights have in common cancels in (1): any number may be subtracted
+from the scores, so the error of the computed maximum is none. The arguments of all exponentials that a key's weight
+meets (its own, then one per rise of the running maximum, or where parts with maxima of their own are put together) add
+up to its computed distance from the maximum, whatever the tiles: that is why one term in m - s_j is enough for any loop
+order. Each of them but the first leads to another key with a larger score, so there are at most n. Factors
+(1 + delta)^k are written as exp(k u) (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1
+and section 3.1 on inner products in any order); `SLACK` covers the difference. Where a variant does not declare
+`one_score`, sigma_j belongs to a_j and b_j.
+
+**Proved.** sum p_j (v_j - o) = 0, hence, with x_j = |c_j| + |a_j| and y_j = |a_j| + |b_j|,
+
+    o^ - o = (sum p_j (e^(c_j + a_j) - 1) (v_j - o) + o sum p_j e^c_j (e^a_j - e^b_j)) / sum p_j e^(c_j + b_j)
+    B = (sum p_j (e^x_j - 1) |v_j - o| + |o| sum p_j e^x_j y_j) exp(sum p_j (|c_j| + |b_j|))                     (2)
+
+for 1 / sum p_j e^-z_j <= exp(sum p_j z_j), since e^-z is convex (Jensen). So an error that keys share moves O only as
+far as their values differ. P's rounding adds min(p_j, max(u_16 p_j, step)) e^x_j to either sum's weights. However
+unsure the scores, weights that add up to 1 give a mean of values, so O is also no further off than the farthest value
+is from o, and expm1(max y + u_16) max |v| besides, for what the two sums do not have in common. At last come underflow
+(absolute) and the rounding of the output.
+
+lse = m + log(sum): subtracting any number is exact, so log sum p_j e^(x_j) bounds it either way, and no more than
+max x_j; the logarithm and its sum follow.
+
+**Expected.** Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41,
+A2815: take roundings for independent, of mean zero, at most u. Then, by Hoeffding's inequality,
+
+    |sum_k w_k delta_k| <= lambda u sqrt(sum_k w_k^2)   with probability 1 - 2 exp(-lambda^2 / 2) at least,      (3)
+
+which turns n u into lambda sqrt(n) u. Roundings do not sit at +-u: spread evenly they have a standard deviation of
+u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used thrice:
+
+    in a sum of x_k      weights are its partial sums. Met in random order their squares are on average at most
+                         (sum x)^2 + sum x^2: this stands in place of (sum |x|)^2 (see also Higham and Mary 2020,
+                         "Sharper probabilistic backward error analysis", SIAM J. Sci. Comput. 42, A3427)
+    over keys            each key has errors of its own: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2)
+    over P's roundings   the same; but equal weights are rounded alike, so what they do to |o| stays a plain sum
+
+It does not hold for tensor cores, which cut off in one direction (n u then stays), nor where all products of q.k are
+equal: then each addition to the same binade repeats its rounding. lse has no differences that cancel, and keys that
+are equal share their errors: there, what (3) gives for a key is added up plainly. A kernel that goes beyond is
+suspicious and not proved wrong: inputs can conspire, in particular values that follow the scores.
+
+**Exact**, where a kernel has no choice, and the rows of which nothing is promised: see `exact_answers`. Rows whose
+answer is not finite have no budget but a contract: see `measure_accuracy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.numerics import Numerics
+from harness.operations.attention.distances import Distances
+from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
+from harness.operations.attention.oracle import Block, Reference, blocks_of
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.rounding import LAMBDA, SMALLEST_STEP, Roundings, U
+
+Float64Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float32]
+
+ANY_KERNEL = Numerics()
+"""Nothing is declared."""
+SLACK = np.float32(1.01)
+"""Covers (1 + u)^k <= exp(k u (1 + u)), gamma_k <= k u / (1 - k u) for k up to 10^5, and the rounding in here."""
+SMALLEST = SMALLEST_STEP["float32"]
+LARGEST_ARGUMENT = np.float32(104)
+"""exp(-104) is below the smallest float32: a weight that is further down is 0 in either sum."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The largest errors that a correct kernel may make, element by element, in float64.
+
+    0 where nothing but the answer, rounded to nearest, will do; inf where nothing is promised, not even a number; NaN
+    where the answer is not finite.
+    """
+
+    O: Float64Array
+    """Shape (batch, heads, q_len, head_dim)."""
+    lse: Float64Array
+    """Shape (batch, heads, q_len)."""
+    expected_O: Float64Array
+    """What a correct kernel's error is expected to stay below, as if roundings were random; at most `O`."""
+    expected_lse: Float64Array
+    """The same for lse."""
+
+
+def error_budget(
+    problem: Problem, inputs: Mapping[str, np.ndarray], reference: Reference, numerics: Numerics = ANY_KERNEL
+) -> Budget:
+    """The budget for these very inputs; `reference` is the oracle's answer to them, `numerics` what is declared."""
+    O, expected_O = np.empty(problem.q_shape), np.empty(problem.q_shape)
+    lse, expected_lse = np.empty(problem.lse_shape), np.empty(problem.lse_shape)
+    with np.errstate(all="ignore"):
+        for block in blocks_of(problem, inputs):
+            at = block.where
+            rows = _Rows.of(problem, block, reference, numerics)
+            stored = _Stored.of(block, reference, rows)
+            O_error, log_error = _proved(rows)
+            O[at], lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
+            O_error, log_error = _expected(rows)
+            expected_O[at], expected_lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
+
+            O[at][nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)] = 0.0
+            open_O, open_lse = nothing_promised(problem, block, np.abs(reference.O[at]) + O[at], numerics)
+            O[at][open_O] = np.inf
+            lse[at][open_lse] = np.inf
+    return Budget(O, lse, np.fmin(expected_O, O), np.fmin(expected_lse, lse))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a problem in the letters of the derivation, in float32: a budget needs three digits, and speed.
+
+    Axes: (b, h, rows, keys), or (b, h, rows, 1) for what a row has once. Values and answers are divided by `unit`.
+    """
+
+    rounding: Roundings
+    one_score: bool
+    n: Array
+    """Keys that the row sees, (rows, 1)."""
+    m: Array
+    """|m|."""
+    log_p: Array
+    p: Array
+    """0 at keys that the row does not see; other terms are finite there."""
+    s: Array
+    """|s_j|."""
+    below: Array
+    """m - s_j."""
+    dot: Array
+    """sigma_j: error of the score, its storage aside."""
+    stored: Array | float
+    """Error of storing the score."""
+    expected_dot: Array
+    """The same in the expected tier."""
+    unit: Float64Array
+    """(b, h, 1, d): the largest |v_j|."""
+    o: Array
+    """|o|, (b, h, rows, d)."""
+    distances: Distances
+
+    @classmethod
+    def of(cls, problem: Problem, block: Block, reference: Reference, numerics: Numerics) -> _Rows:
+        rounding = Roundings.of(problem, numerics)
+        n = block.keys_seen[:, None]
+        m, scores = block.largest_scores()[..., None], block.scores
+        log_p = scores - np.where(n == 0, 0.0, reference.lse[block.where][..., None])
+        finite = np.isfinite(scores)
+        if not finite.all():
+            scores = np.where(finite, scores, m)
+        s = np.abs(scores, dtype=np.float32, casting="same_kind")
+        dot, expected_dot = _score_errors(problem, block, s, rounding)
+        v = _finite(block.v)
+        unit = np.abs(v).max(axis=-2, keepdims=True)
+        unit[unit == 0] = 1.0
+        o = reference.O[block.where] / unit
+        return cls(
+            rounding=rounding,
+            one_score=numerics.one_score,
+            n=n.astype(np.float32),
+            m=np.abs(m, dtype=np.float32, casting="same_kind"),
+            log_p=log_p.astype(np.float32),
+            p=np.exp(log_p, dtype=np.float32, casting="same_kind"),
+            s=s,
+            below=np.subtract(m, scores, dtype=np.float32, casting="same_kind"),
+            dot=dot,
+            stored=rounding.scores * (s + dot) + rounding.scores_step if rounding.scores else 0.0,
+            expected_dot=expected_dot,
+            unit=unit,
+            o=np.abs(o, dtype=np.float32, casting="same_kind"),
+            distances=Distances.of(v / unit, o),
+        )
+
+    @property
+    def score_error(self) -> Array:
+        return self.dot + self.stored
+
+
+def _score_errors(problem: Problem, block: Block, s: Array, rounding: Roundings) -> tuple[Array, Array]:
+    """The errors of tau q.k in the two tiers, its storage aside."""
+    q, k = (_finite(x).astype(np.float32) for x in (block.q, block.k))
+    d, tau = problem.head_dim, np.float32(abs(problem.tau))
+    terms = np.float32(d + rounding.score_roundings)
+    proved = rounding.addition * terms * (tau * (np.abs(q) @ np.abs(k).mT)) + np.float32(d * SMALLEST) * tau
+    square, squares = s * s, tau * tau * ((q * q) @ (k * k).mT)
+    expected = rounding.expected_sum(terms) * np.sqrt(square + squares)
+    # Cauchy's equality: all products of a sum are equal. Then so are its roundings, and nothing is random about them.
+    repeating = square > np.float32(1 - 1e-4) * d * squares
+    if repeating.any():
+        expected = np.where(repeating, proved, expected)
+    if not block.visible.all():
+        # A key that a row does not see, however large, is no concern of that row's.
+        proved, expected = (np.where(block.visible, error, np.float32(0)) for error in (proved, expected))
+    return proved, expected
+
+
+def _finite(x: Float64Array) -> Float64Array:
+    """Rows that see a key or value that is not finite have no budget: any number will do in its place."""
+    finite = np.isfinite(x)
+    return x if finite.all() else np.where(finite, x, 0.0)
+
+
+def _proved(rows: _Rows) -> tuple[Array, Array]:
+    """Bounds on the error of O, in units of V, and of log(sum exp), before either is stored."""
+    r, p, n = rows.rounding, rows.p, rows.n
+    score_error = rows.score_error
+    largest_score_error = _max(score_error)
+    argument = np.minimum(rows.below + score_error + largest_score_error, LARGEST_ARGUMENT)
+    apart = r.argument * argument + (r.exp + n * (r.rescale + r.addition))
+    if r.frame:
+        apart += r.frame * (rows.s + rows.m)
+    if not rows.one_score:
+        apart += rows.dot
+    shared = score_error if rows.one_score else rows.stored
+    total = shared + apart
+    weight_error, factor = _perturbed(rows, SLACK * (total + r.division))
+    most_apart = _max(apart)
+    log_error = np.fmin(np.log1p(_sum(weight_error)), SLACK * (largest_score_error + most_apart))
+
+    hull = np.expm1(SLACK * (2 * most_apart + r.division + r.weights)) + 2 * n * r.weights_step
+    separate = 2 * apart + r.division
+    separate *= p
+    if r.weights:
+        rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
+        weight_error += rounded * factor
+        separate += rounded
+    O_error = rows.distances.absolute(weight_error) + rows.o * _sum(separate * factor)
+    return np.fmin(O_error * np.exp(SLACK * _sum(p * total)), rows.distances.farthest() + hull), log_error
+
+
+def _expected(rows: _Rows) -> tuple[Array, Array]:
+    """The same as if roundings were random."""
+    r, p, n = rows.rounding, rows.p, rows.n
+    sums = r.expected_sum(n)
+    exp_error: Array = (r.argument + U) * np.minimum(rows.below, LARGEST_ARGUMENT) + r.exp
+    if r.frame:
+        exp_error += r.frame * (rows.s + rows.m)
+    variance = np.square(rows.expected_dot) + np.square(LAMBDA * exp_error)
+    variance += 2 * sums * sums + LAMBDA**2 * r.rescale**2 * n
+    if r.scores:
+        variance += (LAMBDA * r.scores) ** 2 * np.square(rows.s)
+    weight_error, factor = _perturbed(rows, np.sqrt(variance))
+    total = _sum(weight_error)
+
+    squares = np.square(weight_error)
+    each = exp_error if rows.one_score else exp_error + rows.expected_dot
+    rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
+    separate: Array = 2 * (_sum(p * each) + sums + rescaled) + r.division
+    if r.weights:
+        rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
+        squares += np.square(LAMBDA * rounded * factor)
+        separate += _sum(rounded)
+    O_error = np.sqrt(rows.distances.squared(squares)) + rows.o * separate
+    return O_error * np.exp(total), np.log1p(total)
+
+
+def _perturbed(rows: _Rows, x: Array) -> tuple[Array, Array]:
+    """At least p (e^x - 1), and e^x, for x >= 0."""
+    if x.max() < 1:
+        # Up to 1 this is e^x - 1 or up to 2 % more, and much cheaper.
+        growth = x * (1 + x * (0.5 + 0.25 * x))
+        return rows.p * growth, 1 + growth
+    # p may underflow while e^x overflows.
+    return np.where(x < 1, rows.p * np.expm1(x), np.exp(rows.log_p + x)), np.exp(x)
+
+
+def _max(x: Array) -> Array:
+    largest: Array = x.max(axis=-1, keepdims=True)
+    return largest
+
+
+def _sum(x: Array) -> Array:
+    # A product with ones is several times as fast as a sum along the last axis.
+    total: Array = x @ np.ones((x.shape[-1], 1), np.float32)
+    return total
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What storing adds to an error: underflow, the rounding of the output, the logarithm."""
+
+    rows: _Rows
+    answer: Float64Array
+    lse_answer: Float64Array
+
+    @classmethod
+    def of(cls, block: Block, reference: Reference, rows: _Rows) -> _Stored:
+        return cls(rows, reference.O[block.where], reference.lse[block.where])
+
+    def of_O(self, error: Array) -> Float64Array:
+        """Of O, from its error in units of V."""
+        r, n, o = self.rows.rounding, self.rows.n, np.abs(self.answer)
+        # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
+        total = error * self.rows.unit + SMALLEST * n * (4 + self.rows.unit + o)
+        total += np.maximum(SLACK * r.output * (o + total), r.output_step)
+        total[~np.isfinite(self.answer)] = np.nan
+        total[..., n[:, 0] == 0, :] = 0.0
+        return total
+
+    def of_lse(self, error: Array) -> Float64Array:
+        """Of lse, from the error of log(sum exp)."""
+        r, n, m = self.rows.rounding, self.rows.n[:, 0], self.rows.m[..., 0]
+        total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute
+        total += r.log_of_sum * np.log(np.maximum(n, 1)) + 2 * r.frame * m
+        total[~np.isfinite(self.lse_answer)] = np.nan
+        total[..., n == 0] = 0.0
+        return total

@@ -1,0 +1,107 @@
+"""Where a kernel has no choice, and where nothing can be asked of it: the two ends of the budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.numerics import Numerics
+from harness.operations.attention.oracle import Block
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.rounding import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
+
+Float64Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+ABSORBED = 2.0**-26
+"""A float32 does not change when this much of it is added or taken away, rounded to nearest."""
+LARGEST_SUM = 2.0**24
+"""Whole numbers up to here are exact in float32, and so are sums of them that stay below."""
+MOST_KEYS = 2**14
+"""1 / n is a normal float16 up to here."""
+
+
+def nothing_but_the_answer(
+    problem: Problem, block: Block, p: npt.NDArray[np.float32], score_error: npt.NDArray[np.float32], numerics: Numerics
+) -> Mask:
+    """(b, h, rows, d): where a kernel that declares `numerics` gives the answer, rounded to nearest, bit for bit.
+
+    That takes an exponential that is 1 at 0, as expf and __expf of S - m are, and additions that round to nearest. Two
+    kinds of rows:
+
+    needle      one key has all the weight that float32 can see: the others, added up, are absorbed by it in the sum
+                over V and in the denominator, in any order. Also rows that see one key only.
+    even        every score is 0, and a power of two many keys are seen: weights 1, l = n, weights 1 / n in whatever
+                order, each exact; so are sums of whole numbers, unless O is divided before the denominator is complete.
+
+    `p` are the oracle's weights, `score_error` how far a computed score may be off; both (b, h, rows, keys).
+    """
+    exact = np.zeros((*block.scores.shape[:-1], problem.head_dim), np.bool_)
+    if numerics.functions == "fast" or numerics.sums != "nearest":
+        return exact
+    _mark_needles(exact, block, p, score_error)
+    if numerics.divides_last:
+        _mark_even_weights(exact, problem, block)
+    return exact
+
+
+def _mark_needles(exact: Mask, block: Block, p: npt.NDArray[np.float32], score_error: npt.NDArray[np.float32]) -> None:
+    needle = p.argmax(axis=-1)
+    rows = np.nonzero(np.take_along_axis(p, needle[..., None], axis=-1)[..., 0] > 1 - 2.0**-20)
+    if not len(rows[0]):
+        return
+    others = p[rows].astype(np.float64)
+    others[np.arange(len(others)), needle[rows]] = 0.0
+    # Two scores may be off, and 6u of an argument up to -104, where weights end, is little beside the factor 2.
+    others *= 2 * np.exp(2 * score_error[rows].max(axis=-1, keepdims=True))
+    v = block.v[rows[0], rows[1]]
+    largest = np.abs(np.where(np.isfinite(v), v, 0.0))
+    carried = np.abs(block.v[rows[0], rows[1], needle[rows]])
+    seen = (others[:, None] @ largest)[:, 0] + others.sum(axis=-1, keepdims=True) * carried
+    # CuPy compiles with -ftz=true: what is not normal may come out as 0.
+    exact[rows] = (seen <= ABSORBED * carried) & ((carried == 0) | (carried >= SMALLEST_STEP["float32"]))
+
+
+def _mark_even_weights(exact: Mask, problem: Problem, block: Block) -> None:
+    n = block.keys_seen
+    even = (n > 0) & (n & (n - 1) == 0) & (n <= MOST_KEYS)
+    if not even.any() or (problem.tau != 0 and block.q.any(axis=-1).all()):
+        return
+    # With q = 0 or tau = 0 every product is 0, and not a rounding of something small.
+    zero = np.all((block.scores == 0) | ~block.visible, axis=-1)
+    if problem.tau != 0:
+        zero &= ~block.q.any(axis=-1)
+    whole = np.all(block.v == np.rint(block.v), axis=-2) & (np.abs(block.v).sum(axis=-2) <= LARGEST_SUM)
+    exact |= (zero & even)[..., None] & whole[:, :, None, :]
+
+
+def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, numerics: Numerics) -> tuple[Mask, Mask]:
+    """Where a right kernel may overflow, and what comes out may be anything: masks for O and for lse.
+
+    A score may leave the dtype that it is stored in, or float32 on the way. A sum over V that is not divided yet may
+    leave float32, and O its dtype. And where a score is -inf, some kernels take the key for one that is not seen: all
+    keys of a row may be such, or the value of one of them not finite. `largest_O` is (b, h, rows, d): the answer's
+    magnitude with its budget.
+    """
+    largest = LARGEST["float32"] / 4  # log2 e is folded in somewhere
+    tau, n = max(abs(problem.tau), 1.0), block.keys_seen
+    q, k, v = (
+        np.abs(np.where(np.isfinite(x), x, 0.0)).max(axis=-2, keepdims=True) for x in (block.q, block.k, block.v)
+    )
+    scores = np.full(block.scores.shape[:-1], False)
+    if (tau * (q * k).sum(axis=-1)).max() > largest:
+        finite = np.where(np.isfinite(block.k), block.k, 0.0)
+        scores |= np.any((tau * (np.abs(block.q) @ np.abs(finite).mT) > largest) & block.visible, axis=-1)
+    if problem.dtype == "float16" and numerics.scores == "problem":
+        magnitude = np.abs(block.scores)
+        over = magnitude * (1 + 2 * UNIT_ROUNDOFF["float16"]) > LARGEST["float16"]
+        scores |= np.any(over & np.isfinite(magnitude), axis=-1)
+    scores |= (n > 0) & np.all(block.scores == -np.inf, axis=-1)
+    finite_v = np.isfinite(block.v)
+    # A weight of 0 times NaN: some kernels skip the key.
+    skipped = np.zeros((), np.bool_)
+    if not finite_v.all():
+        no_weight = (block.scores == -np.inf) & block.visible
+        skipped = no_weight.astype(np.float64) @ (~finite_v).astype(np.float64) > 0
+    sums = (np.maximum(n, 1)[:, None] * v > largest) | (largest_O > LARGEST[problem.dtype])
+    return scores[..., None] | sums | skipped, scores

@@ -1,0 +1,218 @@
+"""How input values are drawn. Problem + regime + seed = inputs, bit for bit the same every time."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.problem import Problem
+from harness.support.errors import UsageError
+
+Float64Array = npt.NDArray[np.float64]
+
+NUMPY_DTYPES: dict[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+"""How an array of each dtype that a problem can have is held in NumPy."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """One way to draw Q, K and V."""
+
+    name: str
+    """How the command line calls it."""
+    idea: str
+    """One line: what the values look like, and what that provokes."""
+    draw: Callable[[np.random.Generator, Problem], tuple[Float64Array, Float64Array, Float64Array]]
+    """Generator and problem -> Q, K, V in float64, in the problem's shapes, not yet rounded to its dtype."""
+
+
+def draw_inputs(problem: Problem, regime: str = "normal", seed: int = 0) -> dict[str, np.ndarray]:
+    """Q, K and V for a problem: C-contiguous, in its shapes and dtype (bfloat16 as `ml_dtypes.bfloat16`).
+
+    The same problem sizes, regime and seed give the same values before rounding whatever the dtype; `subnormal`, whose
+    unit is the dtype's, aside.
+    Raises `UsageError` where the regime does not exist or the seed is negative.
+    """
+    if regime not in REGIMES:
+        near = difflib.get_close_matches(regime, REGIMES, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"no regime {regime!r}; {hint}There are {', '.join(REGIMES)}")
+    if seed < 0:
+        raise UsageError(f"seed is {seed}; it has to be a whole number of at least 0")
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn = REGIMES[regime].draw(generator, problem)
+    dtype = NUMPY_DTYPES[problem.dtype]
+    return {name: np.ascontiguousarray(values.astype(dtype)) for name, values in zip("QKV", drawn, strict=True)}
+
+
+def _standard_normal(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q = rng.standard_normal(problem.q_shape)
+    k = rng.standard_normal(problem.kv_shape)
+    v = rng.standard_normal(problem.kv_shape)
+    return q, k, v
+
+
+def _uniform(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    return rng.random(problem.q_shape), rng.random(problem.kv_shape), rng.random(problem.kv_shape)
+
+
+def _hot(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    # Scores of a normal draw have a standard deviation of |tau| sqrt(d); 40 puts the largest well past +-100.
+    factor = math.sqrt(40 / _positive(abs(problem.tau) * math.sqrt(problem.head_dim)))
+    factor = min(factor, 1000.0)
+    return q * factor, k * factor, v
+
+
+def _along_one_direction(
+    rng: np.random.Generator, problem: Problem, q_factor: Float64Array, k_factor: Float64Array, largest_dot: float
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Q and K on one line, so that q.k = q_factor * k_factor * largest_dot, up to the rounding of the elements.
+
+    Only this makes scores of a wanted size: those of independent elements grow with sqrt(d), and their extremes
+    with the number of keys.
+    """
+    signs = np.where(rng.random(problem.head_dim) < 0.5, -1.0, 1.0)
+    element = math.sqrt(largest_dot / problem.head_dim)
+    q = np.broadcast_to(q_factor[..., None] * signs * element, problem.q_shape)
+    k = np.broadcast_to(k_factor[..., None] * signs * element, problem.kv_shape)
+    return q, k, rng.standard_normal(problem.kv_shape)
+
+
+def _positive(value: float) -> float:
+    """A scale of zero is a legal problem, but nothing can be divided by it."""
+    return value if value > 0 else 1.0
+
+
+def _dot_for_score(problem: Problem, score: float) -> float:
+    """The q.k that `tau` turns into a score of that magnitude, as far as 16-bit elements allow."""
+    return min(score / _positive(abs(problem.tau)), 1e6 * problem.head_dim)
+
+
+def _sign_of_tau(problem: Problem) -> float:
+    return -1.0 if problem.tau < 0 else 1.0
+
+
+def _overflow(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    # The score itself has to stay inside float16, or storing S in the problem's dtype could not be right.
+    largest_dot = min(150_000.0, _dot_for_score(problem, 60_000.0))
+    q_factor = rng.uniform(-1, 1, problem.q_shape[:-1])
+    k_factor = rng.uniform(-1, 1, problem.kv_shape[:-1])
+    return _along_one_direction(rng, problem, q_factor, k_factor, largest_dot)
+
+
+def _negative_scores(
+    rng: np.random.Generator, problem: Problem, mildest: float, largest: float
+) -> tuple[Float64Array, Float64Array, Float64Array]:
+    # Both factors spread by the square root of the ratio, so that their product spans all of it.
+    low = math.sqrt(mildest / largest)
+    q_factor = rng.uniform(low, 1, problem.q_shape[:-1]) * -_sign_of_tau(problem)
+    k_factor = rng.uniform(low, 1, problem.kv_shape[:-1])
+    q, k, _ = _along_one_direction(rng, problem, q_factor, k_factor, _dot_for_score(problem, largest))
+    # Values away from zero: a kernel that loses every weight gives 0, and 0 must not be close to the answer.
+    return q, k, rng.uniform(1, 2, problem.kv_shape)
+
+
+def _negative(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    return _negative_scores(rng, problem, 120.0, 400.0)
+
+
+def _far_negative(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    return _negative_scores(rng, problem, 52_000.0, 60_000.0)
+
+
+def _constant(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    return q, np.broadcast_to(k[:, :, :1], k.shape), v
+
+
+def _ramp(rng: np.random.Generator, problem: Problem, falling: bool) -> tuple[Float64Array, Float64Array, Float64Array]:
+    steps = np.linspace(-1, 1, problem.kv_len) if problem.kv_len > 1 else np.ones(1)
+    k_factor = np.broadcast_to(steps[::-1] if falling else steps, problem.kv_shape[:-1])
+    q_factor = rng.uniform(0.5, 1, problem.q_shape[:-1]) * _sign_of_tau(problem)
+    return _along_one_direction(rng, problem, q_factor, k_factor, _dot_for_score(problem, 40.0))
+
+
+def _rising(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    return _ramp(rng, problem, falling=False)
+
+
+def _falling(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    return _ramp(rng, problem, falling=True)
+
+
+def _needle(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    needle = rng.integers(problem.kv_len, size=problem.kv_shape[:2])
+    is_needle = np.arange(problem.kv_len) == needle[..., None]
+    q_factor = rng.uniform(0.8, 1, problem.q_shape[:-1]) * _sign_of_tau(problem)
+    k_factor = np.where(is_needle, 1.0, rng.uniform(-0.1, 0.1, problem.kv_shape[:-1]))
+    return _along_one_direction(rng, problem, q_factor, k_factor, _dot_for_score(problem, 80.0))
+
+
+def _offset(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    return q, k + 4.0, v + 100.0
+
+
+def _exact(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    k = rng.standard_normal(problem.kv_shape)
+    return np.zeros(problem.q_shape), k, rng.integers(-8, 9, problem.kv_shape).astype(np.float64)
+
+
+def _repeated(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    # About eight of each key, anywhere: the largest score of a row is met again and again, in this tile and in others.
+    which = rng.integers(max(1, problem.kv_len // 8), size=(*problem.kv_shape[:3], 1))
+    return q, np.take_along_axis(k, which, axis=2), v
+
+
+def _subnormal(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    return q, k, v * 2.0 ** (-13 if problem.dtype == "float16" else -124)
+
+
+def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+    q, k, v = _standard_normal(rng, problem)
+    poisons = np.array([np.nan, np.inf, -np.inf])
+    for head in np.ndindex(problem.kv_shape[:2]):
+        key = problem.kv_len - 1 - rng.integers(max(1, problem.kv_len // 4))
+        poison_v, poison_k = rng.choice(poisons, 2)
+        v[head][key, rng.integers(problem.head_dim)] = poison_v
+        if problem.mask != NO_MASK:
+            # Nearly all rows are blind to it. Where they are not, all of them would lose all columns.
+            k[head][key, rng.integers(problem.head_dim)] = poison_k
+    return q, k, v
+
+
+REGIMES: dict[str, Regime] = {
+    regime.name: regime
+    for regime in (
+        Regime("normal", "Q, K, V from N(0, 1)", _standard_normal),
+        Regime("uniform", "Q, K, V from [0, 1): every score positive, weights nearly even", _uniform),
+        Regime("hot", "scores beyond +-100: exp overflows unless the maximum is subtracted", _hot),
+        Regime("overflow", "q.k beyond float16 before the scale, scores within it (for scales below 0.9)", _overflow),
+        Regime("negative", "every score between -120 and -400: exp underflows without the maximum", _negative),
+        Regime("far-negative", "every score below -50,000: beyond a finite stand-in for -inf", _far_negative),
+        Regime("constant", "one key repeated: every weight is 1/n", _constant),
+        Regime("rising", "scores rise along the keys: the running maximum changes at every key", _rising),
+        Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
+        Regime("needle", "one key per head carries all the weight", _needle),
+        Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
+        Regime("exact", "Q = 0 and V whole numbers: where n is a power of two, only the very answer will do", _exact),
+        Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
+        Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
+        Regime("non-finite", "a NaN or infinity in V, and behind a mask in K: nobody else's answer", _non_finite),
+    )
+}
+"""Every regime by name. A new one is a function and a line here."""

@@ -1,0 +1,43 @@
+"""How few bytes attention can move at all, for a given amount of on-chip memory.
+
+Saha and Ye 2024, "The I/O Complexity of Attention, or How Optimal is Flash Attention?", arXiv 2402.07443: every exact
+algorithm moves Omega(min(N^2 d / sqrt(M), N^2 d^2 / M)) elements per head between a memory of M elements on chip and
+the one that holds Q, K, V and O, and algorithms reach that: FlashAttention for M >= d^2 (Dao et al. 2022, arXiv
+2205.14135, theorem 2: Theta(N^2 d^2 / M) for d <= M <= N d), tiled matrix products below. That is a statement about
+growth: the papers give no constant, so the value of the expression is an order of magnitude and no bound to be held
+against a count. What every algorithm has to move, without any constant, is the compulsory traffic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from harness.operations.attention.problem import Problem
+
+
+@dataclass(frozen=True)
+class IoBound:
+    """The expression inside of Omega, its constant left out."""
+
+    on_chip_bytes: int
+    """Registers and shared memory of a thread block: what one walk over the data has at hand."""
+    on_chip_elements: int
+    """M: how many elements of the problem's dtype that holds."""
+    expression_bytes: float
+    """min(N_q N_k d / sqrt(M), N_q N_k d^2 / M) elements for each query head, in bytes. N^2 reads N_q N_k here."""
+    large_memory: bool
+    """M >= d^2: the second term is the smaller one, and FlashAttention's order is the best there is."""
+    applies: bool
+    """M < N d, for the longer of the two lengths; beyond that K and V of a head fit on chip, and compulsory is all."""
+
+
+def io_bound(problem: Problem, on_chip_bytes: int) -> IoBound:
+    """The bound for this problem. A causal mask is not taken into account; it changes a constant only."""
+    d = problem.head_dim
+    M = max(1, on_chip_bytes // problem.itemsize_bytes)
+    heads = problem.batch * problem.heads
+    scores = heads * problem.q_len * problem.kv_len
+    elements = min(scores * d / math.sqrt(M), scores * d * d / M)
+    longest = max(problem.q_len, problem.kv_len)
+    return IoBound(on_chip_bytes, M, elements * problem.itemsize_bytes, d * d <= M, longest * d > M)

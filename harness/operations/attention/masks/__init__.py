@@ -1,0 +1,19 @@
+"""Which keys a row sees: a file for each kind of mask, and what they have in common.
+
+`--mask causal+window:256` is parsed here, and `Problem.mask` holds what came of it. A kind of mask is one module of
+this package that defines a `Mask` under the name `KIND`; nothing lists them.
+"""
+
+from harness.operations.attention.masks.mask import NO_MASK, Integers, Intersection, Mask, Visibility
+from harness.operations.attention.masks.parsing import mask_help, mask_kinds, parse_mask
+
+__all__ = [
+    "NO_MASK",
+    "Integers",
+    "Intersection",
+    "Mask",
+    "Visibility",
+    "mask_help",
+    "mask_kinds",
+    "parse_mask",
+]

@@ -1,0 +1,44 @@
+"""The causal mask: a row sees the keys up to its own place, aligned bottom-right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from harness.operations.attention.masks.mask import Band, Integers, Mask, Visibility
+from harness.support.errors import ProblemError
+
+
+@dataclass(frozen=True)
+class Causal(Band):
+    """Row i sees key j where j <= i + kv_len - q_len."""
+
+    kind: ClassVar[str] = "causal"
+    spelling: ClassVar[str] = "causal"
+    idea: ClassVar[str] = "row i sees key j where j <= i + kv_len - q_len"
+
+    @classmethod
+    def parse(cls, parameters: str) -> Mask:
+        """See `Mask.parse`."""
+        if parameters:
+            raise ProblemError(f"mask causal takes nothing behind it, but has {parameters!r}")
+        return cls()
+
+    def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
+        """See `Mask.visible`."""
+        # Counted from the end: as many keys may lie behind the last one that a row sees as there are rows after it.
+        visible: Visibility = (kv_len - keys) > (q_len - 1 - rows)
+        return visible
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """See `Band.limits`."""
+        return None, 0
+
+    @property
+    def text(self) -> str:
+        """See `Mask.text`."""
+        return "causal"
+
+
+KIND = Causal

@@ -1,0 +1,47 @@
+"""`causal+window:256` -> a mask. The kinds are the modules of this package that define one under the name `KIND`."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from harness.operations.attention import masks
+from harness.operations.attention.masks.mask import NO_MASK, Mask, intersection
+from harness.support.errors import ProblemError
+
+
+@functools.cache
+def mask_kinds() -> Mapping[str, type[Mask]]:
+    """Every kind of mask by its word."""
+    modules = (
+        importlib.import_module(f"{masks.__name__}.{found.name}") for found in pkgutil.iter_modules(masks.__path__)
+    )
+    kinds = (module.KIND for module in modules if hasattr(module, "KIND"))
+    return {kind.kind: kind for kind in sorted(kinds, key=lambda kind: kind.kind)}
+
+
+def parse_mask(text: str) -> Mask:
+    """The mask that `text` spells: `none`, one of the kinds, or several joined by `+`. Raises `ProblemError`."""
+    words = [word.strip() for word in text.split("+")]
+    if words == ["none"]:
+        return NO_MASK
+    return intersection(_parse_one(word, text) for word in words)
+
+
+def _parse_one(word: str, text: str) -> Mask:
+    kind, _, parameters = word.partition(":")
+    kinds = mask_kinds()
+    if kind not in kinds:
+        near = difflib.get_close_matches(kind, kinds, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        spellings = ", ".join(["none", *(each.spelling for each in kinds.values())])
+        raise ProblemError(f"mask {text!r}: there is no {kind!r}{hint} There are {spellings}, joined by +")
+    return kinds[kind].parse(parameters)
+
+
+def mask_help() -> list[tuple[str, str]]:
+    """How each kind is spelled, and its idea: for `--help`."""
+    return [("none", "every row sees every key"), *((k.spelling, k.idea) for k in mask_kinds().values())]

@@ -1,0 +1,60 @@
+"""The sliding window: a row sees keys near its own place (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from harness.operations.attention.masks.mask import Band, Integers, Mask, Visibility
+from harness.support.errors import ProblemError
+
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Window(Band):
+    """Row i sees key j where -left <= j - (i + kv_len - q_len) <= right, both ends included."""
+
+    left: int
+    """Keys before the row's own place that it sees."""
+    right: int
+    """Keys behind it."""
+
+    kind: ClassVar[str] = "window"
+    spelling: ClassVar[str] = "window:LEFT[,RIGHT]"
+    idea: ClassVar[str] = "a row sees LEFT keys before its place, that one, and RIGHT (default: LEFT) behind"
+
+    def __post_init__(self) -> None:
+        for name, value in (("left", self.left), ("right", self.right)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ProblemError(f"a window's {name} is {value!r}; it has to be a whole number of at least 0")
+
+    @classmethod
+    def parse(cls, parameters: str) -> Mask:
+        """See `Mask.parse`."""
+        words = [word.strip() for word in parameters.split(",")]
+        if not 1 <= len(words) <= 2 or not all(_WHOLE_NUMBER.fullmatch(word) for word in words):
+            raise ProblemError(
+                f"mask window:{parameters} is not {cls.spelling}, numbers of keys, such as window:256 or window:256,0"
+            )
+        return cls(int(words[0]), int(words[-1]))
+
+    def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
+        """See `Mask.visible`."""
+        ahead = (keys - kv_len) - (rows - q_len)
+        visible: Visibility = (ahead >= -self.left) & (ahead <= self.right)
+        return visible
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """See `Band.limits`."""
+        return self.left, self.right
+
+    @property
+    def text(self) -> str:
+        """See `Mask.text`."""
+        return f"window:{self.left}" if self.left == self.right else f"window:{self.left},{self.right}"
+
+
+KIND = Window

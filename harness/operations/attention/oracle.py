@@ -1,0 +1,131 @@
+"""Attention in float64 from the stored inputs: what the answer is. Shares no masking or tiling with any kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.problem import Problem
+
+Float64Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+BLOCK_BYTES = 4 * 2**20
+"""How much one float64 matrix of scores may take, so that some of them fit a core's cache; a problem is handled in
+blocks of that size."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The answer in float64."""
+
+    O: Float64Array
+    """Shape (batch, heads, q_len, head_dim)."""
+    lse: Float64Array
+    """Natural logarithm of sum exp(scores), shape (batch, heads, q_len); -inf where a row sees no key."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some query rows of one or more heads with all their keys, in float64. Axes b and h count batches and heads."""
+
+    where: tuple[slice, slice, slice]
+    """Batches, query heads and rows: an index into O and lse."""
+    q: Float64Array
+    """(b, h, rows, head_dim)."""
+    k: Float64Array
+    """(b, h, kv_len, head_dim); a key/value head once for each query head that it serves."""
+    v: Float64Array
+    """As `k`."""
+    visible: Mask
+    """(rows, kv_len): which keys each row sees."""
+    scores: Float64Array
+    """(b, h, rows, kv_len): tau q.k, and -inf at keys that are not visible."""
+
+    @property
+    def keys_seen(self) -> npt.NDArray[np.int64]:
+        """(rows,): how many keys each row sees."""
+        seen: npt.NDArray[np.int64] = np.count_nonzero(self.visible, axis=1)
+        return seen
+
+    def largest_scores(self) -> Float64Array:
+        """(b, h, rows): the maximum, NaN where a visible score is NaN, 0 where the row sees nothing."""
+        # np.max and not np.fmax: the latter swallows NaN.
+        largest: Float64Array = np.where(self.keys_seen == 0, 0.0, np.max(self.scores, axis=-1))
+        return largest
+
+
+def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Iterator[Block]:
+    """Every query row of the problem once, block by block, so that memory stays bounded at any length.
+
+    `inputs` has Q of shape (batch, heads, q_len, head_dim), K and V of (batch, kv_heads, kv_len, head_dim).
+    """
+    key_index = np.arange(problem.kv_len)
+    for batches, heads, rows in _slices(problem):
+        kv_heads = np.arange(heads.start, heads.stop) // problem.group
+        q = inputs["Q"][batches, heads, rows].astype(np.float64)
+        k = inputs["K"][batches, kv_heads].astype(np.float64)
+        v = inputs["V"][batches, kv_heads].astype(np.float64)
+        visible = np.ones((rows.stop - rows.start, problem.kv_len), dtype=np.bool_)
+        with np.errstate(invalid="ignore", over="ignore"):
+            scores = problem.tau * (q @ k.mT)
+        if problem.mask != NO_MASK:
+            row_index = np.arange(rows.start, rows.stop)
+            visible = problem.mask.visible(row_index[:, None], key_index[None, :], problem.q_len, problem.kv_len)
+            scores = np.where(visible, scores, -np.inf)
+        yield Block((batches, heads, rows), q, k, v, visible, scores)
+
+
+def _slices(problem: Problem) -> Iterator[tuple[slice, slice, slice]]:
+    """Whole batches in one block where they fit, else whole heads, else rows of one head."""
+    rows = max(1, BLOCK_BYTES // (8 * problem.kv_len))
+    heads = max(1, rows // problem.q_len)
+    batches = max(1, heads // problem.heads)
+    for batch in range(0, problem.batch, batches):
+        for head in range(0, problem.heads, heads):
+            for row in range(0, problem.q_len, rows):
+                yield (
+                    slice(batch, min(batch + batches, problem.batch)),
+                    slice(head, min(head + heads, problem.heads)),
+                    slice(row, min(row + rows, problem.q_len)),
+                )
+
+
+def attention(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Reference:
+    """O = softmax(tau Q K^T + mask) V and its log-sum-exp, in float64 (Vaswani et al. 2017, equation 1).
+
+    Fully masked rows give O = 0 and lse = -inf. A NaN in a visible key reaches the rows that see it, and no other.
+    """
+    O = np.empty(problem.q_shape)
+    lse = np.empty(problem.lse_shape)
+    for block in blocks_of(problem, inputs):
+        m = block.largest_scores()
+        with np.errstate(invalid="ignore"):
+            weights = np.exp(block.scores - m[..., None])
+            denominator = np.sum(weights, axis=-1)
+            sums = _weighted_sums(weights, block)
+        empty = block.keys_seen == 0
+        denominator[..., empty] = 1.0
+        O[block.where] = np.where(empty[:, None], 0.0, sums / denominator[..., None])
+        lse[block.where] = np.where(empty, -np.inf, m + np.log(denominator))
+    return Reference(O, lse)
+
+
+def _weighted_sums(weights: Float64Array, block: Block) -> Float64Array:
+    finite = np.isfinite(block.v)
+    if finite.all():
+        sums: Float64Array = weights @ block.v
+        return sums
+    # 0 x NaN is NaN: a value that is not finite must not reach a row that does not see it. Each row that does gives it
+    # a positive weight, however small, unless the score is -inf.
+    sums = weights @ np.where(finite, block.v, 0.0)
+    weighted = (block.scores > -np.inf).astype(np.float64)
+    seen = np.broadcast_to(block.visible, block.scores.shape).astype(np.float64)
+    plus, minus = (weighted @ (block.v == infinity) > 0 for infinity in (np.inf, -np.inf))
+    no_number = seen @ np.isnan(block.v) + (seen - weighted) @ np.isinf(block.v) > 0
+    sums += np.where(plus, np.inf, 0.0) - np.where(minus, np.inf, 0.0)
+    return np.where(no_number, np.nan, sums)

@@ -1,0 +1,111 @@
+"""How large a single rounding of a kernel is, from what its variant declares. In all of it, u = 2^-24.
+
+Sources: IEEE 754 for additions, products and fused multiply-adds. The CUDA C++ Programming Guide, section on
+mathematical functions, for the largest errors of functions in ulp, one of which is at most 2u of the value: expf 2,
+logf 1, division 0, __expf 2 + floor(|1.173 x|), __logf 2^-21.41 absolute near 1, __fdividef 2; for ex2.approx and
+rcp.approx, 2 and 1, the PTX manual. These are found by testing, as the guide says: what is proved, is proved given
+them. Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science
+7:e330: tensor cores align what they add to the largest and truncate, so an addition is off by up to 2u.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.numerics import Numerics
+from harness.operations.attention.problem import Problem
+
+Array = npt.NDArray[np.float32]
+
+U = 2.0**-24
+"""Unit roundoff of float32, in which every kernel accumulates."""
+UNIT_ROUNDOFF = {"float32": U, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+SMALLEST_STEP = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
+"""Largest absolute error of storing a value too small to be normal. float32 and bfloat16 may be flushed to zero."""
+LARGEST = {"float32": float.fromhex("0x1.fffffep127"), "float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
+"""Largest finite value."""
+ARGUMENT = {"accurate": U, "__expf": (1 + 2 * 1.173) * U, "fast": 6 * U}
+"""Of an exponential's error, what grows with its argument. Subtraction; 1.173 ulp of __expf, which has its product with
+log2 e in it; where anything goes, that product and log2 e's own rounding besides."""
+LAMBDA = 4.0
+"""How many root mean squares a sum of random roundings is given; see error_budget."""
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """Largest relative errors, unless they are said to be absolute."""
+
+    scores: float
+    """Of storing S."""
+    scores_step: float
+    """The same, absolute, for the smallest scores."""
+    weights: float
+    """Of storing P."""
+    weights_step: float
+    """The same, absolute, for the smallest weights."""
+    output: float
+    """Of storing O."""
+    output_step: float
+    """The same, absolute, for the smallest outputs."""
+    addition: float
+    """Of one step of a sum, product included."""
+    random: bool
+    """Whether the roundings of a sum are as likely up as down."""
+    exp: float
+    """Of an exponential, whatever its argument."""
+    argument: float
+    """Of an exponential, per unit of its argument, its subtraction included."""
+    frame: float
+    """Of an exponential, per unit of the score and of the maximum that is subtracted from it."""
+    rescale: float
+    """Of a weight, each time that the maximum rises or, where O is divided as it goes, a tile ends."""
+    division: float
+    """Of O / l."""
+    score_roundings: int
+    """Of a score, besides one per element of q.k: the scale's own, its product, log2 e's."""
+    log: float
+    """Of lse, per unit of lse."""
+    log_of_sum: float
+    """Of lse, per unit of log l."""
+    log_absolute: float
+    """Of lse."""
+
+    @classmethod
+    def of(cls, problem: Problem, numerics: Numerics) -> Roundings:
+        """What one rounding amounts to where a variant that declares `numerics` solves `problem`."""
+        sixteen = problem.dtype != "float32"
+        u, step = UNIT_ROUNDOFF[problem.dtype], SMALLEST_STEP[problem.dtype]
+        stores_scores, stores_weights = (sixteen and x == "problem" for x in (numerics.scores, numerics.weights))
+        fast = numerics.functions == "fast"
+        nearest = numerics.sums == "nearest"
+        return cls(
+            scores=u if stores_scores else 0.0,
+            scores_step=step if stores_scores else 0.0,
+            weights=u if stores_weights else 0.0,
+            weights_step=step if stores_weights else 0.0,
+            output=u,
+            output_step=step,
+            addition=U if nearest else 2 * U,
+            random=nearest,
+            exp=4 * U,
+            argument=ARGUMENT[numerics.functions],
+            # A product with the folded scale each for the key and for the maximum.
+            frame=2 * U if fast else 0.0,
+            # An exponential and a product. FlashAttention-1's weights: (exp l) / l_new, times O, four more.
+            rescale=(5 if numerics.divides_last else 9) * U,
+            # Reciprocal and product; the product is part of the output's rounding where O is float32, all the same.
+            division=(5 if fast else 2) * U,
+            score_roundings=3 if fast else 2,
+            # Sum; where it is fast, also times ln 2, ln 2's own rounding, and the maximum's product with log2 e.
+            log=4 * U if fast else U,
+            log_of_sum=4 * U if fast else 2 * U,
+            log_absolute=2.0**-21 if fast else 0.0,
+        )
+
+    def expected_sum(self, terms: Array) -> Array:
+        """What `terms` roundings in a sum are expected to come to, relative to its partial sums."""
+        steps: Array = np.minimum(LAMBDA * np.sqrt(terms), terms) if self.random else terms
+        return self.addition * steps

@@ -1,0 +1,186 @@
+"""A failing case made smaller along its own fields, after Hypothesis made its draws simpler.
+
+Hypothesis shrinks what was drawn, one draw or a few at a time. Some smaller problems are far away in draws and near in
+what they mean: fewer tiles with another filling of the last one, or with inputs whose maximum rises. Those are tried
+here, in an order of what makes a problem easy to look at: tiles first, then heads, batch, lengths, the build, and how
+plain the inputs are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from harness.model.case import Case
+from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.strategies import Build
+
+RISING = "rising"
+"""Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Builds:
+    """The builds of a campaign, the plainest first."""
+
+    known: Sequence[Build]
+
+    def of(self, case: Case) -> Build:
+        """The build that a case runs."""
+        wanted = (case.problem.dtype, case.problem.head_dim, case.tile)
+        return next(build for build in self.known if (build.dtype, build.head_dim, build.tile) == wanted)
+
+    def plainer(self, build: Build) -> Sequence[Build]:
+        """Those before it."""
+        return self.known[: self.known.index(build)]
+
+    def size(self, case: Case) -> tuple[object, ...]:
+        """Smaller is better: compared field by field, in this order."""
+        p, build = case.problem, self.of(case)
+        row_tiles, key_tiles = build.tiles(p)
+        return (
+            row_tiles * key_tiles,
+            max(row_tiles, key_tiles),
+            p.heads,
+            p.kv_heads_count != p.heads,
+            p.batch,
+            len(p.mask.parts),
+            not _has_default_scale(p),
+            len(case.edits),
+            case.check is not None,
+            self.known.index(build),
+            list(REGIMES).index(case.regime),
+            p.q_len + p.kv_len,
+            case.seed,
+        )
+
+
+def simplify(case: Case, fails: Callable[[Case], bool], builds: Builds) -> Case:
+    """The smallest case that `fails` and that steps of `simpler` lead to; `case` itself fails."""
+    improved = True
+    while improved:
+        improved = False
+        size = builds.size(case)
+        for candidate in simpler(case, builds):
+            if builds.size(candidate) < size and fails(candidate):
+                case, improved = candidate, True
+                break
+    return case
+
+
+def simpler(case: Case, builds: Builds) -> Iterator[Case]:
+    """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
+    yield from _fewer_tiles(case, builds.of(case))
+    yield from _fewer_heads(case)
+    p = case.problem
+    for part in p.mask.parts:
+        yield _changed(case, mask=p.mask.without(part.kind))
+    if not _has_default_scale(p):
+        yield _changed(case, scale=None)
+    for left_out in range(len(case.edits)):
+        edits = case.edits[:left_out] + case.edits[left_out + 1 :]
+        yield dataclasses.replace(case, edits=edits)
+    if case.check is not None:
+        yield dataclasses.replace(case, check=None)
+    for build in builds.plainer(builds.of(case)):
+        yield _rebuilt(case, builds.of(case), build)
+    for regime in REGIMES:
+        if regime == case.regime:
+            break
+        yield dataclasses.replace(case, regime=regime)
+    yield from _shorter(case, builds.of(case))
+    for seed in (0, 1):
+        yield dataclasses.replace(case, seed=seed)
+
+
+def enlarged(case: Case, builds: Builds) -> Case:
+    """The same inputs in a problem where a pattern has room: two tiles of rows, three of keys, several heads."""
+    build = builds.of(case)
+    kv_heads = max(2, case.problem.kv_heads_count)
+    return _changed(
+        case,
+        batch=max(2, case.problem.batch),
+        heads=kv_heads * case.problem.group,
+        kv_heads=kv_heads,
+        q_len=max(case.problem.q_len, 2 * build.tile_rows - build.tile_rows // 3),
+        kv_len=max(case.problem.kv_len, 3 * build.tile_keys - build.tile_keys // 3),
+    )
+
+
+def _fewer_tiles(case: Case, build: Build) -> Iterator[Case]:
+    p = case.problem
+    row_tiles, key_tiles = build.tiles(p)
+    here = (row_tiles * key_tiles, max(row_tiles, key_tiles))
+    fewer = [(r, k) for r in range(1, row_tiles + 1) for k in range(1, key_tiles + 1)]
+    for rows, keys in sorted(fewer, key=lambda pair: (pair[0] * pair[1], max(pair), pair)):
+        if (rows * keys, max(rows, keys)) >= here:
+            return
+        # How full the last tiles are: as they were, barely, wholly.
+        as_was = (p.q_len - (row_tiles - 1) * build.tile_rows, p.kv_len - (key_tiles - 1) * build.tile_keys)
+        for q_fill, kv_fill in (as_was, (1, 1), (build.tile_rows, build.tile_keys)):
+            smaller = _changed(
+                case, q_len=(rows - 1) * build.tile_rows + q_fill, kv_len=(keys - 1) * build.tile_keys + kv_fill
+            )
+            yield smaller
+            yield dataclasses.replace(smaller, regime=RISING)
+
+
+def _fewer_heads(case: Case) -> Iterator[Case]:
+    p = case.problem
+    for heads, kv_heads in ((1, 1), (2, 2), (2, 1), (p.heads, p.heads), (p.kv_heads_count, p.kv_heads_count), (4, 2)):
+        yield _changed(case, heads=heads, kv_heads=kv_heads)
+        yield _changed(case, heads=heads, kv_heads=kv_heads, batch=2)  # where heads and batch stand for each other
+    for batch in (1, 2):
+        yield _changed(case, batch=batch)
+
+
+def _shorter(case: Case, build: Build) -> Iterator[Case]:
+    """The same tiles, the last one less full."""
+    p = case.problem
+    for field, tile in (("q_len", build.tile_rows), ("kv_len", build.tile_keys)):
+        length = getattr(p, field)
+        least = (length - 1) // tile * tile + 1
+        for shorter in dict.fromkeys((least, (least + length) // 2, length - 1)):
+            if least <= shorter < length:
+                yield _changed(case, **{field: shorter})
+    # Both at once, where a mask ties them together.
+    least = max((p.q_len - 1) // build.tile_rows * build.tile_rows, (p.kv_len - 1) // build.tile_keys * build.tile_keys)
+    for shorter in (least + 1, min(p.q_len, p.kv_len)):
+        yield _changed(case, q_len=shorter, kv_len=shorter)
+    if p.q_len > 1 and p.kv_len > 1:
+        yield _changed(case, q_len=p.q_len - 1, kv_len=p.kv_len - 1)
+
+
+def _rebuilt(case: Case, build: Build, plainer: Build) -> Case:
+    """The same tiles, filled alike, with another build."""
+    p = case.problem
+
+    def length(old: int, old_tile: int, new_tile: int) -> int:
+        tiles, fill = divmod(old - 1, old_tile)
+        return tiles * new_tile + min(fill + 1, new_tile)
+
+    changed = _changed(
+        case,
+        dtype=plainer.dtype,
+        head_dim=plainer.head_dim,
+        scale=None if _has_default_scale(p) else p.scale,
+        q_len=length(p.q_len, build.tile_rows, plainer.tile_rows),
+        kv_len=length(p.kv_len, build.tile_keys, plainer.tile_keys),
+    )
+    return dataclasses.replace(changed, tile=plainer.tile)
+
+
+def _changed(case: Case, **fields: object) -> Case:
+    """With these fields of its problem, and without the edits that lie outside of it then."""
+    problem = dataclasses.replace(case.problem, **fields)  # type: ignore[arg-type]
+    kept = []
+    for edit in case.edits:
+        shape = problem.q_shape if edit.array == "Q" else problem.kv_shape
+        if all(i < extent for i, extent in zip((edit.batch, edit.head, edit.row, edit.column), shape)):
+            kept.append(edit)
+    return dataclasses.replace(case, problem=problem, edits=tuple(kept))
+
+
+def _has_default_scale(problem: Problem) -> bool:
+    return problem.scale == Problem(head_dim=problem.head_dim).scale

@@ -1,0 +1,222 @@
+"""Hypothesis strategies for attention: problems, regimes, seeds, edits, and cases, which are all of them together.
+
+They draw a handful of small numbers and never a tensor, so Hypothesis can steer and shrink them. In a test of your
+own, for whatever computes attention:
+
+    from hypothesis import given, settings
+
+    from harness.execution.accuracy import measure_accuracy
+    from harness.operations.attention.error_budget import error_budget
+    from harness.operations.attention.oracle import attention
+    from harness.operations.attention.strategies import cases
+
+
+    @settings(deadline=None)
+    @given(cases())
+    def test_my_attention(case):
+        inputs = case.inputs()  # Q, K and V as NumPy arrays
+        outputs = {"O": my_attention(case.problem, **inputs)}
+        reference = attention(case.problem, inputs)
+        accuracy = measure_accuracy(outputs, reference, error_budget(case.problem, inputs, reference))
+        assert accuracy.passed, accuracy.reason
+
+What is plain comes first in every draw, and shrinking goes there: one tile, one head, batch 1, the first build, regime
+`normal`, seed 0, no edits.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from harness.model.case import Case, Edit
+from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.masks import NO_MASK, Mask
+from harness.operations.attention.masks.causal import Causal
+from harness.operations.attention.masks.window import Window
+from harness.operations.attention.problem import Problem
+
+MOST_TILES = 6
+"""Tiles of rows times tiles of keys, per head: enough for a first, a middle and a last one both ways."""
+MOST_TILES_ONE_WAY = 4
+CROWD = 23
+"""Heads, or sequences, in a few problems that are tiny otherwise."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """What kernels have compiled in, which makes each a compilation of its own: there are few to draw from."""
+
+    dtype: str
+    head_dim: int
+    tile_rows: int = 64
+    """Query rows per tile: lengths are drawn around its multiples."""
+    tile_keys: int = 32
+    """Keys per tile."""
+    tile: str | None = None
+    """The sizes as a variant takes them, such as `Br=16,Bc=8`, where they are not its default ones."""
+
+    def tiles(self, problem: Problem) -> tuple[int, int]:
+        """How many tiles of rows and of keys the problem has, per head."""
+        return -(-problem.q_len // self.tile_rows), -(-problem.kv_len // self.tile_keys)
+
+
+BUILDS = (
+    # float32 first: small mistakes cannot hide behind rounding there.
+    Build("float32", 16),
+    Build("float32", 20),
+    Build("float16", 24),
+    Build("bfloat16", 33),
+    Build("float32", 72, 32, 32),
+    Build("float16", 64),
+    Build("float32", 1),
+    Build("bfloat16", 128, 32, 32),
+    Build("float16", 7),
+    Build("float32", 160, 16, 16),
+)
+"""Rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that, a single one."""
+
+
+def problems(
+    builds: Sequence[Build] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    scales: Sequence[float | None] = (None, None, None, None, 1.0, 0.25, -0.25, 0.0),
+) -> st.SearchStrategy[Problem]:
+    """Problems of a few tiles: lengths at and beside the edges of tiles, groups, batches, masks, any scale.
+
+    `q_len` and `kv_len` are drawn on their own, so causal problems with rows that see nothing come along.
+    """
+    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales))
+
+
+@functools.cache
+def regimes() -> st.SearchStrategy[str]:
+    """The name of a regime; `normal` is the plainest."""
+    return st.sampled_from(tuple(REGIMES))
+
+
+@functools.cache
+def seeds() -> st.SearchStrategy[int]:
+    """A seed for the inputs."""
+    return st.integers(0, 2**16 - 1)
+
+
+SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
+"""Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
+LARGE_VALUES = (6e4, -6e4)
+"""For V: O stays below them. Scores that overflow would have no answer."""
+
+
+def edits(problem: Problem, most: int = 3) -> st.SearchStrategy[tuple[Edit, ...]]:
+    """Up to `most` elements of Q, K and V with a special value each; mostly none, for a NaN hides all else."""
+    return _edits(problem, most)
+
+
+def cases(
+    builds: Sequence[Build] = BUILDS, most_tiles: int = MOST_TILES, checks: Sequence[str] = (), check_share: int = 4
+) -> st.SearchStrategy[Case]:
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
+    return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
+
+
+# Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it. For the
+# same reason what goes together is one draw: the search spends a millisecond or two on a case, besides running it.
+_sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
+_index_below = functools.lru_cache(maxsize=None)(lambda extent: st.integers(0, extent - 1))
+
+_BATCH_KV_HEADS_GROUP = tuple(
+    sorted(itertools.product((1, 1, 2), (1, 1, 2), (1, 1, 2, 3)), key=lambda c: (math.prod(c), c))
+)
+_CROWDS = ((5, 2, 2), (1, 1, CROWD), (CROWD, 1, 1)) * 2
+
+
+@st.composite
+def _problems(
+    draw: st.DrawFn, of_builds: st.SearchStrategy[Build], most_tiles: int, scales: tuple[float | None, ...]
+) -> Problem:
+    build = draw(of_builds)
+    row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
+    crowds = _CROWDS if row_tiles * key_tiles <= 2 else ()
+    batch, kv_heads, group = draw(_sampled(_BATCH_KV_HEADS_GROUP + crowds))
+    masked, scale = draw(_sampled(tuple(itertools.product((False, True), scales))))
+    q_len = (row_tiles - 1) * build.tile_rows + draw(_last_tile(build.tile_rows))
+    kv_len = (key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys))
+    return Problem(
+        batch=batch,
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=build.head_dim,
+        dtype=build.dtype,
+        mask=draw(_masks(build.tile_keys)) if masked else NO_MASK,
+        scale=scale,
+    )
+
+
+@functools.cache
+def _masks(tile_keys: int) -> st.SearchStrategy[Mask]:
+    """Causal as often as all windows together, whose ends lie at and beside the edges of a tile of keys."""
+    edges = tuple(sorted({0, 1, tile_keys // 2, tile_keys - 1, tile_keys, tile_keys + 1, 2 * tile_keys}))
+    windows = tuple(Window(left, right) for left in edges for right in edges)
+    banded = (*windows, *(Causal() & Window(left, left) for left in edges for _ in edges))
+    return st.sampled_from(((Causal(),) * len(banded)) + banded)
+
+
+@functools.cache
+def _tilings(most_tiles: int) -> tuple[tuple[int, int], ...]:
+    """(tiles of rows, tiles of keys), the fewest first."""
+    ways = range(1, MOST_TILES_ONE_WAY + 1)
+    pairs = [(rows, keys) for rows in ways for keys in ways if rows * keys <= most_tiles]
+    return tuple(sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair)))
+
+
+@functools.cache
+def _last_tile(size: int) -> st.SearchStrategy[int]:
+    """How full the last tile is: barely, wholly, one less, a prime; or, as often as one of these, anything."""
+    edges = [n for n in (1, size, size - 1, _largest_prime_below(size - 1), 2) if 1 <= n <= size]
+    return st.sampled_from((*edges * math.ceil(size / EDGES_TO_ANY), *range(1, size + 1)))
+
+
+EDGES_TO_ANY = 2
+"""Each of the few edges of a tile is drawn half as often as all other fillings together."""
+
+
+def _largest_prime_below(limit: int) -> int:
+    """The largest prime under `limit`, 1 where there is none."""
+    candidates = range(limit - 1, 1, -1)
+    return next((n for n in candidates if all(n % d for d in range(2, math.isqrt(n) + 1))), 1)
+
+
+@st.composite
+def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
+    count = draw(_sampled((*(0,) * 9, *range(1, most + 1))))
+    return tuple(_draw_edit(draw, problem) for _ in range(count))
+
+
+def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
+    array = draw(_sampled(("V", "K", "Q")))
+    shape = problem.q_shape if array == "Q" else problem.kv_shape
+    batch, head, row, column = (draw(_index_below(extent)) for extent in shape)
+    values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
+    # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
+    nans = len(values) if problem.mask != NO_MASK and array != "Q" else 1
+    return Edit(array, batch, head, row, column, draw(_sampled(values + (math.nan,) * nans)))
+
+
+@functools.cache
+def _problems_of(build: Build, most_tiles: int) -> st.SearchStrategy[Problem]:
+    return problems((build,), most_tiles)
+
+
+@st.composite
+def _cases(draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, checks: tuple[str, ...], share: int) -> Case:
+    build = draw(_sampled(builds))
+    problem = draw(_problems_of(build, most_tiles))
+    check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
+    return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), build.tile, check)

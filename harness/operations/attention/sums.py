@@ -1,0 +1,328 @@
+"""The sums of an attention kernel, asked in which order they are added.
+
+Per query row there are three: S = sum q_c k_c over a row's elements, l = sum P_j over keys, O = sum P_j V_j over keys.
+All that is read is O, so any variant can be asked. One run asks many questions at once: every column of V, every head
+and, where it helps, every row puts another one. That all rows, columns and heads add alike is what the last questions
+check.
+
+Inputs are chosen such that nothing but the sum in question rounds:
+
+- O: key 0 has the score 0 and all others WEAK_SCORE. The weights of the others are one tiny number w, so that l = 1
+  exactly, in whatever order, and every rescaling and division is by exactly 1. Values are 1, M and -M, powers of two;
+  that of key 0 is multiplied by w, which makes all terms alike.
+- l: the scores are 0 for key i, SWALLOWED_SCORE for some others and ABSENT_SCORE, whose weight is 0, for the rest.
+  Only V_i is not 0, so O = 1 / l: it says whether l was changed.
+- S: one key is all ones, another all zeros, and a row of Q holds the terms. Then the weights of these two keys have the
+  ratio exp(scale x S).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.execution.accumulation_order import Pair, Triple, order_from_counts, order_from_joins
+from harness.execution.planning import make_plan
+from harness.execution.protocol import Executor
+from harness.execution.summation_tree import SummationTree
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from harness.support.errors import KernelFault, OrderNotRevealed, SandboxError, UnsupportedProblem, UsageError
+
+Float32Array = npt.NDArray[np.float32]
+
+HUGE = np.float32(2.0**60)
+"""M: swallows as many ones as there can be, and its products with weights and scales are still far from overflow."""
+WEAK_SCORE = -32.0
+"""exp of it is about 2^-46: a million of them do not change 1."""
+SWALLOWED_SCORE = float(np.log(0.29 * 2.0**-23))
+"""Its weight is 0.29 units in the last place of 1: one is swallowed, two are rounded up to one unit."""
+ABSENT_SCORE = -1000.0
+"""exp of it is 0 in float32."""
+S_RANGE = 8.0
+"""Largest score while S is asked for: exp of it and of 0 are both well within float32."""
+CHECKS = 64
+"""Questions beyond those that the order follows from, whose answers it has to foretell."""
+
+
+@dataclass(frozen=True)
+class AttentionSum:
+    """One of the sums of a problem."""
+
+    name: str
+    """What it makes: O, l or S."""
+    meaning: str
+    """The formula, in words."""
+    noun: str
+    """What is counted through, in the plural."""
+
+
+SUMS = (
+    AttentionSum("O", "sum of P V over keys", "keys"),
+    AttentionSum("l", "sum of P over keys", "keys"),
+    AttentionSum("S", "sum of Q K over the elements of a row", "elements"),
+)
+
+
+@dataclass(frozen=True)
+class RevealedOrder:
+    """The order of one sum of a variant."""
+
+    sum: AttentionSum
+    """Which one."""
+    tree: SummationTree | None
+    """None where it does not show."""
+    reason: str | None = None
+    """Why not."""
+
+
+@dataclass(frozen=True)
+class VariantOrders:
+    """The orders of a variant's sums."""
+
+    variant: str
+    """Its name."""
+    orders: tuple[RevealedOrder, ...]
+    """As in `SUMS`; none where the variant did not run."""
+    reason: str | None = None
+    """Why it did not."""
+
+
+def reveal_orders(
+    variant: Variant, problem: Problem, executor: Executor, known: Sequence[VariantOrders] = ()
+) -> VariantOrders:
+    """The order of each of `SUMS`, for rows that see all keys. What does not show is there with its reason.
+
+    Orders of variants that are `known` are tried first, which is quick where they are right. The problem's scale is
+    not used. Raises `UsageError` for 16-bit problems, and whatever planning, compiling and running raise.
+    """
+    if problem.dtype != "float32":
+        raise UsageError("--order asks with numbers that only float32 holds; leave out --dtype")
+    guesses = {order.tree: None for each in known for order in each.orders if order.sum.name == "l" and order.tree}
+    questioner = _Questioner(variant, problem, executor, list(guesses))
+    methods = {"O": questioner.order_of_O, "l": questioner.order_of_l, "S": questioner.order_of_S}
+    return VariantOrders(variant.name, tuple(_revealed(each, methods[each.name]) for each in SUMS))
+
+
+def reveal_if_it_runs(
+    variant: Variant, problem: Problem, executor: Executor, known: Sequence[VariantOrders] = ()
+) -> VariantOrders:
+    """The same, for one of many: what keeps the variant from running is there as its reason."""
+    try:
+        return reveal_orders(variant, problem, executor, known)
+    except UnsupportedProblem as refusal:
+        return VariantOrders(variant.name, (), refusal.reason)
+    except SandboxError as error:
+        return VariantOrders(variant.name, (), str(error))
+
+
+def _revealed(sum: AttentionSum, reveal: Callable[[], SummationTree]) -> RevealedOrder:
+    try:
+        return RevealedOrder(sum, reveal())
+    except OrderNotRevealed as reason:
+        return RevealedOrder(sum, None, str(reason))
+
+
+def _signed(terms: int, pairs: Sequence[Pair]) -> Float32Array:
+    """A column per pair: M, -M and ones."""
+    columns = np.ones((terms, len(pairs)), np.float32)
+    for column, (plus, minus) in enumerate(pairs):
+        columns[plus, column], columns[minus, column] = HUGE, -HUGE
+    return columns
+
+
+def _counts(values: Float32Array, terms: int) -> list[int]:
+    """How many ones came out. Their sum may be rounded a little, so it has to be near a whole number only."""
+    counts = np.round(values)
+    fits = (np.abs(values - counts) < 0.1) & (counts >= 0) & (counts <= terms - 2)
+    if not np.all(fits):
+        raise OrderNotRevealed(
+            f"where a number of ones should be left, {values[np.argmin(fits)]:.6g} is: "
+            "terms are rescaled by factors that round"
+        )
+    return [int(count) for count in counts]
+
+
+def _require_foretold(answers: Sequence[int], foretold: Sequence[int]) -> None:
+    wrong = sum(answer != expected for answer, expected in zip(answers, foretold))
+    if wrong:
+        raise OrderNotRevealed(
+            f"{wrong} of {len(answers)} more sums came out otherwise than this order makes them: "
+            "rows, columns or heads do not all add alike"
+        )
+
+
+def _batches(terms: Float32Array, size: int) -> Iterator[Float32Array]:
+    """Columns, `size` at a time; zeros after the last."""
+    for start in range(0, terms.shape[1], size):
+        batch = np.zeros((terms.shape[0], size), np.float32)
+        asked = terms[:, start : start + size]
+        batch[:, : asked.shape[1]] = asked
+        yield batch
+
+
+class _Questioner:
+    """Puts questions into Q, K and V, runs the variant, and reads the answers from O."""
+
+    def __init__(
+        self, variant: Variant, problem: Problem, executor: Executor, guesses: Sequence[SummationTree]
+    ) -> None:
+        self._guesses = guesses
+        self._variant = variant
+        self._executor = executor
+        self._problem = problem
+        # Those that see all keys.
+        first, end = problem.span(np.arange(problem.q_len))
+        self._rows = np.flatnonzero((first == 0) & (end == problem.kv_len))
+        if not len(self._rows):
+            raise UsageError(
+                "--order asks rows that see all keys, and under this mask there are none; leave out --mask"
+            )
+        self._random = random.Random(0)
+
+    def order_of_O(self) -> SummationTree:
+        """See `SUMS`. Raises `OrderNotRevealed`, as the other two do."""
+        n = self._problem.kv_len
+        if n == 1:
+            return SummationTree(1, ())
+        weight = self._weak_weight()
+
+        def ask(pairs: list[Pair]) -> list[int]:
+            return _counts(self._sums_of_V(_signed(n, pairs), weight) / np.float32(weight), n)
+
+        tree = order_from_counts(n, ask)
+        pairs = self._drawn_pairs(n)
+        _require_foretold(ask(pairs), [n - tree.meeting_size(*pair) for pair in pairs])
+        return tree
+
+    def order_of_l(self) -> SummationTree:
+        """See `SUMS`."""
+        n = self._problem.kv_len
+
+        def ask(triples: list[Triple]) -> list[bool]:
+            return self._changed([(i, (j, k)) for i, j, k in triples])
+
+        tree = order_from_joins(n, ask, self._guesses)
+        # The answers that follow from it: any number of swallowed terms at a time.
+        drawn = [self._random.sample(range(n), self._random.randint(1, n)) for _ in range(CHECKS)]
+        terms = np.zeros((n, CHECKS), np.float32)
+        for column, (strong, *swallowed) in enumerate(drawn):
+            terms[swallowed, column] = np.exp(SWALLOWED_SCORE)
+            terms[strong, column] = 1
+        answers = self._changed([(strong, swallowed) for strong, *swallowed in drawn])
+        _require_foretold(answers, [bool(total != 1) for total in tree.total(terms)])
+        return tree
+
+    def order_of_S(self) -> SummationTree:
+        """See `SUMS`."""
+        n, last_key = self._problem.head_dim, self._problem.kv_len - 1
+        if n == 1:
+            return SummationTree(1, ())
+        if last_key == 0:
+            raise OrderNotRevealed("the weight of a single key is 1 whatever its score; take a --kv-len of at least 2")
+
+        def ask(pairs: list[Pair], key: int = 0) -> list[int]:
+            return _counts(self._sums_of_Q(_signed(n, pairs), key), n)
+
+        tree = order_from_counts(n, ask)
+        pairs = self._drawn_pairs(n)
+        _require_foretold(ask(pairs, last_key), [n - tree.meeting_size(*pair) for pair in pairs])
+        return tree
+
+    def _weak_weight(self) -> float:
+        """What a key of WEAK_SCORE weighs beside one of score 0, which has to weigh 1."""
+        strong, weak = self._sums_of_V(np.eye(self._problem.kv_len, 2, dtype=np.float32), 1.0)
+        if strong != 1 or not 0 < weak < 2.0**-40:
+            raise OrderNotRevealed(
+                f"a key whose score is 32 above all others has the weight {strong:.9g}, the others {weak:.3g}; "
+                "1 and exp(-32) would be right"
+            )
+        return float(weak)
+
+    def _sums_of_V(self, terms: Float32Array, weight: float) -> Float32Array:
+        """The sums over keys of `terms`, of shape (kv_len, questions), times the weight of key 1: a column each."""
+        p = self._problem
+        Q, K = np.zeros(p.q_shape, np.float32), np.zeros(p.kv_shape, np.float32)
+        Q[..., 0] = 1
+        K[:, :, 1:, 0] = WEAK_SCORE
+        terms = terms.copy()
+        terms[0] *= weight  # key 0 itself weighs 1
+        answers: list[Float32Array] = []
+        for asked in _batches(terms, p.batch * p.kv_heads_count * p.head_dim):
+            V = asked.reshape(p.kv_len, p.batch, p.kv_heads_count, p.head_dim).transpose(1, 2, 0, 3)
+            O = self._run(Q, K, V)
+            first = O[:, :, :1, :1]
+            if not np.all(O == first):
+                raise OrderNotRevealed("rows that see the same keys give different sums")
+            answers.append(first.reshape(-1))
+        return np.concatenate(answers)[: terms.shape[1]]
+
+    def _changed(self, patterns: Sequence[tuple[int, Sequence[int]]]) -> list[bool]:
+        """For each key of score 0 and those of SWALLOWED_SCORE: whether l is more than 1. A row of Q each."""
+        p = self._problem
+        slots = min(p.head_dim, p.group * len(self._rows))
+        heads = p.batch * p.kv_heads_count
+        selecting = np.zeros((p.group * len(self._rows), p.head_dim), np.float32)
+        selecting[np.arange(slots), np.arange(slots)] = 1
+        Q = np.zeros((p.batch, p.heads, p.q_len, p.head_dim), np.float32)
+        Q[:, :, self._rows] = np.tile(
+            selecting.reshape(p.group, len(self._rows), p.head_dim), (p.batch, p.kv_heads_count, 1, 1)
+        )
+        answers: list[bool] = []
+        for start in range(0, len(patterns), heads * slots):
+            K = np.full((heads, p.kv_len, p.head_dim), ABSENT_SCORE, np.float32)
+            V = np.zeros((heads, p.kv_len, p.head_dim), np.float32)
+            asked = patterns[start : start + heads * slots]
+            for number, (strong, swallowed) in enumerate(asked):
+                head, slot = divmod(number, slots)
+                K[head, list(swallowed), slot] = SWALLOWED_SCORE
+                K[head, strong, slot] = 0
+                V[head, strong, slot] = 1
+            O = self._run(Q, K.reshape(p.kv_shape), V.reshape(p.kv_shape)).reshape(heads, -1, p.head_dim)
+            found = O[:, np.arange(slots), np.arange(slots)].reshape(-1)[: len(asked)]
+            if not np.all(np.abs(found - 1) < 2.0**-10):
+                raise OrderNotRevealed(
+                    f"a weight that should be 1, or a little less, is {found[np.argmax(abs(found - 1))]:.6g}"
+                )
+            answers += [bool(value) for value in found != 1]
+        return answers
+
+    def _sums_of_Q(self, terms: Float32Array, key: int) -> Float32Array:
+        """The sums over elements of `terms`, of shape (head_dim, questions): a row of Q each, multiplied by `key`."""
+        p = self._problem
+        scale = S_RANGE / p.head_dim
+        K, V = np.zeros(p.kv_shape, np.float32), np.zeros(p.kv_shape, np.float32)
+        K[:, :, key] = 1
+        V[:, :, key, 0] = 1
+        V[:, :, 0 if key else 1, 1] = 1
+        answers: list[Float32Array] = []
+        for asked in _batches(terms, p.batch * p.heads * len(self._rows)):
+            Q = np.zeros(p.q_shape, np.float32)
+            Q[:, :, self._rows] = asked.T.reshape(p.batch, p.heads, len(self._rows), p.head_dim)
+            O = self._run(Q, K, V, scale).reshape(-1, p.head_dim)
+            with np.errstate(all="ignore"):  # a wrong kernel's weights may be 0, and then no ones are counted
+                answers.append((np.log(O[:, 0] / O[:, 1]) / scale).astype(np.float32))
+        return np.concatenate(answers)[: terms.shape[1]]
+
+    def _run(self, Q: Float32Array, K: Float32Array, V: Float32Array, scale: float = 1.0) -> Float32Array:
+        """O of the rows that see all keys, of shape (batch, kv_heads, group, such rows, head_dim)."""
+        p = dataclasses.replace(self._problem, scale=scale)
+        inputs = {"Q": Q, "K": K, "V": np.ascontiguousarray(V)}
+        try:
+            O = self._executor.run(p, make_plan(self._variant, p), inputs).outputs["O"][:, :, self._rows]
+        except KernelFault as fault:
+            if fault.kind == "interrupted":
+                raise KeyboardInterrupt from fault
+            raise
+        if not np.all(np.isfinite(O)):
+            raise OrderNotRevealed("O is not finite, although all inputs are: 'compare' may say what is wrong")
+        return O.reshape(p.batch, p.kv_heads_count, p.group, len(self._rows), p.head_dim)
+
+    def _drawn_pairs(self, terms: int) -> list[Pair]:
+        drawn = (self._random.sample(range(terms), 2) for _ in range(CHECKS))
+        return [(plus, minus) for plus, minus in drawn]

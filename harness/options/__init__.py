@@ -1,0 +1,1 @@
+"""Groups of command-line options that several studies share, and what they come to."""

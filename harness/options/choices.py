@@ -1,0 +1,191 @@
+"""What the options choose: variants and their tiles, a GPU and its caches, and what runs it all."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.model.discovery import Discovery, discover
+from harness.operations.attention.problem import Problem
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.emulator.executor import CacheModel
+    from harness.execution.protocol import Device, Executor, Sanitizer
+    from harness.model.variant import Variant
+    from harness.options.sweep import Sweep
+    from harness.studies.fuzz.worker import Machine
+    from harness.support.gpus import Gpu
+    from harness.support.progress import Progress
+
+NO_GPU = "--device gpu: CuPy finds no GPU on this machine; --device emulator needs none"
+
+DEFAULT_ARCH = "sm_90"
+"""What kernels are compiled for where there is no GPU to ask."""
+
+
+def discover_variants(arguments: argparse.Namespace) -> Discovery:
+    """All variants, the plugins' too; what could not be loaded is a warning."""
+    found = discover(arguments.plugin)
+    for broken in found.broken:
+        print(f"harness: warning: {broken.reason}", file=sys.stderr)
+    return found
+
+
+def tiled(arguments: argparse.Namespace, variants: list[Variant], problem: Problem) -> tuple[str | None, list[Variant]]:
+    """What --tile says, in one spelling, and the variants with that tile only."""
+    if arguments.tile is None:
+        return None, variants
+    from harness.execution.tiles import choose_tile, parse_tile
+    from harness.model.tile_sizes import tile_text
+
+    wanted = parse_tile(arguments.tile)
+    return tile_text(wanted), choose_tile(variants, problem, wanted)
+
+
+def tiled_sweep(
+    arguments: argparse.Namespace, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[Problem]
+) -> Sweep:
+    """The sweep with what --tile says. Raises `UsageError` where no variant has such a tile anywhere."""
+    from harness.execution.tiles import parse_tile, require_tile
+
+    if arguments.tile is not None:
+        sweep = replace(sweep, tile=parse_tile(arguments.tile))
+        if sweep.of_tile and sweep.field in sweep.tile:
+            raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
+    if sweep.tile or sweep.of_tile:
+        require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
+    return sweep
+
+
+def arch_here() -> str:
+    """What to compile for: the GPU that is there, else the default."""
+    from harness.gpu.executor import GpuExecutor
+
+    return GpuExecutor().device.arch if GpuExecutor.available() else DEFAULT_ARCH
+
+
+def counted_arch(arguments: argparse.Namespace) -> str:
+    """What to compile for where bytes are counted."""
+    return DEFAULT_ARCH if arguments.device == "emulator" else arch_here()
+
+
+def gpu_of(arguments: argparse.Namespace) -> Gpu:
+    """The GPU that was asked for, else the one that is there, else an H200."""
+    from harness.gpu.executor import GpuExecutor
+    from harness.support.gpus import GPUS, gpu, gpu_like
+
+    if arguments.gpu is not None:
+        return gpu(arguments.gpu)
+    here = None
+    if arguments.device != "emulator" and GpuExecutor.available():
+        here = gpu_like(GpuExecutor().device.name)
+    return here or GPUS["h200"]
+
+
+def cache_model(arguments: argparse.Namespace) -> CacheModel:
+    """The caches to put behind the emulator. Raises `UsageError` for an unknown GPU or an absurd size."""
+    from harness.emulator.executor import CacheModel
+
+    if arguments.l2_bytes is not None and arguments.l2_bytes < 1:
+        raise UsageError(f"--l2-bytes is {arguments.l2_bytes}; it has to be at least 1")
+    # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
+    control = arguments.cache_control or ("all" if arguments.device == "gpu" else "none")
+    return CacheModel(gpu_of(arguments), arguments.l2_bytes, flushed=control == "all")
+
+
+def executor_of(arguments: argparse.Namespace, progress: Progress) -> Executor:
+    """The executor that `--device` asks for. Raises `UsageError` where there is no such GPU."""
+    if arguments.device == "emulator":
+        return emulator_of(arguments, progress)
+    from harness.gpu.executor import GpuExecutor
+
+    require_gpu(arguments)
+    return GpuExecutor() if GpuExecutor.available() else emulator_of(arguments, progress)
+
+
+def require_gpu(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` where --device gpu asks for a GPU that is not there."""
+    from harness.gpu.executor import GpuExecutor
+
+    if arguments.device == "gpu" and not GpuExecutor.available():
+        raise UsageError(NO_GPU)
+
+
+def sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Executor, Sanitizer | None]:
+    """What runs the variants, and what looks for findings if it was asked for."""
+    executor = executor_of(arguments, progress)
+    if not arguments.sanitize:
+        return executor, None
+    from harness.emulator.plan_sanitizer import EmulatorSanitizer
+    from harness.gpu.compute_sanitizer import ComputeSanitizer
+
+    if executor.device.kind == "gpu":
+        return executor, ComputeSanitizer(arguments.regime, arguments.seed, arguments.plugin)
+    sanitizer = EmulatorSanitizer(DEFAULT_ARCH, arguments.step_limit, arguments.seed, progress.part)
+    return sanitizer.executor, sanitizer
+
+
+def machine_of(arguments: argparse.Namespace) -> Machine:
+    """What `executor_of` would choose, for worker processes to make."""
+    from harness.gpu.executor import GpuExecutor
+    from harness.studies.fuzz.worker import Machine
+
+    require_positive(arguments, "step_limit")
+    require_gpu(arguments)
+    if arguments.device != "emulator" and GpuExecutor.available():
+        if arguments.sanitize:
+            raise UsageError("fuzz --sanitize runs on the emulator; say --device emulator")
+        return Machine("gpu")
+    machine = Machine(arch=DEFAULT_ARCH, sanitize=arguments.sanitize)
+    return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
+
+
+def machine_line(machine: Machine) -> str:
+    """What to call the device that worker processes use."""
+    from harness.text.tables import device_line
+
+    return device_line(machine.executor().device)
+
+
+def emulator_of(
+    arguments: argparse.Namespace,
+    progress: Progress,
+    arch: str = DEFAULT_ARCH,
+    bank_conflicts: bool = False,
+    caches: CacheModel | None = None,
+) -> Executor:
+    """An emulator with the options that all commands share."""
+    from harness.emulator.executor import DEFAULT_STEP_LIMIT, EmulatorExecutor
+    from harness.emulator.instruments import Instruments
+
+    require_positive(arguments, "step_limit", "threads")
+    return EmulatorExecutor(
+        arch=arch,
+        step_limit=DEFAULT_STEP_LIMIT if arguments.step_limit is None else arguments.step_limit,
+        threads=arguments.threads,
+        seed=arguments.seed,
+        progress=progress.part,
+        instruments=Instruments(bank_conflicts=bank_conflicts),
+        caches=caches,
+    )
+
+
+def require_positive(arguments: argparse.Namespace, *options: str) -> None:
+    """Raise `UsageError` where one of these options is there and below 1."""
+    for option in options:
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise UsageError(f"--{option.replace('_', '-')} is {value}; it has to be at least 1")
+
+
+def counter_of(arguments: argparse.Namespace, problem: Problem, device: Device, progress: Progress) -> Executor | None:
+    """An emulator to count bytes beside a GPU, where `--count` asks for it."""
+    from harness.execution.comparison import counts_beside
+
+    if not counts_beside(arguments.count, problem, device):
+        return None
+    return emulator_of(arguments, progress, device.arch)

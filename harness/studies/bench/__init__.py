@@ -1,0 +1,1 @@
+"""`bench`: honest timing on a GPU."""

@@ -1,0 +1,137 @@
+"""Times over a field of the problem: the tables, and the picture of time, bytes and intensity side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+
+from harness.gpu.bench import BenchResult, BenchRow
+from harness.options.sweep import Sweep, Value
+from harness.text.drawing import COLOURS, GREY, MARKERS, label_ends, open_frame, plain_numbers, saved
+from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, table
+
+GIB = 2**30
+NOTE_WIDTH = 120
+_KEYS = ("verdict", "time_ms", "time_low_ms", "time_high_ms", "sustained_ms", "sector_bytes", "reason")
+
+
+@dataclass(frozen=True)
+class BenchPoint:
+    """All contenders at one value."""
+
+    value: Value
+    result: BenchResult
+
+
+def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, format: str) -> str:
+    """Times in one of `FORMATS`, ending in a line break."""
+    if format == "json":
+        told = [{sweep.field: p.value, "rows": [_object(row) for row in p.result.rows]} for p in points]
+        return json_text({"sweep": sweep.field, "device": points[0].result.device.name, "points": told})
+    if format == "csv":
+        rows = [{sweep.field: p.value, **_object(row)} for p in points for row in p.result.rows]
+        return csv_text(rows, [sweep.field, "variant", *_KEYS])
+    names = _names(points)
+    cells = [
+        [f"{point.value:,}" if isinstance(point.value, int) else str(point.value)]
+        + [_cell(row) for row in (_row(point, name) for name in names)]
+        for point in points
+    ]
+    headers = [sweep.field, *(name.replace("-", "-\n") for name in names)]
+    markdown = format == "markdown"
+    text = table(
+        [h.replace("\n", "") for h in headers] if markdown else headers, cells, [True] * len(headers), markdown
+    )
+    notes = [*_notes(points)]
+    told_notes = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
+    return f"Milliseconds, median of cold runs, against {sweep.field}; {fixed}\n\n{text}\n\n{told_notes}\n"
+
+
+def draw_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, suffix: str) -> bytes:
+    """Three panels over the swept field: milliseconds, bytes at the sectors level, FLOP per byte."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(16, 5.6))
+    panels: list[tuple[str, Callable[[BenchPoint, BenchRow], float | None]]] = [
+        ("milliseconds (median of cold runs)", lambda p, row: row.time_ms),
+        ("GiB at the sectors level (as claimed)", lambda p, row: row.sector_bytes and row.sector_bytes / GIB),
+        ("FLOP per byte", lambda p, row: row.sector_bytes and p.result.problem.flops / row.sector_bytes),
+    ]
+    for number, (name, height) in enumerate(panels):
+        axes = figure.add_axes((0.04 + 0.33 * number, 0.14, 0.21, 0.7))
+        open_frame(axes)
+        ends = []
+        for label, colour, marker, dashes, line in _lines(points, height):
+            x, y = [float(value) for value, _ in line], [at for _, at in line]
+            axes.plot(x, y, dashes, color=colour, marker=marker, markersize=5, linewidth=1.5)
+            ends.append((x[-1], y[-1], label, colour))
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks([float(p.value) for p in points], [f"{p.value:,}" for p in points], rotation=45)
+        axes.set_xticks([], minor=True)
+        axes.yaxis.set_major_formatter(plain_numbers())
+        axes.grid(True, color="#dddddd", linewidth=0.6)
+        axes.set_xlabel(sweep.field)
+        axes.set_title(name, fontsize=10, loc="left")
+        label_ends(axes, ends)
+    result = points[0].result
+    figure.suptitle(f"{result.device.name}; {fixed}", x=0.04, ha="left", fontsize=11)
+    return saved(figure, suffix)
+
+
+_Line = tuple[str, str, str, str, list[tuple[Any, float]]]
+
+
+def _lines(points: Sequence[BenchPoint], height: Callable[[BenchPoint, BenchRow], float | None]) -> Iterator[_Line]:
+    """Label, colour, marker, dashes and points; a colour per algorithm, dashes per backend, equal lines once."""
+    stems: dict[str, int] = {}
+    drawn: dict[tuple[Any, ...], str] = {}
+    for name in _names(points):
+        found = [(p.value, height(p, row)) for p in points if (row := _row(p, name)) is not None]
+        line = [(value, float(at)) for value, at in found if at]
+        if not line:
+            continue
+        stem, _, backend = name.rpartition("-")
+        if stem == "torch":
+            yield name, GREY, MARKERS[len(drawn) % len(MARKERS)], ":", line
+            continue
+        if (stem, tuple(line)) in drawn:
+            continue  # the other backend's very same bytes
+        drawn[stem, tuple(line)] = name
+        number = stems.setdefault(stem, len(stems))
+        same = all(row.sector_bytes and height(p, row) != row.time_ms for p in points if (row := _row(p, name)))
+        label = stem if same else name
+        yield label, COLOURS[number % len(COLOURS)], MARKERS[number], "--" if backend == "numba" else "-", line
+
+
+def _names(points: Sequence[BenchPoint]) -> list[str]:
+    """Variants first, libraries last, each by name."""
+    kinds = {row.variant: row.kind for point in points for row in point.result.rows}
+    return sorted(kinds, key=lambda name: (kinds[name] == "library", name))
+
+
+def _row(point: BenchPoint, name: str) -> BenchRow | None:
+    return next((row for row in point.result.rows if row.variant == name), None)
+
+
+def _cell(row: BenchRow | None) -> str:
+    if row is None or row.verdict == "unsupported":
+        return UNKNOWN
+    return row.verdict if row.time_ms is None else f"{row.time_ms:,.3f}"
+
+
+def _notes(points: Sequence[BenchPoint]) -> Iterator[str]:
+    result = points[0].result
+    driver = f", driver {result.driver}" if result.driver else ""
+    torch = f", PyTorch {result.torch}" if result.torch else ""
+    yield f"Device: {device_line(result.device)}{driver}{torch}. L2 overwritten before each run, contenders in turns."
+    for point in points:
+        for row in point.result.rows:
+            if row.verdict in ("fail", "error"):
+                yield f"{row.variant} at {point.value}: {row.verdict}: {row.reason}"
+
+
+def _object(row: BenchRow) -> dict[str, Any]:
+    return {"variant": row.variant} | {key: finite(getattr(row, key)) for key in _KEYS}

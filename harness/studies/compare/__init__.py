@@ -1,0 +1,1 @@
+"""`compare`: every variant on one problem, checked, counted, ranked."""

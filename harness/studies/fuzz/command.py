@@ -1,0 +1,95 @@
+"""`fuzz`: a campaign per variant, or one case once more."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.model.discovery import discover
+from harness.options.choices import discover_variants, machine_line, machine_of
+from harness.options.exit_status import FAILED, PASSED
+from harness.options.output import check_output, publish
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.model.variant import Variant
+    from harness.support.progress import Progress
+
+
+def run_fuzz(arguments: argparse.Namespace) -> int:
+    """Run `fuzz`; the exit status."""
+    from harness.model.case import Case
+    from harness.operations.attention.strategies import MOST_TILES
+    from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, replay, run_campaign
+    from harness.studies.fuzz.database import failure_folder
+    from harness.studies.fuzz.report import render_campaigns, render_replay
+    from harness.support.progress import progress_bar
+
+    check_output(arguments.output)
+    registry = discover_variants(arguments).registry
+    chosen = registry.select(",".join(arguments.variant) or None)
+    if not chosen:
+        raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+    machine = machine_of(arguments)
+
+    def load(variant: Variant) -> Callable[[], Variant]:
+        return functools.partial(load_variant, variant.name, tuple(arguments.plugin))
+
+    if arguments.replay is not None:
+        if len(chosen) != 1:
+            raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
+        case = Case.from_json(arguments.replay)
+        answer = replay(case, load(chosen[0]), machine)
+        publish(arguments, render_replay(chosen[0].name, case, answer, arguments.format))
+        return PASSED if answer.finding is None and answer.refusal is None else FAILED
+    seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
+    examples = arguments.examples
+    if examples is None and arguments.seconds is None:
+        examples = DEFAULT_EXAMPLES
+    results = []
+    with progress_bar(len(chosen)) as progress:
+        for variant in chosen:
+            progress.step(variant.name)
+            how = CampaignSettings(
+                examples=examples,
+                seconds=arguments.seconds,
+                seed=seed,
+                most_tiles=MOST_TILES if arguments.tiles is None else arguments.tiles,
+                checks=_properties(arguments.properties),
+                database=failure_folder(variant.name),
+            )
+            results.append(run_campaign(variant.name, load(variant), machine, how, _speed(progress, variant.name)))
+    options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
+    options += ["--device", arguments.device] if arguments.device != "auto" else []
+    options += ["--sanitize"] if arguments.sanitize else []
+    publish(arguments, render_campaigns(results, machine_line(machine), arguments.format, options))
+    return PASSED if all(result.verdict == "pass" for result in results) else FAILED
+
+
+def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
+    """Tells a campaign's progress, with its examples per second."""
+    began = time.monotonic()
+
+    def told(examples: int, part: float) -> None:
+        seconds = max(time.monotonic() - began, 1e-9)
+        progress.part(part, f"{name}: {examples:,} examples, {examples / seconds:,.0f} per second")
+
+    return told
+
+
+def _properties(text: str) -> tuple[str, ...]:
+    from harness.operations.attention.properties import PROPERTIES
+
+    if text in ("all", "none"):
+        return tuple(PROPERTIES) if text == "all" else ()
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def load_variant(name: str, plugins: tuple[Path, ...]) -> Variant:
+    """The variant of that name, in whatever process this is called."""
+    return discover(plugins).registry.get(name)

@@ -1,0 +1,44 @@
+"""What is wrong with one case, and what one examination of a case comes to. Plain data, small enough for a pipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.execution.accuracy import Element
+
+WRONG_ANSWER, WRONG_LSE, SUSPICIOUS = "wrong answer", "wrong lse", "suspicious"
+CRASH, TIMEOUT = "crash", "timeout"
+NO_PLAN, NO_COMPILATION, ERROR = "plan error", "compile error", "error"
+# Further kinds: those of `KernelFault.KINDS` and the names of properties.
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong."""
+
+    kind: str
+    """A word or two, such as `wrong answer`, `out of bounds`, `timeout`, `batch-invariance`."""
+    reason: str
+    """In full."""
+    first: Element | None = None
+    """The first wrong element, in the order in which the output is stored; the worst one of what is suspicious."""
+    wrong: int | None = None
+    """How many elements are wrong, of `first.output`."""
+    elements: int | None = None
+    """Of how many."""
+    pattern: str | None = None
+    """Where they lie and what they have in common."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the examination of one case came to."""
+
+    finding: Finding | None = None
+    """None where nothing is wrong, or the case was refused."""
+    refusal: str | None = None
+    """The variant's reason for not taking the problem."""
+    error_over_budget: float | None = None
+    """Largest ratio in O and lse; None where it did not get that far."""
+    broken: bool = False
+    """The process that says this is of no further use, as after a fault on a GPU."""

@@ -1,0 +1,201 @@
+"""A worker process as the campaign sees it: asked about cases, timed, and replaced when it dies or hangs.
+
+Whatever a kernel does to its process (a segmentation fault, an endless loop, a lost CUDA context) costs that process
+and becomes the answer to the case; the next case meets a fresh one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from harness.model.case import Case
+from harness.operations.attention.strategies import Build
+from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
+from harness.studies.fuzz.worker import Load, Machine, serve
+from harness.support.errors import SandboxError
+
+START_SECONDS = 120.0
+"""Imports and, on a GPU, a context; a machine may be busy."""
+COMPILE_SECONDS = 60.0
+"""On top of the time for a case, where a worker may have to compile for it."""
+PATIENCE = 20.0
+"""How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
+LOOK_SECONDS = 0.25
+"""How often a worker's processor time is looked at."""
+CRASH_BEGINS = "Fatal Python error: "
+"""How faulthandler begins, before it lists where each thread was."""
+THREADS_OF_NUMPY = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+LAST_WORDS = 400
+"""Characters of what a dying process wrote."""
+
+
+class Worker:
+    """Examines cases in a process of its own. A context manager; one thread may use it."""
+
+    def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
+        """`case_seconds`: how long one case may take once its kernels are compiled.
+
+        Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one.
+        """
+        self._load, self._machine, self._case_seconds = load, machine, case_seconds
+        self.builds = builds
+        """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+        self._compiled: set[tuple[str, int, str | None]] = set()
+        self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-fuzz-")
+        self._log = Path(self._folder.name, "worker.log")
+        self.started = 0
+        """Processes started so far."""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """A process that is ready. Raises `SandboxError` where the variant or the executor cannot be had there."""
+        if self._process is not None:
+            return
+        # Spawned, not forked: CUDA and LLVM do not survive a fork, and nothing of the parent may be inherited.
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve,
+            args=(theirs, self._load, self._machine, self.builds, self._log),
+            name="fuzz worker",
+            daemon=True,
+        )
+        with _one_thread_for_numpy():
+            self._process.start()
+        self.started += 1
+        theirs.close()
+        self._compiled = set()
+        if not self._waited(START_SECONDS):
+            self.end()
+            raise SandboxError(f"a worker process was not ready within {START_SECONDS:g} s")
+        try:
+            said = self._connection.recv()
+        except EOFError:
+            reason = self._death()
+            self.end()
+            raise SandboxError(f"a worker process died while it loaded the variant: {reason}") from None
+        if isinstance(said, str):
+            self.end()
+            raise SandboxError(said)
+        if self.started == 1:
+            self.builds = said
+
+    def ask(self, case: Case) -> Answer:
+        """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
+        self.start()
+        assert self._connection is not None and self._process is not None
+        # What is compiled in varies by these; a worker compiles, or loads from the disk cache, each of them once.
+        kernel = (case.problem.dtype, case.problem.head_dim, case.tile)
+        seconds = self._case_seconds + (0 if kernel in self._compiled else COMPILE_SECONDS)
+        with contextlib.suppress(BrokenPipeError):
+            self._connection.send(case)
+        if not self._answers_within(seconds):
+            self.end()
+            return Answer(
+                Finding(
+                    TIMEOUT,
+                    f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other",
+                )
+            )
+        try:
+            answer = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            reason = self._death()
+            self.end()
+            return Answer(Finding(CRASH, reason))
+        assert isinstance(answer, Answer)
+        self._compiled.add(kernel)
+        if answer.broken:
+            self.end()
+        return answer
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _answers_within(self, seconds: float) -> bool:
+        """Whether it answers, or dies, before it has used the processor for so long."""
+        assert self._process is not None and self._process.pid is not None
+        began, used = time.monotonic(), processor_seconds(self._process.pid)
+        while not self._waited(LOOK_SECONDS):
+            if processor_seconds(self._process.pid) - used > seconds or time.monotonic() - began > PATIENCE * seconds:
+                return False
+        return True
+
+    def _waited(self, seconds: float) -> bool:
+        """Until it answers or dies; False where it does neither in time."""
+        assert self._connection is not None and self._process is not None
+        return bool(wait([self._connection, self._process.sentinel], timeout=seconds))
+
+    def _death(self) -> str:
+        """What became of the process, and its last words."""
+        assert self._process is not None
+        self._process.join()
+        code = self._process.exitcode
+        how = f"exit status {code}"
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"signal {signal.Signals(-code).name}"
+        words = self._last_words()
+        return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
+
+    def _last_words(self) -> str:
+        """What a crash left in the log: where it happened, or the end of whatever was written."""
+        text = self._log.read_text(errors="backslashreplace") if self._log.exists() else ""
+        _, crash, place = text.rpartition(CRASH_BEGINS)
+        return " ".join((crash + place[:LAST_WORDS] if crash else text[-LAST_WORDS:]).split())
+
+
+@contextlib.contextmanager
+def _one_thread_for_numpy() -> Iterator[None]:
+    """A process that is started meanwhile multiplies its matrices on one core.
+
+    The oracle's are small: threads that wait for each other on a busy machine make it a hundred times as slow. NumPy
+    reads these variables when it is loaded, so they have to be there before the process begins.
+    """
+    before = {name: os.environ.get(name) for name in THREADS_OF_NUMPY}
+    os.environ.update(dict.fromkeys(THREADS_OF_NUMPY, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process of this user has used of the processor, its threads together; 0 once it is gone.
+
+    From /proc (proc(5), stat: fields 14 and 15 are user and system time in clock ticks).
+    """
+    try:
+        # The second field is the program's name in parentheses, which may hold blanks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,147 @@
+"""A guess at the kind of mistake: where the wrong elements lie, and what number stands between them and the answer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.problem import Problem
+
+Float64Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+ALIKE = 1e-3
+"""Ratios, or differences, that agree within this share of each other are one number."""
+LEAST_ALIKE = 0.95
+"""Share of the wrong elements that has to agree."""
+
+MOST_RUNS = 3
+"""Runs of rows or columns that are spelled out."""
+
+
+def describe_pattern(
+    problem: Problem,
+    output: str,
+    got: Float64Array,
+    expected: Float64Array,
+    wrong: Mask,
+    unwritten: Mask,
+    tile_rows: int | None = None,
+) -> str:
+    """What the wrong elements look like, in a few words: `2 x the answer; rows 64 to 66 (the last 3 of 67)`.
+
+    All arrays have the output's shape: (batch, heads, q_len, head_dim), or without the last for lse. `tile_rows`: the
+    variant's rows per tile, where it says so.
+    """
+    assert wrong.any()
+    relation = _relation(problem, output, got, expected, wrong, unwritten)
+    where = _where(wrong, tile_rows)
+    return f"{relation}; {where}" if relation else where
+
+
+def _relation(
+    problem: Problem, output: str, got: Float64Array, expected: Float64Array, wrong: Mask, unwritten: Mask
+) -> str | None:
+    """What stands where the answer should."""
+    if (unwritten & wrong).any():
+        return "never written" if unwritten[wrong].all() else "partly never written"
+    g, e = got[wrong], expected[wrong]
+    if np.isnan(g).all():
+        return "NaN"
+    if not np.isfinite(g).all():
+        return "partly NaN or infinite"
+    if (g == 0).all():
+        return "zero"
+    if np.isneginf(e).all() or (e == 0).all():
+        return "rows that see no key are not empty" if problem.mask != NO_MASK else "something where nothing should be"
+    usable = np.isfinite(e) & (e != 0)
+    if usable.sum() < max(1, LEAST_ALIKE * len(g)):
+        return None
+    if output == "lse":
+        difference = _one_number(g[usable] - e[usable])
+        if difference is not None:
+            return f"the answer {difference:+.6g}{_named(abs(difference), ADDENDS)}"
+    ratios = g[usable] / e[usable]
+    factor = _one_number(ratios)
+    names = FACTORS
+    if output == "lse" and problem.tau not in (0.0, 1.0):
+        names = {**FACTORS, 1 / problem.tau: "the scale is missing", problem.tau: "the scale is applied twice"}
+    if factor is None and len(ratios) == 1 and _named(float(ratios[0]), names):
+        factor = float(ratios[0])  # one number alone is a factor only if it is one that is known
+    if factor is None:
+        return "each row x a factor of its own" if output == "O" and _one_number_per_row(got, expected, wrong) else None
+    return f"{factor:.6g} x the answer{_named(factor, names)}"
+
+
+FACTORS = {
+    1 / math.log(2): "1 / ln 2: a logarithm to base 2",
+    math.log(2): "ln 2: a base of 2 where it should be e, or the other way round",
+    -1.0: "the sign is wrong",
+}
+ADDENDS = {math.log(2): "ln 2: counted twice, or half"}
+
+
+def _named(number: float, names: dict[float, str]) -> str:
+    return next((f" ({name})" for known, name in names.items() if abs(number - known) <= ALIKE * abs(known)), "")
+
+
+def _one_number(values: Float64Array) -> float | None:
+    """What nearly all of `values` are, or None."""
+    middle = float(np.median(values))
+    alike = np.abs(values - middle) <= ALIKE * abs(middle)
+    return middle if len(values) > 1 and alike.mean() >= LEAST_ALIKE else None
+
+
+def _one_number_per_row(got: Float64Array, expected: Float64Array, wrong: Mask) -> bool:
+    """Whether nearly every row is off by one factor: then what it is scaled or divided by is wrong."""
+    rows = [(got[at][here], expected[at][here]) for at in np.ndindex(wrong.shape[:-1]) if (here := wrong[at]).sum() > 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alike = [_one_number(g / e) is not None for g, e in rows]
+    return len(alike) > 1 and float(np.mean(alike)) >= LEAST_ALIKE
+
+
+def _where(wrong: Mask, tile_rows: int | None) -> str:
+    """Which batch entries, heads, rows and columns hold wrong elements."""
+    if wrong.all():
+        return "every element"
+    axes = tuple(range(wrong.ndim))
+    touched: list[Mask] = [np.asarray(wrong.any(axis=tuple(o for o in axes if o != axis))) for axis in axes]
+    parts = []
+    for axis, (one, many) in zip(axes, NAMES):
+        if not touched[axis].all():
+            tile = tile_rows if many == "rows" else None
+            parts.append(_indices(touched[axis], one, many, tile))
+    filled = wrong[np.ix_(*(np.flatnonzero(indices) for indices in touched))].mean()
+    if filled < 1:
+        whole_rows = wrong.ndim == 4 and np.array_equal(wrong.any(axis=3), wrong.all(axis=3))
+        share = "nearly all" if filled > 0.99 else f"{100 * filled:.0f} %" if filled > 0.01 else "few"
+        parts.append(f"{share} of the {'rows' if whole_rows else 'elements'}{' there' if parts else ''}")
+    return ", ".join(parts)
+
+
+NAMES = (("batch entry", "batch entries"), ("head", "heads"), ("row", "rows"), ("column", "columns"))
+
+
+def _indices(touched: Mask, one: str, many: str, tile: int | None) -> str:
+    """`rows 64 to 66 (the last 3 of 67)`, `head 1 alone`, `columns 1, 3, ... 15 (every 2nd)`, `rows 0, 5, 9`."""
+    indices = np.flatnonzero(touched)
+    first, last, size = int(indices[0]), int(indices[-1]), len(touched)
+    if len(indices) == 1:
+        return f"{one} {first} alone" + (f" (the last of {size})" if first == size - 1 else "")
+    steps = set(np.diff(indices).tolist())
+    if steps == {1}:
+        if tile is not None and first % tile == 0 and last == min(first + tile, size) - 1:
+            return f"{many} {first} to {last} (tile {first // tile} of {-(-size // tile)}, counted from 0)"
+        end = f" (the last {len(indices)} of {size})" if last == size - 1 else ""
+        return f"{many} {first} to {last}{end}"
+    if len(steps) == 1 and len(indices) > 2:
+        return f"{many} {first}, {int(indices[1])}, ... {last} (every {steps.pop()})"
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+    if len(runs) <= MOST_RUNS < len(indices):
+        return f"{many} {', '.join(str(int(run[0])) if len(run) == 1 else f'{run[0]} to {run[-1]}' for run in runs)}"
+    if len(indices) <= 4:
+        return f"{many} {', '.join(str(int(i)) for i in indices)}"
+    return f"{len(indices)} of {size} {many} between {first} and {last}"

@@ -1,0 +1,216 @@
+"""Campaigns as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.execution.accuracy import Element
+from harness.model.case import Case
+from harness.operations.attention.masks import NO_MASK
+from harness.studies.fuzz.campaign import CampaignResult, Failure
+from harness.studies.fuzz.finding import Answer, Finding
+from harness.text.tables import UNKNOWN, csv_text, finite, json_text, table
+
+_HEADERS = ("variant", "verdict", "examples", "refused", "per second", "error /\nbudget")
+_CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds", "error_over_budget", "seed", "replay")
+
+
+def render_campaigns(results: Sequence[CampaignResult], device: str, format: str, options: Sequence[str] = ()) -> str:
+    """All campaigns in one of `FORMATS`, ending in a line break. `options` are those that a replay needs again."""
+    if format == "json":
+        return json_text({"device": device, "campaigns": [_object(result, options) for result in results]})
+    if format == "csv":
+        rows = [{key: value for key, value in _object(r, options).items() if key in _CSV} for r in results]
+        return csv_text(rows, _CSV)
+    cells = [
+        (
+            r.variant,
+            r.verdict,
+            f"{r.examples:,}",
+            f"{r.refused:,}",
+            UNKNOWN if r.examples == 0 else f"{r.examples_per_second:,.0f}",
+            UNKNOWN if r.hardest_ratio is None else f"{r.hardest_ratio:.3f}",
+        )
+        for r in results
+    ]
+    markdown = format == "markdown"
+    text = table(_HEADERS, cells, (False, False, True, True, True, True), markdown)
+    parts = [text, *(_told(result, options, markdown) for result in results if result.reason is not None)]
+    parts.append(
+        f"Device: {device}. Seed {results[0].seed}.\n"
+        "error / budget: the largest among the examples that passed. refused: not taken by the variant, so unknown."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
+    """One case that was run again."""
+    if format in ("json", "csv"):
+        return json_text({"variant": variant, "case": json.loads(case.to_json()), **_finding_object(answer)})
+    lines = [("problem", _case_line(case))]
+    if answer.refusal is not None:
+        lines.append(("refused", answer.refusal))
+    elif answer.finding is None:
+        ratio = UNKNOWN if answer.error_over_budget is None else f"{answer.error_over_budget:.3g}"
+        lines.append(("passes", f"largest error / budget {ratio}"))
+    else:
+        lines += _finding_lines(answer.finding)
+    return f"{variant}\n{_aligned(lines)}\n"
+
+
+def replay_command(variant: str, case: Case, options: Sequence[str] = ()) -> str:
+    """The line that runs the case again."""
+    words = ["python", "-m", "harness", "fuzz", variant, *options, "--replay", case.to_json()]
+    return shlex.join(words)
+
+
+def _told(result: CampaignResult, options: Sequence[str], markdown: bool) -> str:
+    """All that there is to say about a variant that did not pass."""
+    failure = result.failure
+    if failure is None:
+        return f"{result.variant}: {result.verdict}: {result.reason}"
+    found = "in a failure of an earlier campaign" if failure.remembered else f"at example {failure.examples:,}"
+    lines = [
+        ("smallest", _case_line(failure.case)),
+        ("it takes", ", ".join(_takes(failure)) or "nothing out of the ordinary"),
+        *_finding_lines(failure.finding),
+    ]
+    if failure.larger_finding.pattern not in (None, failure.finding.pattern):
+        lines += [("larger", _case_line(failure.larger_case)), ("looks like", str(failure.larger_finding.pattern))]
+    if not failure.repeatable:
+        lines.append(
+            ("beware", "in a fresh process it did not fail the same way again: it depends on chance or on time")
+        )
+    lines.append(("replay", replay_command(result.variant, failure.case, options)))
+    headline = (
+        f"{result.variant}: {failure.finding.kind}, found {found}, "
+        f"shrunk with {failure.shrinking:,} more in {result.shrink_seconds:.1f} s"
+    )
+    body = _aligned(lines)
+    return f"{headline}\n\n```text\n{body}\n```" if markdown else f"{headline}\n{body}"
+
+
+def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
+    if finding.first is None:
+        return [(finding.kind, finding.reason)]
+    if finding.wrong is None:
+        place = f"{finding.first.output} at {finding.first.place}: {_values(finding.first)}"
+        return [(finding.kind, finding.reason), ("worst", place)]
+    lines = [
+        ("first wrong", f"{finding.first.output} at {finding.first.place}: {_values(finding.first)}"),
+        ("wrong", f"{finding.wrong:,} of {finding.elements:,} elements of {finding.first.output}"),
+    ]
+    if finding.pattern is not None:
+        lines.append(("looks like", finding.pattern))
+    return lines
+
+
+def _values(element: Element) -> str:
+    budget = f"budget {element.allowed:.3g}" if element.allowed > 0 else "only the exact answer will do"
+    return f"got {element.got:.9g}, expected {element.answer:.9g}, {budget}"
+
+
+def _case_line(case: Case) -> str:
+    """The problem and its inputs in one line."""
+    parts = [f"inputs {case.regime}, seed {case.seed}"]
+    for edit in case.edits:
+        parts.append(f"{edit.array}[{edit.batch}, {edit.head}, {edit.row}, {edit.column}] = {edit.value:g}")
+    if case.tile is not None:
+        parts.append(f"tile {case.tile}")
+    if case.check is not None:
+        parts.append(f"held: {case.check}")
+    return f"{case.problem.headline}; {', '.join(parts)}"
+
+
+def _takes(failure: Failure) -> list[str]:
+    """What the smallest case has beyond the plainest: shrinking left nothing there that it could do without."""
+    case, problem = failure.case, failure.case.problem
+    rows, keys = failure.tiles
+    takes = []
+    for tiles, length, what in ((rows, problem.q_len, "rows"), (keys, problem.kv_len, "keys")):
+        if length > 1:
+            takes.append(f"{tiles} tiles of {what}" if tiles > 1 else f"{length} {what}")
+    if problem.batch > 1:
+        takes.append(f"batch {problem.batch}")
+    if problem.heads > 1:
+        grouped = problem.kv_heads != problem.heads
+        takes.append(
+            f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads"
+        )
+    if problem.mask != NO_MASK:
+        first, end = problem.span(np.arange(problem.q_len))
+        takes.append(f"mask {problem.mask}" + (", rows that see no key" if (end <= first).any() else ""))
+    if problem.dtype != "float32":
+        takes.append(problem.dtype)
+    if problem.tau != type(problem)(head_dim=problem.head_dim).tau:
+        takes.append(f"scale {problem.tau:g}")
+    if case.regime != "normal":
+        takes.append(f"{case.regime} inputs")
+    if case.edits:
+        takes.append("the edited elements")
+    return takes
+
+
+def _aligned(lines: Sequence[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in lines)
+    indent = " " * (width + 4)
+    return "\n".join(f"  {name:{width}}  " + text.replace("\n", f"\n{indent}") for name, text in lines)
+
+
+def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
+    failure = result.failure
+    return {
+        "variant": result.variant,
+        "verdict": result.verdict,
+        "reason": result.reason,
+        "kind": failure.finding.kind if failure else None,
+        "examples": result.examples,
+        "refused": result.refused,
+        "refusals": dict(result.refusals),
+        "seconds": result.seconds,
+        "shrink_seconds": result.shrink_seconds,
+        "seed": result.seed,
+        "error_over_budget": result.hardest_ratio,
+        "hardest": json.loads(result.hardest.to_json()) if result.hardest else None,
+        "failure": _failure_object(failure) if failure else None,
+        "replay": replay_command(result.variant, failure.case, options) if failure else None,
+    }
+
+
+def _failure_object(failure: Failure) -> dict[str, Any]:
+    return {
+        "case": json.loads(failure.case.to_json()),
+        "tiles": list(failure.tiles),
+        **_finding_fields(failure.finding),
+        "first_case": json.loads(failure.first_case.to_json()),
+        "first": _finding_fields(failure.first_finding),
+        "larger_case": json.loads(failure.larger_case.to_json()),
+        "larger": _finding_fields(failure.larger_finding),
+        "shrinking": failure.shrinking,
+        "repeatable": failure.repeatable,
+        "remembered": failure.remembered,
+    }
+
+
+def _finding_fields(finding: Finding) -> dict[str, Any]:
+    fields = {key: value for key, value in dataclasses.asdict(finding).items() if key != "first"}
+    element = finding.first
+    # JSON has neither NaN nor infinity; `reason` and `pattern` say what they were.
+    fields["first_wrong"] = (
+        {key: finite(value) for key, value in dataclasses.asdict(element).items()} if element else None
+    )
+    return fields
+
+
+def _finding_object(answer: Answer) -> dict[str, Any]:
+    return {
+        "finding": _finding_fields(answer.finding) if answer.finding else None,
+        "refusal": answer.refusal,
+        "error_over_budget": finite(answer.error_over_budget),
+    }

@@ -1,0 +1,1 @@
+"""`list`: the registered variants."""

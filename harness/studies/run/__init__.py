@@ -1,0 +1,1 @@
+"""`run`: one variant on the user's own arrays."""

@@ -1,0 +1,56 @@
+"""`show`: a variant's source, PTX and resources, or the order in which it adds."""
+
+from __future__ import annotations
+
+import argparse
+
+from harness.options.arguments import problem_of
+from harness.options.choices import arch_here, discover_variants, executor_of, tiled
+from harness.options.exit_status import PASSED
+from harness.options.output import check_output, publish
+from harness.support.errors import UsageError
+
+
+def run_show(arguments: argparse.Namespace) -> int:
+    """Run `show`; the exit status."""
+    if arguments.order:
+        return _show_order(arguments)
+    from harness.studies.show.kernel_listing import list_kernels, render_kernels
+
+    if arguments.variants is not None or arguments.format != "table":
+        option = "format" if arguments.variants is None else "variants"
+        raise UsageError(f"--{option} goes with --order; a kernel's source has no other form")
+    problem = problem_of(arguments)
+    check_output(arguments.output)
+    registry = discover_variants(arguments).registry
+    _, (variant,) = tiled(arguments, [registry.get(arguments.variant)], problem)
+    listings = list_kernels(variant, problem, arch_here())
+    origin = registry.origin_of(variant.name)
+    headline = f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {origin})\n\n"
+    publish(arguments, headline + render_kernels(listings, arguments.ptx))
+    return PASSED
+
+
+def _show_order(arguments: argparse.Namespace) -> int:
+    from harness.operations.attention.sums import reveal_if_it_runs, reveal_orders
+    from harness.studies.show.order_report import OrderReport, render_order
+    from harness.support.progress import progress_bar
+
+    if arguments.ptx:
+        raise UsageError("--ptx and --order show different things; leave out one")
+    problem = problem_of(arguments)
+    check_output(arguments.output)
+    registry = discover_variants(arguments).registry
+    variant = registry.get(arguments.variant)
+    others = [other for other in registry.select(arguments.variants) if other.name != variant.name]
+    tile, (variant, *others) = tiled(arguments, [variant, *others], problem)
+    with progress_bar(1 + len(others)) as progress:
+        executor = executor_of(arguments, progress)
+        progress.step(variant.name)
+        found = [reveal_orders(variant, problem, executor)]
+        for other in others:
+            progress.step(other.name)
+            found.append(reveal_if_it_runs(other, problem, executor, known=found))
+    report = OrderReport(problem, tile, executor.device, found[0], tuple(found[1:]))
+    publish(arguments, render_order(report, arguments.format))
+    return PASSED

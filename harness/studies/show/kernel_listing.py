@@ -1,0 +1,109 @@
+"""What a variant's kernels are: their source, their PTX, and what they take of the hardware. Needs no GPU."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.compilers.ptxas import Resources, resources
+from harness.execution.planning import make_plan
+from harness.model.plan import Buffer, Launch
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+
+BUFFER_ALIGNMENT_BYTES = 256
+
+
+@dataclass(frozen=True)
+class KernelListing:
+    """One launch's kernel, compiled for that launch's arguments."""
+
+    launch: Launch
+    """As the plan has it."""
+    compiled: CompiledKernel
+    """PTX and entry."""
+    resources: Resources | None
+    """What ptxas says; None where ptxas is not installed."""
+
+    @property
+    def source(self) -> str:
+        """The author's own text: the code of a RawKernel, the Python of a Numba kernel."""
+        code = getattr(self.launch.kernel, "code", None)
+        if isinstance(code, str):
+            return code
+        try:
+            return inspect.getsource(self.launch.kernel.py_func)
+        except OSError:
+            return "(the source is not in a file)\n"
+
+
+def list_kernels(variant: Variant, problem: Problem, arch: str) -> list[KernelListing]:
+    """Compile every launch of the variant's plan, in order.
+
+    Raises `UnsupportedProblem` where the variant does not take the problem, `PlanError` or `CompileError` where
+    planning or compiling fails.
+    """
+    plan = make_plan(variant, problem)
+    buffers = plan.all_buffers(problem)
+    return [_compile(launch, buffers, arch) for launch in plan.launches]
+
+
+def _compile(launch: Launch, buffers: Mapping[str, Buffer], arch: str) -> KernelListing:
+    args = tuple(_argument(a, buffers) for a in launch.args)
+    compiled = compile_kernel(launch.kernel, args, arch)
+    return KernelListing(
+        launch, compiled, resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+    )
+
+
+def _argument(argument: Any, buffers: Mapping[str, Buffer]) -> Any:
+    if not isinstance(argument, str):
+        return argument
+    buffer = buffers[argument]
+    return DevicePointer(BUFFER_ALIGNMENT_BYTES, buffer.shape, buffer.dtype)
+
+
+def render_kernels(listings: list[KernelListing], ptx: bool) -> str:
+    """A table of resources, then each kernel's source, or its PTX."""
+    headers = ["kernel", "grid", "block", "registers", "spilled\nbytes", "static\nshared", "dynamic\nshared"]
+    parts = [tabulate([_line(each) for each in listings], headers, disable_numparse=True, colalign=_ALIGN)]
+    if any(each.resources is None for each in listings):
+        parts.append("ptxas is not installed, so registers, spills and static shared memory are unknown.")
+    else:
+        parts.append("Registers and spills per thread, shared memory in bytes per block, as ptxas reports them.")
+    shown: set[str] = set()
+    for each in listings:
+        text = each.compiled.ptx if ptx else each.source
+        if text not in shown:
+            shown.add(text)
+            options = " ".join(getattr(each.launch.kernel, "options", ()))
+            title = f"{'PTX' if ptx else 'Source'} of {each.launch.kernel_name}, {each.compiled.arch}"
+            parts.append(f"--- {title}{', ' + options if options else ''}\n{text.rstrip()}")
+    return "\n\n".join(parts) + "\n"
+
+
+_ALIGN = ("left", "left", "left", "right", "right", "right", "right")
+
+
+def _line(listing: KernelListing) -> list[str]:
+    launch, used = listing.launch, listing.resources
+    return [
+        launch.kernel_name,
+        _extents(launch.grid, "blocks"),
+        _extents(launch.block, "threads"),
+        "-" if used is None else str(used.registers),
+        "-" if used is None else f"{used.spill_store_bytes + used.spill_load_bytes:,}",
+        "-" if used is None else f"{used.shared_bytes:,}",
+        f"{launch.shared_bytes:,}",
+    ]
+
+
+def _extents(extents: tuple[int, ...], unit: str) -> str:
+    shape = " x ".join(str(extent) for extent in extents)
+    return f"{shape} = {math.prod(extents):,} {unit}" if len(extents) > 1 else f"{shape} {unit}"

@@ -1,0 +1,158 @@
+"""Orders of addition as text: an outline of one variant's for people, all additions for programs."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from textwrap import fill
+from typing import Any
+
+from harness.execution.protocol import Device
+from harness.execution.summation_tree import SummationTree
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.sums import SUMS, RevealedOrder, VariantOrders
+from harness.studies.show.order_description import INDENT, describe
+from harness.text.tables import UNKNOWN, csv_text, device_line, json_text, table
+
+NOTE_WIDTH = 120
+BRACKETED_TERMS = 16
+"""Sums of so many terms are shown in brackets too."""
+MOST_LINES = 40
+"""Of an outline; an order without any pattern would fill pages."""
+
+
+@dataclass(frozen=True)
+class OrderReport:
+    """What `show --order` found out."""
+
+    problem: Problem
+    """What was computed."""
+    tile: str | None
+    """The tile sizes that were asked for; None: each variant's own."""
+    device: Device
+    """Where."""
+    shown: VariantOrders
+    """The variant that was asked for."""
+    others: tuple[VariantOrders, ...]
+    """Those that it is compared with."""
+
+
+def render_order(report: OrderReport, format: str) -> str:
+    """The report in one of `FORMATS`, ending in a line break."""
+    every = (report.shown, *report.others)
+    letters = _letters(every)
+    if format == "json":
+        return json_text(_object(report, letters))
+    if format == "csv":
+        return csv_text([*_rows(every, letters)], [*next(_rows(every, letters))])
+    markdown = format == "markdown"
+    outline = "\n\n".join("\n".join(_outline(order)) for order in report.shown.orders)
+    headline = f"{report.shown.variant}: the order in which it adds; {report.problem.headline}"
+    if report.tile is not None:
+        headline += f"; tile {report.tile}"
+    paragraphs = [headline, f"```text\n{outline}\n```" if markdown else outline]
+    if report.others:
+        cells = [[each.variant, *(_cell(each, sum.name, letters) for sum in SUMS)] for each in every]
+        headers = ["variant", *(f"{sum.name}: order,\nroundings" for sum in SUMS)]
+        paragraphs.append(table(headers, cells, [False] * len(headers), markdown))
+    notes = [*_notes(report)]
+    paragraphs.append("\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _outline(order: RevealedOrder) -> Iterator[str]:
+    title = f"{order.sum.name} = {order.sum.meaning}"
+    if order.tree is None:
+        yield title
+        yield f"{INDENT}not revealed: {order.reason}"
+        return
+    tree = order.tree
+    yield f"{title}: {tree.terms:,} terms, each rounded at most {tree.depth:,} times"
+    lines = describe(tree, order.sum.noun)
+    for line in lines[:MOST_LINES]:
+        yield INDENT + line
+    if len(lines) > MOST_LINES:
+        yield f"{INDENT}... and {len(lines) - MOST_LINES:,} lines more; --format json has every addition"
+    if 2 < tree.terms <= BRACKETED_TERMS:
+        yield INDENT + tree.brackets
+
+
+def _notes(report: OrderReport) -> Iterator[str]:
+    yield "Of parts that are alike, the keys or elements of the first are shown."
+    if report.others:
+        yield (
+            "Same letter in a column: the same additions, so the same bits from the same terms. Roundings: the most "
+            "that one term goes through; the sum's error bound grows with it."
+        )
+    yield (
+        "Revealed by what rounding swallows (FPRev, USENIX ATC 2025), for rows that see all keys. "
+        f"Device: {device_line(report.device)}."
+    )
+    for each in report.others:
+        if each.reason is not None:
+            yield f"{each.variant}: {' '.join(each.reason.split())}"
+        for order in each.orders:
+            if order.reason is not None:
+                yield f"{each.variant}, {order.sum.name}: not revealed: {order.reason}"
+
+
+def _letters(every: Sequence[VariantOrders]) -> dict[tuple[str, SummationTree], str]:
+    """A letter for each different order of each sum, the first variant's first."""
+    letters: dict[tuple[str, SummationTree], str] = {}
+    seen = dict.fromkeys((sum.name for sum in SUMS), 0)
+    for variant in every:
+        for order in variant.orders:
+            if order.tree is not None and (order.sum.name, order.tree) not in letters:
+                letters[order.sum.name, order.tree] = _letter(seen[order.sum.name])
+                seen[order.sum.name] += 1
+    return letters
+
+
+def _letter(number: int) -> str:
+    """A, B, ..., Z, A1, B1, ..."""
+    round, letter = divmod(number, len(string.ascii_uppercase))
+    return string.ascii_uppercase[letter] + (str(round) if round else "")
+
+
+def _cell(variant: VariantOrders, name: str, letters: dict[tuple[str, SummationTree], str]) -> str:
+    tree = next((order.tree for order in variant.orders if order.sum.name == name), None)
+    return UNKNOWN if tree is None else f"{letters[name, tree]}  {tree.depth:,}"
+
+
+def _rows(every: Sequence[VariantOrders], letters: dict[tuple[str, SummationTree], str]) -> Iterator[dict[str, Any]]:
+    for variant in every:
+        orders = variant.orders or [RevealedOrder(sum, None, variant.reason) for sum in SUMS]
+        for order in orders:
+            tree = order.tree
+            yield {
+                "variant": variant.variant,
+                "sum": order.sum.name,
+                "order": None if tree is None else letters[order.sum.name, tree],
+                "terms": None if tree is None else tree.terms,
+                "roundings": None if tree is None else tree.depth,
+                "reason": order.reason,
+            }
+
+
+def _object(report: OrderReport, letters: dict[tuple[str, SummationTree], str]) -> dict[str, Any]:
+    """`additions`: what each sum adds. Numbers below `terms` are terms, terms + s is the sum of additions[s]."""
+    return {
+        "problem": report.problem.to_fields(),
+        "tile": report.tile,
+        "device": asdict(report.device),
+        "variant": report.shown.variant,
+        "sums": [
+            {
+                "sum": order.sum.name,
+                "meaning": order.sum.meaning,
+                "terms": None if order.tree is None else order.tree.terms,
+                "roundings": None if order.tree is None else order.tree.depth,
+                "reason": order.reason,
+                "outline": None if order.tree is None else describe(order.tree, order.sum.noun),
+                "additions": None if order.tree is None else [list(members) for members in order.tree.sums],
+            }
+            for order in report.shown.orders
+        ],
+        "variants": [*_rows((report.shown, *report.others), letters)],
+    }

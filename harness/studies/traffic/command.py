@@ -1,0 +1,139 @@
+"""`traffic`: where a variant's bytes go, on one problem or over a field of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.operations.attention.problem import Problem
+from harness.options.arguments import problem_of, problem_with
+from harness.options.choices import (
+    cache_model,
+    counted_arch,
+    discover_variants,
+    emulator_of,
+    gpu_of,
+    require_gpu,
+    tiled,
+    tiled_sweep,
+)
+from harness.options.exit_status import FAILED, PASSED
+from harness.options.output import check_output, publish
+from harness.support.errors import CountersUnavailable, UsageError
+from harness.support.file_replacement import replace_files
+
+if TYPE_CHECKING:
+    from harness.execution.traffic_account import HardwareTraffic
+    from harness.model.tile_sizes import TileSizes
+
+
+def run_traffic(arguments: argparse.Namespace) -> int:
+    """Run `traffic`; the exit status."""
+    if arguments.sweep is not None:
+        return _run_traffic_sweep(arguments)
+    for option in ("variants", "plot", "roofline"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
+    if arguments.count != "auto":
+        raise UsageError("--count goes with --sweep; one variant alone is always counted")
+    if arguments.variant is None:
+        raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
+    from harness.execution.tiles import tile_of
+    from harness.model.tile_sizes import tile_text
+    from harness.operations.attention.io_bound import io_bound
+    from harness.studies.traffic.measurement import measure_traffic, on_chip_bytes
+    from harness.studies.traffic.report import TrafficReport, render_traffic
+    from harness.support.progress import progress_bar
+
+    problem = problem_of(arguments)
+    check_output(arguments.output)
+    require_gpu(arguments)
+    caches = cache_model(arguments)
+    _, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
+    tile = tile_of(variant, problem)
+    with progress_bar(2 if arguments.device == "gpu" else 1) as progress:
+        arch = counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
+        executor = emulator_of(arguments, progress, arch, bank_conflicts=arguments.lines, caches=caches)
+        progress.step(variant.name)
+        account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
+        if arguments.device == "gpu":
+            progress.step(f"{variant.name} under ncu")
+            account = replace(account, hardware=_hardware(arguments, problem, tile))
+    on_chip = on_chip_bytes(variant, problem, executor.device.arch)
+    bound = None if on_chip is None else io_bound(problem, on_chip)
+    report = TrafficReport(
+        account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
+    )
+    publish(arguments, render_traffic(report, arguments.format))
+    return FAILED if account.claim_holds is False else PASSED
+
+
+def _hardware(arguments: argparse.Namespace, problem: Problem, tile: TileSizes | None) -> HardwareTraffic | None:
+    """What the GPU's counters say. Where they cannot be read, a warning, and what was counted has to do."""
+    from harness.gpu.executor import GpuExecutor
+    from harness.gpu.hardware_counters import Run, measure_hardware
+
+    run = Run(arguments.variant, problem, arguments.regime, arguments.seed, tile)
+    try:
+        return measure_hardware(run, GpuExecutor().device, arguments.plugin)
+    except CountersUnavailable as error:
+        print(f"harness: warning: no hardware counters: {error}", file=sys.stderr)
+        return None
+
+
+def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
+    from harness.execution.tiles import tile_names
+    from harness.options.sweep import parse_sweep, require_sensible
+    from harness.studies.traffic.sweep_plot import draw_bytes, draw_roofline
+    from harness.studies.traffic.sweep_report import other_sizes, render_sweep, what_is_fixed
+    from harness.studies.traffic.sweep_run import run_sweep
+    from harness.support.progress import progress_bar
+    from harness.text.drawing import require_drawable
+
+    if arguments.lines:
+        raise UsageError("--lines shows one problem; leave out --sweep")
+    if arguments.device == "gpu":
+        raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
+    if arguments.l2_bytes is not None or arguments.cache_control is not None:
+        raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
+    if arguments.variant is not None and arguments.variants is not None:
+        raise UsageError("VARIANT and --variants both select; leave out one")
+    registry = discover_variants(arguments).registry
+    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
+    sweep = parse_sweep(arguments.sweep, lambda: tile_names(chosen, problem_of(arguments)))
+    if sweep.of_tile:
+        problems = [problem_of(arguments)] * len(sweep.values)
+    else:
+        problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+    require_sensible(problems)
+    sweep = tiled_sweep(arguments, sweep, chosen, problems)
+    roof = gpu_of(arguments)
+    pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
+    for path in pictures:
+        require_drawable(path)
+    check_output(arguments.output, *pictures)
+    with progress_bar(len(problems) * len(chosen)) as progress:
+        executor = emulator_of(arguments, progress, counted_arch(arguments))
+        points = run_sweep(
+            chosen,
+            sweep,
+            problems,
+            executor,
+            count=arguments.count,
+            regime=arguments.regime,
+            seed=arguments.seed,
+            step=progress.step,
+        )
+    fixed = what_is_fixed(sweep, problems)
+    if sweep.of_tile and (others := other_sizes(sweep, points)):
+        fixed += f"\n{others}"
+    drawn = {}
+    if arguments.plot is not None:
+        drawn[arguments.plot] = draw_bytes(sweep, points, fixed, arguments.plot.suffix)
+    if arguments.roofline is not None:
+        drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
+    replace_files(drawn)
+    publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
+    return FAILED if any(point.failed or point.claim_holds is False for point in points) else PASSED

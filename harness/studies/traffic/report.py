@@ -1,0 +1,415 @@
+"""A `TrafficAccount` as text: by level, by buffer, by launch, by source line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from textwrap import fill
+from typing import Any, TypeVar
+
+from harness.execution.traffic_account import (
+    LEVELS,
+    LOCAL,
+    CachePart,
+    Count,
+    HardwareTraffic,
+    Level,
+    LinePart,
+    Part,
+    SharedPart,
+    TrafficAccount,
+)
+from harness.operations.attention.io_bound import IoBound
+from harness.support.source_text import short_name, source_line
+from harness.text.tables import UNKNOWN, csv_text, device_line, json_text, mib, smallest_of, table
+
+SOURCE_WIDTH = 60
+"""Characters of a source line that a table shows."""
+NARROW_WIDTH = 36
+"""Of what a level is, where the hardware's columns stand before it."""
+NOTE_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class TrafficReport:
+    """What is to be written."""
+
+    account: TrafficAccount
+    bound: IoBound | None
+    """None where the on-chip memory is not known."""
+    lines: bool
+    """Whether source lines are asked for."""
+    tile: str | None = None
+    """The tile sizes that the variant used; None where it declares none."""
+    gpu: str | None = None
+    """Whose caches were modelled."""
+    flushed: bool = False
+    """Whether every launch began with empty caches."""
+
+
+def render_traffic(report: TrafficReport, format: str) -> str:
+    """All of it in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    if format == "json":
+        return json_text(_object(report))
+    if format == "csv":
+        return csv_text(_flat_rows(report), CSV_KEYS)
+    account = report.account
+    markdown = format == "markdown"
+    tile = "" if report.tile is None else f"; tile {report.tile}"
+    headline = f"{account.problem.headline}; inputs {account.regime}, seed {account.seed}{tile}"
+    parts = [f"{account.variant}: {headline}"]
+    parts.append(_levels(account, markdown))
+    parts.append(_parts("buffer", account.buffers, account, markdown))
+    parts.append(_parts("launch", account.launches, account, markdown, numbered=True))
+    if account.caches is not None:
+        parts.append(_cache_parts("buffer", account.caches.buffers, markdown))
+        if len(account.caches.launches) > 1:
+            parts.append(_cache_parts("launch", account.caches.launches, markdown, numbered=True))
+    parts.append(_hardware(account, markdown))
+    if report.lines:
+        parts += _by_file(account.lines, lambda rows: _lines(rows, account, markdown), "", markdown)
+        if account.shared:
+            parts += _by_file(account.shared, lambda rows: _shared(rows, markdown), "shared memory, ", markdown)
+    notes = _footnotes(report)
+    parts.append(
+        "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def _levels(account: TrafficAccount, markdown: bool) -> str:
+    compulsory = account.problem.compulsory_bytes
+    measured = None if account.hardware is None else {level.name: level for level in account.hardware.levels}
+    counted = {level.name: level for level in account.levels}
+    cells = []
+    for name in LEVELS:
+        if name not in counted and name not in (measured or ()):
+            continue
+        level = counted.get(name, Level(name, None, None))
+        total = level.total_bytes
+        ratio = UNKNOWN if total is None else f"{total / compulsory:,.2f}"
+        row = [name, *(mib(size, compulsory) for size in (level.read_bytes, level.write_bytes, total)), ratio]
+        if measured is not None:
+            there = measured.get(name, Level(name, None, None))
+            row += [mib(there.read_bytes, compulsory), mib(there.write_bytes, compulsory)]
+        cells.append([*row, LEVELS[name] if measured is None else fill(LEVELS[name], NARROW_WIDTH)])
+    headers = ["level", "read\nMiB", "written\nMiB", "total\nMiB", "total /\ncompulsory"]
+    headers += [] if measured is None else ["hardware\nread MiB", "hardware\nwritten MiB"]
+    return table([*headers, "what it is"], cells, [False, *[True] * (len(headers) - 1), False], markdown)
+
+
+def _hardware(account: TrafficAccount, markdown: bool) -> str:
+    """Launch by launch; the first table has the sums."""
+    if account.hardware is None:
+        return ""
+    launches = account.hardware.launches
+    sizes = [(size or 0) for launch in launches for level in launch.levels for size in _both(level)]
+    smallest = smallest_of(sizes)
+    cells = [
+        [f"{number} {launch.kernel}", *(mib(size, smallest) for level in launch.levels for size in _both(level))]
+        for number, launch in enumerate(launches, start=1)
+    ]
+    names = [level.name for level in launches[0].levels]
+    headers = [f"hardware:\n{name}\n{way} MiB" for name in names for way in ("read", "written")]
+    return table(["launch", *headers], cells, [False, *[True] * len(headers)], markdown)
+
+
+def _both(level: Level) -> tuple[int | None, int | None]:
+    return level.read_bytes, level.write_bytes
+
+
+def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, markdown: bool, numbered: bool = False) -> str:
+    smallest = smallest_of(part.sector_bytes for part in parts)
+    cells = []
+    for number, part in enumerate(parts, start=1):
+        sizes = (part.count.requested_bytes, part.read.sector_bytes, part.written.sector_bytes, part.sector_bytes)
+        name = f"{number} {part.name}" if numbered else part.name
+        share = _share(part.sector_bytes, account.sector_bytes)
+        cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
+    headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
+    return table(headers, cells, [False, *[True] * 8], markdown)
+
+
+def _cache_parts(what: str, parts: Sequence[CachePart], markdown: bool, numbered: bool = False) -> str:
+    smallest = smallest_of(size for part in parts for size in _sizes(part))
+    cells = [
+        [f"{number} {part.name}" if numbered else part.name, *(_size(size, smallest) for size in _sizes(part))]
+        for number, part in enumerate(parts, start=1)
+    ]
+    headers = [what, "L2\nread MiB", "L2\nwritten MiB", "DRAM\nread MiB", "DRAM\nwritten MiB"]
+    return table(headers, cells, [False, *[True] * 4], markdown)
+
+
+def _sizes(part: CachePart) -> list[int]:
+    return [size or 0 for level in (part.l2, part.dram) for size in (level.read_bytes, level.write_bytes)]
+
+
+_COALESCING = ("requests", "sectors /\nrequest", "fewest\npossible")
+
+
+def _coalescing(count: Count) -> list[str]:
+    return [f"{count.requests:,}", _per(count.sectors, count.requests), _per(count.ideal_sectors, count.requests)]
+
+
+def _lines(rows: Sequence[LinePart], account: TrafficAccount, markdown: bool) -> str:
+    smallest = smallest_of(row.count.requested_bytes for row in rows)
+    cells = [
+        [
+            str(row.line or UNKNOWN),
+            row.buffer,
+            row.kind,
+            f"{row.count.requests:,}",
+            mib(row.count.requested_bytes, smallest),
+            f"{row.count.sectors:,}",
+            *_coalescing(row.count)[1:],
+            UNKNOWN if row.buffer == LOCAL else _share(row.sector_bytes, account.sector_bytes),
+            _source(row.file, row.line),
+        ]
+        for row in rows
+    ]
+    requests, *per_request = _COALESCING
+    headers = ["line", "buffer", "kind", requests, "requested\nMiB", "sectors", *per_request, "share", "source"]
+    return table(headers, cells, [True, False, False, *[True] * 6, False], markdown)
+
+
+def _shared(rows: Sequence[SharedPart], markdown: bool) -> str:
+    smallest = smallest_of(row.requested_bytes for row in rows)
+    cells = [
+        [
+            str(row.line or UNKNOWN),
+            row.kind,
+            f"{row.requests:,}",
+            mib(row.requested_bytes, smallest),
+            f"{row.wavefronts:,}",
+            _per(row.wavefronts, row.requests),
+            _per(row.ideal_wavefronts, row.requests),
+            _source(row.file, row.line),
+        ]
+        for row in rows
+    ]
+    headers = ["line", "kind", "requests", "requested\nMiB", "wavefronts", "wavefronts /\nrequest", "fewest\npossible"]
+    return table([*headers, "source"], cells, [True, False, *[True] * 5, False], markdown)
+
+
+_Row = TypeVar("_Row", LinePart, SharedPart)
+
+
+def _by_file(
+    rows: Sequence[_Row], render: Callable[[Sequence[_Row]], str], prefix: str, markdown: bool
+) -> Iterable[str]:
+    """A title and a table for each file, in the order of the rows."""
+    for file in dict.fromkeys(row.file for row in rows):
+        title = f"{prefix}{short_name(file) or 'no source line known'}"
+        text = render([row for row in rows if row.file == file])
+        yield f"**{title}**\n\n{text}" if markdown else f"{title}\n\n{text}"
+
+
+def _source(file: str, line: int) -> str:
+    text = source_line(file, line)
+    if text is None:
+        return UNKNOWN
+    return text if len(text) <= SOURCE_WIDTH else text[: SOURCE_WIDTH - 3].rstrip() + "..."
+
+
+def _size(value: int, smallest: int) -> str:
+    return mib(value, smallest) if value else "0"
+
+
+def _per(amount: int, requests: int) -> str:
+    return f"{amount / requests:,.2f}" if requests else UNKNOWN
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else UNKNOWN
+
+
+# Notes ---------------------------------------------------------------------------------------------------------------
+
+
+def _footnotes(report: TrafficReport) -> list[str]:
+    account = report.account
+    notes = [
+        f"Device: {device_line(account.device)}. MiB: 2^20 bytes. Buffers, launches and lines are at the sectors "
+        "level; an atomic reads and writes."
+    ]
+    if account.claim_holds is not None:
+        claimed, counted = account.level("claimed"), account.level("sectors")
+        notes.append(
+            "Claim: exact."
+            if account.claim_holds
+            else f"Claim: does not hold. It says {claimed.read_bytes:,} bytes read and {claimed.write_bytes:,} "
+            f"written; counted: {counted.read_bytes:,} and {counted.write_bytes:,}."
+        )
+    notes.append(_caches(report))
+    if account.hardware is not None:
+        notes.append(
+            f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
+            "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. "
+            "Written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
+        )
+    notes.append(_local(account))
+    notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")
+    if report.lines:
+        notes.append(
+            "Wavefronts: rounds that the 32 banks of 4 bytes take; fewest possible is without conflicts (1, or 2 where "
+            "lanes ask for 8 bytes and 4 where they ask for 16; half of that for loads in which neighbours agree). "
+            "Atomics are left out."
+            if account.shared
+            else "Shared memory: no loads or stores."
+        )
+    notes.append(_bound(report.bound))
+    return notes
+
+
+def _caches(report: TrafficReport) -> str:
+    caches = report.account.caches
+    if caches is None:
+        return (
+            "L2 and DRAM are not known here: without ptxas nothing tells how many registers kernels take, and so how "
+            "many blocks run at the same time."
+        )
+    begin = (
+        "every launch begins with empty caches (--cache-control all)"
+        if report.flushed
+        else "L2 begins empty and stays warm from launch to launch (--cache-control none)"
+    )
+    dirty = _size(caches.dirty_bytes, caches.dirty_bytes)
+    return (
+        f"L2 and DRAM: modelled after the caches of the {report.gpu}; {begin}. At the end {dirty} MiB of what was "
+        "written are still in L2. 'code' is what launches fetch for themselves: instructions, parameters."
+    )
+
+
+def _local(account: TrafficAccount) -> str:
+    local = account.local
+    if not local.count.requests:
+        return "Local memory: none."
+    smallest = smallest_of((local.read.sector_bytes, local.written.sector_bytes))
+    read, written = (_size(count.sector_bytes, smallest) for count in (local.read, local.written))
+    return (
+        f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests. These are arrays "
+        "that the compiler could not keep in registers; they are part of no buffer and of no level above."
+    )
+
+
+def _bound(bound: IoBound | None) -> str:
+    name = "I/O lower bound (Saha and Ye, arXiv 2402.07443): Omega(min(N^2 d / sqrt(M), N^2 d^2 / M)) elements per head"
+    if bound is None:
+        return f"{name}. M is not known here: without ptxas nobody tells how many registers the kernels take."
+    text = (
+        f"{name}, M being what fits on chip. One block here has {bound.on_chip_bytes / 1024:,.1f} KiB of registers and "
+        f"shared memory, so M = {bound.on_chip_elements:,}, and the expression comes to "
+        f"{mib(bound.expression_bytes, bound.expression_bytes)} MiB. It is asymptotic and has no known constant: an "
+        "order of magnitude, not a floor."
+    )
+    if not bound.applies:
+        text += " With M >= N d the keys and values of a head fit on chip: compulsory is what binds."
+    return text
+
+
+# For programs --------------------------------------------------------------------------------------------------------
+
+
+def _object(report: TrafficReport) -> dict[str, Any]:
+    account = report.account
+    found: dict[str, Any] = {
+        "variant": account.variant,
+        "problem": account.problem.to_fields(),
+        "regime": account.regime,
+        "seed": account.seed,
+        "tile": report.tile,
+        "device": asdict(account.device),
+        "levels": [_level_object(level) for level in account.levels],
+        "claim_holds": account.claim_holds,
+        "io_bound": None if report.bound is None else asdict(report.bound),
+        "buffers": [_part_object(part) for part in account.buffers],
+        "launches": [_part_object(part) for part in account.launches],
+        "local": _part_object(account.local),
+        "hardware": None if account.hardware is None else _hardware_object(account.hardware),
+        "caches": _caches_object(report),
+    }
+    if report.lines:
+        found["lines"] = [_line_object(row) for row in account.lines]
+        found["shared"] = None if account.shared is None else [_shared_object(row) for row in account.shared]
+    return found
+
+
+def _level_object(level: Level) -> dict[str, Any]:
+    return asdict(level) | {"total_bytes": level.total_bytes}
+
+
+def _hardware_object(hardware: HardwareTraffic) -> dict[str, Any]:
+    launches = [
+        {"name": launch.kernel, "levels": [_level_object(level) for level in launch.levels]}
+        for launch in hardware.launches
+    ]
+    levels = [_level_object(level) for level in hardware.levels]
+    return {"device": asdict(hardware.device), "levels": levels, "launches": launches}
+
+
+def _caches_object(report: TrafficReport) -> dict[str, Any] | None:
+    caches = report.account.caches
+    if caches is None:
+        return None
+    parts = {
+        name: [_cache_part_object(part) for part in rows]
+        for name, rows in (("buffers", caches.buffers), ("launches", caches.launches))
+    }
+    return {"gpu": report.gpu, "flushed": report.flushed, "dirty_bytes": caches.dirty_bytes, **parts}
+
+
+def _cache_part_object(part: CachePart) -> dict[str, Any]:
+    return {"name": part.name, **dict(zip(CACHE_KEYS, _sizes(part)))}
+
+
+def _part_object(part: Part) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        **asdict(part.count),
+        "read_requested_bytes": part.read.requested_bytes,
+        "write_requested_bytes": part.written.requested_bytes,
+        "read_bytes": part.read.sector_bytes,
+        "write_bytes": part.written.sector_bytes,
+        "total_bytes": part.sector_bytes,
+    }
+
+
+def _line_object(row: LinePart) -> dict[str, Any]:
+    place = {"file": row.file, "line": row.line, "source": source_line(row.file, row.line)}
+    return {**place, "buffer": row.buffer, "kind": row.kind, **asdict(row.count), "total_bytes": row.sector_bytes}
+
+
+def _shared_object(row: SharedPart) -> dict[str, Any]:
+    return asdict(row) | {"source": source_line(row.file, row.line)}
+
+
+CACHE_KEYS = ("l2_read_bytes", "l2_write_bytes", "dram_read_bytes", "dram_write_bytes")
+CSV_KEYS = (
+    "table", "name", "level", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors",
+    "ideal_sectors", "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes",
+    "write_bytes", "total_bytes", "source", *CACHE_KEYS,
+)  # fmt: skip
+"""One flat table; `table` says which of the report's tables a row belongs to."""
+
+
+def _flat_rows(report: TrafficReport) -> list[dict[str, Any]]:
+    found = _object(report)
+    rows: list[dict[str, Any]] = [{"table": "level", **level} for level in found["levels"]]
+    hardware = found["hardware"] or {"levels": (), "launches": ()}
+    rows += [{"table": "hardware level", **level} for level in hardware["levels"]]
+    for launch in hardware["launches"]:
+        rows += [
+            {"table": "hardware launch", **level, "name": launch["name"], "level": level["name"]}
+            for level in launch["levels"]
+        ]
+    rows += [{"table": "buffer", **part} for part in found["buffers"]]
+    rows += [{"table": "launch", **part} for part in found["launches"]]
+    rows.append({"table": LOCAL, **found["local"]})
+    for what in ("buffers", "launches"):
+        rows += [{"table": f"caches: {what}", **part} for part in (found["caches"] or {}).get(what, ())]
+    rows += [{"table": "line", **row} for row in found.get("lines", ())]
+    rows += [{"table": "shared", **row} for row in found.get("shared") or ()]
+    return rows

@@ -1,0 +1,144 @@
+"""A sweep as text: a row per value and a column per variant for people, a row per point for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from textwrap import fill
+from typing import Any
+
+from harness.execution.protocol import Device
+from harness.model.tile_sizes import tile_text
+from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.problem import Problem
+from harness.options.sweep import Sweep, SweepPoint
+from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, smallest_of, table
+
+NOTE_WIDTH = 120
+CLAIMED_MARK = "*"
+
+
+def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, format: str) -> str:
+    """The whole sweep in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    if format == "json":
+        values = {"field": sweep.field, "values": list(sweep.values)}
+        return json_text({"sweep": values, "device": asdict(device), "points": [_object(p) for p in points]})
+    if format == "csv":
+        return csv_text([_flat(sweep, p) for p in points], _csv_keys(sweep))
+    markdown = format == "markdown"
+    notes = list(_footnotes(sweep, points, device))
+    text = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
+    return f"{_headline(sweep, points)}\n\n{_table(sweep, points, markdown)}\n\n{text}\n"
+
+
+def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    fixed = what_is_fixed(sweep, [p.problem for p in points])
+    return f"MiB read and written, at the sectors level, against {sweep.field}; {fixed}"
+
+
+def what_is_fixed(sweep: Sweep, problems: Sequence[Problem]) -> str:
+    """The fields that are the same all along, in words."""
+    names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "dtype", "mask")
+    parts = []
+    for name in names:
+        values = {getattr(problem, name) for problem in problems}
+        if name == "kv_heads" and all(p.kv_heads == p.heads for p in problems):
+            continue
+        swept = sweep.field == "seq_len" and name in ("q_len", "kv_len") and values == set(sweep.values)
+        if len(values) == 1 and name != sweep.field and not swept:
+            (value,) = values
+            if name == "mask":
+                parts += [] if value == NO_MASK else [str(value)]
+            else:
+                parts.append(str(value) if name == "dtype" else f"{name} {value}")
+    if sweep.tile:
+        parts.append(f"tile {tile_text(sweep.tile)}")
+    return ", ".join(parts)
+
+
+def _table(sweep: Sweep, points: Sequence[SweepPoint], markdown: bool) -> str:
+    variants = list(dict.fromkeys(point.variant for point in points))
+    found = {(point.value, point.variant): point for point in points}
+    smallest = smallest_of(point.total_bytes or 0 for point in points)
+    cells = []
+    for value in sweep.values:
+        row = [found[value, variant] for variant in variants]
+        compulsory = mib(row[0].problem.compulsory_bytes, smallest)
+        cells.append([str(value), compulsory, *(_cell(point, smallest) for point in row)])
+    headers = [sweep.field, "compulsory", *(variant.replace("-", "-\n") for variant in variants)]
+    if markdown:
+        headers = [sweep.field, "compulsory", *variants]
+    return table(headers, cells, [sweep.is_numeric, *[True] * (len(headers) - 1)], markdown)
+
+
+def _cell(point: SweepPoint, smallest: int) -> str:
+    if point.total_bytes is None:
+        return UNKNOWN
+    return mib(point.total_bytes, smallest) + (CLAIMED_MARK if point.source == "claimed" else "")
+
+
+def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Iterable[str]:
+    sectors = "the 32-byte sectors that each warp's requests touch, before any cache"
+    if any(point.source == "counted" for point in points):
+        yield f"MiB: 2^20 bytes, counted in {sectors}, on: {device_line(device)}."
+    else:
+        yield f"MiB: 2^20 bytes, in {sectors}."
+    if any(point.source == "claimed" for point in points):
+        yield f"{CLAIMED_MARK} claimed by the variant's closed form, not counted (--count always emulates all points)."
+    if sweep.of_tile and (others := other_sizes(sweep, points)):
+        yield f"Tile sizes besides {sweep.field}: {others}."
+    wrong = [point for point in points if point.claim_holds is False]
+    if wrong:
+        yield "Claim does not hold: " + ", ".join(f"{p.variant} at {p.value}" for p in wrong) + "."
+    values_of: dict[tuple[str, str], list[str]] = {}
+    for point in points:
+        if point.reason is not None:
+            values_of.setdefault((point.reason, point.variant), []).append(str(point.value))
+    variants_of: dict[tuple[str, str], list[str]] = {}
+    for (reason, variant), values in values_of.items():
+        variants_of.setdefault((reason, ", ".join(values)), []).append(variant)
+    for (reason, at), variants in variants_of.items():
+        yield f"{UNKNOWN} {', '.join(variants)} at {at}: {reason}"
+
+
+def other_sizes(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    """Of a sweep over a tile size: the sizes that neither it nor the user set, and whose they are."""
+    variants_of: dict[str, dict[str, None]] = {}
+    for point in points:
+        rest = {name: size for name, size in (point.tile or {}).items() if name not in (sweep.field, *sweep.tile)}
+        if rest:
+            variants_of.setdefault(tile_text(rest), {})[point.variant] = None
+    return "; ".join(f"{rest} ({', '.join(variants)})" for rest, variants in variants_of.items())
+
+
+_BYTES = ("read_bytes", "write_bytes", "total_bytes", "requested_bytes", "compulsory_bytes")
+
+
+def _object(point: SweepPoint) -> dict[str, Any]:
+    first = ("variant", "algorithm", "backend", "value", "source")
+    return {
+        **{name: getattr(point, name) for name in first},
+        "problem": point.problem.to_fields(),
+        **{name: getattr(point, name) for name in _BYTES[:-1]},
+        "compulsory_bytes": point.problem.compulsory_bytes,
+        "flops": point.flops,
+        "flops_per_byte": finite(point.intensity),
+        "tile": None if point.tile is None else tile_text(point.tile),
+        "claim_holds": point.claim_holds,
+        "failed": point.failed,
+        "reason": point.reason,
+    }
+
+
+def _csv_keys(sweep: Sweep) -> list[str]:
+    problem = [name for name in Problem.__dataclass_fields__ if name != sweep.field]
+    return [
+        sweep.field, "variant", "algorithm", "backend", "source", *_BYTES, "flops", "flops_per_byte", "tile",
+        "claim_holds", "reason", *problem,
+    ]  # fmt: skip
+
+
+def _flat(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
+    found = _object(point)
+    values = {**found["problem"], **found, sweep.field: point.value}
+    return {key: values[key] for key in _csv_keys(sweep)}

@@ -1,0 +1,1 @@
+"""`tune`: the best of the tile sizes that a variant declares."""

@@ -1,0 +1,81 @@
+"""`tune`: the best of the tile sizes that a variant declares."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from harness.operations.attention.problem import Problem
+from harness.options.arguments import effort_of, problem_of
+from harness.options.choices import discover_variants, emulator_of, require_gpu
+from harness.options.exit_status import FAILED, PASSED
+from harness.options.output import check_output, publish
+
+if TYPE_CHECKING:
+    from harness.execution.protocol import Device
+    from harness.gpu.effort import Effort
+    from harness.model.variant import Variant
+
+
+def run_tune(arguments: argparse.Namespace) -> int:
+    """Run `tune`; the exit status."""
+    from harness.gpu.context import gpu_available
+    from harness.studies.tune.tile_contenders import best_tile, tile_contenders, tuning_verdict
+
+    problem = problem_of(arguments)
+    effort = effort_of(arguments)
+    check_output(arguments.output)
+    require_gpu(arguments)
+    variant = discover_variants(arguments).registry.get(arguments.variant)
+    contenders = tile_contenders(variant, problem)
+    variants = [contender for _, contender in contenders.values()]
+    if arguments.device == "emulator" or not gpu_available():
+        text, ranks = _tune_by_bytes(arguments, variants, problem)
+        best, kept_for = best_tile(ranks, contenders), None
+    else:
+        from harness.execution.tuned_tiles import remember
+
+        text, ranks, device = _tune_by_time(arguments, variants, problem, effort)
+        best = best_tile(ranks, contenders)
+        kept = best is not None and remember(variant, problem, device, contenders[best][0])
+        kept_for = device.name if kept else None
+    if arguments.format in ("table", "markdown"):
+        text += f"\n{tuning_verdict(variant.name, best, next(iter(contenders)), kept_for)}\n"
+    publish(arguments, text)
+    return FAILED if best is None else PASSED
+
+
+def _tune_by_bytes(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem
+) -> tuple[str, dict[str, int | None]]:
+    from harness.execution.comparison import compare
+    from harness.support.progress import progress_bar
+    from harness.text.comparison_report import render_comparison
+
+    with progress_bar(1 + len(variants)) as progress:
+        executor = emulator_of(arguments, progress)
+        comparison = compare(
+            variants, problem, executor, regime=arguments.regime, seed=arguments.seed, step=progress.step
+        )
+    return render_comparison(comparison, arguments.format), {row.variant: row.rank for row in comparison.rows}
+
+
+def _tune_by_time(
+    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, effort: Effort
+) -> tuple[str, dict[str, int | None], Device]:
+    from harness.gpu.contenders import bench_on_gpu, steps_of
+    from harness.support.progress import progress_bar
+    from harness.text.bench_report import render_bench
+
+    with progress_bar(steps_of(len(variants), libraries=False)) as progress:
+        result = bench_on_gpu(
+            variants,
+            problem,
+            regime=arguments.regime,
+            seed=arguments.seed,
+            effort=effort,
+            libraries=False,
+            step=progress.step,
+        )
+    ranks = {row.variant: row.rank for row in result.rows}
+    return render_bench(result, arguments.format), ranks, result.device

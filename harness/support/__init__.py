@@ -1,0 +1,1 @@
+"""What knows nothing of kernels: cache, files, progress, intervals, GPUs' data sheets, errors."""

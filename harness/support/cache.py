@@ -1,0 +1,213 @@
+"""The disk cache for compiled things: payloads of bytes under a kind and a key, private to the user, bounded in size.
+
+An entry is a file: magic, lengths, SHA-256 over key and payload, the full key, the payload. All of it is checked at
+load. What is truncated, corrupted, foreign (another key's file), not ours or writable by others counts as absent, and
+the caller builds it afresh. A directory that cannot be used means no cache, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from harness.support.errors import UsageError
+
+DIRECTORY_VARIABLE = "ATTENTION_SANDBOX_CACHE_DIR"
+LIMIT_VARIABLE = "ATTENTION_SANDBOX_CACHE_BYTES"
+DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
+
+Key = tuple[str | bytes, ...]
+"""Everything that the payload depends on: sources, options, versions."""
+
+_MAGIC = b"attention-sandbox cache 1\n"
+_HEADER = struct.Struct("<QQ32s")  # key bytes, payload bytes, SHA-256 of key and payload
+_TEMPORARY = ".writing-"
+_ABANDONED_SECONDS = 3600.0
+_EVICT_TO = 0.9  # below the limit, so that not every following write has to evict again
+
+
+class Cache:
+    """A directory of verified entries. Any number of processes may share it."""
+
+    def __init__(self, directory: Path | None, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        """`directory` None or `limit_bytes` 0: nothing is ever found or stored."""
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+
+    def get(self, kind: str, key: Key) -> bytes | None:
+        """The payload, or None where there is no entry that can be trusted. Marks the entry as recently used."""
+        full_key = _encode(kind, key)
+        with self._open_directory(create=False) as directory:
+            if directory is None:
+                return None
+            try:
+                # O_NONBLOCK: a named pipe in the entry's place must not block us.
+                entry = os.open(
+                    _file_name(kind, full_key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory
+                )
+            except OSError:
+                return None
+            with os.fdopen(entry, "rb") as file:
+                status = os.fstat(entry)
+                if not stat.S_ISREG(status.st_mode) or not _is_private(status):
+                    return None
+                try:
+                    payload = _decode(file.read(self.limit_bytes + 1), full_key)
+                except OSError:
+                    return None
+                if payload is not None:
+                    with contextlib.suppress(OSError):
+                        os.utime(entry)
+                return payload
+
+    def put(self, kind: str, key: Key, payload: bytes) -> None:
+        """Store the payload, whole or not at all. Does nothing where the directory cannot be used."""
+        full_key = _encode(kind, key)
+        digest = hashlib.sha256(full_key + payload).digest()
+        content = _MAGIC + _HEADER.pack(len(full_key), len(payload), digest) + full_key + payload
+        if len(content) > self.limit_bytes:
+            return
+        with self._open_directory(create=True) as directory:
+            if directory is None:
+                return
+            temporary = f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
+            try:
+                entry = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
+                with os.fdopen(entry, "wb") as file:
+                    file.write(content)
+                os.rename(temporary, _file_name(kind, full_key), src_dir_fd=directory, dst_dir_fd=directory)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=directory)
+                return
+            _evict(directory, self.limit_bytes)
+
+    def cached(self, kind: str, key: Key, build: Callable[[], bytes]) -> bytes:
+        """The payload from the cache, or what `build` returns, which is then stored."""
+        payload = self.get(kind, key)
+        if payload is None:
+            payload = build()
+            self.put(kind, key, payload)
+        return payload
+
+    def why_unusable(self) -> str | None:
+        """None, or one line on why nothing is kept and how to mend it."""
+        if self.directory is None:
+            return f"no home directory; set {DIRECTORY_VARIABLE}"
+        if self.limit_bytes <= 0:
+            return f"switched off by {LIMIT_VARIABLE}"
+        with self._open_directory(create=True) as directory:
+            if directory is None:
+                return f"{self.directory} is not a directory that only you can write to; set {DIRECTORY_VARIABLE}"
+            if not os.access(self.directory, os.W_OK):
+                return f"{self.directory} is not writable; set {DIRECTORY_VARIABLE}"
+        return None
+
+    @contextlib.contextmanager
+    def _open_directory(self, *, create: bool) -> Iterator[int | None]:
+        # Everything goes through one descriptor that was checked after it was opened: nobody can swap the directory
+        # between the check and the use.
+        descriptor = None
+        if self.directory is not None and self.limit_bytes > 0:
+            with contextlib.suppress(OSError):
+                if create:
+                    self.directory.parent.mkdir(parents=True, exist_ok=True)
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(self.directory, 0o700)
+                descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            yield descriptor if descriptor is not None and _is_private(os.fstat(descriptor)) else None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def default_cache() -> Cache:
+    """The user's cache: $ATTENTION_SANDBOX_CACHE_DIR, else attention-sandbox in $XDG_CACHE_HOME or ~/.cache.
+
+    $ATTENTION_SANDBOX_CACHE_BYTES bounds it (default 512 MB, 0 switches it off). Raises `UsageError` where that is
+    not a whole number.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "")
+    try:
+        limit_bytes = int(text) if text else DEFAULT_LIMIT_BYTES
+    except ValueError:
+        limit_bytes = -1
+    if limit_bytes < 0:
+        raise UsageError(f"{LIMIT_VARIABLE} is {text!r}; it has to be a whole number of bytes, 0 for no cache")
+    return Cache(_default_directory(), limit_bytes)
+
+
+def _default_directory() -> Path | None:
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    if chosen:
+        return Path(os.path.abspath(chosen))
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # unset, or relative, which the XDG specification tells us to ignore
+        home = os.path.expanduser("~")
+        if not os.path.isabs(home):
+            return None
+        base = os.path.join(home, ".cache")
+    return Path(base, "attention-sandbox")
+
+
+def _encode(kind: str, key: Key) -> bytes:
+    parts = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in (kind, *key)]
+    # Lengths in front of the parts: ("ab", "c") and ("a", "bc") are two keys.
+    return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
+
+
+def _file_name(kind: str, full_key: bytes) -> str:
+    return f"{kind}-{hashlib.sha256(full_key).hexdigest()}"
+
+
+def _decode(content: bytes, full_key: bytes) -> bytes | None:
+    start = len(_MAGIC) + _HEADER.size
+    if len(content) < start or not content.startswith(_MAGIC):
+        return None
+    key_bytes, payload_bytes, digest = _HEADER.unpack_from(content, len(_MAGIC))
+    body = content[start:]
+    if len(body) != key_bytes + payload_bytes or body[:key_bytes] != full_key:
+        return None
+    if hashlib.sha256(body).digest() != digest:
+        return None
+    return body[key_bytes:]
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _evict(directory: int, limit_bytes: int) -> None:
+    # Least recently used first. Another process may delete the same files at the same time; both are content.
+    entries = []
+    now = time.time()
+    try:
+        with os.scandir(directory) as scan:
+            for item in scan:
+                with contextlib.suppress(OSError):
+                    status = item.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
+                    if not item.name.startswith(_TEMPORARY):
+                        entries.append((status.st_mtime_ns, status.st_size, item.name))
+                    elif now - status.st_mtime > _ABANDONED_SECONDS:
+                        os.unlink(item.name, dir_fd=directory)
+    except OSError:
+        return
+    total = sum(size for _, size, _ in entries)
+    if total <= limit_bytes:
+        return
+    for _, size, name in sorted(entries):
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+        total -= size
+        if total <= limit_bytes * _EVICT_TO:
+            break

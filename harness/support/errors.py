@@ -1,0 +1,71 @@
+"""Every error that a user can meet, in one tree. Each message says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SandboxError(Exception):
+    """The root: whatever the sandbox raises on purpose. The message is one complete, helpful sentence or two."""
+
+
+class UsageError(SandboxError):
+    """The call was wrong (a name, a size, a file). The command line ends with exit status 2."""
+
+
+class ProblemError(UsageError):
+    """The fields of a `Problem` do not describe an attention problem."""
+
+
+class UnsupportedProblem(UsageError):
+    """A variant that was asked for by name does not take this problem. `reason` is the variant's own."""
+
+    def __init__(self, variant: str, reason: str) -> None:
+        super().__init__(f"{variant} does not take this problem: {reason}")
+        self.reason = reason
+
+
+class PluginError(UsageError):
+    """A plugin does not import, registers nothing, or registers a name that is taken."""
+
+
+class PlanError(SandboxError):
+    """A variant's plan is inconsistent: an unknown buffer, a bad grid, an argument that does not fit its parameter."""
+
+
+class CompileError(SandboxError):
+    """A kernel did not compile. The message carries the compiler's own log."""
+
+
+class UnsupportedInstruction(SandboxError):
+    """The emulator does not know a PTX form. The message names the opcode and its line."""
+
+
+class KernelFault(SandboxError):
+    """A kernel did what a correct kernel must not do. `kind` is one of the names in `KernelFault.KINDS`."""
+
+    KINDS = (
+        "out of bounds",
+        "misaligned",
+        "barrier deadlock",
+        "divergent barrier",
+        "step limit",
+        "trap",
+        "copy size",
+        "copies in flight",
+        "interrupted",
+    )
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.findings: tuple[Any, ...] = ()
+        """What the sanitizer had found before, as `harness.model.finding.Finding`."""
+
+
+class CountersUnavailable(SandboxError):
+    """Nsight Compute could not read the GPU's counters. The message is one line that says why, and what would help."""
+
+
+class OrderNotRevealed(SandboxError):
+    """In which order a sum is added does not show. The message says why."""

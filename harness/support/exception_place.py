@@ -1,0 +1,31 @@
+"""One line for an exception out of a user's code: the place in that code, the exception, its message."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+_HARNESS = str(Path(__file__).resolve().parents[1])
+_INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def where_and_what(error: BaseException) -> str:
+    """`file:line: Exception: message`, without line breaks.
+
+    The place is the innermost line that is neither this harness nor an installed library, because that is the line
+    that its author can change; where there is none, the innermost line outside the harness.
+    """
+    what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_HARNESS, "<frozen importlib"))
+    ]
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    if not frames:
+        return what
+    place = (own or frames)[-1]
+    return f"{place.filename}:{place.lineno}: {what}"

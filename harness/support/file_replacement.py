@@ -1,0 +1,87 @@
+"""Files that are there whole or not at all: written beside their final place, then renamed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.support.errors import UsageError
+
+
+def require_writable(path: Path) -> None:
+    """Raise `UsageError` now if `path` cannot be written later, so that no work is done in vain. Leaves no trace."""
+    target = _target(path)
+    if target.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder")
+    if not target.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {target.parent}")
+    if target.exists() and not os.access(target, os.W_OK):
+        # A rename would replace a write-protected file without asking.
+        raise UsageError(f"cannot write {path}: permission denied")
+    if _is_special(target):
+        return
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    os.close(handle)
+    os.unlink(name)
+
+
+def replace_files(contents: Mapping[Path, bytes]) -> None:
+    """Write all files or, where one cannot be written, none. Raises `UsageError`."""
+    written: list[tuple[str, Path]] = []
+    try:
+        for path, content in contents.items():
+            target = _target(path)
+            try:
+                if _is_special(target):
+                    target.write_bytes(content)
+                else:
+                    written.append((_write_beside(target, content), target))
+            except OSError as error:
+                raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        while written:
+            name, target = written[-1]
+            try:
+                os.replace(name, target)
+            except OSError as error:
+                raise UsageError(f"cannot write {target}: {error.strerror}") from error
+            written.pop()
+    finally:
+        for name, _ in written:
+            os.unlink(name)
+
+
+def _write_beside(target: Path, content: bytes) -> str:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(name, _mode_for(target))
+    except BaseException:
+        os.unlink(name)
+        raise
+    return name
+
+
+def _mode_for(target: Path) -> int:
+    """The permissions of the file that is replaced, or those that a new file would get."""
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _target(path: Path) -> Path:
+    """The file itself where `path` is a link to it: a link is to stay a link."""
+    return Path(os.path.realpath(path))
+
+
+def _is_special(target: Path) -> bool:
+    """/dev/stdout, a pipe: nothing to rename over."""
+    return target.exists() and not target.is_file()

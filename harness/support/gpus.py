@@ -1,0 +1,127 @@
+"""GPUs by name: what their makers say they can do at most, and what they hold on chip.
+
+Peaks are for dense matrices at boost clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.support.errors import UsageError
+
+TERA, GIGA = 1e12, 1e9
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What one streaming multiprocessor (SM) has for the blocks that run on it at the same time."""
+
+    arch: str
+    """The instruction set, such as `sm_90`."""
+    threads: int
+    blocks: int
+    registers: int
+    """32 bits each."""
+    l1_bytes: int
+    """L1 and shared memory together."""
+    carve_outs_bytes: tuple[int, ...]
+    """How much of that can be shared memory; the L1 has the rest."""
+    reserved_shared_bytes: int
+    """Shared memory that each block takes beyond its own."""
+
+
+def _carve_outs(*kib: int) -> tuple[int, ...]:
+    return tuple(KIB * size for size in kib)
+
+
+# CUDA C++ Programming Guide, technical specifications per compute capability, and its sections on shared memory.
+VOLTA = Multiprocessor("sm_70", 2048, 32, 65536, 128 * KIB, _carve_outs(0, 8, 16, 32, 64, 96), 0)
+TURING = Multiprocessor("sm_75", 1024, 16, 65536, 96 * KIB, _carve_outs(32, 64), 0)
+AMPERE = Multiprocessor("sm_80", 2048, 32, 65536, 192 * KIB, _carve_outs(0, 8, 16, 32, 64, 100, 132, 164), KIB)
+ADA = Multiprocessor("sm_89", 1536, 24, 65536, 128 * KIB, _carve_outs(0, 8, 16, 32, 64, 100), KIB)
+HOPPER = Multiprocessor(
+    "sm_90", 2048, 32, 65536, 256 * KIB, _carve_outs(0, 8, 16, 32, 64, 100, 132, 164, 196, 228), KIB
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU's peaks and sizes."""
+
+    name: str
+    """What to show a person."""
+    memory_bytes_per_s: float
+    """Of its DRAM."""
+    float32_flops: float
+    """Multiplications and additions per second outside of tensor cores."""
+    tensor_flops: Mapping[str, float]
+    """dtype -> the same on tensor cores, accumulated in float32. Without an entry they do not know the dtype."""
+    multiprocessor: Multiprocessor
+    multiprocessors: int
+    l2_bytes: int
+    l2_partitions: int
+    """Parts of the L2 that each serve some of the SMs. A line that belongs to another part is kept in both."""
+    source: str
+    """Where the figures stand."""
+
+
+def _sixteen_bits(tera: float) -> dict[str, float]:
+    return {"float16": tera * TERA, "bfloat16": tera * TERA}
+
+
+# Where a datasheet gives tensor figures with sparsity only, half of them. That the L2 of an A100 and of an H100 has two
+# partitions stands in the white papers of their architectures ("NVIDIA A100 Tensor Core GPU Architecture", "NVIDIA H100
+# Tensor Core GPU Architecture"), as do the L2 sizes and the numbers of SMs; those of Ada stand in "NVIDIA Ada GPU
+# Architecture". An H200 is an H100 with another memory; that all 60 MB of its L2 are enabled it says itself
+# (cudaDeviceProp.l2CacheSize).
+GPUS = {
+    "h200": Gpu(
+        "H200 SXM", 4.8 * TERA, 67 * TERA, _sixteen_bits(989.5), HOPPER, 132, 60 * MIB, 2,
+        "NVIDIA H200 Tensor Core GPU datasheet",
+    ),
+    "h100": Gpu(
+        "H100 SXM", 3.35 * TERA, 67 * TERA, _sixteen_bits(989.5), HOPPER, 132, 50 * MIB, 2,
+        "NVIDIA H100 Tensor Core GPU datasheet",
+    ),
+    "a100": Gpu(
+        "A100 SXM 80 GB", 2039 * GIGA, 19.5 * TERA, _sixteen_bits(312), AMPERE, 108, 40 * MIB, 2,
+        "NVIDIA A100 Tensor Core GPU datasheet",
+    ),
+    "l40s": Gpu("L40S", 864 * GIGA, 91.6 * TERA, _sixteen_bits(362.05), ADA, 142, 96 * MIB, 1, "NVIDIA L40S datasheet"),
+    "l4": Gpu(
+        "L4", 300 * GIGA, 30.3 * TERA, _sixteen_bits(121), ADA, 58, 48 * MIB, 1, "NVIDIA L4 Tensor Core GPU datasheet"
+    ),
+    "rtx4090": Gpu(
+        "GeForce RTX 4090", 1008 * GIGA, 82.6 * TERA, _sixteen_bits(165.2), ADA, 128, 72 * MIB, 1,
+        "NVIDIA Ada GPU architecture, table 2",
+    ),
+    "v100": Gpu(
+        "V100 SXM2", 900 * GIGA, 15.7 * TERA, {"float16": 125 * TERA}, VOLTA, 80, 6 * MIB, 1,
+        "NVIDIA V100 Tensor Core GPU datasheet",
+    ),
+    "t4": Gpu(
+        "T4", 320 * GIGA, 8.1 * TERA, {"float16": 65 * TERA}, TURING, 40, 4 * MIB, 1,
+        "NVIDIA T4 Tensor Core GPU datasheet",
+    ),
+}  # fmt: skip
+
+
+def gpu_like(device_name: str) -> Gpu | None:
+    """The GPU of the table that a driver's name, such as `NVIDIA GeForce RTX 4090`, speaks of."""
+    words = device_name.lower().replace("rtx ", "rtx").replace("-", " ").split()
+    return next((found for name, found in GPUS.items() if name in words), None)
+
+
+def gpu(name: str) -> Gpu:
+    """The GPU of that name, in any case. Raises `UsageError` that names them all."""
+    found = GPUS.get(name.lower())
+    if found is None:
+        raise UsageError(f"no GPU {name!r} in the table; choose one of {', '.join(GPUS)}")
+    return found
+
+
+def attainable_flops(gpu: Gpu, peak_flops: float, intensity: float) -> float:
+    """The roof over `intensity` FLOP per byte (Williams, Waterman and Patterson 2009, "Roofline")."""
+    return min(peak_flops, intensity * gpu.memory_bytes_per_s)

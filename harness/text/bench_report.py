@@ -1,0 +1,120 @@
+"""Times as text: a table for people, markdown for documents, csv and json for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from textwrap import fill
+from typing import Any
+
+from harness.gpu.bench import BenchResult, BenchRow
+from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, table
+
+NOTE_WIDTH = 120
+HEADERS = {
+    "rank": True,
+    "variant": False,
+    "verdict": False,
+    "time\nms": True,
+    "±\n%": True,
+    "runs": True,
+    "sustained\nms": True,
+    "clock\nMHz": True,
+    "TFLOP/s": True,
+    "% of\nmatrix": True,
+    "sectors\nGB/s": True,
+    "% of\ncopy": True,
+    "compile\ns": True,
+}
+"""Column -> whether it holds numbers."""
+
+
+def render_bench(result: BenchResult, format: str) -> str:
+    """The whole result in one of `FORMATS`, ending in a line break."""
+    if format == "json":
+        about = {key: value for key, value in asdict(result).items() if key != "rows"}
+        return json_text(about | {"rows": [_object(row, result) for row in result.rows]})
+    if format == "csv":
+        return csv_text([_object(row, result) for row in result.rows], _keys())
+    markdown = format == "markdown"
+    text = table([*HEADERS], [_cells(row, result) for row in result.rows], [*HEADERS.values()], markdown)
+    notes = _notes(result)
+    told = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
+    inputs = f"inputs {result.regime}, seeds from {result.seed}"
+    return f"{result.problem.headline}; {inputs}\n\n{text}\n\n{told}\n"
+
+
+def tera_flops(row: BenchRow, result: BenchResult) -> float | None:
+    """10^12 floating-point operations of the two matrix products per second."""
+    return None if row.time_ms is None else result.problem.flops / row.time_ms / 1e9
+
+
+def sector_bytes_per_s(row: BenchRow) -> float | None:
+    """Bytes at the `sectors` level per second."""
+    return None if row.time_ms is None or row.sector_bytes is None else 1000 * row.sector_bytes / row.time_ms
+
+
+def _cells(row: BenchRow, result: BenchResult) -> list[str]:
+    flops, moved = tera_flops(row, result), sector_bytes_per_s(row)
+    ceilings = result.ceilings
+    tied = row.rank is not None and sum(other.rank == row.rank for other in result.rows) > 1
+    return [
+        UNKNOWN if row.rank is None else f"{row.rank}{'=' if tied else ''}",
+        row.variant,
+        row.verdict,
+        _number(row.time_ms, 4),
+        UNKNOWN if row.time_ms is None else f"{_noise_percent(row):.2f}",
+        UNKNOWN if row.samples is None else str(row.samples),
+        _number(row.sustained_ms, 4),
+        _number(row.sustained_mhz, 0),
+        _number(flops, 2),
+        _percent(flops, ceilings.matrix_flops / 1e12),
+        _number(None if moved is None else moved / 1e9, 0),
+        _percent(moved, ceilings.copy_bytes_per_s),
+        _number(None if row.compile_ms is None else row.compile_ms / 1000, 2),
+    ]
+
+
+def _number(value: float | None, decimals: int) -> str:
+    return UNKNOWN if value is None else f"{value:,.{decimals}f}"
+
+
+def _percent(value: float | None, whole: float) -> str:
+    return UNKNOWN if value is None else f"{100 * value / whole:.1f}"
+
+
+def _noise_percent(row: BenchRow) -> float:
+    assert row.time_ms is not None and row.time_low_ms is not None and row.time_high_ms is not None
+    return 50 * (row.time_high_ms - row.time_low_ms) / row.time_ms
+
+
+def _notes(result: BenchResult) -> list[str]:
+    ceilings = result.ceilings
+    driver = f", driver {result.driver}" if result.driver else ""
+    notes = [
+        f"Device: {device_line(result.device)}{driver}. Measured on it just now: copy "
+        f"{ceilings.copy_bytes_per_s / 1e12:.2f} TB/s, matrix product {ceilings.matrix_dtype} "
+        f"{ceilings.matrix_flops / 1e12:.1f} TFLOP/s.",
+        "time: median of cold runs, all contenders in turns, L2 overwritten before each; ± is half the 95 % interval "
+        "of the median. Ranked by it; = marks those whose intervals overlap, whose order is not known.",
+        f"sustained: mean of at least {result.effort.sustained_seconds:g} s back to back, caches warm; the clock is "
+        "the one of that while. Where it is longer than a cold run, the host could not launch any faster.",
+        "TFLOP/s: the two matrix products over the keys that each row sees. GB/s: bytes at the sectors level as the "
+        "variant claims them; above 100 % of a copy, caches served the rest.",
+    ]
+    if result.torch is not None:
+        notes.append(f"torch-*: scaled_dot_product_attention of PyTorch {result.torch}, one row per back end.")
+    for row in result.rows:
+        if row.held_down_by is not None:
+            notes.append(f"{row.variant}: clock held down by {row.held_down_by} during the sustained runs")
+        if row.reason is not None:
+            notes.append(f"{row.variant}: {row.verdict}: {row.reason}")
+    return notes
+
+
+def _keys() -> list[str]:
+    return [*(f.name for f in fields(BenchRow)), "tera_flops", "sector_bytes_per_s"]
+
+
+def _object(row: BenchRow, result: BenchResult) -> dict[str, Any]:
+    values = asdict(row) | {"tera_flops": tera_flops(row, result), "sector_bytes_per_s": sector_bytes_per_s(row)}
+    return {key: finite(values[key]) for key in _keys()}

@@ -1,0 +1,204 @@
+"""Results as text: a table for people, markdown for documents, csv and json for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from harness.execution.outcome import Comparison, Row
+from harness.model.finding import Finding
+from harness.model.registry import Registry
+from harness.model.variant import Variant
+from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, table
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table for people."""
+
+    header: str
+    """What it is called, unit included."""
+    cell: Callable[[Row], str]
+    """How a row shows in it."""
+    number: bool = True
+    """Flush right."""
+
+
+def render_comparison(comparison: Comparison, format: str) -> str:
+    """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    if format == "json":
+        return json_text(_comparison_object(comparison))
+    if format == "csv":
+        rows = [_row_object(r) | {"findings": None if r.findings is None else len(r.findings)} for r in comparison.rows]
+        return csv_text(rows, [*_row_keys()])
+    columns = _columns(comparison)
+    markdown = format == "markdown"
+    cells = [[c.cell(r) for c in columns] for r in comparison.rows]
+    text = table([c.header for c in columns], cells, [c.number for c in columns], markdown)
+    footnotes = ("\n\n" if markdown else "\n").join(_footnotes(comparison))
+    return f"{_headline(comparison)}\n\n{text}\n\n{footnotes}\n"
+
+
+def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
+    """The registered variants in one of `FORMATS`, ending in a line break."""
+    keys = ["name", "algorithm", "backend", "idea"]
+    listing = [{key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name)} for v in variants]
+    if format == "json":
+        return json_text({"variants": listing})
+    if format == "csv":
+        return csv_text(listing, [*keys, "origin"])
+    cells = [[entry[key] for key in keys] for entry in listing]
+    return table(keys, cells, [False] * len(keys), format == "markdown") + "\n"
+
+
+def _columns(comparison: Comparison) -> list[Column]:
+    def size(value: int | None) -> str:
+        return mib(value, comparison.problem.compulsory_bytes)
+
+    columns = [
+        Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
+        Column("variant", lambda r: r.variant, number=False),
+        Column("verdict", lambda r: r.verdict, number=False),
+        Column("error /\nbudget", lambda r: _ratio(_worst(r.error_over_budget, r.lse_error_over_budget))),
+        Column("error /\nexpected", lambda r: _ratio(_expected_ratio(r))),
+        Column("read\nMiB", lambda r: size(r.read_bytes)),
+        Column("written\nMiB", lambda r: size(r.write_bytes)),
+        Column("total\nMiB", lambda r: size(r.total_bytes)),
+        Column(
+            "total /\ncompulsory", lambda r: UNKNOWN if r.times_compulsory is None else f"{r.times_compulsory:,.2f}"
+        ),
+        Column("claim", _claim, number=False),
+        Column("allocated\nMiB", lambda r: size(r.allocated_bytes)),
+        Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
+    ]
+    if comparison.tile is not None:
+        columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
+    if comparison.sanitized_by is not None:
+        columns.append(Column("findings", lambda r: UNKNOWN if r.findings is None else str(len(r.findings))))
+    if comparison.device.kind == "gpu":
+        columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
+    return columns
+
+
+def _expected_ratio(row: Row) -> float | None:
+    return _worst(row.error_over_expected, row.lse_error_over_expected)
+
+
+def _worst(*ratios: float | None) -> float | None:
+    """Of O and lse; NaN is worse than anything."""
+    known = [x for x in ratios if x is not None]
+    return None if not known else max(known, key=lambda x: math.inf if math.isnan(x) else x)
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.3f}" if value < 100 else f"{value:.1e}"
+
+
+def _claim(row: Row) -> str:
+    if row.claim_holds is None:
+        return UNKNOWN
+    if row.claim_holds:
+        return "exact"
+    assert row.claimed_bytes is not None and row.total_bytes is not None
+    if not row.total_bytes or row.claimed_bytes == row.total_bytes:
+        return "wrong"  # reads and writes differ, their sums do not
+    return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
+
+
+def _headline(comparison: Comparison) -> str:
+    drawn = "the user's arrays"
+    if comparison.regime is not None:
+        drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
+    if comparison.tile is not None:
+        drawn += f"; tile {comparison.tile}"
+    return f"{comparison.problem.headline}; {drawn}"
+
+
+_RATIO = (
+    "error / budget: the largest error over the most that a right kernel may make on these very inputs; "
+    "/ expected: over\nwhat it is expected to make if roundings are random, above which it is suspicious."
+)
+
+
+def _footnotes(comparison: Comparison) -> list[str]:
+    """What the table was measured on and what its ranking means; then what is to be said about single rows."""
+    notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
+    if comparison.sanitized_by is not None:
+        notes.append(f"findings: races, unwritten memory and faults, by {comparison.sanitized_by}.")
+    for row in comparison.rows:
+        if row.reason is not None:
+            notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
+        if row.verdict == "pass" and (_expected_ratio(row) or 0.0) > 1:
+            notes.append(f"{row.variant}: suspicious: its error is {_ratio(_expected_ratio(row))} x what is expected")
+        notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
+        if len(_untold(row)) > MOST_FINDINGS:
+            notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
+        if row.note is not None:
+            notes.append(f"{row.variant}: {row.note}")
+    return notes
+
+
+MOST_FINDINGS = 5
+"""Per variant, in texts for people."""
+
+
+def _untold(row: Row) -> list[Finding]:
+    """Findings that are not the verdict's reason already."""
+    return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
+
+
+def _found(finding: Finding) -> str:
+    times = f" ({finding.count:,} times)" if finding.count > 1 else ""
+    return f"{finding.kind}{times}: {finding.message}"
+
+
+def _ranking(comparison: Comparison) -> str:
+    if comparison.device.kind == "gpu":
+        return "Ranked by the time of all launches together (CUDA events, median), shortest first."
+    return "Ranked by total bytes moved, fewest first; an emulator's time would say nothing."
+
+
+def _units(comparison: Comparison) -> str:
+    if comparison.counted_on is None:
+        return "Bytes were not counted; --count always does, on the emulator."
+    where = "" if comparison.counted_on == comparison.device else f" on: {device_line(comparison.counted_on)};"
+    return f"MiB: 2^20 bytes, counted{where} in the 32-byte sectors that each warp's requests touch, before any cache."
+
+
+def _indented(text: str) -> str:
+    """A compiler's log keeps its lines, set off from what is ours."""
+    return text.replace("\n", "\n    ")
+
+
+def _comparison_object(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "problem": comparison.problem.to_fields(),
+        "regime": comparison.regime,
+        "seed": comparison.seed,
+        "tile": comparison.tile,
+        "device": asdict(comparison.device),
+        "counted_on": None if comparison.counted_on is None else asdict(comparison.counted_on),
+        "sanitized_by": comparison.sanitized_by,
+        "rows": [_row_object(row) | {"findings": _finding_objects(row)} for row in comparison.rows],
+    }
+
+
+def _finding_objects(row: Row) -> list[dict[str, Any]] | None:
+    return None if row.findings is None else [asdict(finding) for finding in row.findings]
+
+
+def _row_keys() -> Iterable[str]:
+    # The contract's order first: what a row is, then what it measured.
+    first = ["rank", "variant", "algorithm", "backend", "verdict", "reason"]
+    return [*first, *(f.name for f in fields(Row) if f.name not in first)]
+
+
+def _row_object(row: Row) -> dict[str, Any]:
+    # JSON has neither NaN nor infinity; the verdict and its reason say what they were.
+    return {key: finite(getattr(row, key)) for key in _row_keys()}

@@ -1,0 +1,76 @@
+"""Text in the formats that every report has: a table for people, markdown for documents, csv and json for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tabulate
+
+from harness.execution.protocol import Device
+
+FORMATS = ("table", "markdown", "csv", "json")
+MIB = 2**20
+UNKNOWN = "-"
+
+# Twice two blanks less per column: the table fits where 100 characters do.
+tabulate.MIN_PADDING = 0
+
+
+def table(
+    headers: Sequence[str], cells: Sequence[Sequence[str]], numbers: Sequence[bool], markdown: bool = False
+) -> str:
+    """Rows of `cells` under `headers`, without a line break at the end. Columns that hold `numbers` are flush right."""
+    align = ["right" if number else "left" for number in numbers]
+    if markdown:
+        # A line break or a bar would end the cell.
+        headers = [header.replace("\n", " ") for header in headers]
+        cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in cells]
+    text: str = tabulate.tabulate(
+        cells,
+        headers,
+        tablefmt="pipe" if markdown else "simple",
+        colalign=align if cells else None,
+        disable_numparse=True,
+    )
+    return text
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
+    """A line of names, then a line per row; what a row lacks is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, keys, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def json_text(value: Any) -> str:
+    """One object. JSON has neither NaN nor infinity, so a float that is not finite has to be None before."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """`value`, or None where it is a float that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def smallest_of(sizes: Iterable[int]) -> int:
+    """The smallest of these bytes that is not 0, for `mib`."""
+    return min((size for size in sizes if size > 0), default=MIB)
+
+
+def mib(value: int | float | None, smallest: float) -> str:
+    """Bytes as MiB, with decimals enough to tell apart what is as small as `smallest` bytes."""
+    # Two decimals tell megabytes apart; a problem of a few kilobytes needs more.
+    decimals = 2 if smallest >= 0.05 * MIB else 4
+    return UNKNOWN if value is None else f"{value / MIB:,.{decimals}f}"
+
+
+def device_line(device: Device) -> str:
+    """What to call the device."""
+    return f"{device.name} ({device.arch})" if device.kind == "gpu" else device.name

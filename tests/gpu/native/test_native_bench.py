@@ -1,0 +1,63 @@
+"""`bench` on the GPU of this machine: times that mean something, and a table to look at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.cli import main
+from harness.gpu.contenders import bench_on_gpu
+from harness.gpu.effort import Effort
+from harness.gpu.executor import GpuExecutor
+from harness.gpu.torch_attention import BACK_ENDS, torch_version
+from harness.model.discovery import discover
+from harness.operations.attention.problem import Problem
+
+pytestmark = pytest.mark.skipif(not GpuExecutor.available(), reason="CuPy finds no GPU on this machine")
+
+QUICK = Effort(noise=0.05, most_seconds=0.2, sustained_seconds=0.1)
+
+
+def run(problem: Problem, names: str = "fa2*", libraries: bool = False) -> dict:
+    variants = discover().registry.select(names)
+    result = bench_on_gpu(
+        variants, problem, regime="normal", seed=0, effort=QUICK, libraries=libraries, step=lambda _: None
+    )
+    return {row.variant: row for row in result.rows}
+
+
+def test_four_times_the_work_takes_about_four_times_as_long():
+    small = run(Problem(heads=32, q_len=2048, kv_len=2048), "fa2-cupy")["fa2-cupy"]
+    large = run(Problem(heads=32, q_len=4096, kv_len=4096), "fa2-cupy")["fa2-cupy"]
+    assert 3.5 < large.time_ms / small.time_ms < 4.5
+    assert small.time_low_ms <= small.time_ms <= small.time_high_ms
+    assert 0.7 < small.sustained_ms / small.time_ms < 1.3
+
+
+def test_a_cold_run_is_slower_than_a_warm_one_where_memory_decides():
+    row = run(Problem(batch=8, heads=16, q_len=1, kv_len=256), "fa2-cupy")["fa2-cupy"]
+    assert row.time_ms > 0 and row.samples >= 8
+
+
+@pytest.mark.skipif(torch_version() is None, reason="PyTorch is not installed here, or sees no GPU")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kv_len", [256, 320])
+def test_pytorch_answers_the_same_question(dtype: str, causal: bool, kv_len: int):
+    rows = run(
+        Problem(heads=4, kv_heads=2, q_len=256, kv_len=kv_len, dtype=dtype, mask="causal" if causal else "none"),
+        libraries=True,
+    )
+    libraries = [rows[name] for name in BACK_ENDS]
+    assert {row.verdict for row in libraries} <= {"pass", "unsupported"}, [row.reason for row in libraries]
+    assert any(row.verdict == "pass" for row in libraries)
+    assert all(row.reason for row in libraries if row.verdict == "unsupported")
+
+
+def test_the_command_prints_json(capsys: pytest.CaptureFixture):
+    arguments = "bench --variants fa2-cupy --seq-len 128 --noise 10 --seconds 0.1 --sustained 0 --no-libraries"
+    assert main([*arguments.split(), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"][0]["time_ms"] > 0 and told["rows"][0]["sustained_ms"] is None
+    assert told["ceilings"]["copy_bytes_per_s"] > 0

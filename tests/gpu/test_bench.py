@@ -1,0 +1,261 @@
+"""The rounds, the checks and the ranking of `bench`, with a stand-in for the GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from harness.execution.protocol import Device
+from harness.execution.spot_check import check_spots, choose_spots
+from harness.gpu.bench import BenchResult, BenchRow, Entry, bench
+from harness.gpu.ceilings import Ceilings
+from harness.gpu.effort import Effort
+from harness.gpu.floor import least_ms
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
+from harness.options.sweep import parse_sweep
+from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
+from harness.support.errors import KernelFault
+from harness.support.gpus import GPUS, gpu_like
+from harness.text.bench_report import render_bench
+from tests.attention_model import online_softmax
+
+PROBLEM = Problem(heads=2, q_len=40, kv_len=48, head_dim=8)
+INPUTS = [draw_inputs(PROBLEM, "normal", seed) for seed in (0, 1)]
+SPOTS = [choose_spots(PROBLEM, inputs) for inputs in INPUTS]
+
+
+class Model:
+    """The NumPy model as a contender: a time, a noise, and what may go wrong."""
+
+    def __init__(self, log: list, name: str, time_ms: float, noise: float = 0.001, breaks_after: int | None = None):
+        self.log, self.name, self.time_ms, self.noise = log, name, time_ms, noise
+        self.breaks_after, self.runs = breaks_after, 0
+        self.random = np.random.default_rng(0)
+
+    def enqueue(self, inputs: int) -> None:
+        self.runs += 1
+        self.log.append((self.name, inputs))
+        if self.time_ms < 0:
+            raise KernelFault("out of bounds", f"kernel {self.name} strays")
+
+    def outputs(self, inputs: int) -> dict[str, np.ndarray]:
+        out = dict(online_softmax(PROBLEM, INPUTS[inputs]))
+        if self.breaks_after is not None and self.runs >= self.breaks_after:
+            out["O"] = out["O"] * np.float32(1.5)
+        return out
+
+
+class Clock:
+    """Knows how long each contender's run takes, because it can see which one was enqueued."""
+
+    def __init__(self, log: list, models: dict[str, Model]):
+        self.log, self.models = log, models
+
+    def cold_ms(self, enqueue: Callable[[], None]) -> float:
+        enqueue()
+        model = self.models[self.log[-1][0]]
+        return model.time_ms * (1 + model.noise * model.random.standard_normal())
+
+    def sustained_ms(self, enqueue: Callable[[], None], seconds: float) -> float:
+        return self.cold_ms(enqueue) * 1.1
+
+
+DEFAULT = Effort()
+
+
+def play(effort: Effort = DEFAULT, least: float = 0.0, **models: dict) -> tuple[dict, list]:
+    log: list = []
+    contenders = {name: Model(log, name, **options) for name, options in models.items()}
+    entries = [Entry(name, "variant", model) for name, model in contenders.items()]
+
+    def watch(measurement: Callable[[], float]) -> tuple[float, float | None, str | None]:
+        return measurement(), 1500.0, None
+
+    rows = bench(entries, SPOTS, Clock(log, contenders), effort, least, watch, lambda step: None)
+    return {row.variant: row for row in rows}, log
+
+
+def test_contenders_are_ranked_by_interval_and_ties_are_ties():
+    rows, _ = play(fast={"time_ms": 1.0}, same={"time_ms": 1.0}, slow={"time_ms": 2.0})
+    assert [row.rank for row in rows.values()] == [1, 1, 3]
+    assert rows["slow"].time_ms == pytest.approx(2.0, rel=0.01)
+    assert rows["slow"].time_low_ms <= rows["slow"].time_ms <= rows["slow"].time_high_ms
+    assert rows["slow"].sustained_ms == pytest.approx(2.2, rel=0.02)
+    assert rows["slow"].sustained_mhz == 1500.0
+
+
+def test_runs_go_on_until_the_noise_is_reached():
+    rows, _ = play(Effort(noise=0.005), quiet={"time_ms": 1.0}, noisy={"time_ms": 1.0, "noise": 0.02})
+    assert rows["quiet"].samples < 20 < rows["noisy"].samples
+    noisy = rows["noisy"]
+    assert (noisy.time_high_ms - noisy.time_low_ms) / 2 / noisy.time_ms <= 0.005
+
+
+def test_runs_end_where_the_time_is_up():
+    rows, _ = play(Effort(noise=0.0, most_seconds=0.03), slow={"time_ms": 1.0})
+    assert rows["slow"].samples == pytest.approx(30, abs=1)
+
+
+def test_contenders_run_in_turns_on_inputs_that_rotate():
+    _, log = play(Effort(sustained_seconds=0), a={"time_ms": 1.0}, b={"time_ms": 1.0})
+    rounds = [log[i : i + 2] for i in range(0, 12, 2)]
+    assert all({name for name, _ in pair} == {"a", "b"} for pair in rounds)
+    assert [pair[0][1] for pair in rounds] == [0, 1, 0, 1, 0, 1]
+    assert len({pair[0][0] for pair in rounds}) == 2, "the order within a round is drawn anew"
+
+
+def test_what_breaks_while_it_is_timed_is_found_out_afterwards():
+    rows, _ = play(right={"time_ms": 1.0}, rots={"time_ms": 0.5, "breaks_after": 5})
+    assert rows["right"].verdict == "pass" and rows["right"].rank == 1
+    assert rows["rots"].verdict == "fail" and rows["rots"].rank is None
+    assert "off by more than their budget" in rows["rots"].reason
+
+
+def test_a_wrong_contender_is_not_timed():
+    rows, log = play(right={"time_ms": 1.0}, wrong={"time_ms": 0.1, "breaks_after": 0})
+    assert rows["wrong"].verdict == "fail" and rows["wrong"].time_ms is None
+    assert all(name == "right" for name, _ in log)
+
+
+def test_a_contender_that_breaks_is_a_row_and_not_the_end():
+    rows, _ = play(right={"time_ms": 1.0}, strays={"time_ms": -1.0})
+    assert rows["right"].rank == 1
+    assert rows["strays"].verdict == "error" and "strays" in rows["strays"].reason
+
+
+def test_a_time_below_the_floor_is_no_time():
+    rows, _ = play(least=0.9, possible={"time_ms": 1.0}, impossible={"time_ms": 0.5})
+    assert rows["possible"].verdict == "pass"
+    assert rows["impossible"].verdict == "error" and rows["impossible"].time_ms is None
+    assert "less than the 0.9000 ms" in rows["impossible"].reason
+
+
+def test_the_floor_is_the_longer_of_bytes_and_arithmetic():
+    h200 = GPUS["h200"]
+    decode = Problem(batch=64, heads=32, q_len=1, kv_len=8192, head_dim=128, dtype="float16")
+    assert least_ms(decode, h200) == pytest.approx(1000 * decode.compulsory_read_bytes / 4.8e12)
+    square = Problem(heads=16, q_len=8192, kv_len=8192, head_dim=128, dtype="float16")
+    assert least_ms(square, h200) == pytest.approx(1000 * 4 * 16 * 8192 * 8192 * 128 / 989.5e12)
+    assert least_ms(square, None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40", None),
+        ("Tesla T4", "t4"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 3090", None),
+    ],
+)
+def test_a_device_is_found_in_the_table(name: str, key: str | None):
+    assert gpu_like(name) is (None if key is None else GPUS[key])
+
+
+# --- spots -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"q_len": 700, "kv_len": 700, "mask": "causal"},
+        {"q_len": 700, "kv_len": 500, "mask": "causal"},
+        {"q_len": 300, "kv_len": 900, "mask": "causal"},
+        {"q_len": 7, "kv_len": 900},
+        {"q_len": 700, "kv_len": 700, "scale": -0.3},
+    ],
+)
+def test_spots_are_answered_as_the_whole_problem_is(monkeypatch: pytest.MonkeyPatch, fields: dict):
+    problem = Problem(batch=2, heads=6, kv_heads=3, head_dim=16, **fields)
+    inputs = draw_inputs(problem, "normal", 3)
+    monkeypatch.setattr("harness.execution.spot_check.WHOLE_FLOPS", 0.0)
+    spots = choose_spots(problem, inputs)
+    assert len(spots) == 12 and len({spot.where[0].start for spot in spots}) == 2
+    right = online_softmax(problem, inputs)
+    checked = check_spots(spots, right)
+    assert checked.reason is None and 0 < checked.error_over_budget <= 1
+    wrong = {name: array.copy() for name, array in right.items()}
+    batch, head, rows = spots[-1].where
+    wrong["O"][batch, head, rows][..., -1, 3] += 0.5
+    assert check_spots(spots, wrong).reason.startswith(f"batch 1, head 5, rows {rows.start} to {rows.stop - 1}: 1 of")
+
+
+def test_a_small_problem_is_checked_everywhere():
+    (spot,) = SPOTS[0]
+    assert spot.name == "everywhere"
+    wrong = dict(online_softmax(PROBLEM, INPUTS[0]))
+    wrong["O"] = np.full_like(wrong["O"], np.nan)
+    checked = check_spots([spot], wrong)
+    assert "NaN" in checked.reason and math.isnan(checked.error_over_budget)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def result(**models: dict) -> BenchResult:
+    rows, _ = play(**models)
+    return BenchResult(
+        problem=PROBLEM, regime="normal", seed=0, device=Device("gpu", "Some GPU", "sm_90"), driver="1.2", torch="2.0",
+        ceilings=Ceilings(4e12, 50e12, "float32"), floor_ms=0.0, effort=Effort(), rows=tuple(rows.values()),
+    )  # fmt: skip
+
+
+def test_the_table_says_what_was_measured_and_marks_ties():
+    text = render_bench(result(a={"time_ms": 1.0}, b={"time_ms": 1.0}, c={"time_ms": -1.0}), "table")
+    assert max(map(len, text.splitlines())) <= 132
+    assert text.count(" 1=  ") == 2
+    assert "copy 4.00 TB/s, matrix product float32 50.0 TFLOP/s" in text
+    assert "c: error: kernel c strays" in text
+    assert "PyTorch 2.0" in text
+
+
+@pytest.mark.parametrize("format", ["markdown", "csv", "json"])
+def test_every_format_has_every_row(format: str):
+    text = render_bench(result(a={"time_ms": 1.0}, c={"time_ms": -1.0}), format)
+    assert "tera_flops" in text or format == "markdown"
+    assert "strays" in text
+
+
+# --- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def points() -> list[BenchPoint]:
+    told = []
+    for value in (64, 128, 256):
+        rows = [
+            BenchRow(variant=name, kind="variant", verdict="pass", time_ms=time_ms * value, sector_bytes=1000 * value)
+            for name, time_ms in (("a-cupy", 0.1), ("a-numba", 0.2))
+        ]
+        rows.append(BenchRow(variant="torch-flash", kind="library", verdict="pass", time_ms=0.01 * value))
+        rows.append(BenchRow(variant="b-cupy", kind="variant", verdict="error", reason="it strays"))
+        told.append(BenchPoint(value, dataclasses.replace(result(a={"time_ms": 1.0}), rows=tuple(rows))))
+    return told
+
+
+def test_a_sweep_is_a_table_of_times():
+    text = render_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", "table")
+    assert "Milliseconds, median of cold runs, against seq_len; heads 2" in text
+    assert [line.split() for line in text.splitlines() if line.strip().startswith("128")] == [
+        ["128", "12.800", "25.600", "error", "1.280"]
+    ]
+    assert "b-cupy at 64: error: it strays" in text
+    rows = render_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", "csv").splitlines()
+    assert len(rows) == 1 + 3 * 4
+
+
+def test_a_sweep_is_drawn_with_every_line_named_once():
+    picture = draw_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", ".svg").decode()
+    names = re.findall(r"<!-- (a-cupy|a-numba|a|b-cupy|torch-flash) -->", picture)
+    assert sorted(names) == ["a", "a", "a-cupy", "a-numba", "torch-flash"], "bytes are the same for both backends"
+    for title in ("milliseconds", "GiB at the sectors level", "FLOP per byte"):
+        assert title in picture

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from harness.model.case import Case, Edit
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.simplification import Builds, enlarged, simplify
+from harness.operations.attention.strategies import Build
+
+PLAIN, SMALL_TILES, HALF = Build("float32", 16), Build("float32", 16, 16, 8, "Br=16,Bc=8"), Build("float16", 24, 32, 16)
+BUILDS = Builds((PLAIN, SMALL_TILES, HALF))
+LARGE = Case(
+    Problem(
+        batch=3,
+        heads=6,
+        kv_heads=2,
+        q_len=90,
+        kv_len=47,
+        head_dim=24,
+        dtype="float16",
+        mask="causal",
+        scale=-0.25,
+    ),
+    regime="hot",
+    seed=77,
+    edits=(Edit("K", 2, 1, 40, 3, math.nan), Edit("V", 0, 0, 0, 0, 60.0)),
+    check="determinism",
+)
+
+
+@pytest.mark.parametrize(
+    ("fails", "smallest"),
+    [
+        (lambda c: True, Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16))),
+        (lambda c: c.problem.kv_len > 32, Case(Problem(heads=1, q_len=1, kv_len=33, head_dim=16))),
+        (lambda c: c.problem.group > 1, Case(Problem(heads=2, kv_heads=1, q_len=1, kv_len=1, head_dim=16))),
+        (
+            lambda c: c.problem.group > 1 and c.problem.kv_heads_count > 1,
+            Case(Problem(heads=4, kv_heads=2, q_len=1, kv_len=1, head_dim=16)),
+        ),
+        (
+            lambda c: c.problem.dtype == "float16",
+            Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=24, dtype="float16")),
+        ),
+        (lambda c: c.regime == "hot", Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16), "hot")),
+        (
+            lambda c: c.problem.causal and c.problem.q_len > c.problem.kv_len,
+            Case(Problem(heads=1, q_len=2, kv_len=1, head_dim=16, mask="causal")),
+        ),
+        (
+            lambda c: any(edit.array == "V" for edit in c.edits),
+            Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16), edits=LARGE.edits[1:]),
+        ),
+        (
+            lambda c: c.check == "determinism",
+            Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16), check="determinism"),
+        ),
+        (lambda c: c.problem.tau < 0, Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16, scale=-0.25))),
+    ],
+)
+def test_what_a_mistake_needs_is_what_is_left(fails: Callable[[Case], bool], smallest: Case):
+    assert fails(LARGE)
+    assert simplify(LARGE, fails, BUILDS) == smallest
+
+
+def test_fewer_tiles_are_found_under_other_inputs():
+    # With one tile of rows only rising scores show it: as few tiles as that weigh more than plain inputs.
+    def fails(case: Case) -> bool:
+        return case.problem.kv_len > 32 and (case.problem.q_len > 64 or case.regime == "rising")
+
+    start = Case(Problem(heads=1, q_len=65, kv_len=70, head_dim=16))
+    assert fails(start)
+    small = simplify(start, fails, BUILDS)
+    assert (small.regime, PLAIN.tiles(small.problem)) == ("rising", (1, 2))
+
+
+def test_edits_outside_of_a_smaller_problem_are_dropped():
+    small = simplify(LARGE, lambda c: not any(e.array == "V" for e in c.edits) or c is LARGE, BUILDS)
+    assert small.edits == ()
+
+
+def test_the_enlarged_problem_has_room_for_a_pattern():
+    large = enlarged(Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16)), BUILDS)
+    assert PLAIN.tiles(large.problem) == (2, 3)
+    assert large.problem.batch == 2 and large.problem.heads == 2
+    assert enlarged(LARGE, BUILDS).problem.group == LARGE.problem.group

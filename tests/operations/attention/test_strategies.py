@@ -1,0 +1,88 @@
+"""The strategies draw what they promise, and shrink to what is plain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, seed, settings
+
+from harness.model.case import Case
+from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.strategies import BUILDS, Build, cases, edits, problems, regimes, seeds
+
+BUILD = Build("float32", 16, tile_rows=64, tile_keys=32)
+
+
+def drawn(count: int, **options: object) -> list[Case]:
+    collected: list[Case] = []
+
+    @seed(1)
+    @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate])
+    @given(cases(**options))
+    def collect(case: Case) -> None:
+        collected.append(case)
+
+    collect()
+    return collected
+
+
+CASES = drawn(400, builds=(BUILD,), checks=("determinism",))
+
+PROMISED: dict[str, Callable[[Case], bool]] = {
+    "one row": lambda c: c.problem.q_len == 1,
+    "one key": lambda c: c.problem.kv_len == 1,
+    "tile - 1": lambda c: c.problem.kv_len == 31,
+    "tile": lambda c: c.problem.kv_len == 32,
+    "tile + 1": lambda c: c.problem.kv_len == 33,
+    "a prime in the last tile": lambda c: c.problem.q_len % 64 == 61,
+    "three tiles of keys": lambda c: c.problem.kv_len > 64,
+    "causal, more keys": lambda c: c.problem.causal and c.problem.q_len < c.problem.kv_len,
+    "causal, rows that see nothing": lambda c: c.problem.causal and c.problem.q_len > c.problem.kv_len,
+    "two groups of heads": lambda c: c.problem.group > 1 and c.problem.kv_heads_count > 1,
+    "a batch": lambda c: c.problem.batch > 1,
+    "a crowd": lambda c: c.problem.batch * c.problem.heads >= 20,
+    "a negative scale": lambda c: c.problem.tau < 0,
+    "no scores at all": lambda c: c.problem.tau == 0,
+    "edits": lambda c: len(c.edits) > 0,
+    "NaN behind a causal mask": lambda c: c.problem.causal and any(e.value != e.value for e in c.edits),
+    "a check": lambda c: c.check == "determinism",
+}
+
+
+@pytest.mark.parametrize("promise", PROMISED)
+def test_400_cases_hold_what_is_promised(promise: str):
+    assert any(PROMISED[promise](case) for case in CASES)
+
+
+def test_400_cases_hold_every_regime():
+    assert {case.regime for case in CASES} == set(REGIMES)
+
+
+def test_problems_stay_within_their_tiles():
+    tilings = {BUILD.tiles(case.problem) for case in CASES}
+    assert max(rows * keys for rows, keys in tilings) == 6
+    small = {BUILD.tiles(case.problem) for case in drawn(100, builds=(BUILD,), most_tiles=2)}
+    assert small == {(1, 1), (1, 2), (2, 1)}
+
+
+def test_builds_are_drawn_and_go_with_their_tiles():
+    other = Build("float16", 24, 16, 8, tile="Br=16,Bc=8")
+    seen = {(c.problem.dtype, c.problem.head_dim, c.tile) for c in drawn(50, builds=(BUILD, other))}
+    assert seen == {("float32", 16, None), ("float16", 24, "Br=16,Bc=8")}
+    assert all(build.head_dim % 8 for build in BUILDS[1:2])
+
+
+def test_the_plainest_case_is_what_everything_shrinks_to():
+    plainest = find(cases(), lambda case: True, settings=settings(database=None))
+    assert plainest == Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16))
+
+
+def test_each_strategy_can_be_used_alone():
+    problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=4)
+    quiet = settings(database=None, max_examples=500, suppress_health_check=list(HealthCheck))
+    assert find(problems((BUILD,)), lambda p: p.kv_len > 32, settings=quiet).kv_len == 33
+    assert find(regimes(), lambda r: r != "normal", settings=quiet) in REGIMES
+    assert find(seeds(), lambda s: s > 9, settings=quiet) == 10
+    assert len(find(edits(problem), lambda e: len(e) > 1, settings=quiet)) == 2

@@ -1,0 +1,178 @@
+"""Campaigns against kernels whose mistakes are known."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import fuzzed_variants
+import pytest
+
+from harness.model.case import Case
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.strategies import Build
+from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
+from harness.studies.fuzz.worker import Machine
+from harness.support.errors import UsageError
+
+BUILDS = (Build("float32", 8, 16, 8), Build("float32", 5, 16, 8))
+
+
+def campaign(load: object, **how: object) -> CampaignResult:
+    settings = {"examples": 60, "seed": 1, "builds": BUILDS, **how}
+    return run_campaign("it", load, how=CampaignSettings(**settings))
+
+
+def edited(old: str, new: str, **how: object) -> CampaignResult:
+    return campaign(functools.partial(fuzzed_variants.edited, old, new), **how)
+
+
+def test_a_right_kernel_passes_and_all_examples_are_run():
+    told: list[tuple[int, float]] = []
+    how = CampaignSettings(examples=30, seed=1, builds=BUILDS)
+    result = run_campaign("right", fuzzed_variants.right, how=how, progress=lambda n, part: told.append((n, part)))
+    assert (result.verdict, result.reason, result.failure) == ("pass", None, None)
+    assert (result.examples, result.refused) == (30, 0)
+    assert told[-1] == (30, 1.0) and [n for n, _ in told] == list(range(1, 31))
+    assert result.hardest is not None and 0 < result.hardest_ratio <= 1
+    assert replay(result.hardest, fuzzed_variants.right).error_over_budget == result.hardest_ratio
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "smallest"),
+    [
+        ("c < d; ++c) o[c] = l", "c < d - (d % 8 > 0); ++c) o[c] = l", {"head_dim": 5}),
+        ("j < keys", "j < keys - (keys > 8)", {"kv_len": 9, "q_len": 1, "heads": 1}),
+        (
+            "head / group",
+            "head % (gridDim.y / group)",
+            {"batch": 2, "heads": 2, "kv_heads": 1, "q_len": 1, "kv_len": 1},
+        ),
+        ("i + N_k - N_q + 1", "min(i + 1, N_k)", {"mask": "causal", "q_len": 1, "kv_len": 2}),
+        ("l = alpha * l + p", "l = l + p", {"kv_len": 2, "q_len": 1}),
+    ],
+)
+def test_a_wrong_kernel_is_found_and_shrunk_to_what_its_mistake_needs(old: str, new: str, smallest: dict[str, object]):
+    result = edited(old, new)
+    assert result.verdict == "fail"
+    failure = result.failure
+    assert failure is not None and failure.finding.kind == "wrong answer"
+    assert {name: getattr(failure.case.problem, name) for name in smallest} == smallest
+    assert failure.repeatable and not failure.remembered
+    element = failure.finding.first
+    assert element is not None and not abs(element.got - element.answer) <= element.allowed
+    assert failure.finding.wrong is not None and 0 < failure.finding.wrong <= failure.finding.elements
+
+
+def test_a_wrong_lse_is_told_from_a_wrong_answer():
+    result = edited("m + logf(l)", "(m + logf(l)) * 1.442695f")
+    assert result.failure is not None
+    assert result.failure.finding.kind == "wrong lse"
+    assert "logarithm to base 2" in result.failure.larger_finding.pattern
+
+
+def test_a_fault_is_found_with_its_place():
+    result = edited("if (i >= N_q) return;", "if (i > N_q) return;")
+    assert result.failure is not None
+    assert result.failure.finding.kind == "out of bounds"
+    assert "one_thread_per_row.py" in result.failure.finding.reason or "line" in result.failure.finding.reason
+
+
+def test_an_endless_loop_is_found():
+    load = functools.partial(fuzzed_variants.edited, "m = m_new;", "m = m_new; if (N_k > 8) --j;")
+    how = CampaignSettings(examples=60, seed=1, builds=BUILDS)
+    result = run_campaign("endless", load, Machine(step_limit=100_000), how)
+    assert result.failure is not None
+    assert result.failure.case.problem.kv_len == 9
+    assert result.failure.finding.kind == "step limit"
+
+
+def test_shrinking_survives_the_death_of_processes():
+    load = functools.partial(fuzzed_variants.long_keys_do, "segfault")
+    result = campaign(load, builds=(Build("float32", 8, 64, 40),), shrink_seconds=600.0)
+    assert result.failure is not None
+    assert result.failure.finding.kind == "crash"
+    problem = result.failure.case.problem
+    assert (problem.kv_len, problem.q_len, problem.heads, problem.batch) == (41, 1, 1, 1)
+
+
+def test_a_property_that_does_not_hold_is_found_and_can_be_left_out():
+    # Off by less than its budget, and only in company: nothing but the comparison with a batch of one shows it.
+    old = "lse[(long long)head * N_q + i] = m + logf(l);"
+    new = "lse[(long long)head * N_q + i] = (m + logf(l)) * (head > 0 ? 1.0000001f : 1.0f);"
+    found = edited(old, new, checks=("batch-invariance",))
+    assert found.failure is not None
+    assert (found.failure.finding.kind, found.failure.case.check) == ("batch-invariance", "batch-invariance")
+    assert found.failure.case.problem.batch == 2
+    assert edited(old, new, checks=()).verdict == "pass"
+
+
+def test_refusals_are_counted():
+    result = campaign(functools.partial(fuzzed_variants.refuses, "tails"))
+    assert result.verdict == "pass"
+    assert 0 < result.refused < result.examples == 60
+    assert result.refusals == (("tails are out of reach", result.refused),)
+
+
+def test_a_variant_that_refuses_all_does_not_pass():
+    result = campaign(functools.partial(fuzzed_variants.refuses, "all"))
+    assert result.verdict == "error"
+    assert "took none of the 60 problems" in result.reason and "it takes nothing" in result.reason
+
+
+def test_a_variant_that_cannot_be_loaded_does_not_pass():
+    result = campaign(fuzzed_variants.unloadable)
+    assert (result.verdict, result.examples) == ("error", 0)
+    assert "there is no such variant here" in result.reason
+
+
+def test_the_same_seed_finds_the_same():
+    first, second, other = (
+        edited("j < keys", "j < keys - (keys > 8)", seed=seed, shrink_seconds=0.0) for seed in (5, 5, 6)
+    )
+    assert first.failure.first_case == second.failure.first_case != other.failure.first_case
+    assert first.examples == second.examples
+
+
+def test_a_past_failure_is_tried_first(tmp_path: Path):
+    old, new = "head / group", "head % (gridDim.y / group)"
+    first = edited(old, new, database=tmp_path)
+    again = edited(old, new, database=tmp_path, seed=2)
+    assert first.failure is not None and not first.failure.remembered
+    assert again.failure is not None and again.failure.remembered
+    assert again.failure.case == first.failure.case
+    assert again.examples == 1
+
+
+def test_a_search_ends_in_time():
+    result = campaign(fuzzed_variants.right, examples=None, seconds=1.0)
+    assert result.verdict == "pass"
+    assert result.examples > 0
+    assert result.seconds < 60
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"examples": None}, "needs an end"),
+        ({"examples": 0}, "--examples is 0"),
+        ({"seconds": -1.0}, "--seconds is -1"),
+        ({"checks": ("colour",)}, "no property 'colour'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_told(how: dict[str, object], message: str):
+    with pytest.raises(UsageError, match=message):
+        campaign(fuzzed_variants.right, **how)
+
+
+def test_a_replay_gives_the_same_finding():
+    load = functools.partial(fuzzed_variants.edited, "j < keys", "j < keys - (keys > 8)")
+    result = campaign(load)
+    assert result.failure is not None
+    assert replay(result.failure.case, load).finding == result.failure.finding
+    passing = Case(Problem(heads=1, q_len=1, kv_len=8, head_dim=8))
+    assert replay(passing, load).finding is None
+    with pytest.raises(UsageError, match="no regime 'cold'"):
+        replay(Case(passing.problem, "cold"), load)
+    with pytest.raises(UsageError, match="no property 'colour'"):
+        replay(Case(passing.problem, check="colour"), load)

@@ -1,0 +1,101 @@
+"""What a variant does to its process is an answer, and the next case meets a fresh process."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import fuzzed_variants
+import pytest
+
+from harness.model.case import Case
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.strategies import BUILDS
+from harness.studies.fuzz.finding import CRASH, TIMEOUT
+from harness.studies.fuzz.isolation import Worker
+from harness.studies.fuzz.worker import Machine
+from harness.support.errors import SandboxError
+
+SHORT = Case(Problem(heads=1, q_len=2, kv_len=3, head_dim=4))
+LONG = Case(Problem(heads=1, q_len=2, kv_len=41, head_dim=4))
+
+
+def worker(load: object, seconds: float = 60.0) -> Worker:
+    return Worker(load, Machine(), seconds, BUILDS)
+
+
+@pytest.mark.parametrize(("what", "word"), [("exit", "exit status 7"), ("segfault", "SIGSEGV")])
+def test_a_process_that_dies_is_an_answer_and_is_replaced(what: str, word: str):
+    with worker(functools.partial(fuzzed_variants.long_keys_do, what)) as asked:
+        assert asked.ask(SHORT).finding is None
+        finding = asked.ask(LONG).finding
+        assert finding is not None and finding.kind == CRASH
+        assert word in finding.reason and "\n" not in finding.reason
+        assert asked.ask(SHORT).finding is None
+        assert asked.started == 2
+
+
+def test_the_last_words_of_a_process_are_told():
+    with worker(functools.partial(fuzzed_variants.long_keys_do, "segfault")) as asked:
+        finding = asked.ask(LONG).finding
+    assert finding is not None and "Segmentation fault" in finding.reason and "plan" in finding.reason
+
+
+def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness.studies.fuzz.isolation.COMPILE_SECONDS", 0.0)
+    monkeypatch.setattr("harness.studies.fuzz.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
+    with worker(functools.partial(fuzzed_variants.long_keys_do, "sleep"), seconds=2.0) as asked:
+        asked.start()
+        process = asked._process
+        finding = asked.ask(LONG).finding
+        assert finding is not None and finding.kind == TIMEOUT and "2 s" in finding.reason
+        assert process is not None and not process.is_alive()
+
+
+def test_an_exception_costs_no_process():
+    with worker(functools.partial(fuzzed_variants.long_keys_do, "the plan is not ready")) as asked:
+        finding = asked.ask(LONG).finding
+        assert finding is not None and finding.kind == "plan error" and "the plan is not ready" in finding.reason
+        assert asked.ask(SHORT).error_over_budget is not None
+        assert asked.started == 1
+
+
+def test_the_variant_is_loaded_in_another_process():
+    with worker(fuzzed_variants.right) as asked:
+        asked.start()
+        assert asked._process is not None and asked._process.pid != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [(fuzzed_variants.unloadable, "there is no such variant here"), (fuzzed_variants.dies_while_loading, "status 3")],
+)
+def test_a_variant_that_cannot_be_loaded_is_told(load: object, reason: str):
+    with worker(load) as asked, pytest.raises(SandboxError, match=reason):
+        asked.start()
+
+
+def test_builds_come_back_as_the_variant_takes_them():
+    with worker(fuzzed_variants.right) as asked:
+        asked.start()
+        assert {build.dtype for build in asked.builds} == {"float32"}
+
+
+def blas_threads_of_a_worker() -> object:
+    raise SandboxError(f"NumPy has {os.environ.get('OPENBLAS_NUM_THREADS')} threads here")
+
+
+def test_workers_multiply_on_one_core_and_the_parent_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with worker(blas_threads_of_a_worker) as asked, pytest.raises(SandboxError, match="NumPy has 1 threads here"):
+        asked.start()
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_a_lost_context_does_not_poison_what_follows():
+    with Worker(fuzzed_variants.right, fuzzed_variants.LosesItsContext(), 60.0, BUILDS) as asked:
+        finding = asked.ask(LONG).finding
+        assert finding is not None and finding.kind == "out of bounds"
+        # In the same process this would be a fault, too.
+        assert asked.ask(SHORT).finding is None
+        assert asked.started == 2

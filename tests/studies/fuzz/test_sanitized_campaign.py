@@ -1,0 +1,41 @@
+"""Campaigns that look on: a race that no answer shows is a finding, and its replay looks on as well."""
+
+from __future__ import annotations
+
+import functools
+
+import fuzzed_variants
+
+from harness.operations.attention.strategies import Build
+from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
+from harness.studies.fuzz.worker import Machine
+
+BUILDS = (Build("float32", 8, 16, 8),)
+SANITIZED = Machine(sanitize=True)
+# Each of two warps reads what the other writes, with no barrier between; whoever comes first, it is 0 or 1.
+EDIT = (
+    "if (i >= N_q) return;",
+    "__shared__ int seen[64]; seen[threadIdx.x] = 0; __syncthreads(); seen[threadIdx.x] = 1; __threadfence_block();"
+    "if (i >= N_q || seen[63 - threadIdx.x] > 1) return;",
+)
+RACING = functools.partial(fuzzed_variants.edited, *EDIT)
+
+
+def campaign(load: object, machine: Machine) -> CampaignResult:
+    return run_campaign("it", load, machine, CampaignSettings(examples=20, seed=1, builds=BUILDS))
+
+
+def test_a_race_behind_right_answers_is_found_by_looking_on_only():
+    assert campaign(RACING, Machine()).verdict == "pass"
+    result = campaign(RACING, SANITIZED)
+    assert result.failure is not None
+    finding = result.failure.finding
+    assert finding.kind in ("RAW race", "WAW race", "WAR race") and "shared memory" in finding.reason
+    assert result.failure.tiles == (1, 1)
+    assert replay(result.failure.case, RACING, SANITIZED).finding == finding
+    assert replay(result.failure.case, RACING).finding is None
+
+
+def test_a_right_kernel_passes_while_it_is_looked_at():
+    result = campaign(fuzzed_variants.right, SANITIZED)
+    assert (result.verdict, result.examples) == ("pass", 20)

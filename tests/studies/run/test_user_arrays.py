@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from harness.operations.attention.masks import NO_MASK, parse_mask
+from harness.studies.run.user_arrays import UserArrays, load_arrays
+from harness.support.errors import UsageError
+
+SHAPES = {"Q": (2, 4, 5, 8), "K": (2, 2, 7, 8), "V": (2, 2, 7, 8)}
+
+
+def saved(folder: Path, shapes: dict[str, tuple[int, ...]] = SHAPES, **arrays: np.ndarray) -> dict[str, Path]:
+    rng = np.random.default_rng(0)
+    paths = {}
+    for name, shape in shapes.items():
+        paths[name] = folder / f"{name}.npy"
+        np.save(paths[name], arrays.get(name, rng.standard_normal(shape).astype(np.float32)))
+    return paths
+
+
+def test_four_axes_are_taken_as_they_are(tmp_path: Path):
+    arrays = load_arrays(saved(tmp_path))
+    problem = arrays.problem(mask=parse_mask("causal"), scale=0.5)
+    assert (problem.batch, problem.heads, problem.kv_heads) == (2, 4, 2)
+    assert (problem.q_len, problem.kv_len, problem.head_dim, problem.dtype) == (5, 7, 8, "float32")
+    assert problem.causal
+    assert problem.tau == 0.5
+    assert arrays.inputs["Q"].shape == problem.q_shape
+
+
+def test_two_axes_are_one_head_and_outputs_have_two_again(tmp_path: Path):
+    arrays = load_arrays(saved(tmp_path, {"Q": (5, 8), "K": (7, 8), "V": (7, 8)}))
+    problem = arrays.problem(mask=NO_MASK, scale=None)
+    assert problem.q_shape == arrays.inputs["Q"].shape == (1, 1, 5, 8)
+    assert np.load(io.BytesIO(arrays.npy(np.ones(problem.q_shape, np.float32)))).shape == (5, 8)
+    assert np.load(io.BytesIO(arrays.npy(np.ones(problem.lse_shape, np.float32)))).shape == (5,)
+
+
+def test_any_memory_order_and_byte_order_gives_the_same_values(tmp_path: Path):
+    q = np.random.default_rng(1).standard_normal(SHAPES["Q"]).astype(np.float32)
+    for stored in (np.asfortranarray(q), q.astype(">f4")):
+        found = load_arrays(saved(tmp_path, Q=stored)).inputs["Q"]
+        assert found.dtype == np.float32
+        assert found.dtype.isnative
+        assert found.flags.c_contiguous
+        assert np.array_equal(found, q)
+
+
+@pytest.mark.parametrize("as_bits", [True, False])
+def test_bfloat16_is_its_bits_and_comes_out_as_bits(tmp_path: Path, as_bits: bool):
+    arrays = {name: np.ones(shape, ml_dtypes.bfloat16) for name, shape in SHAPES.items()}
+    if as_bits:
+        arrays = {name: array.view(np.uint16) for name, array in arrays.items()}
+    paths = saved(tmp_path, **arrays)
+    with pytest.raises(UsageError, match="--dtype bfloat16"):
+        load_arrays(paths)
+    found = load_arrays(paths, "bfloat16")
+    assert found.dtype == "bfloat16"
+    assert (found.inputs["Q"].astype(np.float32) == 1).all()
+    out = np.load(io.BytesIO(found.npy(found.inputs["Q"])))
+    assert out.dtype == np.uint16
+    assert (out.view(ml_dtypes.bfloat16).astype(np.float32) == 1).all()
+
+
+def broken(path: Path, kind: str) -> None:
+    whole = path.read_bytes()
+    if kind == "missing":
+        path.unlink()
+    elif kind == "a folder":
+        path.unlink()
+        path.mkdir()
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "text":
+        path.write_text("0.1 0.2 0.3")
+    elif kind == "header cut":
+        path.write_bytes(whole[:40])
+    elif kind == "header damaged":
+        path.write_bytes(whole[:12] + b"{]" + whole[14:])
+    elif kind == "data cut":
+        path.write_bytes(whole[:-1])
+    elif kind == "too large":
+        path.write_bytes(whole.replace(b"(2, 4, 5, 8)", b"(2, 4, 5e9)").replace(b"5e9", b"987654321987"))
+    elif kind == "archive":
+        with path.open("wb") as file:
+            np.savez(file, a=np.zeros(3))
+    elif kind == "pickle":
+        np.save(path, np.array([{"a": 1}]), allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "missing", "a folder", "empty", "text", "header cut", "header damaged", "data cut", "too large", "archive",
+        "pickle",
+    ],
+)  # fmt: skip
+def test_a_missing_or_broken_file_is_one_line_that_names_it(tmp_path: Path, kind: str):
+    paths = saved(tmp_path)
+    broken(paths["Q"], kind)
+    with pytest.raises(UsageError) as caught:
+        load_arrays(paths)
+    assert str(caught.value).startswith("Q: ")
+    assert str(paths["Q"]) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_in_a_file_is_ever_executed(tmp_path: Path):
+    class Bomb:
+        def __reduce__(self):
+            return Path.write_text, (tmp_path / "exploded", "")
+
+    paths = saved(tmp_path)
+    np.save(paths["Q"], np.array([Bomb()]), allow_pickle=True)
+    with pytest.raises(UsageError):
+        load_arrays(paths)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({"Q": (5, 8)}, "all have to be (batch, heads, len, dim)"),
+        ({"Q": (8,), "K": (8,), "V": (8,)}, "all have to be (batch, heads, len, dim)"),
+        ({"Q": (2, 4, 0, 8)}, "no extent may be 0"),
+        ({"V": (2, 2, 6, 8)}, "K has shape (2, 2, 7, 8) and V (2, 2, 6, 8)"),
+        ({"Q": (3, 4, 5, 8)}, "Q has batch 3"),
+        ({"Q": (2, 4, 5, 9)}, "rows of Q have 9 elements"),
+        ({"Q": (2, 3, 5, 8)}, "not a multiple of kv_heads"),
+    ],
+)
+def test_shapes_that_do_not_fit_together(tmp_path: Path, shapes: dict[str, tuple[int, ...]], words: str):
+    with pytest.raises(UsageError) as caught:
+        load_arrays(saved(tmp_path, SHAPES | shapes)).problem(mask=NO_MASK, scale=None)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "option", "words"),
+    [
+        ({"Q": "f8"}, None, "float64"),
+        ({"Q": "i4"}, None, "int32"),
+        ({"Q": "f2"}, None, "Q is float16, K is float32"),
+        ({}, "float16", "holds float32, but --dtype is float16"),
+        ({}, "bfloat16", "holds float32, but --dtype is bfloat16"),
+        ({}, "float64", "choose one of"),
+        ({"Q": "u2"}, None, "if these are the bits of bfloat16"),
+    ],
+)
+def test_dtypes_are_never_converted_silently(tmp_path: Path, dtypes: dict[str, str], option: str | None, words: str):
+    arrays = {name: np.ones(SHAPES[name], np.dtype(dtype)) for name, dtype in dtypes.items()}
+    with pytest.raises(UsageError) as caught:
+        load_arrays(saved(tmp_path, **arrays), option)
+    assert words in str(caught.value)
+
+
+def test_the_holder_keeps_what_it_is_given():
+    arrays = UserArrays({"Q": np.zeros((1, 1, 2, 3), np.float16)}, "float16", single_head=False)
+    assert np.load(io.BytesIO(arrays.npy(arrays.inputs["Q"]))).dtype == np.float16

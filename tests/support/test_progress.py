@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+import harness.support.progress
+from harness.support.progress import progress_bar
+
+
+class Stderr:
+    """Collects what is written; says that it is a terminal, or not."""
+
+    encoding = "utf-8"
+
+    def __init__(self, terminal: bool) -> None:
+        self.text = ""
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def written(monkeypatch: pytest.MonkeyPatch, terminal: bool, delay: float, takes: float) -> str:
+    stderr = Stderr(terminal)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(harness.support.progress, "DELAY_SECONDS", delay)
+    with progress_bar(2) as progress:
+        progress.step("the oracle")
+        deadline = time.monotonic() + takes
+        while time.monotonic() < deadline and "the oracle" not in stderr.text:
+            time.sleep(0.01)
+        progress.step("fa2-cupy")
+        progress.part(0.5)
+    return stderr.text
+
+
+def test_it_appears_on_a_terminal_when_it_takes_long_and_is_wiped_out(monkeypatch: pytest.MonkeyPatch):
+    text = written(monkeypatch, terminal=True, delay=0.05, takes=10)
+    assert "the oracle" in text
+    assert "fa2-cupy" in text
+    assert "75 %" in text
+    assert text.rsplit("\r", 2)[1].strip() == ""
+
+
+def test_it_does_not_appear_for_what_is_quick(monkeypatch: pytest.MonkeyPatch):
+    assert written(monkeypatch, terminal=True, delay=60, takes=0.1) == ""
+
+
+def test_it_does_not_appear_where_nobody_looks(monkeypatch: pytest.MonkeyPatch):
+    assert written(monkeypatch, terminal=False, delay=0.01, takes=0.2) == ""

@@ -1,0 +1,318 @@
+"""What variants claim to move is what they are counted to move, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from test_conformance import EXECUTOR, VARIANTS, by_algorithm, problems
+
+from harness.compilers import DevicePointer, compile_kernel
+from harness.execution.protocol import Execution
+from harness.model.discovery import discover
+from harness.model.tile_sizes import TileSizes
+from harness.model.traffic import Traffic
+from harness.model.variant import Variant
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
+from scripts import check_claims
+from variants._tiles import SHARED_BYTES, Tile, default_tile
+from variants._tiles.schedule import Schedule
+from variants._tiles.sectors import run_bytes, tiled_run_bytes
+from variants.attention.fa1 import claim as fa1_claim
+from variants.attention.fa1 import fa1_tile
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+NAME_WITHOUT_CLAIM = "one-thread-per-row"
+CLAIMING = [variant for variant in VARIANTS if variant.claim is not None]
+parametrize_variants = pytest.mark.parametrize("variant", CLAIMING, ids=lambda variant: variant.name)
+
+ALIGNED = {
+    "plain": Problem(heads=2, q_len=128, kv_len=192, head_dim=64),
+    "causal": Problem(heads=2, q_len=192, kv_len=192, head_dim=64, mask="causal"),
+    "causal, more keys than rows": Problem(heads=1, q_len=64, kv_len=192, head_dim=64, mask="causal"),
+    "causal, more rows than keys": Problem(heads=1, q_len=192, kv_len=64, head_dim=64, mask="causal"),
+    "grouped": Problem(batch=2, heads=6, kv_heads=2, q_len=64, kv_len=128, head_dim=64),
+    "float16": Problem(heads=2, q_len=128, kv_len=128, head_dim=48, dtype="float16"),
+    "float16, causal, grouped": Problem(
+        batch=2, heads=4, kv_heads=2, q_len=128, kv_len=192, head_dim=48, dtype="float16", mask="causal"
+    ),
+}
+
+
+def counted(variant: Variant, problem: Problem) -> Execution:
+    return EXECUTOR.run(problem, variant.plan(problem), draw_inputs(problem, "normal", 0))
+
+
+def claimed(variant: Variant, problem: Problem) -> Traffic:
+    assert variant.claim is not None
+    return variant.claim(problem)
+
+
+def traffic(execution: Execution) -> Traffic:
+    assert execution.read_bytes is not None and execution.write_bytes is not None
+    return Traffic(execution.read_bytes, execution.write_bytes)
+
+
+@parametrize_variants
+@pytest.mark.parametrize("problem", ALIGNED.values(), ids=ALIGNED)
+def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, problem: Problem):
+    if (reason := variant.supports(problem)) is not None:
+        pytest.skip(reason)
+    assert traffic(counted(variant, problem)) == claimed(variant, problem)
+
+
+@parametrize_variants
+@given(problem=problems())
+@settings(
+    max_examples=40,
+    deadline=None,  # the first example of a kernel compiles it
+    derandomize=True,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
+)
+def test_counted_is_claimed_whatever_the_shape(variant: Variant, problem: Problem):
+    assume(variant.supports(problem) is None)
+    assert traffic(counted(variant, problem)) == claimed(variant, problem)
+
+
+def test_a_wrong_claim_is_found_and_shrunk_to_the_smallest_problem_that_shows_it():
+    """It forgets that a mask lets tiles be skipped: the least is a block of rows that sees nothing, and one row."""
+    variant = discover([PLUGINS / "wrong_claim.py"]).registry.get("wrong-claim")
+    found = check_claims.check(variant, EXECUTOR, examples=60, start=1)
+    assert found.exact < found.problems == 60
+    Br = default_tile(64).Br
+    assert found.smallest == Problem(heads=1, q_len=Br + 1, kv_len=1, mask="causal")
+    assert re.fullmatch(r"claims [\d,]+ bytes read .*; counted: [\d,]+ and [\d,]+", found.difference or "")
+
+
+def test_a_right_claim_is_exact_on_as_many_problems_as_asked_for():
+    assert check_claims.check(by_algorithm("fa2")[0], EXECUTOR, examples=15) == check_claims.ClaimCheck(
+        "fa2-cupy", problems=15, exact=15
+    )
+
+
+def test_a_claim_that_raises_is_not_exact():
+    broken = dataclasses.replace(by_algorithm("fa2")[0], claim=lambda problem: 1 // 0)
+    found = check_claims.check(broken, EXECUTOR, examples=2)
+    assert (found.problems, found.exact) == (2, 0)
+    assert "ZeroDivisionError" in (found.difference or "")
+
+
+def test_the_script_says_what_differs_and_how_to_see_it(capsys: pytest.CaptureFixture[str]):
+    plugin = ("--plugin", str(PLUGINS / "wrong_claim.py"))
+    assert check_claims.main(["wrong-claim", *plugin, "--examples", "40", "--seed", "1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"wrong-claim +40 +\d+ +batch 1, 1 head, \d+ x 1, head_dim 64, float32, causal", lines[2])
+    assert lines[4].startswith("wrong-claim: claims ")
+    assert lines[5].split()[:4] == ["python", "-m", "harness", "traffic"]
+    assert lines[5].endswith("--kv-len 1 --head-dim 64 --dtype float32 --causal")
+    assert check_claims.main(["fa2-cupy", "--examples", "3"]) == 0
+    assert check_claims.main(["fa3"]) == 2
+    assert check_claims.main([NAME_WITHOUT_CLAIM, "--plugin", str(PLUGINS / "one_thread_per_row.py")]) == 2
+    assert "claims nothing" in capsys.readouterr().err
+
+
+def test_a_row_longer_than_the_chip_is_read_again():
+    problem = Problem(heads=1, q_len=5, kv_len=3200, head_dim=20)
+    for variant in by_algorithm("three-pass"):
+        assert traffic(counted(variant, problem)) == claimed(variant, problem)
+
+
+# The formulas as the literature has them, per query head, in bytes. X is a whole Q, O, K or V.
+LITERATURE: dict[str, Callable[[int, int, int, int, Tile], tuple[int, int]]] = {
+    "three-pass": lambda X, N, w, T_r, _: (X + 2 * T_r * X + 2 * N * N * w, 2 * N * N * w + X),
+    "two-pass": lambda X, N, w, T_r, _: (X + 3 * T_r * X, X),
+    "fa2": lambda X, N, w, T_r, _: (X + 2 * T_r * X, X + 4 * N),
+    "fa1": lambda X, N, w, _, tile: (
+        2 * X + N // tile.Bc * (2 * X + 8 * N),
+        N // tile.Bc * (X + 8 * N) + X + 8 * N,
+    ),
+}
+
+
+@pytest.mark.parametrize("algorithm", LITERATURE)
+@pytest.mark.parametrize(("length", "head_dim"), [(512, 64), (1024, 128)])
+def test_claims_are_the_formulas_of_the_literature(algorithm: str, length: int, head_dim: int):
+    problem = Problem(heads=3, q_len=length, kv_len=length, head_dim=head_dim)
+    tile = fa1_tile(head_dim) if algorithm == "fa1" else default_tile(head_dim)
+    X = length * head_dim * 4
+    read_bytes, write_bytes = LITERATURE[algorithm](X, length, 4, length // tile.Br, tile)
+    for variant in by_algorithm(algorithm):
+        assert claimed(variant, problem) == Traffic(3 * read_bytes, 3 * write_bytes)
+
+
+@parametrize_variants
+def test_a_claim_for_another_problem_does_not_fit(variant: Variant):
+    # Two blocks of rows for the largest tiles; the first of them sees half of the keys.
+    problem = Problem(heads=2, q_len=256, kv_len=256, head_dim=48, dtype="float16", mask="causal")
+    if (reason := variant.supports(problem)) is not None:
+        pytest.skip(reason)
+    without_mask = dataclasses.replace(problem, mask="none")
+    assert traffic(counted(variant, problem)) == claimed(variant, problem)
+    assert traffic(counted(variant, problem)) != claimed(variant, without_mask)
+
+
+def bytes_by_buffer(execution: Execution, kind: str) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for launch in execution.launches:
+        assert launch.traffic is not None
+        for site in launch.traffic:
+            if site.kind == kind:
+                total[site.buffer] += 32 * site.sectors
+    return total
+
+
+# Row blocks x key tiles of equal size. A causal row block i meets the key tiles up to its own: 1 + 2 = 3 of the 4 pairs
+# that two by two tiles have, 1 + 2 + 3 = 6 of 9.
+@pytest.mark.parametrize(("tiles", "causal", "pairs"), [(2, False, 4), (2, True, 3), (3, False, 9), (3, True, 6)])
+@pytest.mark.parametrize("algorithm", LITERATURE)
+def test_causal_tiles_in_the_future_are_not_visited(algorithm: str, tiles: int, causal: bool, pairs: int):
+    tile = Tile(4, 4)
+    problem = Problem(heads=1, q_len=4 * tiles, kv_len=4 * tiles, head_dim=4, mask="causal" if causal else "none")
+    tile_bytes = 4 * 4 * 4
+    for variant in by_algorithm(algorithm):
+        plan = variant.plan(problem, dataclasses.asdict(tile))
+        execution = EXECUTOR.run(problem, plan, draw_inputs(problem, "normal", 0))
+        read = bytes_by_buffer(execution, "load")
+        if algorithm == "fa1":  # its loops are the other way round: rows pass by a tile of keys
+            assert (read["K"], read["V"]) == (tiles * tile_bytes, tiles * tile_bytes)
+            assert (read["Q"], read["O"]) == (pairs * tile_bytes, pairs * tile_bytes)
+        else:
+            sweeps_over_k = 2 if algorithm == "two-pass" else 1
+            assert (read["K"], read["V"]) == (sweeps_over_k * pairs * tile_bytes, pairs * tile_bytes)
+            assert read["Q"] == tiles * tile_bytes
+        claim = variant.claim
+        assert claim is not None
+        assert traffic(execution) == claim(problem, dataclasses.asdict(tile))
+
+
+def test_the_loop_order_decides_who_reads_less():
+    """The point of the sandbox: the same answer, one order after the other, each with less traffic than the last."""
+    problem = Problem(heads=1, q_len=2048, kv_len=2048, head_dim=64)
+    total = {name: claimed(by_algorithm(name)[0], problem).total_bytes for name in LITERATURE}
+    assert total["fa2"] < total["two-pass"] < total["three-pass"]
+    assert total["fa2"] < total["fa1"]
+    assert total["fa2"] > problem.compulsory_bytes
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "tile"),
+    [(64, Tile(32, 32)), (128, Tile(16, 16)), (32, Tile(32, 64)), (16, Tile(16, 128)), (1, Tile(1, 128))],
+)
+def test_tiles_of_flashattention_1_follow_its_first_line(head_dim: int, tile: Tile):
+    assert fa1_tile(head_dim) == tile
+
+
+def test_twice_the_chip_is_half_the_traffic_of_flashattention_1():
+    """Theorem 2 of the paper: Theta(N^2 d^2 / M)."""
+    problem = Problem(heads=1, q_len=8192, kv_len=8192, head_dim=64)
+    small, large = (fa1_claim(problem, fa1_tile(64, on_chip_floats)).total_bytes for on_chip_floats in (4096, 8192))
+    assert small / large == pytest.approx(2, rel=0.02)
+
+
+def shared_memory(variant: Variant, problem: Problem, tile: TileSizes | None = None) -> dict[str, int]:
+    """Bytes of shared memory that a block of each kernel has, dynamic ones included."""
+    plan = variant.plan(problem, tile)
+    buffers = plan.all_buffers(problem)
+    found = {}
+    for launch in plan.launches:
+        args = tuple(
+            DevicePointer(256, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args
+        )
+        ptx = compile_kernel(launch.kernel, args, "sm_90").ptx
+        entry = re.search(rf"\.entry {launch.kernel_name}\(.*?\n\}}", ptx, re.DOTALL)
+        assert entry is not None
+        declared = dict(re.findall(r"\.shared \.align \d+ \.b8 (\S+)\[(\d+)\]", ptx))
+        used = [int(size) for name, size in declared.items() if re.search(rf"\b{re.escape(name)}\b", entry.group())]
+        found[launch.kernel_name] = sum(used) + launch.shared_bytes
+    return found
+
+
+# Widest tiles, odd rows, and where a rule changes from one tile to the next.
+@pytest.mark.parametrize("head_dim", [1, 16, 45, 62, 64, 65, 127, 128, 129, 256])
+def test_every_kernel_fits_the_shared_memory_of_any_gpu(head_dim: int):
+    problem = Problem(heads=1, q_len=64, kv_len=64, head_dim=head_dim)
+    for variant in VARIANTS:
+        if variant.backend == "cupy" and variant.supports(problem) is None:  # Numba's have the same arrays
+            for kernel, used_bytes in shared_memory(variant, problem).items():
+                assert used_bytes <= SHARED_BYTES, kernel
+
+
+@pytest.mark.parametrize("head_dim", [20, 64, 128])
+@pytest.mark.parametrize("algorithm", LITERATURE)
+def test_the_largest_tile_that_may_be_chosen_fits_and_takes_what_is_declared(algorithm: str, head_dim: int):
+    shared_floats = importlib.import_module(f"variants.attention.{algorithm.replace('-', '_')}").shared_floats
+    problem = Problem(heads=1, q_len=128, kv_len=128, head_dim=head_dim)
+    (variant,) = (v for v in by_algorithm(algorithm) if v.backend == "cupy")
+    assert variant.tiles is not None
+    largest = max(variant.tiles(problem), key=lambda tile: shared_floats(head_dim, Tile(**tile)))
+    used_bytes = {k: v for k, v in shared_memory(variant, problem, largest).items() if k != "three_pass_softmax"}
+    assert max(used_bytes.values()) == 4 * shared_floats(head_dim, Tile(**largest)) <= SHARED_BYTES
+
+
+@parametrize_variants
+def test_claims_hold_at_the_ends_of_what_may_be_chosen(variant: Variant):
+    problem = Problem(heads=2, q_len=150, kv_len=70, head_dim=64, mask="causal")
+    if variant.tiles is None:
+        pytest.skip("it declares no tiles")
+    if variant.supports(problem) is not None:
+        problem = dataclasses.replace(problem, dtype="float16")
+    assert variant.supports(problem) is None
+    tiles = variant.tiles(problem)
+    # A compilation each: of the whole space the most rows and the most keys.
+    for tile in (max(tiles, key=lambda tile: tile[name]) for name in tiles[0]):
+        execution = EXECUTOR.run(problem, variant.plan(problem, tile), draw_inputs(problem, "normal", 0))
+        assert variant.claim is not None
+        assert traffic(execution) == variant.claim(problem, tile), tile
+
+
+def sectors_one_by_one(first: int, elements: int, itemsize_bytes: int, elements_per_lane: int = 1) -> int:
+    """What `run_bytes` has in closed form: every address of every request, as a set of sectors."""
+    addresses = (first + np.arange(elements)) * itemsize_bytes
+    requests = np.arange(elements) // (32 * elements_per_lane)
+    return len({(request, address // 32) for request, address in zip(requests.tolist(), addresses.tolist())})
+
+
+@given(
+    first=st.integers(0, 200),
+    elements=st.integers(0, 600),
+    itemsize_bytes=st.sampled_from((2, 4)),
+    per_lane=st.sampled_from((1, 2, 4, 8)),
+)
+def test_bytes_of_a_run_are_its_sectors_counted_one_by_one(
+    first: int, elements: int, itemsize_bytes: int, per_lane: int
+):
+    counted = 32 * sectors_one_by_one(first, elements, itemsize_bytes, per_lane)
+    assert run_bytes(first, elements, itemsize_bytes, per_lane) == counted
+
+
+@given(
+    first=st.integers(0, 200),
+    elements=st.integers(0, 300),
+    step=st.integers(1, 50),
+    itemsize_bytes=st.sampled_from((2, 4)),
+)
+def test_bytes_of_a_run_in_tiles_are_those_of_each_tile(first: int, elements: int, step: int, itemsize_bytes: int):
+    starts = range(0, elements, step)
+    expected = sum(sectors_one_by_one(first + o, min(step, elements - o), itemsize_bytes) for o in starts)
+    assert tiled_run_bytes(np.array([first]), np.array([elements]), step, itemsize_bytes).tolist() == [32 * expected]
+
+
+@given(problem=problems(), tile=st.builds(Tile, st.integers(1, 40), st.integers(1, 40)))
+def test_a_tile_is_visited_exactly_where_one_of_its_keys_is_seen(problem: Problem, tile: Tile):
+    schedule = Schedule(problem, tile)
+    rows, keys = np.arange(problem.q_len), np.arange(problem.kv_len)
+    seen = keys[None, :] <= rows[:, None] + (problem.kv_len - problem.q_len if problem.causal else problem.kv_len)
+    pairs = np.array(
+        [[seen[r : r + tile.Br, k : k + tile.Bc].any() for k in schedule.first_keys] for r in schedule.first_rows]
+    )
+    assert schedule.visits.tolist() == pairs.sum(axis=1).tolist()
+    assert schedule.key_visits.tolist() == pairs.sum(axis=0).tolist()

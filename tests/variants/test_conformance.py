@@ -1,0 +1,330 @@
+"""One battery for every registered variant: to be registered is all that it takes to be tested."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings, target
+from hypothesis import strategies as st
+
+from harness.emulator.executor import EmulatorExecutor
+from harness.emulator.plan_sanitizer import EmulatorSanitizer
+from harness.execution.accuracy import Accuracy, measure_accuracy
+from harness.execution.protocol import Execution
+from harness.model.discovery import discover
+from harness.model.plan import Plan
+from harness.model.tile_sizes import TileSizes
+from harness.model.variant import Variant
+from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.inputs import NUMPY_DTYPES, REGIMES, draw_inputs
+from harness.operations.attention.oracle import attention
+from harness.operations.attention.problem import Problem
+
+VARIANTS = tuple(discover().registry)
+EXECUTOR = EmulatorExecutor()
+
+# dtype and head_dim are compiled into most kernels and a compilation takes a second or two: there are few pairs to draw
+# from: rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that.
+KERNELS = (("float32", 64), ("float32", 20), ("float16", 48), ("bfloat16", 33))
+# The rest of the range gets one problem each.
+FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 256))
+
+LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)), st.integers(1, 150))
+
+
+@st.composite
+def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) -> Problem:
+    """Problems of a few tiles, with every rule of the game: groups, batches, masks, odd lengths, any scale."""
+    dtype, head_dim = draw(st.sampled_from(kernels))
+    kv_heads = draw(st.integers(1, 2))
+    return Problem(
+        batch=draw(st.integers(1, 2)),
+        heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        q_len=draw(LENGTHS),
+        kv_len=draw(LENGTHS),
+        head_dim=head_dim,
+        dtype=dtype,
+        mask="causal" if draw(st.booleans()) else "none",
+        scale=draw(st.one_of(st.none(), st.sampled_from((1.0, -0.25, 0.0)))),
+    )
+
+
+def parametrize_variants(*backends: str):
+    chosen = [v for v in VARIANTS if not backends or v.backend in backends]
+    return pytest.mark.parametrize("variant", chosen, ids=lambda variant: variant.name)
+
+
+def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **tiles: TileSizes) -> Execution:
+    plan: Plan = variant.plan(problem, **tiles)
+    return EXECUTOR.run(problem, plan, inputs)
+
+
+def accuracy(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], execution: Execution) -> Accuracy:
+    reference = attention(problem, inputs)
+    budget = error_budget(problem, inputs, reference, variant.numerics)
+    return measure_accuracy(execution.outputs, reference, budget)
+
+
+def skip_unsupported(variant: Variant, problem: Problem) -> None:
+    reason = variant.supports(problem)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@parametrize_variants()
+@given(problem=problems(), regime=st.sampled_from(sorted(REGIMES)), seed=st.integers(0, 2**16))
+@settings(
+    max_examples=60,
+    deadline=None,  # the first example of a kernel compiles it
+    derandomize="CI" in os.environ,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
+)
+def test_every_output_is_within_what_is_expected(variant: Variant, problem: Problem, regime: str, seed: int):
+    assume(variant.supports(problem) is None)
+    inputs = draw_inputs(problem, regime, seed)
+    result = accuracy(variant, problem, inputs, run(variant, problem, inputs))
+    assert result.passed, result.reason
+    assert not result.suspicious, result
+    target(result.error_over_expected)
+
+
+@parametrize_variants()
+@pytest.mark.parametrize(("dtype", "head_dim"), FURTHER_KERNELS)
+def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: int):
+    problem = Problem(heads=2, kv_heads=1, q_len=37, kv_len=41, head_dim=head_dim, dtype=dtype, mask="causal")
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 5)
+    result = accuracy(variant, problem, inputs, run(variant, problem, inputs))
+    assert result.passed, result.reason
+
+
+@parametrize_variants()
+@pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 64), ("float16", 48)])
+def test_rows_that_see_no_key_give_zero_and_minus_infinity(variant: Variant, dtype: str, head_dim: int):
+    # 70 rows and 3 keys: whole tiles of rows see nothing, and the tile with the first seeing row is mixed.
+    problem = Problem(heads=1, q_len=70, kv_len=3, head_dim=head_dim, dtype=dtype, mask="causal")
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 1)
+    outputs = run(variant, problem, inputs).outputs
+    blind, seeing = slice(None, 67), slice(67, None)
+    assert np.array_equal(outputs["O"][0, 0, blind], np.zeros((67, head_dim)))
+    assert np.all(outputs["O"][0, 0, seeing].astype(np.float64) != 0)
+    if "lse" in outputs:
+        assert np.all(np.isneginf(outputs["lse"][0, 0, blind]))
+        assert np.all(np.isfinite(outputs["lse"][0, 0, seeing]))
+
+
+@parametrize_variants()
+@pytest.mark.parametrize(("dtype", "head_dim"), KERNELS)
+def test_exact_answers_are_rounded_to_nearest_even(variant: Variant, dtype: str, head_dim: int):
+    # q = 0 gives each of 16 keys the weight 1/16, and sums of 16 small integers are exact in float32. What is left is
+    # one rounding to 16 bits; that of sixteenths meets ties, too.
+    problem = Problem(heads=2, q_len=5, kv_len=16, head_dim=head_dim, dtype=dtype)
+    skip_unsupported(variant, problem)
+    largest = 2**8 if dtype == "bfloat16" else 2**11  # integers up to here are exact
+    v = np.random.default_rng(6).integers(-largest, largest, problem.kv_shape)
+    inputs = draw_inputs(problem, "normal", 6)
+    inputs["Q"][:] = 0
+    inputs["V"][:] = v
+    expected = (v.sum(axis=2, keepdims=True) / 16).astype(NUMPY_DTYPES[dtype])
+    output = run(variant, problem, inputs).outputs["O"]
+    np.testing.assert_array_equal(output, np.broadcast_to(expected, output.shape))
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 64), ("bfloat16", 33)])
+def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, dtype: str, head_dim: int, poison: float):
+    # The last key lies on the last row's diagonal: in the same tiles as keys that all rows see, and a zero weight
+    # times NaN or infinity is NaN.
+    problem = Problem(heads=2, q_len=40, kv_len=40, head_dim=head_dim, dtype=dtype, mask="causal")
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = run(variant, problem, inputs).outputs["O"]
+    for name in "KV":
+        poisoned = {**inputs, name: inputs[name].copy()}
+        poisoned[name][:, :, -1] = poison
+        dirty = run(variant, problem, poisoned).outputs["O"]
+        assert np.array_equal(dirty[:, :, :-1], clean[:, :, :-1])
+        assert not np.any(np.isfinite(dirty[:, :, -1].astype(np.float32)))
+
+
+# A worked example: scores 1, 2, 4, 2, 5, 1, 3, 1.
+EIGHT_KEYS = Problem(heads=1, q_len=1, kv_len=8, head_dim=4, scale=1.0)
+EIGHT_KEYS_Q = [1, 0, 2, 1]
+EIGHT_KEYS_K = [
+    [1, 1, 0, 0],
+    [0, 1, 1, 0],
+    [1, 0, 1, 1],
+    [0, 0, 1, 0],
+    [2, 1, 1, 1],
+    [0, 1, 0, 1],
+    [1, 1, 1, 0],
+    [0, 0, 0, 1],
+]
+EIGHT_KEYS_V = [
+    [2, 1, 0, 3],
+    [1, 0, 1, 2],
+    [0, 2, 1, 1],
+    [3, 1, 0, 0],
+    [1, 3, 2, 0],
+    [0, 1, 0, 2],
+    [2, 0, 1, 1],
+    [1, 0, 0, 3],
+]
+EIGHT_KEYS_O = [0.920, 2.306, 1.540, 0.452]
+
+# The same for a problem whose scores are given: q picks the first element of each key.
+FOUR_KEYS = Problem(heads=1, q_len=1, kv_len=4, head_dim=4, scale=1.0)
+
+TILES = (None, {"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4})
+
+
+def example_inputs(problem: Problem, q: object, k: object, v: object) -> dict[str, np.ndarray]:
+    shapes = {"Q": (q, problem.q_shape), "K": (k, problem.kv_shape), "V": (v, problem.kv_shape)}
+    return {name: np.array(a, NUMPY_DTYPES[problem.dtype]).reshape(shape) for name, (a, shape) in shapes.items()}
+
+
+def given_scores(scores: list[float], values: list[float]) -> dict[str, np.ndarray]:
+    """Inputs of FOUR_KEYS with these scores and, in the first column, these values."""
+    k, v = np.zeros((4, 4)), np.zeros((4, 4))
+    k[:, 0], v[:, 0] = scores, values
+    return example_inputs(FOUR_KEYS, [1, 0, 0, 0], k, v)
+
+
+def tile_argument(variant: Variant, tile: TileSizes | None) -> dict[str, TileSizes]:
+    if tile is None:
+        return {}
+    if variant.tiles is None or set(tile) != set(variant.tiles(Problem())[0]):
+        pytest.skip("its tile sizes are not a parameter, or others")
+    return {"tile": tile}
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_worked_example_of_eight_keys(variant: Variant, tile: TileSizes | None):
+    skip_unsupported(variant, EIGHT_KEYS)
+    inputs = example_inputs(EIGHT_KEYS, EIGHT_KEYS_Q, EIGHT_KEYS_K, EIGHT_KEYS_V)
+    output = run(variant, EIGHT_KEYS, inputs, **tile_argument(variant, tile)).outputs["O"]
+    # Half a unit of the last printed digit.
+    np.testing.assert_allclose(output.reshape(-1), EIGHT_KEYS_O, rtol=0, atol=0.0005)
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_worked_example_of_four_keys(variant: Variant, tile: TileSizes | None):
+    skip_unsupported(variant, FOUR_KEYS)
+    inputs = given_scores([2, 3, 5, 4], [10, 20, 30, 40])
+    output = run(variant, FOUR_KEYS, inputs, **tile_argument(variant, tile)).outputs["O"].reshape(-1)
+    np.testing.assert_allclose(output, [30.86, 0, 0, 0], rtol=0, atol=0.005)
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", [None, {"Br": 2, "Bc": 2}], ids=str)
+def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: TileSizes | None):
+    skip_unsupported(variant, FOUR_KEYS)
+    inputs = given_scores([1, 2, 3, 4], [1, 1, 1, 1])
+    outputs = run(variant, FOUR_KEYS, inputs, **tile_argument(variant, tile)).outputs
+    if "lse" not in outputs:
+        pytest.skip("it stores no log-sum-exp")
+    denominator = math.exp(float(outputs["lse"].item()) - 4)
+    assert denominator == pytest.approx(sum(math.exp(x - 4) for x in (1, 2, 3, 4)), rel=1e-6)
+    # In print it is 1.552: the intermediate results there are cut to three digits, 1.367 * 0.135 + 1.367.
+    assert abs(denominator - 1.552) < 0.0015
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("tile", [{"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4}, {"Br": 3, "Bc": 5}], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causal: bool):
+    problem = Problem(heads=2, kv_heads=1, q_len=9, kv_len=23, head_dim=4, mask="causal" if causal else "none")
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "rising", 4)
+    result = accuracy(variant, problem, inputs, run(variant, problem, inputs, **tile_argument(variant, tile)))
+    assert result.passed, result.reason
+
+
+@parametrize_variants()
+def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
+    problem = Problem(heads=4, kv_heads=2, q_len=70, kv_len=97, head_dim=20, mask="causal")
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 3)
+    plan = variant.plan(problem)
+    runs = [
+        EmulatorExecutor(threads=threads, seed=seed).run(problem, plan, inputs)
+        for threads, seed in ((1, 0), (2, 0), (5, 0), (2, 77))
+    ]
+    for other in runs[1:]:
+        assert {n: a.tobytes() for n, a in other.outputs.items()} == {
+            n: a.tobytes() for n, a in runs[0].outputs.items()
+        }
+        assert [(r.traffic, r.warp_instructions) for r in other.launches] == [
+            (r.traffic, r.warp_instructions) for r in runs[0].launches
+        ]
+
+
+SANITIZER = EmulatorSanitizer(shuffled_runs=1)
+SANITIZED_KERNELS = (("float16", 20),)  # one pair: it has every kernel of every variant, rounding included
+
+
+@parametrize_variants()
+@given(problem=problems(SANITIZED_KERNELS), seed=st.integers(0, 2**16))
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
+)
+def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, problem: Problem, seed: int):
+    assume(variant.supports(problem) is None)
+    findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", seed))
+    assert findings == (), [finding.message for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"head_dim": 257}, "head_dim is 257"),
+        ({"batch": 65_536}, "batch is 65536"),
+        ({"scale": 1e300}, "scale is 1e"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["three-pass", "two-pass", "fa1", "fa2"])
+def test_what_is_out_of_reach_is_said(algorithm: str, fields: dict[str, object], reason: str):
+    assert by_algorithm(algorithm)
+    for variant in by_algorithm(algorithm):
+        assert variant.supports(Problem()) is None
+        said = variant.supports(Problem(**fields))
+        assert said is not None and reason in said
+
+
+SEQUENCES = (512, 1024, 2048, 4096, 8192)
+
+
+@functools.cache
+def by_algorithm(algorithm: str) -> tuple[Variant, ...]:
+    return tuple(v for v in VARIANTS if v.algorithm == algorithm)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "printed_mib"),
+    [
+        ("three-pass", ("1.06", "4.12", "16.25", "64.50", "257.00")),
+        ("fa2", ("0.06", "0.12", "0.25", "0.50", "1.00")),
+        ("two-pass", ("0.06", "0.12", "0.25", "0.50", "1.00")),
+    ],
+)
+def test_allocated_bytes_are_those_of_the_literature(algorithm: str, printed_mib: tuple[str, ...]):
+    assert by_algorithm(algorithm)
+    for variant in by_algorithm(algorithm):
+        for length, printed in zip(SEQUENCES, printed_mib, strict=True):
+            problem = Problem(heads=1, q_len=length, kv_len=length, head_dim=64, dtype="float16")
+            plan = variant.plan(problem)
+            lse_bytes = sum(buffer.size_bytes for buffer in plan.buffers if buffer.name == "lse")
+            # Rounded half down, as printed: 4.125 -> 4.12, 0.125 -> 0.12.
+            assert f"{(plan.allocated_bytes(problem) - lse_bytes) / 2**20 - 1e-9:.2f}" == printed

@@ -1,0 +1,112 @@
+"""What kernels on tensor cores take of the hardware, as ptxas says: nothing spills, and as many blocks share a
+multiprocessor as their tiles are meant to."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.compilers import compile_kernel
+from harness.compilers.ptxas import Resources, find_ptxas, resources
+from harness.emulator.memory.residency import residency
+from harness.model.discovery import discover
+from harness.model.plan import Launch
+from harness.model.tile_sizes import TileSizes
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from harness.support.errors import PlanError
+from harness.support.gpus import gpu
+from variants._mma import MmaTile, mma_tile_space
+from variants.attention.fa2_mma import default_tile
+
+H200 = gpu("h200")
+VARIANTS = [v for v in discover().registry if v.algorithm == "fa2-mma" and v.backend == "cupy"]
+# Every number of steps that Q K^T has, and rows of which a thread copies 16, 8, 4 and 2 bytes at once.
+STEPS = range(16, 257, 16)
+ODD = (1, 2, 20, 33, 130, 200)
+
+
+def launch_of(variant: Variant, head_dim: int, dtype: str, **tile: TileSizes) -> Launch:
+    (launch,) = variant.plan(Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype), **tile).launches
+    return launch
+
+
+def used(launch: Launch) -> Resources:
+    if find_ptxas() is None:
+        pytest.skip("ptxas is not installed")
+    kernel = compile_kernel(launch.kernel, launch.args, "sm_90")
+    found = resources(kernel.ptx, "sm_90", kernel.entry, kernel.max_registers)
+    if found is None:
+        pytest.skip("ptxas is older than the compiler")
+    return found
+
+
+def assert_fits(launch: Launch, blocks_per_sm: int) -> None:
+    found = used(launch)
+    assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
+    shared_bytes = found.shared_bytes + launch.shared_bytes
+    assert residency(H200.multiprocessor, launch.block[0], found.registers, shared_bytes).blocks >= blocks_per_sm
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"), [*((d, "bfloat16") for d in (*STEPS, *ODD)), *((d, "float16") for d in (33, 64, 128, 256))]
+)
+def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: str):
+    assert_fits(launch_of(variant, head_dim, dtype), default_tile(head_dim).blocks_per_sm)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_nothing_spills_with_any_tile(variant: Variant, head_dim: int):
+    assert variant.tiles is not None
+    for tile in variant.tiles(Problem(head_dim=head_dim)):
+        assert_fits(launch_of(variant, head_dim, "bfloat16", tile=tile), MmaTile(**tile).blocks_per_sm)
+
+
+def test_ptxas_sees_spills_where_a_tile_has_too_many_registers():
+    # What the two tests above would find: S and O alone are 256 elements per thread.
+    launch = launch_of(VARIANTS[0], 128, "bfloat16", tile={"Br": 128, "Bc": 128, "warps": 4, "stages": 2})
+    assert used(launch).spill_store_bytes > 0
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 128, 256])
+def test_tiles_to_choose_from_start_with_the_default_and_differ(head_dim: int):
+    sizes = mma_tile_space(head_dim, default_tile(head_dim))
+    chosen = [MmaTile(**tile) for tile in sizes]
+    assert chosen[0] == default_tile(head_dim)
+    assert len(set(chosen)) == len(chosen) > 3
+
+
+def test_a_threads_part_of_s_and_o():
+    # 128 rows of 96 keys and 64 elements, shared by 128 threads; head_dim 33 is padded to 48.
+    assert MmaTile(Br=128, Bc=96, warps=4, stages=2).part(64) == 96 + 64
+    assert MmaTile(Br=128, Bc=96, warps=8, stages=2).part(33) == (96 + 48) // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"Br": 96, "Bc": 64, "warps": 4, "stages": 2}, "16 or 32 times the number of warps"),
+        ({"Br": 64, "Bc": 40, "warps": 4, "stages": 2}, "multiple of 16"),
+        ({"Br": 64, "Bc": 64, "warps": 4, "stages": 1}, "at least 2"),
+    ],
+)
+def test_a_tile_that_no_kernel_can_have_is_refused(sizes: dict[str, int], reason: str):
+    with pytest.raises(PlanError, match=reason):
+        MmaTile(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"dtype": "float32"}, "choose float16 or bfloat16"),
+        ({"dtype": "float16", "scale": 1e-40}, "no normal float32"),
+        ({"dtype": "float16", "scale": 3e38}, "no normal float32"),
+        ({"dtype": "float16", "head_dim": 257}, "head_dim is 257"),
+    ],
+)
+def test_what_is_out_of_reach_is_said(fields: dict[str, object], reason: str):
+    for variant in VARIANTS:
+        assert variant.supports(Problem(dtype="bfloat16", scale=0.0)) is None
+        said = variant.supports(Problem(**fields))
+        assert said is not None and reason in said and "\n" not in said

@@ -1,0 +1,145 @@
+"""split-kv where a split ends, where the rows of two heads meet in a tile, and where both masks cut through them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from test_claims import traffic
+from test_conformance import accuracy, run
+
+from harness.emulator.executor import EmulatorExecutor
+from harness.emulator.instruments import Instruments
+from harness.model.discovery import discover
+from harness.model.traffic import Traffic
+from harness.operations.attention.inputs import draw_inputs
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.strategies import BUILDS
+from harness.studies.fuzz.builds import builds_for
+
+VARIANT = discover().registry.get("split-kv-cupy")
+SMALL = {"Br": 16, "split": 64}
+"""One tile of keys per warp and split."""
+PROBLEM = Problem(batch=2, heads=6, kv_heads=2, q_len=1, kv_len=130, head_dim=24, dtype="float16")
+
+
+@pytest.mark.parametrize("kv_len", [1, 16, 17, 63, 64, 65, 127, 128, 129, 640, 641, 2500])
+@pytest.mark.parametrize(("q_len", "causal"), [(1, False), (3, True)])
+def test_splits_end_anywhere(kv_len: int, q_len: int, causal: bool):
+    """A last split of one key, and more splits than warps put together at once."""
+    problem = dataclasses.replace(PROBLEM, kv_len=kv_len, q_len=q_len, mask="causal" if causal else "none")
+    inputs = draw_inputs(problem, "rising", kv_len)
+    execution = run(VARIANT, problem, inputs, tile=SMALL)
+    result = accuracy(VARIANT, problem, inputs, execution)
+    assert result.passed, result.reason
+    assert not result.suspicious, result
+    assert VARIANT.claim is not None
+    assert traffic(execution) == VARIANT.claim(problem, SMALL)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "q_len"), [(7, 1, 5), (16, 1, 1), (17, 1, 1), (6, 2, 16), (3, 1, 33)])
+def test_rows_of_several_heads_share_a_tile(heads: int, kv_heads: int, q_len: int):
+    problem = dataclasses.replace(PROBLEM, heads=heads, kv_heads=kv_heads, q_len=q_len, mask="causal")
+    inputs = draw_inputs(problem, "normal", 1)
+    execution = run(VARIANT, problem, inputs, tile=SMALL)
+    result = accuracy(VARIANT, problem, inputs, execution)
+    assert result.passed, result.reason
+    assert VARIANT.claim is not None
+    assert traffic(execution) == VARIANT.claim(problem, SMALL)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kv_len", [100, 129])
+def test_what_some_rows_of_a_tile_do_not_see_does_not_reach_them(kv_len: int, poison: float):
+    """The diagonal lies within a split, and across two: the last key is seen by the last query of each head alone."""
+    problem = dataclasses.replace(PROBLEM, kv_len=kv_len, q_len=5, mask="causal")
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = run(VARIANT, problem, inputs, tile=SMALL).outputs
+    for name in "KV":
+        poisoned = {**inputs, name: inputs[name].copy()}
+        poisoned[name][:, :, -1] = poison
+        dirty = run(VARIANT, problem, poisoned, tile=SMALL).outputs
+        for output in ("O", "lse"):
+            assert np.array_equal(dirty[output][:, :, :-1], clean[output][:, :, :-1])
+        if name == "V" or not math.isinf(poison):
+            assert not np.any(np.isfinite(dirty["O"][:, :, -1].astype(np.float32)))
+
+
+def test_the_first_query_of_a_head_sees_less_than_rows_of_the_head_before():
+    """The second tile has queries 1 to 4 of a head and 0 of the next, and a tile of keys ends where 1 sees and 0 does
+    not: nothing else but NaN there tells them apart."""
+    problem = dataclasses.replace(PROBLEM, heads=7, kv_heads=1, q_len=5, kv_len=64 + 3, mask="causal")
+    inputs = draw_inputs(problem, "normal", 6)
+    clean = run(VARIANT, problem, inputs, tile=SMALL).outputs["O"]
+    inputs["V"][:, :, 63] = math.nan
+    dirty = run(VARIANT, problem, inputs, tile=SMALL).outputs["O"]
+    assert np.array_equal(dirty[:, :, 0], clean[:, :, 0])
+    assert np.all(np.isnan(dirty[:, :, 1:]))
+
+
+def test_rows_that_see_nothing_though_others_in_their_tile_do():
+    problem = dataclasses.replace(PROBLEM, kv_len=3, q_len=7, mask="causal")
+    outputs = run(VARIANT, problem, draw_inputs(problem, "normal", 3)).outputs
+    assert np.array_equal(outputs["O"][:, :, :4], np.zeros((2, 6, 4, 24)))
+    assert np.all(np.isneginf(outputs["lse"][:, :, :4]))
+    assert np.all(outputs["O"][:, :, 4:].astype(np.float32) != 0)
+    assert np.all(np.isfinite(outputs["lse"][:, :, 4:]))
+
+
+def test_a_row_has_the_same_bits_whatever_else_is_in_the_batch_or_the_group():
+    """One head's row alone, and as one of 16 that share a tile."""
+    problem = dataclasses.replace(PROBLEM, batch=1, heads=16, kv_heads=1, kv_len=900)
+    inputs = draw_inputs(problem, "normal", 4)
+    together = run(VARIANT, problem, inputs).outputs
+    alone = run(VARIANT, dataclasses.replace(problem, heads=1), {**inputs, "Q": inputs["Q"][:, 11:12].copy()}).outputs
+    for output in ("O", "lse"):
+        assert together[output][:, 11:12].tobytes() == alone[output].tobytes()
+
+
+@pytest.mark.parametrize(("group", "q_len", "split"), [(4, 4, 512), (16, 1, 256), (8, 4, 64)])
+def test_bytes_are_those_of_the_formula(group: int, q_len: int, split: int):
+    """Where 16 divides the rows and a split the keys, the docstring's figures to the byte."""
+    problem = Problem(heads=2 * group, kv_heads=2, q_len=q_len, kv_len=2048, head_dim=128, dtype="bfloat16")
+    R, S, d = group * q_len, 2048 // split, 128
+    X_q, X_k = q_len * d * 2, 2048 * d * 2
+    read = S * group * X_q + R // 16 * 2 * X_k + S * R * (4 * d + 2 * 32)
+    written = 4 * S * R * (d + 2) + group * X_q + 32 * R
+    assert VARIANT.claim is not None
+    assert VARIANT.claim(problem, {"Br": 16, "split": split}) == Traffic(2 * read, 2 * written)
+    plan = VARIANT.plan(problem, {"Br": 16, "split": split})
+    assert plan.allocated_bytes(problem) == 2 * (S * R * (d + 2) * 4 + group * X_q + 4 * R)
+
+
+def test_campaigns_draw_lengths_around_the_edges_of_splits():
+    builds = builds_for(VARIANT, BUILDS)
+    assert {build.dtype for build in builds} == {"float16", "bfloat16"}
+    assert {(build.tile_rows, build.tile_keys) for build in builds} == {(16, 512), (16, 64), (16, 2048)}
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_requests_are_whole_and_banks_do_not_conflict(head_dim: int):
+    problem = Problem(heads=8, kv_heads=2, q_len=4, kv_len=600, head_dim=head_dim, dtype="bfloat16")
+    executor = EmulatorExecutor(instruments=Instruments(bank_conflicts=True))
+    execution = executor.run(problem, VARIANT.plan(problem), draw_inputs(problem, "normal", 5))
+    for launch in execution.launches:
+        assert launch.traffic is not None and launch.shared
+        for place in launch.traffic:
+            assert place.sectors == place.ideal_sectors, place
+        for place in launch.shared:
+            assert place.wavefronts == place.ideal_wavefronts, place
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"dtype": "float32"}, "choose float16 or bfloat16"),
+        ({"head_dim": 257}, "head_dim is 257"),
+        ({"scale": 1e300}, "scale is 1e"),
+    ],
+)
+def test_what_is_out_of_reach_is_said(fields: dict[str, object], reason: str):
+    assert VARIANT.supports(PROBLEM) is None
+    said = VARIANT.supports(dataclasses.replace(PROBLEM, **fields))
+    assert said is not None and reason in said

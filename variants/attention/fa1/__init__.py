@@ -1,0 +1,108 @@
+"""FlashAttention: tiles of keys outside, blocks of rows inside, and O, l, m go to memory and back at every step.
+
+Dao, Fu, Ermon, Rudra and Re 2022, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness",
+arXiv 2205.14135, algorithm 1, as printed. One thread block per head holds K_j and V_j and lets all Q_i pass by. Since
+each K_j changes every row, the rows' state cannot stay on chip: O_i, l_i and m_i are read and written at each inner
+step. O is kept divided by the current l, and in float32: with 16 bits, a rounding per K_j would add up. Three launches:
+line 2 (initialise), lines 3 to 15, and, where the problem has 16 bits, the final rounding of O.
+
+Tiles, line 1: B_c = ceil(M / 4d) and B_r = min(B_c, d), for M floats on chip. A quarter of M each then holds K_j, V_j,
+Q_i and O_i; S takes up to another quarter. M = 8192 (32 KiB) is what leaves room for S in 48 KiB of shared memory. B_c
+is at most 128, so that a thread's part of S fits its registers; that concerns d < 16 only.
+
+Bytes, per query head: K and V once; per visit of a row block Q_i once, O_i, l_i and m_i read and written; and line 2:
+
+    2 X_k + sum_i J_i (bytes of Q_i + 2 O_i + 2 l_i + 2 m_i) + (O + l + m)
+        = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) where nothing is masked
+
+plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles of keys that its
+last row sees. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._tiles import BLOCK, Tile, blocks, grid
+from variants._tiles.registration import register_backends
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.space import P_floats, rows_floats, tile_space
+
+ON_CHIP_FLOATS = 8192
+"""The paper's M."""
+LARGEST_BC = 128
+"""See above."""
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=False
+)
+"""Nothing is rounded to 16 bits before fa1_round; O is divided anew at every step."""
+
+
+def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
+    """Line 1 of the algorithm."""
+    Bc = blocks(on_chip_floats, 4 * head_dim)
+    return Tile(Br=min(Bc, head_dim), Bc=min(Bc, LARGEST_BC))
+
+
+def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+    """Two launches, three where O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
+    p, tile = problem, tile or fa1_tile(problem.head_dim)
+    running_O = "O" if p.dtype == "float32" else "O_running"
+    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
+    if backend == "cupy":
+        from variants._tiles.rawkernel import raw_kernel, tile_options
+
+        options = tile_options(p.head_dim, tile, p.dtype)
+        initialise, fa1, rounding = (
+            raw_kernel("attention/fa1", n, options) for n in ("fa1_initialise", "fa1", "fa1_round")
+        )
+        lengths = (np.int32(p.q_len), np.int32(p.kv_len))
+    else:
+        from variants.attention.fa1.numba_kernel import fa1_kernels
+
+        kernels = fa1_kernels(p.head_dim, tile, p.dtype)
+        initialise, fa1, rounding = kernels.fa1_initialise, kernels.fa1, kernels.fa1_round
+        lengths = ()  # Numba's arrays know their shapes
+    row_blocks = grid(p, blocks(p.q_len, tile.Br))
+    launches = [
+        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
+        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, group, tau, causal)),
+    ]
+    buffers = [Buffer("l", p.lse_shape, "float32"), Buffer("m", p.lse_shape, "float32")]
+    if running_O != "O":
+        launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", *lengths[:1])))
+        buffers.append(Buffer(running_O, p.q_shape, "float32"))
+    return Plan(tuple(launches), tuple(buffers))
+
+
+def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    p = problem
+    schedule = Schedule(p, tile or fa1_tile(p.head_dim))
+    q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes)
+    running_bytes = schedule.row_block_bytes(p.head_dim, FLOAT32_BYTES)
+    state_bytes = running_bytes + 2 * schedule.row_block_bytes(1, FLOAT32_BYTES)
+    read_bytes = 2 * schedule.key_tile_bytes().sum() + (schedule.visits * (q_bytes + state_bytes)).sum()
+    write_bytes = ((schedule.visits + 1) * state_bytes).sum()
+    if p.dtype != "float32":
+        read_bytes += running_bytes.sum()
+        write_bytes += q_bytes.sum()
+    return Traffic(int(read_bytes), int(write_bytes))
+
+
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Q_i, O_i, K_j, V_j, P, and l and m of every row."""
+    return rows_floats(2 * tile.Br + 2 * tile.Bc, head_dim) + P_floats(tile) + 2 * tile.Br
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `fa1_tile(head_dim)` first."""
+    return tile_space(problem.head_dim, fa1_tile(problem.head_dim), shared_floats)
+
+
+def register(registry: Registry) -> None:
+    """Add `fa1-cupy` and `fa1-numba`."""
+    idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
+    register_backends(registry, "fa1", idea, plan, claim, tiles, NUMERICS)

@@ -1,0 +1,70 @@
+"""Two passes over the keys with the online softmax: no N x N matrix in memory, but K is read twice.
+
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3. Sweep one walks
+over K_j and keeps only the running maximum m and denominator l of every row: the sum is corrected by exp(m_old - m)
+whenever the maximum rises, so one sweep gives both. Sweep two computes the scores again and adds exp(S - m) / l times
+V_j to O. Both sweeps are one launch: m and l never leave the registers, and Q_i stays on chip in between.
+
+Bytes, per query head: Q and O once, and per row block K twice and V once:
+
+    2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k where nothing is masked
+
+with J_i the tiles of keys that row block i sees. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
+from variants._tiles.registration import register_backends
+from variants._tiles.schedule import Schedule
+from variants._tiles.space import P_floats, rows_floats, tile_space
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""Nothing is rounded to 16 bits before O; sweep two computes the scores with the code of sweep one."""
+
+
+def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+    """One launch; `tile` is `default_tile(head_dim)` unless given."""
+    p, tile = problem, tile or default_tile(problem.head_dim)
+    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
+    if backend == "cupy":
+        from variants._tiles.rawkernel import raw_kernel, tile_options
+
+        kernel = raw_kernel("attention/two_pass", "two_pass", tile_options(p.head_dim, tile, p.dtype))
+        args = ("Q", "K", "V", "O", np.int32(p.q_len), np.int32(p.kv_len), group, tau, causal)
+    else:
+        from variants.attention.two_pass.numba_kernel import two_pass_kernel
+
+        kernel = two_pass_kernel(p.head_dim, tile, p.dtype)
+        args = ("Q", "K", "V", "O", group, tau, causal)
+    return Plan(launches=(Launch(kernel, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),))
+
+
+def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    p = problem
+    schedule = Schedule(p, tile or default_tile(p.head_dim))
+    q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
+    kv_bytes = 3 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
+    return Traffic(read_bytes=int(q_bytes + kv_bytes), write_bytes=int(q_bytes))
+
+
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Q_i, one of K_j and V_j, and P."""
+    return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile)
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `default_tile(head_dim)` first."""
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+
+
+def register(registry: Registry) -> None:
+    """Add `two-pass-cupy` and `two-pass-numba`."""
+    idea = "online softmax: one sweep for maximum and denominator, one that recomputes scores for P V"
+    register_backends(registry, "two-pass", idea, plan, claim, tiles, NUMERICS)
