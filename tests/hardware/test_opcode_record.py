@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from single_opcode import LISTENERS, CaseModule, Launched, case, run_body, run_cases
+from single_opcode import case, run_body, run_cases
 
 from harness.emulator.codegen.table import supported_opcodes
-from tests.hardware.approximations import PROMISES, approximation
-from tests.hardware.opcode_record import (
+from scripts.recording.approximations import PROMISES, approximation
+from scripts.recording.opcode_kernel import LISTENERS, CaseModule, Launched
+from scripts.recording.opcode_record import (
     Answer,
     OpcodeRecord,
     agrees,
