@@ -121,7 +121,7 @@ def main() -> None:
         def pytest_configure(self, config: pytest.Config) -> None:
             config.pluginmanager.register(recorder, "opcode-recorder")
 
-    status = pytest.main(["-q", "-p", "no:cacheprovider", *files], plugins=[Named()])
+    status = pytest.main(["-q", "--lane=thorough", "-p", "no:cacheprovider", *files], plugins=[Named()])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         sys.exit(f"the tests of opcodes did not run: {status!r}")
     record = OpcodeRecord(environment(), dict(recorder.answers), sorted(recorder.opcodes))

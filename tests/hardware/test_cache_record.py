@@ -46,6 +46,7 @@ def median(found: list[Comparison], level: str) -> float:
     return statistics.median(abs(c.miss(level)) for c in found)
 
 
+@pytest.mark.thorough
 def test_the_published_tolerances_hold() -> None:
     found = small()
     assert len(found) > 15

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lanes import thorough_unless
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.model.discovery import discover
@@ -32,6 +33,8 @@ def bounds_of(case: int) -> dict[str, Array]:
     return bounds(problem_of(case), inputs_of(case))
 
 
+COMPILED_FOR_THIS_ALONE = (128,)
+"""Head dimensions that no other test of the default lane has."""
 ASKED = [
     (case, variant.name)
     for case in range(len(CASES))
@@ -56,7 +59,10 @@ def recorded(case: int, variant: str, plan: str) -> Recorded:
     return answer
 
 
-@pytest.mark.parametrize(("case", "variant"), ASKED)
+@pytest.mark.parametrize(
+    ("case", "variant"),
+    thorough_unless(lambda asked: problem_of(asked[0]).head_dim not in COMPILED_FOR_THIS_ALONE, ASKED),
+)
 def test_outputs_are_those_of_the_hardware(case: int, variant: str):
     """Bit for bit where every exp is exact; else as far apart as ex2.approx allows."""
     problem, inputs = problem_of(case), inputs_of(case)
