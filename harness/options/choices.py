@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from harness.compilers.toolchains import check_backend
 from harness.model.discovery import Discovery, discover
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UsageError
@@ -29,7 +30,7 @@ DEFAULT_ARCH = "sm_90"
 
 def discover_variants(arguments: argparse.Namespace) -> Discovery:
     """All variants, the plugins' too; what could not be loaded is a warning."""
-    found = discover(arguments.plugin)
+    found = discover(arguments.plugin, check=check_backend)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found
