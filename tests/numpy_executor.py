@@ -14,9 +14,9 @@ from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.toolchain import Call, Toolchain
 from harness.execution.protocol import Device, Execution, LaunchReport, SiteTraffic
 from harness.model.plan import Buffer, Launch, Plan
+from harness.model.regime import NUMPY_DTYPES
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.inputs import NUMPY_DTYPES
 from harness.operations.attention.problem import Problem
 from harness.support.errors import CompileError
 from harness.support.intervals import Interval
