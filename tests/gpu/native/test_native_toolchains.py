@@ -11,11 +11,10 @@ import pytest
 
 from harness import Buffer, Launch, Plan, Problem, PtxKernel, Variant
 from harness.compilers import compile_kernel
-from harness.execution.comparison import judge
-from harness.execution.question import Question
+from harness.execution.comparison import compare
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.support.errors import CompileError, PlanError
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
@@ -49,7 +48,7 @@ def in_ptx(variant: Variant, executor: GpuExecutor) -> Variant:
 
 
 def verdict_of(variant: Variant, problem: Problem, executor: GpuExecutor) -> tuple[str, str | None]:
-    row, _ = judge(variant, Question.pose(problem, draw_inputs(problem, "normal", seed=3)), executor)
+    (row,) = compare([variant], problem, executor, seed=3).rows
     assert row.verdict != "pass" or row.time_ms > 0
     return row.verdict, row.reason
 
