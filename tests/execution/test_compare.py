@@ -263,7 +263,8 @@ def test_nan_outputs_fail_and_are_not_zero():
     def body(problem: Problem, arrays: dict[str, np.ndarray]) -> None:
         arrays["O"][...] = np.float32(np.nan)
 
-    nan = Variant(name="nan", plan=lambda problem: Plan((Launch(NumpyKernel("nan", body), (1,), (1,), ("O",)),)))
+    launch = Launch(NumpyKernel("nan", body), (1,), (1,), ("O",))
+    nan = Variant(name="nan", backend="numpy", plan=lambda problem: Plan((launch,)))
     (row,) = compare([nan], PROBLEM, NumpyExecutor()).rows
     assert row.verdict == "fail"
     assert math.isnan(row.max_abs_error)

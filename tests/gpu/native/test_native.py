@@ -181,7 +181,7 @@ def test_a_fault_names_the_kernel_and_later_runs_say_why_they_do_not(tmp_path: P
         "from harness.gpu.executor import GpuExecutor\n"
         "from harness.operations.attention.inputs import draw_inputs\n"
         "from harness.operations.attention.problem import Problem\n"
-        "from harness.model.variant import Launch, Plan\n"
+        "from harness import Launch, Plan\n"
         "problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=4)\n"
         "code = 'extern \"C\" __global__ void wild(float* O) { *(float*)64 = 1.0f; }'\n"
         "plan = Plan((Launch(cupy.RawKernel(code, 'wild'), (1,), (1,), ('O',)),))\n"

@@ -28,7 +28,7 @@ PLUGIN = Path(__file__).parents[2] / "plugins" / "one_thread_per_row.py"
 
 def variant_of(body, supports=lambda problem: None) -> Variant:
     launch = Launch(NumpyKernel("numpy", body), (1,), (32,), ("Q", "K", "V", "O"))
-    return Variant(name="mine", plan=lambda problem: Plan((launch,)), supports=supports)
+    return Variant(name="mine", backend="numpy", plan=lambda problem: Plan((launch,)), supports=supports)
 
 
 def attention(O: SummationTree, l: SummationTree, S: SummationTree, spoil=None):
