@@ -17,6 +17,8 @@ from harness.operations.attention.problem import Problem
 from scripts.recording.kernel_text import NotUnderstood, cuda_text, numba_text, python_text
 from scripts.recording.plan_hash import plan_hash
 
+pytestmark = pytest.mark.compiles(False)
+
 CUDA = r"""#line 1 "variants/mine/kernel.cu"
 #include <cuda_fp16.h>
 #define TWICE(x) ((x) + \

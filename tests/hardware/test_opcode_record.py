@@ -23,6 +23,8 @@ from scripts.recording.opcode_record import (
     save,
 )
 
+pytestmark = pytest.mark.compiles(False)
+
 RECORD = load(Path(__file__).parent / "opcodes_h200.zip")
 WITHOUT_AN_ANSWER = {
     *("applypriority", "discard", "prefetch", "prefetchu"),  # hints to caches
@@ -137,6 +139,7 @@ def answer_of(launched: Launched, **changes: bytes) -> Answer:
     return Answer(launched.digest, {name: data.tobytes() for name, data in launched.after.items()} | changes)
 
 
+@pytest.mark.compiles
 def test_a_wrong_bit_names_the_case_and_its_operands():
     a, b = np.array([3, 7], np.uint32), np.array([4, 8], np.uint32)
     launched = launched_by(case("add.u32 d, a, b;", "b32", a, b), case("sub.u32 d, a, b;", "b32", a, b))
@@ -153,6 +156,7 @@ def test_a_wrong_bit_names_the_case_and_its_operands():
     assert len(list(differences("key", launched, dataclasses.replace(answer, refused=(0,))))) == 1
 
 
+@pytest.mark.compiles
 def test_kernels_are_compared_byte_by_byte_unless_their_order_is_free():
     seen: list[Launched] = []
     LISTENERS.append(seen.append)
@@ -171,6 +175,7 @@ def test_kernels_are_compared_byte_by_byte_unless_their_order_is_free():
     assert list(differences("key", seen[0], Answer("", {}))) != []
 
 
+@pytest.mark.compiles
 def test_other_operands_are_another_kernel():
     a, b = np.array([3], np.uint32), np.array([4], np.uint32)
     first, again, other = (launched_by(case("add.u32 d, a, a;", "b32", x)) for x in (a, a, b))

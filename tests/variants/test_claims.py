@@ -139,6 +139,7 @@ LITERATURE: dict[str, Callable[[int, int, int, int, Tile], tuple[int, int]]] = {
 }
 
 
+@pytest.mark.compiles(False)
 @pytest.mark.parametrize("algorithm", LITERATURE)
 @pytest.mark.parametrize(("length", "head_dim"), [(512, 64), (1024, 128)])
 def test_claims_are_the_formulas_of_the_literature(algorithm: str, length: int, head_dim: int):
@@ -195,6 +196,7 @@ def test_causal_tiles_in_the_future_are_not_visited(algorithm: str, tiles: int, 
         assert traffic(execution) == claim(problem, dataclasses.asdict(tile))
 
 
+@pytest.mark.compiles(False)
 def test_the_loop_order_decides_who_reads_less():
     """The point of the sandbox: the same answer, one order after the other, each with less traffic than the last."""
     problem = Problem(heads=1, q_len=2048, kv_len=2048, head_dim=64)
@@ -204,6 +206,7 @@ def test_the_loop_order_decides_who_reads_less():
     assert total["fa2"] > problem.compulsory_bytes
 
 
+@pytest.mark.compiles(False)
 @pytest.mark.parametrize(
     ("head_dim", "tile"),
     [(64, Tile(32, 32)), (128, Tile(16, 16)), (32, Tile(32, 64)), (16, Tile(16, 128)), (1, Tile(1, 128))],
@@ -212,6 +215,7 @@ def test_tiles_of_flashattention_1_follow_its_first_line(head_dim: int, tile: Ti
     assert fa1_tile(head_dim) == tile
 
 
+@pytest.mark.compiles(False)
 def test_twice_the_chip_is_half_the_traffic_of_flashattention_1():
     """Theorem 2 of the paper: Theta(N^2 d^2 / M)."""
     problem = Problem(heads=1, q_len=8192, kv_len=8192, head_dim=64)
@@ -287,6 +291,7 @@ def sectors_one_by_one(first: int, elements: int, itemsize_bytes: int, elements_
     return len({(request, address // 32) for request, address in zip(requests.tolist(), addresses.tolist())})
 
 
+@pytest.mark.compiles(False)
 @given(
     first=st.integers(0, 200),
     elements=st.integers(0, 600),
@@ -300,6 +305,7 @@ def test_bytes_of_a_run_are_its_sectors_counted_one_by_one(
     assert run_bytes(first, elements, itemsize_bytes, per_lane) == counted
 
 
+@pytest.mark.compiles(False)
 @given(
     first=st.integers(0, 200),
     elements=st.integers(0, 300),

@@ -276,18 +276,23 @@ def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_w
 
 
 SANITIZER = EmulatorSanitizer(shuffled_runs=1)
-SANITIZED_KERNELS = (("float16", 20),)  # one pair: it has every kernel of every variant, rounding included
+# The first that a variant takes: in 16 bits it has every kernel of every variant, rounding included.
+SANITIZED_KERNELS = (("float16", 20), ("float32", 20))
 
 
 @parametrize_variants()
-@given(problem=problems(SANITIZED_KERNELS), seed=st.integers(0, 2**16))
+@given(data=st.data(), seed=st.integers(0, 2**16))
 @settings(
     max_examples=8,
     deadline=None,
     derandomize="CI" in os.environ,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
 )
-def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, problem: Problem, seed: int):
+def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, data: st.DataObject, seed: int):
+    kernels = [(t, d) for t, d in SANITIZED_KERNELS if variant.supports(Problem(dtype=t, head_dim=d)) is None]
+    if not kernels:
+        pytest.skip("it takes none of these types")
+    problem = data.draw(problems(tuple(kernels[:1])))
     assume(variant.supports(problem) is None)
     findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", seed))
     assert findings == (), [finding.message for finding in findings]
