@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from attention_model import online_softmax
 
-from harness.execution.protocol import Device, Execution, LaunchReport, SiteTraffic
+from harness.execution.counts import SiteTraffic
+from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from single_opcode import LISTENERS, CaseModule, Launched, case, run_body, run_cases
 
-from harness.emulator.codegen.table import supported_opcodes
+from harness.emulator.codegen.emitters import supported_opcodes
 from tests.hardware.approximations import PROMISES, approximation
 from tests.hardware.opcode_record import (
     Answer,

@@ -11,7 +11,7 @@ import pytest
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.execution.accuracy import measure_accuracy
-from harness.execution.protocol import SharedTraffic
+from harness.execution.counts import SharedTraffic
 from harness.model.discovery import discover
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
