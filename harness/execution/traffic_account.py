@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from harness.execution.counts import LOCAL, READS, WRITES, CacheTraffic, Count, SharedTraffic, SiteTraffic, by_place
 from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.model.problem import BaseProblem
 from harness.model.traffic import Traffic
-from harness.operations.attention.problem import Problem
 
 LEVELS = {
     "compulsory": "every input read once, every output written once",
@@ -130,7 +130,7 @@ class TrafficAccount:
     """All of it for one variant on one problem."""
 
     variant: str
-    problem: Problem
+    problem: BaseProblem
     regime: str
     seed: int
     device: Device
@@ -167,7 +167,7 @@ class TrafficAccount:
 
 def account(
     variant: str,
-    problem: Problem,
+    problem: BaseProblem,
     regime: str,
     seed: int,
     device: Device,
@@ -206,7 +206,7 @@ def account(
     )
 
 
-def _levels(problem: Problem, claim: Traffic | None, whole: Part) -> tuple[Level, ...]:
+def _levels(problem: BaseProblem, claim: Traffic | None, whole: Part) -> tuple[Level, ...]:
     levels = [Level("compulsory", problem.compulsory_read_bytes, problem.compulsory_write_bytes)]
     if claim is not None:
         levels.append(Level("claimed", claim.read_bytes, claim.write_bytes))
