@@ -117,10 +117,9 @@ def test_what_the_executor_raises_becomes_a_row():
     assert rows[1].error_over_budget is None
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), KernelFault("interrupted", "stopped")])
-def test_an_interrupt_ends_it_all(error: BaseException):
+def test_an_interrupt_ends_it_all():
     executor = Raising()
-    executor.errors = {"a": error}
+    executor.errors = {"a": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         compare([numpy_variant("a"), numpy_variant("b")], PROBLEM, executor)
 

@@ -90,7 +90,6 @@ FAULTS = (
     "divergent barrier",
     "step limit",
     "trap",
-    "interrupted",
     "divergent warp operation",
     "copy size",
     "copies in flight",
