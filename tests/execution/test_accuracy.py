@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import thorough_unless
 from attention_answers import hold
 from attention_model import MUTANTS, NUMERICS, online_softmax
 
@@ -37,7 +38,7 @@ def problem_with(dtype: str, fields: dict[str, object]) -> Problem:
 SHAPES = ({"heads": 4, "kv_heads": 2}, {"heads": 4, "kv_heads": 2, "mask": "causal", "q_len": 90})
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("dtype", thorough_unless(lambda dtype: dtype == "float32", NUMPY_DTYPES))
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_models_exceed_it_somewhere(dtype: str, mutant: str):
     caught = [
