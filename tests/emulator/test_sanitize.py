@@ -135,6 +135,6 @@ def test_a_finding_alone_fails_a_right_answer(monkeypatch: pytest.MonkeyPatch) -
 
     problem = Problem(heads=1, q_len=8, kv_len=8, head_dim=64)
     question = Question.pose(problem, draw_inputs(problem))
-    made = attempt(REGISTRY.get("fa2-cupy"), problem, EmulatorExecutor(), question=question, sanitizer=Found())
-    assert (made.verdict, made.reason) == ("fail", "RAW race: here and there")
-    assert len(made.findings or ()) == 1
+    row = attempt(REGISTRY.get("fa2-cupy"), problem, EmulatorExecutor(), question=question, sanitizer=Found())
+    assert (row.verdict, row.reason) == ("fail", "RAW race: here and there")
+    assert len(row.findings or ()) == 1
