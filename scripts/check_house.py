@@ -17,7 +17,7 @@ def complaints(paths: list[str]) -> Iterator[str]:
     top = {path.split("/")[1] for path in paths if path.startswith("harness/")}
     files = {name for name in top if f"harness/{name}" in paths}
     if len(files) > MOST_FILES:
-        yield f"harness/ has {len(files)} files ({', '.join(sorted(files))}); at most {MOST_FILES}: move one into a room"
+        yield f"harness/ has {len(files)} files ({', '.join(sorted(files))}); at most {MOST_FILES}"
     if len(top - files) > MOST_FOLDERS:
         yield f"harness/ has {len(top - files)} folders; at most {MOST_FOLDERS}"
     for path in paths:

@@ -30,10 +30,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     replace_files({path: text.encode()})
     plugin = f" --plugin {os.path.relpath(path)}" if arguments.folder is not None else ""
     operation = "" if arguments.operation == "attention" else f" --operation {arguments.operation}"
-    arguments.output = None
     shown = os.path.relpath(path)
-    publish(
-        arguments,
+    sys.stdout.write(
         f"wrote {shown}: it is right and slow, and yours to change.\n"
         f"  python -m harness compare{operation} --variants {arguments.name}{plugin}\n"
         f"  python -m harness fuzz {arguments.name}{plugin}\n",
