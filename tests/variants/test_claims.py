@@ -309,10 +309,13 @@ def test_bytes_of_a_run_in_tiles_are_those_of_each_tile(first: int, elements: in
 @given(problem=problems(), tile=st.builds(Tile, st.integers(1, 40), st.integers(1, 40)))
 def test_a_tile_is_visited_exactly_where_one_of_its_keys_is_seen(problem: Problem, tile: Tile):
     schedule = Schedule(problem, tile)
-    rows, keys = np.arange(problem.q_len), np.arange(problem.kv_len)
-    seen = keys[None, :] <= rows[:, None] + (problem.kv_len - problem.q_len if problem.causal else problem.kv_len)
+    rows, keys = np.arange(problem.q_len)[:, None], np.arange(problem.kv_len)[None, :]
+    seen = problem.mask.visible(rows, keys, problem.q_len, problem.kv_len)
     pairs = np.array(
         [[seen[r : r + tile.Br, k : k + tile.Bc].any() for k in schedule.first_keys] for r in schedule.first_rows]
     )
+    numbers = np.arange(len(schedule.first_keys))[None, :]
+    visited = (schedule.first_tiles[:, None] <= numbers) & (numbers < schedule.end_tiles[:, None])
+    assert visited.tolist() == pairs.tolist()
     assert schedule.visits.tolist() == pairs.sum(axis=1).tolist()
     assert schedule.key_visits.tolist() == pairs.sum(axis=0).tolist()

@@ -21,11 +21,13 @@ last row sees. Every copy is a run of consecutive elements (see _tiles/sectors.p
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, grid
-from variants._tiles.registration import register_backends
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -46,29 +48,36 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
     return Tile(Br=min(Bc, head_dim), Bc=min(Bc, LARGEST_BC))
 
 
-def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    options = tile_options(problem.head_dim, tile, problem.dtype)
+    names = ("fa1_initialise", "fa1", "fa1_round")
+    return tuple(raw_kernel("attention/fa1", name, options) for name in names), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.fa1.numba_kernel import fa1_kernels
+
+    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype)
+    return (kernels.fa1_initialise, kernels.fa1, kernels.fa1_round), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Two launches, three where O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
     p, tile = problem, tile or fa1_tile(problem.head_dim)
     running_O = "O" if p.dtype == "float32" else "O_running"
-    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
-    if backend == "cupy":
-        from variants._tiles.rawkernel import raw_kernel, tile_options
-
-        options = tile_options(p.head_dim, tile, p.dtype)
-        initialise, fa1, rounding = (
-            raw_kernel("attention/fa1", n, options) for n in ("fa1_initialise", "fa1", "fa1_round")
-        )
-        lengths = (np.int32(p.q_len), np.int32(p.kv_len))
-    else:
-        from variants.attention.fa1.numba_kernel import fa1_kernels
-
-        kernels = fa1_kernels(p.head_dim, tile, p.dtype)
-        initialise, fa1, rounding = kernels.fa1_initialise, kernels.fa1, kernels.fa1_round
-        lengths = ()  # Numba's arrays know their shapes
+    (initialise, fa1, rounding), lengths = kernels(p, tile)
+    scalars = (np.int32(p.group), np.float32(p.tau), np.int32(p.causal))
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     launches = [
         Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
-        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, group, tau, causal)),
+        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, *scalars)),
     ]
     buffers = [Buffer("l", p.lse_shape, "float32"), Buffer("m", p.lse_shape, "float32")]
     if running_O != "O":
@@ -105,4 +114,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
-    register_backends(registry, "fa1", idea, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS)

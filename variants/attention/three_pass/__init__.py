@@ -18,12 +18,14 @@ of the four warps of a block). Every copy is a run of consecutive elements (see 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid
-from variants._tiles.registration import register_backends
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule, keys_seen
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -38,23 +40,31 @@ NUMERICS = Numerics(
 """S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
-def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    options = (*tile_options(problem.head_dim, tile, problem.dtype), f"-DON_CHIP={ON_CHIP}")
+    names = ("three_pass_scores", "three_pass_softmax", "three_pass_output")
+    return tuple(raw_kernel("attention/three_pass", name, options) for name in names), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.three_pass.numba_kernel import three_pass_kernels
+
+    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP)
+    return (kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Three launches; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
+    (scores, softmax, output), lengths = kernels(p, tile)
     group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
-    if backend == "cupy":
-        from variants._tiles.rawkernel import raw_kernel, tile_options
-
-        options = (*tile_options(p.head_dim, tile, p.dtype), f"-DON_CHIP={ON_CHIP}")
-        names = ("three_pass_scores", "three_pass_softmax", "three_pass_output")
-        scores, softmax, output = (raw_kernel("attention/three_pass", name, options) for name in names)
-        lengths = (np.int32(p.q_len), np.int32(p.kv_len))
-    else:
-        from variants.attention.three_pass.numba_kernel import three_pass_kernels
-
-        kernels = three_pass_kernels(p.head_dim, tile, p.dtype, ON_CHIP)
-        scores, softmax, output = kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output
-        lengths = ()  # Numba's arrays know their shapes
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     square = (p.batch, p.heads, p.q_len, p.kv_len)
     return Plan(
@@ -76,7 +86,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
     # Rows that begin at the same byte of a sector and see as many keys cost the same: one look at each kind.
     rows = np.arange(p.batch * p.heads * p.q_len, dtype=np.int64)
-    kinds = np.stack([rows * p.kv_len % 32, keys_seen(p, rows % p.q_len)])
+    kinds = np.stack([rows * p.kv_len % 32, p.span(rows % p.q_len)[1]])
     (first, seen), count = np.unique(kinds, axis=1, return_counts=True)
     row_bytes = run_bytes(first, seen, p.itemsize_bytes)
     again_bytes = 2 * run_bytes(first + ON_CHIP, np.maximum(seen - ON_CHIP, 0), p.itemsize_bytes)
@@ -100,4 +110,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `three-pass-cupy` and `three-pass-numba`."""
     idea = "standard attention: S = Q K^T and P = softmax(S) both written to memory"
-    register_backends(registry, "three-pass", idea, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "three-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS)
