@@ -35,7 +35,6 @@ EQUIVALENT: dict[str, str] = {
     "(-inf) - (-inf) in two-pass": "only a row that sees no key meets it: its l and P become NaN, but P meets no "
     "V behind the mask and no lse is written, so its O stays 0",
     "32-bit offset overflow": "needs 2^31 elements, which no campaign on the emulator holds",
-    "window off by one": "no variant here has windows",
     "heads that meet in a tile overlooked": "the first query of the second head is then taken to see as much as the "
     "first row of the tile; only NaN or infinity in one key shows it, where a tile of keys ends in between: "
     "tests/variants/test_split_kv.py looks there, and no campaign finds it",

@@ -48,8 +48,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
         load_tile<BC>(K_tile, K + (first_kv + first_key) * D, keys);
         load_tile<BC>(V_tile, V + (first_kv + first_key) * D, keys);
 
-        // Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from `after`
-        // ahead of that one to `before` behind see the key.
+        // Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from
+        // `after` ahead of that one to `before` behind see the key.
         const int own_row = first_key + q_len - kv_len;
         const int first_seeing = max(own_row - after, 0);
         const int end_seeing = min(own_row + keys + before, q_len);

@@ -102,8 +102,8 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
             load_tile(K_tile, BC, K_head, first_key, keys)
             load_tile(V_tile, BC, V_head, first_key, keys)
 
-            # Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from `after`
-            # ahead of that one to `before` behind see the key.
+            # Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from
+            # `after` ahead of that one to `before` behind see the key.
             own_row = first_key + q_len - kv_len
             first_seeing = max(own_row - after, 0)
             end_seeing = min(own_row + keys + before, q_len)
