@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from harness.options.arguments import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,10 +19,10 @@ from harness.compilers import DevicePointer, compile_kernel
 from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.inputs import draw_inputs
 from harness.operations.attention.problem import Problem
 from scripts import check_claims
 from variants._tiles import SHARED_BYTES, Tile, default_tile
