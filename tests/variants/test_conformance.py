@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-<<<<<<< HEAD
 from harness.execution.accuracy import Accuracy
 from harness.execution.planning import refusal_of
-=======
-from harness.execution.accuracy import Accuracy
->>>>>>> main
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
