@@ -176,12 +176,25 @@ def bytes_by_buffer(execution: Execution, kind: str) -> Counter[str]:
 
 
 # Row blocks x key tiles of equal size. A causal row block i meets the key tiles up to its own: 1 + 2 = 3 of the 4 pairs
-# that two by two tiles have, 1 + 2 + 3 = 6 of 9.
-@pytest.mark.parametrize(("tiles", "causal", "pairs"), [(2, False, 4), (2, True, 3), (3, False, 9), (3, True, 6)])
+# that two by two tiles have, 1 + 2 + 3 = 6 of 9. A window of 4 keys ahead reaches one tile back, one of a key either
+# way the tiles to both sides, and one of no key none of them.
+@pytest.mark.parametrize(
+    ("tiles", "mask", "pairs"),
+    [
+        (2, "none", 4),
+        (2, "causal", 3),
+        (3, "none", 9),
+        (3, "causal", 6),
+        (4, "causal+window:4", 7),
+        (4, "causal+window:5", 9),
+        (4, "window:1", 10),
+        (4, "window:0", 4),
+    ],
+)
 @pytest.mark.parametrize("algorithm", LITERATURE)
-def test_causal_tiles_in_the_future_are_not_visited(algorithm: str, tiles: int, causal: bool, pairs: int):
+def test_tiles_of_which_no_row_sees_a_key_are_not_visited(algorithm: str, tiles: int, mask: str, pairs: int):
     tile = Tile(4, 4)
-    problem = Problem(heads=1, q_len=4 * tiles, kv_len=4 * tiles, head_dim=4, mask="causal" if causal else "none")
+    problem = Problem(heads=1, q_len=4 * tiles, kv_len=4 * tiles, head_dim=4, mask=mask)
     tile_bytes = 4 * 4 * 4
     for variant in by_algorithm(algorithm):
         plan = variant.plan(problem, dataclasses.asdict(tile))
