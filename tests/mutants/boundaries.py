@@ -62,24 +62,6 @@ MUTANTS = (
     ),
     *(
         mutant
-        for algorithm in ("two-pass", "fa1")
-        for mutant in in_tiles(
-            algorithm, "V ahead of a window times a weight of 0",
-            ("first[i] <= k && k < end[i] ?", "k < end[i] ?"),
-            ("if first[i] <= k and k < end[i]:", "if k < end[i]:"),
-        )
-    ),
-    *(
-        mutant
-        for algorithm in ("three-pass", "fa2")
-        for mutant in in_tiles(
-            algorithm, "keys that the last row is blind to taken for seen by all",
-            ("(max(first_by_all, 0) + STEP_P - 1) / STEP_P * STEP_P", "max(first_by_all, 0) / STEP_P * STEP_P"),
-            ("(max(first_by_all, 0) + STEP_P - 1) // STEP_P", "max(first_by_all, 0) // STEP_P"),
-        )
-    ),
-    *(
-        mutant
         for algorithm in ("two-pass", "fa2")
         for mutant in in_kernel(
             algorithm, "first tile of a window skipped",

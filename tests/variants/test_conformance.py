@@ -201,17 +201,18 @@ def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, dtype: str,
 def test_what_lies_beside_a_window_does_not_reach_its_row(
     variant: Variant, dtype: str, head_dim: int, mask: str, poison: float
 ):
-    # Key 45 lies in the middle of a tile: ahead of the windows of later rows, behind those of earlier ones.
+    # Key 49 lies in the middle of a tile of keys, ahead of the windows of rows 62 on and behind those of earlier ones.
+    # In a block of 64 rows, it is one of the four keys among which the last row's window begins.
     problem = Problem(heads=2, q_len=90, kv_len=90, head_dim=head_dim, dtype=dtype, mask=mask)
     skip_unsupported(variant, problem)
     inputs = draw_inputs(problem, "normal", 2)
     clean = run(variant, problem, inputs).outputs["O"]
     first, end = problem.span(np.arange(problem.q_len))
-    blind = (first > 45) | (end <= 45)
-    assert blind[:36].all() and not blind[45:57].any() and blind[58:].all()
+    blind = (first > 49) | (end <= 49)
+    assert blind[:40].all() and not blind[49:62].any() and blind[62:].all()
     for name in "KV":
         poisoned = {**inputs, name: inputs[name].copy()}
-        poisoned[name][:, :, 45] = poison
+        poisoned[name][:, :, 49] = poison
         dirty = run(variant, problem, poisoned).outputs["O"]
         assert np.array_equal(dirty[:, :, blind], clean[:, :, blind])
         assert not np.any(np.isfinite(dirty[:, :, ~blind].astype(np.float32)))
