@@ -161,15 +161,14 @@ def _keys_seen(problem: Problem, first_queries: Integers, tile_rows: Integers) -
     """
     p, last = problem, first_queries + tile_rows - 1
     meet = last >= p.q_len
-    low_first, low_end = (
-        p.span(np.where(meet, 0, first_queries))[0],
-        p.span(np.where(meet, np.minimum(last - p.q_len, p.q_len - 1), last))[1],
-    )
-    high_first, high_end = p.span(first_queries)[0], p.span(np.minimum(last, p.q_len - 1))[1]
+    low_first, _ = p.span(np.where(meet, 0, first_queries))
+    _, low_end = p.span(np.where(meet, np.minimum(last - p.q_len, p.q_len - 1), last))
+    high_first, _ = p.span(first_queries)
+    _, high_end = p.span(np.minimum(last, p.q_len - 1))
     low_tiles_end, first_high_tile = blocks(low_end, BC) * BC, high_first // BC * BC
-    apart = low_tiles_end < first_high_tile
-    low = low_first, np.where(apart, low_tiles_end, high_end)
-    high = np.where(low_end > 0, first_high_tile, high_first), np.where(apart, high_end, 0)
+    apart = (low_end > 0) & (low_tiles_end < first_high_tile)
+    low = np.where(low_end > 0, low_first, high_first), np.where(apart, low_tiles_end, high_end)
+    high = first_high_tile, np.where(apart, high_end, 0)
     return low, high
 
 
