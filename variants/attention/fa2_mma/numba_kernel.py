@@ -79,13 +79,18 @@ def kv_head_index(group):
 # What a warp's rows see of a tile of `keys` keys: the first row lies on key `place`, each other one key further. Rows g
 # and g + 8 of tile i of 16 rows are h = 0 and 1. The first key may lie before the tile, or behind it.
 @cuda.jit(device=True, forceinline=True)
+def key_of_row(place, i, h):
+    return int32(place + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)))
+
+
+@cuda.jit(device=True, forceinline=True)
 def first_of_row(place, before, i, h):
-    return int32(place + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)) - before)
+    return int32(key_of_row(place, i, h) - before)
 
 
 @cuda.jit(device=True, forceinline=True)
 def end_of_row(place, after, keys, i, h):
-    return int32(min(int32(place + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)) + after + 1), keys))
+    return int32(min(int32(key_of_row(place, i, h) + after + 1), keys))
 
 
 @functools.cache
