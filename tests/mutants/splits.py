@@ -55,8 +55,6 @@ _ROWS_AND_KEYS = (
         "if (max(key, first) >= from_for_all && min(key + BC, end) <= to_for_all) {",
         "if (true) {",
     ),
-    _in_kernel("a zero weight times NaN ahead of a window", "if (max(key, first) >= from_for_all && min", "if (min"),
-    _in_kernel("keys ahead of the first copied", "source, first - copied_key, end", "source, 0, end"),
     _in_kernel("window one key too long on the left", "k >= from[e / 2] &&", "k + 1 >= from[e / 2] &&"),
     _in_kernel("window one key too long on the right", "k < to[e / 2] ?", "k <= to[e / 2] ?"),
     _in_kernel("first tile of a window unmasked", "k >= from[e / 2] && k < to", "k < to"),
