@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from attention_answers import hold
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
-from harness.execution.accuracy import measure_accuracy
 from harness.execution.protocol import SharedTraffic
 from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
 from harness.operations.attention.error_budget import error_budget
-from harness.operations.attention.inputs import draw_inputs
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
@@ -34,7 +34,7 @@ def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarra
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference, variant.numerics)
     execution = EXECUTOR.run(problem, variant.plan(problem, **tile), inputs)
-    result = measure_accuracy(execution.outputs, reference, budget)
+    result = hold(execution.outputs, reference, budget)
     assert result.passed, result.reason
     assert not result.suspicious
     assert variant.claim is not None

@@ -5,9 +5,7 @@ own, for whatever computes attention:
 
     from hypothesis import given, settings
 
-    from harness.execution.accuracy import measure_accuracy
-    from harness.operations.attention.error_budget import error_budget
-    from harness.operations.attention.oracle import attention
+    from harness.execution.question import Question
     from harness.operations.attention.strategies import cases
 
 
@@ -15,9 +13,7 @@ own, for whatever computes attention:
     @given(cases())
     def test_my_attention(case):
         inputs = case.inputs()  # Q, K and V as NumPy arrays
-        outputs = {"O": my_attention(case.problem, **inputs)}
-        reference = attention(case.problem, inputs)
-        accuracy = measure_accuracy(outputs, reference, error_budget(case.problem, inputs, reference))
+        accuracy = Question.pose(case.problem, inputs).hold({"O": my_attention(case.problem, **inputs)})
         assert accuracy.passed, accuracy.reason
 
 What is plain comes first in every draw, and shrinking goes there: one tile, one head, batch 1, the first build, regime
@@ -30,11 +26,11 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from harness.model.case import Case, Edit
+from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask
 from harness.operations.attention.masks.causal import Causal
@@ -44,54 +40,23 @@ from harness.operations.attention.problem import Problem
 MOST_TILES = 6
 """Tiles of rows times tiles of keys, per head: enough for a first, a middle and a last one both ways."""
 MOST_TILES_ONE_WAY = 4
+MASKS = ("causal", "window")
+"""Kinds of masks that are drawn."""
 CROWD = 23
 """Heads, or sequences, in a few problems that are tiny otherwise."""
 
 
-@dataclass(frozen=True)
-class Build:
-    """What kernels have compiled in, which makes each a compilation of its own: there are few to draw from."""
-
-    dtype: str
-    head_dim: int
-    tile_rows: int = 64
-    """Query rows per tile: lengths are drawn around its multiples."""
-    tile_keys: int = 32
-    """Keys per tile."""
-    tile: str | None = None
-    """The sizes as a variant takes them, such as `Br=16,Bc=8`, where they are not its default ones."""
-
-    def tiles(self, problem: Problem) -> tuple[int, int]:
-        """How many tiles of rows and of keys the problem has, per head."""
-        return -(-problem.q_len // self.tile_rows), -(-problem.kv_len // self.tile_keys)
-
-
-BUILDS = (
-    # float32 first: small mistakes cannot hide behind rounding there.
-    Build("float32", 16),
-    Build("float32", 20),
-    Build("float16", 24),
-    Build("bfloat16", 33),
-    Build("float32", 72, 32, 32),
-    Build("float16", 64),
-    Build("float32", 1),
-    Build("bfloat16", 128, 32, 32),
-    Build("float16", 7),
-    Build("float32", 160, 16, 16),
-)
-"""Rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that, a single one."""
-
-
 def problems(
-    builds: Sequence[Build] = BUILDS,
+    builds: Sequence[AttentionBuild] = BUILDS,
     most_tiles: int = MOST_TILES,
     scales: Sequence[float | None] = (None, None, None, None, 1.0, 0.25, -0.25, 0.0),
+    takes: Sequence[str] = MASKS,
 ) -> st.SearchStrategy[Problem]:
     """Problems of a few tiles: lengths at and beside the edges of tiles, groups, batches, masks, any scale.
 
     `q_len` and `kv_len` are drawn on their own, so causal problems with rows that see nothing come along.
     """
-    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales))
+    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales), frozenset(takes))
 
 
 @functools.cache
@@ -118,10 +83,17 @@ def edits(problem: Problem, most: int = 3) -> st.SearchStrategy[tuple[Edit, ...]
 
 
 def cases(
-    builds: Sequence[Build] = BUILDS, most_tiles: int = MOST_TILES, checks: Sequence[str] = (), check_share: int = 4
+    builds: Sequence[AttentionBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    checks: Sequence[str] = (),
+    check_share: int = 4,
+    takes: Sequence[str] = MASKS,
 ) -> st.SearchStrategy[Case]:
-    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
-    return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`.
+
+    `takes`: the kinds of masks that problems may have.
+    """
+    return _cases(tuple(builds), most_tiles, tuple(checks), check_share, frozenset(takes))
 
 
 # Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it. For the
@@ -137,13 +109,17 @@ _CROWDS = ((5, 2, 2), (1, 1, CROWD), (CROWD, 1, 1)) * 2
 
 @st.composite
 def _problems(
-    draw: st.DrawFn, of_builds: st.SearchStrategy[Build], most_tiles: int, scales: tuple[float | None, ...]
+    draw: st.DrawFn,
+    of_builds: st.SearchStrategy[AttentionBuild],
+    most_tiles: int,
+    scales: tuple[float | None, ...],
+    takes: frozenset[str],
 ) -> Problem:
     build = draw(of_builds)
     row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
     crowds = _CROWDS if row_tiles * key_tiles <= 2 else ()
     batch, kv_heads, group = draw(_sampled(_BATCH_KV_HEADS_GROUP + crowds))
-    masked, scale = draw(_sampled(tuple(itertools.product((False, True), scales))))
+    masked, scale = draw(_sampled(tuple(itertools.product((False, True) if takes & {*MASKS} else (False,), scales))))
     q_len = (row_tiles - 1) * build.tile_rows + draw(_last_tile(build.tile_rows))
     kv_len = (key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys))
     return Problem(
@@ -154,18 +130,19 @@ def _problems(
         kv_len=kv_len,
         head_dim=build.head_dim,
         dtype=build.dtype,
-        mask=draw(_masks(build.tile_keys)) if masked else NO_MASK,
+        mask=draw(_masks(build.tile_keys, takes)) if masked else NO_MASK,
         scale=scale,
     )
 
 
 @functools.cache
-def _masks(tile_keys: int) -> st.SearchStrategy[Mask]:
+def _masks(tile_keys: int, takes: frozenset[str]) -> st.SearchStrategy[Mask]:
     """Causal as often as all windows together, whose ends lie at and beside the edges of a tile of keys."""
     edges = tuple(sorted({0, 1, tile_keys // 2, tile_keys - 1, tile_keys, tile_keys + 1, 2 * tile_keys}))
     windows = tuple(Window(left, right) for left in edges for right in edges)
     banded = (*windows, *(Causal() & Window(left, left) for left in edges for _ in edges))
-    return st.sampled_from(((Causal(),) * len(banded)) + banded)
+    drawn = ((Causal(),) * len(banded)) + banded
+    return st.sampled_from([mask for mask in drawn if takes.issuperset(part.kind for part in mask.parts)])
 
 
 @functools.cache
@@ -202,21 +179,28 @@ def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
 def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
     array = draw(_sampled(("V", "K", "Q")))
     shape = problem.q_shape if array == "Q" else problem.kv_shape
-    batch, head, row, column = (draw(_index_below(extent)) for extent in shape)
+    index = tuple(draw(_index_below(extent)) for extent in shape)
     values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
     # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
     nans = len(values) if problem.mask != NO_MASK and array != "Q" else 1
-    return Edit(array, batch, head, row, column, draw(_sampled(values + (math.nan,) * nans)))
+    return Edit(array, index, draw(_sampled(values + (math.nan,) * nans)))
 
 
 @functools.cache
-def _problems_of(build: Build, most_tiles: int) -> st.SearchStrategy[Problem]:
-    return problems((build,), most_tiles)
+def _problems_of(build: AttentionBuild, most_tiles: int, takes: frozenset[str]) -> st.SearchStrategy[Problem]:
+    return problems((build,), most_tiles, takes=tuple(sorted(takes)))
 
 
 @st.composite
-def _cases(draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, checks: tuple[str, ...], share: int) -> Case:
+def _cases(
+    draw: st.DrawFn,
+    builds: tuple[AttentionBuild, ...],
+    most_tiles: int,
+    checks: tuple[str, ...],
+    share: int,
+    takes: frozenset[str],
+) -> Case:
     build = draw(_sampled(builds))
-    problem = draw(_problems_of(build, most_tiles))
+    problem = draw(_problems_of(build, most_tiles, takes))
     check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
     return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), build.tile, check)

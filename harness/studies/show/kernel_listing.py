@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.execution.planning import make_plan
 from harness.model.plan import Buffer, Launch
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 
 BUFFER_ALIGNMENT_BYTES = 256
 
@@ -33,17 +32,11 @@ class KernelListing:
 
     @property
     def source(self) -> str:
-        """The author's own text: the code of a RawKernel, the Python of a Numba kernel."""
-        code = getattr(self.launch.kernel, "code", None)
-        if isinstance(code, str):
-            return code
-        try:
-            return inspect.getsource(self.launch.kernel.py_func)
-        except OSError:
-            return "(the source is not in a file)\n"
+        """The author's own text."""
+        return self.compiled.toolchain.source(self.launch.kernel)
 
 
-def list_kernels(variant: Variant, problem: Problem, arch: str) -> list[KernelListing]:
+def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[KernelListing]:
     """Compile every launch of the variant's plan, in order.
 
     Raises `UnsupportedProblem` where the variant does not take the problem, `PlanError` or `CompileError` where
@@ -82,7 +75,7 @@ def render_kernels(listings: list[KernelListing], ptx: bool) -> str:
         text = each.compiled.ptx if ptx else each.source
         if text not in shown:
             shown.add(text)
-            options = " ".join(getattr(each.launch.kernel, "options", ()))
+            options = " ".join(each.compiled.toolchain.options(each.launch.kernel))
             title = f"{'PTX' if ptx else 'Source'} of {each.launch.kernel_name}, {each.compiled.arch}"
             parts.append(f"--- {title}{', ' + options if options else ''}\n{text.rstrip()}")
     return "\n\n".join(parts) + "\n"

@@ -15,8 +15,9 @@ Bytes, per query head: K and V once; per visit of a row block Q_i once, O_i, l_i
     2 X_k + sum_i J_i (bytes of Q_i + 2 O_i + 2 l_i + 2 m_i) + (O + l + m)
         = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) where nothing is masked
 
-plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles of keys that its
-last row sees. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
+sees. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of consecutive elements (see
+_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, grid
+from variants._tiles.band import band
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -73,7 +75,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     p, tile = problem, tile or fa1_tile(problem.head_dim)
     running_O = "O" if p.dtype == "float32" else "O_running"
     (initialise, fa1, rounding), lengths = kernels(p, tile)
-    scalars = (np.int32(p.group), np.float32(p.tau), np.int32(p.causal))
+    scalars = (np.int32(p.group), np.float32(p.tau), *band(p))
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     launches = [
         Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
@@ -93,7 +95,8 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes)
     running_bytes = schedule.row_block_bytes(p.head_dim, FLOAT32_BYTES)
     state_bytes = running_bytes + 2 * schedule.row_block_bytes(1, FLOAT32_BYTES)
-    read_bytes = 2 * schedule.key_tile_bytes().sum() + (schedule.visits * (q_bytes + state_bytes)).sum()
+    kv_bytes = 2 * ((schedule.key_visits > 0) * schedule.key_tile_bytes()).sum()
+    read_bytes = kv_bytes + (schedule.visits * (q_bytes + state_bytes)).sum()
     write_bytes = ((schedule.visits + 1) * state_bytes).sum()
     if p.dtype != "float32":
         read_bytes += running_bytes.sum()

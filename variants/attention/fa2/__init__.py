@@ -9,7 +9,8 @@ Bytes, per query head: Q and O once, L once, and K and V once per row block, of 
 
     2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)        = 2 X_q + 4 N_q + T_r 2 X_k where nothing is masked
 
-with J_i the tiles of keys that row block i sees. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+with J_i the tiles that have a key which row block i sees. Every copy is a run of consecutive elements (see
+_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
+from variants._tiles.band import band
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
@@ -52,7 +54,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
     (fa2,), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(p.tau), np.int32(p.causal))
+    args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(p.tau), *band(p))
     return Plan(
         launches=(Launch(fa2, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),),
         buffers=(Buffer("lse", p.lse_shape, "float32"),),

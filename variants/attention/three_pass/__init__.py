@@ -2,10 +2,10 @@
 
 Dao et al. 2022, arXiv 2205.14135, algorithm 0, with the safe softmax of Milakov and Gimelshein 2018, arXiv 1805.02867,
 algorithm 2: S = tau Q K^T is written, then read for P = softmax(S), which is written, then read for O = P V. S and P
-are stored in the problem's dtype. Under a causal mask a row of S and P ends with the last key that it sees, and tiles
-beyond are not visited; the buffers are N_q x N_k all the same.
+are stored in the problem's dtype. A row of S and P is the keys that it sees, whatever the mask, and tiles of which a
+block of rows sees nothing are not visited; the buffers are N_q x N_k all the same.
 
-Bytes, per query head, n_r being the keys that row r sees and J_i the tiles of keys that row block i sees:
+Bytes, per query head, n_r being the keys that row r sees and J_i the tiles with a key that row block i sees:
 
     scores      Q_i + J_i K_j read, sum_r n_r of S written
     softmax     sum_r (n_r + 2 max(n_r - 3072, 0)) of S read, sum_r n_r of P written
@@ -24,6 +24,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid
+from variants._tiles.band import band
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
@@ -64,14 +65,14 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Three launches; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
     (scores, softmax, output), lengths = kernels(p, tile)
-    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
+    group, tau, limits = np.int32(p.group), np.float32(p.tau), band(p)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     square = (p.batch, p.heads, p.q_len, p.kv_len)
     return Plan(
         launches=(
-            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, causal)),
-            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, causal)),
-            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, causal)),
+            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *limits)),
+            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *limits)),
+            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *limits)),
         ),
         buffers=(Buffer("S", square, p.dtype), Buffer("P", square, p.dtype)),
     )
@@ -84,13 +85,14 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     kv_bytes = 2 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
 
-    # Rows that begin at the same byte of a sector and see as many keys cost the same: one look at each kind.
+    # Rows that begin at the same byte of a sector and see the same keys cost the same: one look at each kind.
     rows = np.arange(p.batch * p.heads * p.q_len, dtype=np.int64)
-    kinds = np.stack([rows * p.kv_len % 32, p.span(rows % p.q_len)[1]])
-    (first, seen), count = np.unique(kinds, axis=1, return_counts=True)
-    row_bytes = run_bytes(first, seen, p.itemsize_bytes)
-    again_bytes = 2 * run_bytes(first + ON_CHIP, np.maximum(seen - ON_CHIP, 0), p.itemsize_bytes)
-    tiles_bytes = tiled_run_bytes(first, seen, schedule.tile.Bc, p.itemsize_bytes)
+    kinds = np.stack([rows * p.kv_len % 32, *p.span(rows % p.q_len)])
+    (start, first, end), count = np.unique(kinds, axis=1, return_counts=True)
+    seen = np.maximum(end - first, 0)
+    row_bytes = run_bytes(start + first, seen, p.itemsize_bytes)
+    again_bytes = 2 * run_bytes(start + first + ON_CHIP, np.maximum(seen - ON_CHIP, 0), p.itemsize_bytes)
+    tiles_bytes = tiled_run_bytes(start, first, end, schedule.tile.Bc, p.itemsize_bytes)
 
     read_bytes = q_bytes + kv_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
     write_bytes = q_bytes + (count * (tiles_bytes + row_bytes)).sum()
