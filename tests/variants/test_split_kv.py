@@ -95,16 +95,10 @@ def test_a_window_is_all_that_is_read():
 
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
-    [
-        (1, 100, "window:33"),
-        (5, 129, "window:50,3"),
-        (9, 129, "window:12,3"),
-        (40, 129, "causal+window:16"),
-        (50, 30, "window:8"),
-    ],
+    [(1, 100, "window:15"), (9, 129, "window:12,3"), (40, 129, "causal+window:16"), (50, 30, "window:8")],
 )
 def test_what_is_not_finite_outside_of_a_window_reaches_no_row(q_len: int, kv_len: int, mask: str):
-    """NaN in V at element k of key k, or that many further: O shows which row saw which key."""
+    """NaN in V at element k of key k, or that many further: O shows which row saw which key, as windows are shorter."""
     problem = dataclasses.replace(PROBLEM, q_len=q_len, kv_len=kv_len, mask=mask)
     d, rows, keys = problem.head_dim, np.arange(q_len)[:, None], np.arange(kv_len)
     visible = problem.mask.visible(rows, keys[None, :], q_len, kv_len)
