@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from harness.execution.planning import refusal_of  # noqa: E402
 from harness.gpu.executor import GpuExecutor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
 from harness.support.errors import SandboxError  # noqa: E402
@@ -30,7 +31,7 @@ def record() -> list[Recorded]:
     for case in range(len(CASES)):
         problem, inputs = problem_of(case), inputs_of(case)
         for variant in discover().registry:
-            if variant.supports(problem) is None:
+            if refusal_of(variant, problem) is None:
                 plan = variant.plan(problem)
                 outputs = executor.run(problem, plan, inputs).outputs
                 data = {name: array.tobytes() for name, array in outputs.items()}

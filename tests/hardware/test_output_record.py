@@ -10,6 +10,7 @@ import pytest
 from lanes import thorough_unless
 
 from harness.emulator.executor import EmulatorExecutor
+from harness.execution.planning import refusal_of
 from harness.model.discovery import discover
 from scripts.recording.output_record import (
     CASES,
@@ -39,7 +40,7 @@ ASKED = [
     (case, variant.name)
     for case in range(len(CASES))
     for variant in discover().registry
-    if variant.supports(problem_of(case)) is None
+    if refusal_of(variant, problem_of(case)) is None
 ]
 
 

@@ -14,6 +14,7 @@ from lanes import thorough_unless
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN, Instruments
+from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -84,7 +85,7 @@ def is_emulated(case: tuple[int, str]) -> bool:
 def is_quick(case: tuple[int, str]) -> bool:
     """Whether it has kernels that other tests of the default lane compile, too, and few operations."""
     asked, variant = problem(case[0]), REGISTRY.get(case[1])
-    dtype = "float32" if variant.supports(Problem()) is None else "bfloat16"
+    dtype = "float32" if refusal_of(variant, Problem()) is None else "bfloat16"
     return (asked.head_dim, asked.dtype) == (64, dtype) and is_emulated(case)
 
 
