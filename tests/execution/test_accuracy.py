@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from lanes import thorough_unless
 from attention_answers import hold
 from attention_model import MUTANTS, NUMERICS, online_softmax
+from lanes import thorough_unless
 
 from harness.execution.accuracy import Accuracy
 from harness.model.operation import draw_inputs
