@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.compilers.ptx_text import PtxKernel
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from scripts.recording.kernel_text import cuda_text, numba_text
@@ -31,6 +32,8 @@ def _launch_text(launch: Launch) -> list[str]:
 def _kernel_text(kernel: Any) -> list[str]:
     if hasattr(kernel, "py_func"):
         return [numba_text(kernel)]
+    if isinstance(kernel, PtxKernel):
+        return [kernel.text]
     return [cuda_text(kernel.code), *map(str, kernel.options)]
 
 

@@ -12,6 +12,7 @@ import cupy
 import numpy as np
 import pytest
 
+from harness.compilers.ptx_text import PtxKernel
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem
 from scripts.recording.kernel_text import NotUnderstood, cuda_text, numba_text, python_text
@@ -247,3 +248,11 @@ def test_another_process_comes_to_the_same_hash():
     ]
     assert runs[0].stdout == runs[1].stdout
     assert len(set(runs[0].stdout.split())) == len(runs[0].stdout.split())
+
+
+def test_ptx_is_its_own_text():
+    def hashed(text: str) -> str:
+        return plan_hash(Plan((Launch(PtxKernel(text, "mine"), (1,), (32,), ("O",)),)), Problem())
+
+    text = ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry mine() { ret; }"
+    assert hashed(text) == hashed(text) != hashed(text.replace("ret;", "trap;"))
