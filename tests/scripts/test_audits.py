@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lanes import thorough_unless
 
 ROOT = Path(__file__).resolve().parents[2]
 AUDITS = ROOT / "scripts" / "audits"
@@ -18,7 +19,7 @@ def test_every_audit_is_shown():
     assert set(SHOWN) == {f"scripts/audits/{path.name}" for path in AUDITS.glob("*.py")}
 
 
-@pytest.mark.parametrize("script", SHOWN)
+@pytest.mark.parametrize("script", thorough_unless(lambda script: "published_traffic" not in str(script), SHOWN))
 def test_the_output_shown_is_the_real_one(script: str, tmp_path: Path):
     ran = subprocess.run([sys.executable, ROOT / script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
