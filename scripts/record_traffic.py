@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harness import Problem, Variant  # noqa: E402
+from harness.execution.planning import refusal_of  # noqa: E402
 from harness.gpu.hardware_counters import Run, profile  # noqa: E402
 from harness.gpu.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
@@ -158,7 +159,7 @@ def all_runs() -> list[tuple[int, Run]]:
         (index, Run(variant.name, problem))
         for index, problem in enumerate(Problem(**fields) for fields in PROBLEMS)
         for variant in discover().registry
-        if variant.supports(problem) is None and not is_too_slow(variant, problem)
+        if refusal_of(variant, problem) is None and not is_too_slow(variant, problem)
     ]
 
 
