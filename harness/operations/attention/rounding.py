@@ -15,18 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.floating_formats import SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
 from harness.operations.attention.problem import Problem
 
 Array = npt.NDArray[np.float32]
 
-U = 2.0**-24
-"""Unit roundoff of float32, in which every kernel accumulates."""
-UNIT_ROUNDOFF = {"float32": U, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-SMALLEST_STEP = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
-"""Largest absolute error of storing a value too small to be normal. float32 and bfloat16 may be flushed to zero."""
-LARGEST = {"float32": float.fromhex("0x1.fffffep127"), "float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
-"""Largest finite value."""
 ARGUMENT = {"accurate": U, "__expf": (1 + 2 * 1.173) * U, "fast": 6 * U}
 """Of an exponential's error, what grows with its argument. Subtraction; 1.173 ulp of __expf, which has its product with
 log2 e in it; where anything goes, that product and log2 e's own rounding besides."""
