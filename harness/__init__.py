@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.model.traffic import Traffic as Traffic
     from harness.model.variant import Variant as Variant
     from harness.operations.attention.problem import Problem as Problem
+    from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
     from harness.support.errors import PlanError as PlanError
 
 _HOMES = {
@@ -28,6 +29,7 @@ _HOMES = {
     "PlanError": "harness.support.errors",
     "Problem": "harness.operations.attention.problem",
     "Registry": "harness.model.registry",
+    "SoftmaxProblem": "harness.operations.softmax.problem",
     "Traffic": "harness.model.traffic",
     "Variant": "harness.model.variant",
 }
