@@ -48,11 +48,14 @@ def render_comparison(comparison: Comparison, format: str) -> str:
 def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
     """The registered variants in one of `FORMATS`, ending in a line break."""
     keys = ["name", "algorithm", "backend", "idea"]
-    listing = [{key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name)} for v in variants]
+    listing = [
+        {key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name), "operation": v.operation}
+        for v in variants
+    ]
     if format == "json":
         return json_text({"variants": listing})
     if format == "csv":
-        return csv_text(listing, [*keys, "origin"])
+        return csv_text(listing, [*keys, "origin", "operation"])
     cells = [[entry[key] for key in keys] for entry in listing]
     return table(keys, cells, [False] * len(keys), format == "markdown") + "\n"
 

@@ -126,6 +126,8 @@ class CampaignResult:
     """The case with the largest error over budget among those that passed."""
     hardest_ratio: float | None
     """That ratio."""
+    left_out: tuple[str, ...] = ()
+    """Regimes that were not drawn, because the variant declares that it fails there."""
 
     @property
     def examples_per_second(self) -> float:
@@ -263,6 +265,7 @@ class _Campaign:
             seed=self.how.seed,
             hardest=self.hardest[1] if self.hardest else None,
             hardest_ratio=self.hardest[0] if self.hardest else None,
+            left_out=self.worker.fails_in,
         )
 
     def _run(self, builds: tuple[Build, ...], examples: int, phases: tuple[Phase, ...], number: int) -> None:
@@ -277,11 +280,15 @@ class _Campaign:
             verbosity=Verbosity.quiet,
         )
 
+        cases = self.operation.cases(builds, self.how.most_tiles, self.how.checks or ())
+        if self.worker.fails_in:
+            cases = cases.filter(lambda case: case.regime not in self.worker.fails_in)
+
         # The database knows an example by this function's source, whatever the round. `seed` takes the database away,
         # so the settings come after it.
         @how
         @seed(hash((self.how.seed, number)))
-        @given(case=self.operation.cases(builds, self.how.most_tiles, self.how.checks or ()))
+        @given(case=cases)
         def hold(case: Case) -> None:
             self._hold(case)
 
@@ -325,6 +332,8 @@ class _Campaign:
         assert self.smallest is not None
 
         def fails(case: Case) -> bool:
+            if case.regime in self.worker.fails_in:
+                return False
             finding = self._answer(case).finding
             if finding is None or finding.kind != self.kind:
                 return False

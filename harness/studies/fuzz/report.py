@@ -40,6 +40,11 @@ def render_campaigns(results: Sequence[CampaignResult], device: str, format: str
     markdown = format == "markdown"
     text = table(_HEADERS, cells, (False, False, True, True, True, True), markdown)
     parts = [text, *(_told(result, options, markdown) for result in results if result.reason is not None)]
+    parts += [
+        f"{r.variant}: not drawn, for it declares that it fails there: {', '.join(r.left_out)}"
+        for r in results
+        if r.left_out
+    ]
     parts.append(
         f"Device: {device}. Seed {results[0].seed}.\n"
         "error / budget: the largest among the examples that passed. refused: not taken by the variant, so unknown."
@@ -157,6 +162,7 @@ def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
         "shrink_seconds": result.shrink_seconds,
         "seed": result.seed,
         "error_over_budget": result.hardest_ratio,
+        "left_out": list(result.left_out),
         "hardest": json.loads(result.hardest.to_json()) if result.hardest else None,
         "failure": _failure_object(failure) if failure else None,
         "replay": replay_command(result.variant, failure.case, options) if failure else None,
