@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness.options.arguments import build_parser
+
+from harness.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

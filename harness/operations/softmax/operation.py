@@ -73,8 +73,10 @@ class Softmax(Operation):
 
         return BUILDS
 
-    def cases(self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str]) -> st.SearchStrategy[Case]:
-        """See `strategies`."""
+    def cases(
+        self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+    ) -> st.SearchStrategy[Case]:
+        """See `strategies`. Problems have no features that a variant might not take."""
         from harness.operations.softmax.strategies import MOST_TILES, cases
 
         return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.strategies import SearchStrategy
 
 from harness.model.build import Build, Builds
 from harness.model.case import Case
@@ -280,21 +281,22 @@ class _Campaign:
             verbosity=Verbosity.quiet,
         )
 
-        cases = self.operation.cases(builds, self.how.most_tiles, self.how.checks or ())
-        if self.worker.fails_in:
-            cases = cases.filter(lambda case: case.regime not in self.worker.fails_in)
-
         # The database knows an example by this function's source, whatever the round. `seed` takes the database away,
         # so the settings come after it.
         @how
         @seed(hash((self.how.seed, number)))
-        @given(case=cases)
+        @given(case=self._strategy(builds))
         def hold(case: Case) -> None:
             self._hold(case)
 
         # SkipTest: the database had nothing, and nothing was to be drawn.
         with no_pareto_front(), contextlib.suppress(_Found, _RoundOver, unittest.SkipTest):
             hold()
+
+    def _strategy(self, builds: tuple[Build, ...]) -> SearchStrategy[Case]:
+        cases = self.operation.cases(builds, self.how.most_tiles, self.how.checks or (), self.worker.takes)
+        declared = self.worker.fails_in
+        return cases.filter(lambda case: case.regime not in declared) if declared else cases
 
     def _hold(self, case: Case) -> None:
         if self.first is None and self.examples >= self.until:
