@@ -24,13 +24,13 @@ FAILS_IN = ("hot", "negative", "far-negative", "offset", "non-finite")
 """exp overflows, or everything underflows; and with +inf in a row, the other columns are 0 instead of NaN."""
 
 
-def cupy_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
     from variants._rows.rawkernel import row_kernel
 
     return row_kernel("native", "native_softmax", problem)
 
 
-def numba_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
     from variants.softmax.native.numba_kernel import native_kernel
 
     return native_kernel(problem.dtype), ()
@@ -39,5 +39,5 @@ def numba_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
 def register(registry: Registry) -> None:
     """Add `softmax-native-cupy` and `softmax-native-numba`."""
     idea = "exp without the maximum: two sweeps, right where nothing overflows"
-    languages = {"cupy": cupy_kernel, "numba": numba_kernel}
+    languages = {"cupy": kernel_in_cupy, "numba": kernel_in_numba}
     register_sweeps(registry, "softmax-native", idea, languages, sweeps=2, numerics=NUMERICS, fails_in=FAILS_IN)

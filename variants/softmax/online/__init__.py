@@ -21,13 +21,13 @@ from variants._rows import register_sweeps
 NUMERICS = Numerics(functions="accurate", sums="nearest")
 
 
-def cupy_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
     from variants._rows.rawkernel import row_kernel
 
     return row_kernel("online", "online_softmax", problem)
 
 
-def numba_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
     from variants.softmax.online.numba_kernel import online_kernel
 
     return online_kernel(problem.dtype), ()
@@ -36,5 +36,5 @@ def numba_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
 def register(registry: Registry) -> None:
     """Add `softmax-online-cupy` and `softmax-online-numba`."""
     idea = "maximum and sum in one sweep, corrected as the maximum rises: two sweeps"
-    languages = {"cupy": cupy_kernel, "numba": numba_kernel}
+    languages = {"cupy": kernel_in_cupy, "numba": kernel_in_numba}
     register_sweeps(registry, "softmax-online", idea, languages, sweeps=2, numerics=NUMERICS)

@@ -20,13 +20,13 @@ from variants._rows import register_sweeps
 NUMERICS = Numerics(functions="accurate", sums="nearest")
 
 
-def cupy_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
     from variants._rows.rawkernel import row_kernel
 
     return row_kernel("safe", "safe_softmax", problem)
 
 
-def numba_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
     from variants.softmax.safe.numba_kernel import safe_kernel
 
     return safe_kernel(problem.dtype), ()
@@ -35,5 +35,5 @@ def numba_kernel(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
 def register(registry: Registry) -> None:
     """Add `softmax-safe-cupy` and `softmax-safe-numba`."""
     idea = "the maximum, then the sum, then the quotients: three sweeps"
-    languages = {"cupy": cupy_kernel, "numba": numba_kernel}
+    languages = {"cupy": kernel_in_cupy, "numba": kernel_in_numba}
     register_sweeps(registry, "softmax-safe", idea, languages, sweeps=3, numerics=NUMERICS)
