@@ -1,0 +1,100 @@
+"""Where things lie in the memory that Python, the runtime and generated code share.
+
+Addresses that kernels see are virtual: bits 36 and up name a window, so a stray access never lands in another buffer
+by accident, and the same launch gives the same addresses on every machine.
+"""
+
+from __future__ import annotations
+
+LANES = 32
+FULL_MASK = 0xFFFFFFFF
+
+# Windows of the generic address space ---------------------------------------------------------------------------------
+WINDOW_BITS = 36
+SHARED_WINDOW = 1
+LOCAL_WINDOW = 2
+PARAM_WINDOW = 3
+FIRST_VARIABLE_WINDOW = 16
+FIRST_BUFFER_WINDOW = 1024
+BUFFER_START = 1 << (WINDOW_BITS - 1)
+"""A buffer begins in the middle of its window, so that a negative offset is still known to be its own."""
+
+
+def buffer_address(index: int) -> int:
+    """Virtual address of buffer number `index`."""
+    return ((FIRST_BUFFER_WINDOW + index) << WINDOW_BITS) + BUFFER_START
+
+
+def variable_address(index: int) -> int:
+    """Virtual address of the module's variable number `index` (`.global` and `.const`)."""
+    return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START
+
+
+def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Number of a block or thread -> its x, y, z."""
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
+# State spaces, as generated code names them to the runtime ------------------------------------------------------------
+SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
+
+# Counters -----------------------------------------------------------------------------------------------------------
+COUNTERS_PER_ENTRY = 4  # requests, requested bytes, sectors, fewest possible sectors
+SHARED_COUNTERS_PER_SITE = 4  # requests, requested bytes, wavefronts, fewest possible wavefronts
+BARRIER_SLOTS = 16
+
+# The state of one warp, in bytes --------------------------------------------------------------------------------------
+PCS = 0
+ALIVE = 128
+STATUS = 132
+BARRIER_ID = 136
+BARRIER_THREADS = 140
+STARTED = 144
+BARRIER_SITE = 148
+VOTE_BITS = 152
+VOTE_RESULT = 156
+VOTE_KIND = 160
+BARRIER_ARRIVES = 164
+TID_X, TID_Y, TID_Z = 192, 320, 448
+SAVED_STEPS = 576
+CLOCK_LEAD = 584
+"""How far the clock of a warp is ahead of its steps, because it waited for others at barriers."""
+LAST_MOMENT = 592
+"""Of the warp's latest request, see `memory/trace.py`."""
+ADDRESSES = 640
+HOSTS = 896
+DATA = 1152
+DATA_2 = 1664
+DATA_3 = 2176
+REGISTERS = 2688
+
+EXITED_PC = 0x7FFFFFFF
+REQUEST_BITS = 12
+WARP_BITS = 5
+"""Low bits of a request's moment, see `memory/trace.py`."""
+TURN_INSTRUCTIONS = 1 << 16
+"""How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
+
+# What a warp's code returns -------------------------------------------------------------------------------------------
+EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3
+READY = 4
+"""Status of a warp that can run; the others are as returned."""
+
+# Kinds of fault, as numbers for generated code ------------------------------------------------------------------------
+FAULTS = (
+    "none",
+    "out of bounds",
+    "misaligned",
+    "barrier deadlock",
+    "divergent barrier",
+    "step limit",
+    "trap",
+    "divergent warp operation",
+    "copy size",
+    "copies in flight",
+)
+FAULT = {name: number for number, name in enumerate(FAULTS)}
+
+# Votes of `barrier.red` -----------------------------------------------------------------------------------------------
+VOTES = {"popc": 1, "and": 2, "or": 3}

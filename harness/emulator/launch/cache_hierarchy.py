@@ -1,0 +1,213 @@
+"""A GPU's caches behind the sector counts: what arrives at L2, and what L2 asks of DRAM.
+
+The multiprocessors take blocks in order, each as many as fit it; all that are resident run at the same speed, measured
+in instructions, and a block that ends makes room for the next. Each request goes through the L1 of its multiprocessor
+(write-through; what a store brings can be read back) and what that lacks through the one L2 (write-back; a sector that
+is stored is not fetched first). An L2 of two partitions keeps a line in the one that it belongs to and, where a
+multiprocessor of the other one read it, there as well. DRAM delivers pairs of sectors.
+
+What is modelled is only what changes counts. The constants in `cache_layout` and `residency` were found with small
+kernels on an H200 (tests/hardware/cache_probes.py), most of which go round a range of memory. Two of them, how much of
+the L2 and of the smallest L1 keeps data, those kernels leave some room for; there the attention kernels decided.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import cache_layout as at
+from harness.emulator.abi.cache_slots import SLOT
+from harness.emulator.launch.tracing import Accesses
+from harness.emulator.memory.residency import Residency
+from harness.emulator.native.object_loading import load_caches
+from harness.support.errors import PlanError
+from harness.support.gpus import Gpu
+
+ALLOCATION_BYTES = 512
+"""What a GPU's allocator aligns buffers to."""
+PARTITION_RUNS = (16, 48, 50, 18)
+"""How many multiprocessors of one partition of L2, then of the other, and so on, the blocks of a launch are given to.
+
+As an H200 does it, one graphics processing cluster (GPC) after the other: `%smid` says where blocks are, and how many
+sectors pass between the partitions when one multiprocessor alone reads says where that one is.
+"""
+
+
+@dataclass(frozen=True)
+class CacheSizes:
+    """The caches of one GPU but for its L1, whose size depends on the kernel."""
+
+    multiprocessors: int
+    l2_bytes: int
+    """What can hold data."""
+    l2_partitions: int
+
+    @classmethod
+    def of(cls, gpu: Gpu, l2_bytes: int | None = None) -> CacheSizes:
+        """Those of a GPU in the table, with another size of L2 where `l2_bytes` is given."""
+        size = gpu.l2_bytes if l2_bytes is None else l2_bytes
+        return cls(gpu.multiprocessors, round(at.L2_USABLE * size), gpu.l2_partitions)
+
+
+@dataclass(frozen=True)
+class CacheCount:
+    """Sectors of one buffer during one launch."""
+
+    buffer: str
+    l2_read: int
+    """Left after L1."""
+    l2_write: int
+    dram_read: int
+    """Left after L2."""
+    dram_write: int
+
+
+class MemoryHierarchy:
+    """The caches during one run of a plan. They begin empty."""
+
+    def __init__(self, sizes: CacheSizes, buffers: Sequence[tuple[str, int]]) -> None:
+        """`buffers`: name and bytes, in the order of their addresses."""
+        self._sizes = sizes
+        self._names = [name for name, _ in buffers]
+        ends = np.cumsum([-(-size // ALLOCATION_BYTES) * ALLOCATION_BYTES // at.LINE_BYTES for _, size in buffers])
+        self.first_lines: list[int] = [0, *ends[:-1].tolist()]
+        """The number of each buffer's first line."""
+        if ends[-1] >= 1 << at.LINE_BITS:
+            limit = (at.LINE_BYTES << at.LINE_BITS) / 2**30
+            raise PlanError(f"the cache model takes plans of at most {limit:.0f} GiB; this one has more")
+        self._state = np.zeros(len(SLOT), dtype=np.int64)
+        self._held: dict[str, npt.NDArray[np.generic]] = {}
+        self._advance = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(load_caches())
+        self._hold("COUNTERS", np.zeros((len(buffers), len(at.COUNTERS)), dtype=np.int64))
+        self._hold("FIRST_LINES", np.array(self.first_lines, dtype=np.int64))
+        self._state[SLOT["BUFFER_COUNT"]] = len(buffers)
+        self.flush()
+
+    def flush(self) -> None:
+        """Forget what L2 holds, without writing it back."""
+        lines = max(1, self._sizes.l2_bytes // self._sizes.l2_partitions // at.LINE_BYTES)
+        ways = min(at.L2_WAYS, lines)
+        sets = lines // ways
+        count = self._sizes.l2_partitions * sets * ways
+        for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("DIRTY", np.uint8), ("USED", np.int64)):
+            self._hold(f"L2_{name}", np.zeros(count, dtype=dtype))
+        self._state[SLOT["L2_SETS"]] = sets
+        self._state[SLOT["L2_SET_WAYS"]] = ways
+        self._state[SLOT["L2_PARTITIONS"]] = self._sizes.l2_partitions
+
+    def launch(self, blocks: int, residency: Residency) -> LaunchCaches:
+        """A kernel begins: L1 is empty, L2 is as the kernel before left it."""
+        ways = at.L1_WAYS_DRAWN if residency.l1_random else at.L1_WAYS
+        sets = residency.l1_bytes // at.LINE_BYTES // ways
+        count = self._sizes.multiprocessors * sets * ways
+        for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("USED", np.int64)):
+            self._hold(f"L1_{name}", np.zeros(max(1, count), dtype=dtype))
+        self._state[SLOT["L1_SETS"]] = sets
+        self._state[SLOT["L1_SET_WAYS"]] = ways
+        self._state[SLOT["L1_RANDOM"]] = int(residency.l1_random)
+        places = self._sizes.multiprocessors * residency.blocks
+        sm = np.arange(places, dtype=np.int64) % self._sizes.multiprocessors
+        # Another number of multiprocessors is divided likewise.
+        run = np.searchsorted(np.cumsum(PARTITION_RUNS) / sum(PARTITION_RUNS), (sm + 0.5) / self._sizes.multiprocessors)
+        self._hold("SM", sm)
+        self._hold("PARTITION", run % self._sizes.l2_partitions)
+        for name in ("NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "STORED_LINE", "STORED_MASK"):
+            self._hold(name, np.zeros(places, dtype=np.int64))
+        self._state[SLOT["RESIDENTS"]] = places
+        self._counters[:] = 0
+        return LaunchCaches(self, blocks, places)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """What is stored and not yet in DRAM."""
+        return at.SECTOR_BYTES * int(np.unpackbits(self._held["L2_DIRTY"].view(np.uint8)).sum())
+
+    @property
+    def _counters(self) -> npt.NDArray[np.int64]:
+        return self._held["COUNTERS"].view(np.int64)
+
+    def counts(self) -> tuple[CacheCount, ...]:
+        """Of the latest launch, by buffer."""
+        rows = self._counters.tolist()
+        return tuple(CacheCount(name, *row) for name, row in zip(self._names, rows))
+
+    def _hold(self, slot: str, array: npt.NDArray[np.generic]) -> None:
+        self._held[slot] = array
+        self._state[SLOT[slot]] = array.ctypes.data
+
+    # For LaunchCaches ----------------------------------------------------------------------------------------------
+
+    def seat(self, place: int, accesses: Accesses) -> None:
+        """A block begins at a place."""
+        now, delay = int(self._state[SLOT["NOW"]]), int(accesses[0]) & ((1 << at.DELAY_BITS) - 1)
+        self._held["ACCESS_TIME"].view(np.int64)[place] = now + delay
+        self._held["STORED_LINE"].view(np.int64)[place] = -1
+        self._held["END_ACCESS"].view(np.int64)[place] = accesses.ctypes.data + accesses.nbytes
+        self._held["NEXT_ACCESS"].view(np.int64)[place] = accesses.ctypes.data
+
+    def free_places(self) -> list[int]:
+        """Places without a block."""
+        free: list[int] = np.flatnonzero(self._held["NEXT_ACCESS"].view(np.int64) == 0).tolist()
+        return free
+
+    def advance(self) -> int:
+        """See `caches.advance`."""
+        return int(self._advance(self._state.ctypes.data))
+
+
+class LaunchCaches:
+    """One kernel's blocks on their way through the caches. Several threads may deliver."""
+
+    def __init__(self, hierarchy: MemoryHierarchy, blocks: int, places: int) -> None:
+        self._hierarchy = hierarchy
+        self.first_lines = hierarchy.first_lines
+        self._blocks = blocks
+        self._seated: list[Accesses | None] = [None] * places
+        self._free = list(range(places))
+        self._next = 0
+        self._waiting: dict[int, Accesses] = {}
+        self._lock = threading.Lock()
+
+    def deliver(self, block: int, accesses: Accesses) -> None:
+        """What a block did. Runs all that can run before the next block is here."""
+        self._waiting[block] = accesses
+        # Whoever finds the caches busy goes on emulating, unless so much waits that memory would fill up.
+        if self._lock.acquire(blocking=len(self._waiting) > len(self._seated)):
+            try:
+                self._run()
+            finally:
+                self._lock.release()
+
+    def finish(self) -> tuple[CacheCount, ...]:
+        """Run the rest, once all blocks are delivered; the launch's counts."""
+        with self._lock:
+            self._run()
+        assert self._next == self._blocks and not self._waiting
+        return self._hierarchy.counts()
+
+    def _run(self) -> None:
+        while self._seat_all():
+            self._hierarchy.advance()
+            for place in self._hierarchy.free_places():
+                if self._seated[place] is not None:
+                    self._seated[place] = None
+                    self._free.append(place)
+
+    def _seat_all(self) -> bool:
+        """Give free places to the next blocks; whether all that have to be there are, and there is something to run."""
+        while self._free and self._next < self._blocks:
+            accesses = self._waiting.pop(self._next, None)
+            if accesses is None:
+                return False
+            self._next += 1
+            if len(accesses):
+                place = self._free.pop(0)
+                self._seated[place] = accesses
+                self._hierarchy.seat(place, accesses)
+        return any(accesses is not None for accesses in self._seated)

@@ -1,0 +1,157 @@
+"""What a kernel did wrong -> one message that names kernel, source line, block, thread, buffer and offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.kernel_facts import Site
+from harness.support.errors import KernelFault
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The runtime's record of a fault, with what is needed to explain it."""
+
+    kernel: str
+    kind: str
+    site: Site | None
+    """The instruction; None where it is the block as a whole."""
+    block: int
+    warp: int
+    lane: int
+    lanes: int
+    """Lanes that are missing or at fault, as bits."""
+    address: int
+    size_bytes: int
+    step_limit: int
+    shared_bytes: int
+    waiting: tuple[tuple[int, Site | None], ...]
+    """For each warp the barrier where it waits, None where it has exited."""
+    grid: tuple[int, int, int]
+    threads: tuple[int, int, int]
+    buffers: tuple[tuple[str, int], ...]
+    variables: tuple[tuple[str, int], ...]
+    local_bytes: int
+
+
+def describe(fault: Fault) -> KernelFault:
+    """The error to raise."""
+    where = f"kernel {fault.kernel}"
+    if fault.site is not None:
+        where += f", {fault.site.where()}"
+    block = f"block {at.coordinates(fault.block, fault.grid)}"
+    thread = f"thread {at.coordinates(32 * fault.warp + fault.lane, fault.threads)}"
+    explanations: dict[str, Callable[[Fault], str]] = {
+        "out of bounds": _access,
+        "misaligned": _access,
+        "barrier deadlock": _deadlock,
+        "divergent barrier": _divergent,
+        "divergent warp operation": _divergent_warp,
+        "step limit": _step_limit,
+        "copy size": _copy_size,
+        "copies in flight": _copies_in_flight,
+        "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
+    }
+    explain = explanations[fault.kind]
+    place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
+    kind = "divergent barrier" if fault.kind == "divergent warp operation" else fault.kind
+    return KernelFault(kind, f"{where}, {place}: {explain(fault)}")
+
+
+def _access(fault: Fault) -> str:
+    instruction = fault.site
+    assert instruction is not None and instruction.memory is not None
+    what = f"{fault.kind} {instruction.memory.verb} of {fault.size_bytes} bytes"
+    name, size, offset = _target(fault)
+    if name is None:
+        hint = "a null pointer" if fault.address == 0 else "no buffer is there"
+        return f"{what} at address {fault.address:#x}; {hint}"
+    if instruction.memory.in_global is None and name != "shared memory":
+        return f"{what} at offset {offset} bytes of {name}; '{instruction.form}' reaches shared memory alone"
+    if fault.kind == "misaligned":
+        return f"{what} at offset {offset} bytes of {name}; the offset has to be a multiple of {fault.size_bytes}"
+    return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
+
+
+def _target(fault: Fault) -> tuple[str | None, int, int]:
+    """Name, size and byte offset of what the address points to or near."""
+    window, offset = fault.address >> at.WINDOW_BITS, fault.address & ((1 << at.WINDOW_BITS) - 1)
+    if window == at.SHARED_WINDOW:
+        return "shared memory", fault.shared_bytes, offset - (1 << 32 if offset >> 31 else 0)
+    if window == at.LOCAL_WINDOW:
+        return "local memory", fault.local_bytes, offset
+    offset -= at.BUFFER_START
+    if 0 <= window - at.FIRST_BUFFER_WINDOW < len(fault.buffers):
+        name, size = fault.buffers[window - at.FIRST_BUFFER_WINDOW]
+        return f"buffer {name}", size, offset
+    if 0 <= window - at.FIRST_VARIABLE_WINDOW < len(fault.variables):
+        name, size = fault.variables[window - at.FIRST_VARIABLE_WINDOW]
+        return f"variable {name}", size, offset
+    return None, 0, 0
+
+
+def _deadlock(fault: Fault) -> str:
+    groups: dict[str, list[int]] = {}
+    for warp, site in fault.waiting:
+        place = "have exited" if site is None else f"wait at a barrier, {site.where()}"
+        groups.setdefault(place, []).append(warp)
+    told = "; ".join(f"warps {_ranges(warps)} {place}" for place, warps in groups.items())
+    return f"barrier deadlock: {told}; every thread of the block has to reach the same barrier"
+
+
+def _ranges(numbers: list[int]) -> str:
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def _lanes(bits: int) -> str:
+    return _ranges([lane for lane in range(at.LANES) if bits >> lane & 1])
+
+
+def _divergent(fault: Fault) -> str:
+    return (
+        f"barrier in divergent code: lanes {_lanes(fault.lanes)} of warp {fault.warp} do not reach it with the others "
+        "(they took another path or have returned)"
+    )
+
+
+def _divergent_warp(fault: Fault) -> str:
+    instruction = fault.site
+    assert instruction is not None
+    if ".aligned" in instruction.form:
+        return (
+            f"'{instruction.form}' needs all lanes of warp {fault.warp} at once, and lanes {_lanes(fault.lanes)} are "
+            "not there (they took another path, have returned, or the block ends before them)"
+        )
+    return (
+        f"'{instruction.form}' names lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are on another path; "
+        "its mask may hold only lanes that get there together"
+    )
+
+
+def _copy_size(fault: Fault) -> str:
+    return (
+        f"asynchronous copy of {fault.size_bytes} bytes that asks for {fault.address} bytes of its source; "
+        f"it may ask for {fault.size_bytes} at most, and has zeros for the rest"
+    )
+
+
+def _copies_in_flight(fault: Fault) -> str:
+    return (
+        f"warp {fault.warp} has {fault.size_bytes} asynchronous copies in flight, more than shared memory has words; "
+        "commit them (cp.async.commit_group) and wait for them (cp.async.wait_group) before others go to their place"
+    )
+
+
+def _step_limit(fault: Fault) -> str:
+    return (
+        f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped; "
+        "if it is not an endless loop, raise --step-limit"
+    )

@@ -1,0 +1,212 @@
+"""The sanitizer as Python sees it: its memory for one launch, and the findings in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import layout as machine
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
+from harness.emulator.ptx.types import TYPES
+from harness.model.finding import Finding, Place
+
+_OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
+Extents = tuple[int, int, int]
+
+
+class LaunchRecorder:
+    """The sanitizer's state during one launch, with the findings behind it.
+
+    `buffers` are names and sizes; `unwritten` has, for each, a map of its bytes (`layout.NOBODY` where nobody wrote,
+    else 0), which outlives the launch and is updated.
+    """
+
+    def __init__(
+        self,
+        facts: KernelFacts,
+        kernel: str,
+        grid: Extents,
+        block: Extents,
+        shared_bytes: int,
+        buffers: Sequence[tuple[str, int]],
+        unwritten: Sequence[npt.NDArray[np.uint8]],
+    ) -> None:
+        self._facts, self._kernel = facts, kernel
+        self._grid, self._block = grid, block
+        self._buffers = buffers
+        self._memory: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = list(unwritten)
+        self._state = np.zeros(len(at.SLOTS), dtype=np.int64)
+        warps = -(-int(np.prod(block)) // machine.LANES)
+        blocks = int(np.prod(grid))
+        shift = _granule(facts.sites, "shared").bit_length() - 1
+        cells = (shared_bytes >> shift) + 1
+        self._words("SHARED_CELLS", cells * (at.READERS + at.ENTRY_BYTES * warps) // 8)
+        self._words("SHARED_SYNC", cells * warps)
+        self._words("CLOCKS", warps * warps)
+        self._words("LANE_CLOCKS", warps * machine.LANES**2)
+        for slot in ("LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED"):
+            self._words(slot, warps)
+        self._words("BARRIER_CLOCKS", machine.BARRIER_SLOTS * (warps + 3))
+        self._findings = self._words("FINDINGS", at.FINDING_LIMIT * at.FINDING_WORDS)
+        self._blocks = self._words("BLOCK_LOG", 2 * blocks)
+        self._set("WARPS", warps)
+        self._set("SHARED_SHIFT", shift)
+        local_bytes = facts.local_bytes * machine.LANES * warps
+        local = np.zeros(local_bytes, dtype=np.uint8)
+        self._memory.append(local)
+        self._set("LOCAL_MAP", local.ctypes.data)
+        self._set("LOCAL_BYTES", local_bytes)
+        shift = _granule(facts.sites, "global").bit_length() - 1
+        self._set("GLOBAL_SHIFT", shift)
+        maps = [m.ctypes.data for m in unwritten]
+        self._table("BUFFERS", [size for _, size in buffers], maps, shift)
+        self._table("VARIABLES", [v.size_bytes for v in facts.variables], [0] * len(facts.variables), shift)
+
+    @property
+    def address(self) -> int:
+        """Where the state is, for the worker's context."""
+        return self._state.ctypes.data
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, in the order in which it was met; one per kind and pair of source lines."""
+        table = self._findings.reshape(-1, at.FINDING_WORDS)[: self._get("FINDING_COUNT")]
+        merged: dict[tuple[object, ...], Finding] = {}
+        for row in table:
+            finding = self._finding(*(int(word) for word in row))
+            key = (finding.kind, finding.target, _line(finding.place), _line(finding.other))
+            first = merged.setdefault(key, finding)
+            if first is not finding:
+                merged[key] = replace(first, count=first.count + finding.count)
+        return tuple(merged.values())
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def _set(self, slot: str, value: int) -> None:
+        self._state[at.SLOTS.index(slot)] = value
+
+    def _get(self, slot: str) -> int:
+        return int(self._state[at.SLOTS.index(slot)])
+
+    def _words(self, slot: str, count: int) -> npt.NDArray[np.int64]:
+        words = np.zeros(count, dtype=np.int64)
+        self._memory.append(words)
+        self._set(slot, words.ctypes.data)
+        return words
+
+    def _table(self, slot: str, sizes: Sequence[int], maps: Sequence[int], shift: int) -> None:
+        table = self._words(slot, 2 * len(sizes)).reshape(-1, 2)
+        for row, size, map_address in zip(table, sizes, maps):
+            # Zeros that nobody touches take no memory.
+            cells = np.zeros(((size >> shift) + 1) * at.GLOBAL_CELL_BYTES // 8, dtype=np.int64)
+            self._memory.append(cells)
+            row[:] = cells.ctypes.data, map_address
+
+    # Words ----------------------------------------------------------------------------------------------------------
+
+    def _finding(
+        self,
+        kind: int,
+        site: int,
+        before: int,
+        count: int,
+        time: int,
+        thread: int,
+        earlier: int,
+        other: int,
+        address: int,
+        size: int,
+    ) -> Finding:
+        here = self._place(site, time, thread)
+        target, offset = self._target(address)
+        what = self._what(site, size)
+        where = f"kernel {self._kernel}, {self._at(site, here)}"
+        if kind == at.UNINITIALISED:
+            message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
+            there = None
+        else:
+            in_flight = earlier >= at.PENDING
+            there = self._place(before, earlier - at.PENDING * in_flight, other)
+            message = (
+                f"{where}: {what} at offset {offset} bytes of {target} races with the {self._verb(before)} at "
+                f"{self._at(before, there)}; {_remedy(here, there, in_flight)}"
+            )
+        return Finding(
+            kind=at.KINDS[kind],
+            message=message,
+            kernel=self._kernel,
+            place=here,
+            other=there,
+            target=target,
+            offset=offset,
+            count=count,
+        )
+
+    def _verb(self, site: int) -> str:
+        memory = self._facts.sites[site].memory
+        assert memory is not None
+        return memory.verb
+
+    def _what(self, site: int, size: int) -> str:
+        return f"{self._verb(site)} of {size} byte{'s' if size > 1 else ''}"
+
+    def _at(self, site: int, place: Place) -> str:
+        return f"{self._facts.sites[site].where()}, block {place.block}, thread {place.thread}"
+
+    def _place(self, site: int, time: int, thread: int) -> Place:
+        log = self._blocks.reshape(-1, 2)[: self._get("BLOCK_COUNT")]
+        block = int(log[np.searchsorted(log[:, 0], time, side="right") - 1, 1])
+        file, line = self._facts.sites[site].file_and_line
+        return Place(file, line, machine.coordinates(block, self._grid), machine.coordinates(thread, self._block))
+
+    def _target(self, address: int) -> tuple[str, int]:
+        window, offset = address >> machine.WINDOW_BITS, address & _OFFSET_MASK
+        if window == machine.SHARED_WINDOW:
+            return _shared_target(self._facts.shared_variables, offset)
+        if window == machine.LOCAL_WINDOW:
+            return "local memory", offset
+        offset -= machine.BUFFER_START
+        if window >= machine.FIRST_BUFFER_WINDOW:
+            return f"buffer {self._buffers[window - machine.FIRST_BUFFER_WINDOW][0]}", offset
+        return f"variable {self._facts.variables[window - machine.FIRST_VARIABLE_WINDOW].name}", offset
+
+
+def _line(place: Place | None) -> tuple[str, int] | None:
+    return None if place is None else (place.file, place.line)
+
+
+def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[str, int]:
+    """The variable, and the offset in it. A C++ name is mangled: what the user wrote is its last part."""
+    for variable in reversed(variables):
+        if variable.offset <= offset and (not variable.size_bytes or offset < variable.offset + variable.size_bytes):
+            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|_\d+)?$", variable.name)
+            return f"shared memory {written.group(1) if written else variable.name}", offset - variable.offset
+    return "shared memory", offset
+
+
+def _remedy(here: Place, there: Place, in_flight: bool) -> str:
+    if in_flight:
+        return "that is still in flight: its thread has to wait for it first (cp.async.wait_group)"
+    if here.block != there.block:
+        return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
+    return "no barrier, __syncwarp or atomic orders them"
+
+
+def _granule(sites: Sequence[Site], space: str) -> int:
+    """Bytes of the narrowest element by which this space is accessed: nothing smaller has to be told apart."""
+    widths = [16]
+    for site in sites:
+        if site.memory is None:
+            continue
+        words = site.form.split(".")
+        if site.memory.asynchronous:
+            widths.append(4 if "ca" in words else 16)
+            continue
+        named = {w.partition("::")[0] for w in words} & {"global", "shared", "local", "const", "param"}
+        if named in (set(), {space}):
+            widths += [TYPES[word].size_bytes for word in words if word in TYPES]
+    return min(widths)

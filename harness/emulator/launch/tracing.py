@@ -1,0 +1,92 @@
+"""What a block did, as the runtime recorded it -> its accesses in the order in which they happen.
+
+The emulator runs a warp up to a barrier before it turns to the next; on a GPU they take turns all the time. A record
+says how many instructions its warp had executed, barriers included, and sorting by that puts the warps side by side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import cache_layout as cache
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SLOT
+from harness.emulator.codegen.kernel_facts import Site
+
+Accesses = npt.NDArray[np.uint64]
+"""One block's accesses in order, each as `cache_layout` says."""
+
+RECORDS = 1 << 15
+_ON_FULL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_BEYOND_L1 = ("cg", "cv", "volatile", "relaxed", "acquire", "mmio")
+"""Modifiers of loads that the L1 does not answer (PTX ISA 9.7.9.1 and 8)."""
+
+
+def access_kind(site: Site) -> int:
+    """What an instruction means to the caches."""
+    kind = None if site.memory is None else site.memory.in_global
+    if kind == "atomic":
+        return cache.ATOMIC
+    if kind == "store":
+        return cache.STORE
+    return cache.LOAD_BEYOND_L1 if any(word in _BEYOND_L1 for word in site.form.split(".")) else cache.LOAD
+
+
+class BlockListener(Protocol):
+    """Who wants to know what blocks did."""
+
+    @property
+    def first_lines(self) -> Sequence[int]:
+        """The number of each buffer's first line."""
+        ...
+
+    def deliver(self, block: int, accesses: Accesses) -> None:
+        """What one block did. Called from any thread; each block once, in about the order of their numbers."""
+        ...
+
+
+class TraceBuffer:
+    """Where one worker's runtime records, a block at a time."""
+
+    def __init__(self, context: npt.NDArray[np.int64], sites: Sequence[Site], first_lines: Sequence[int]) -> None:
+        self._context = context
+        self._records = np.empty((RECORDS, 2), dtype=np.int64)
+        self._kinds = np.array([access_kind(site) for site in sites] or [0], dtype=np.uint8)
+        self._first_lines = np.array(first_lines, dtype=np.int64)
+        self._earlier: list[npt.NDArray[np.int64]] = []
+        # ctypes frees the function when nothing holds it.
+        self._on_full = _ON_FULL(self._make_room)
+        context[SLOT["TRACE_END"]] = self._records.ctypes.data + self._records.nbytes
+        context[SLOT["TRACE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
+        context[SLOT["TRACE_KINDS"]] = self._kinds.ctypes.data
+        context[SLOT["TRACE_FIRST_LINES"]] = self._first_lines.ctypes.data
+        self._rewind()
+
+    def take(self) -> Accesses:
+        """All since the last call."""
+        self._make_room(0)
+        records = np.concatenate(self._earlier)
+        self._earlier = []
+        return _in_order(records[:, 0], records[:, 1])
+
+    def _make_room(self, context: int) -> None:
+        used = (int(self._context[SLOT["TRACE_NEXT"]]) - self._records.ctypes.data) // self._records.strides[0]
+        self._earlier.append(self._records[:used].copy())
+        self._rewind()
+
+    def _rewind(self) -> None:
+        self._context[SLOT["TRACE_NEXT"]] = self._records.ctypes.data
+
+
+def _in_order(moments: npt.NDArray[np.int64], accesses: npt.NDArray[np.int64]) -> Accesses:
+    order = np.argsort(moments, kind="stable")
+    times = moments[order] >> (at.REQUEST_BITS + at.WARP_BITS)
+    delays = np.diff(times, prepend=0).clip(max=(1 << cache.DELAY_BITS) - 1)
+    packed: Accesses = accesses[order].astype(np.uint64) << np.uint64(cache.DELAY_BITS)
+    packed |= delays.astype(np.uint64)
+    return packed

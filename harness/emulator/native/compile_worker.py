@@ -1,0 +1,176 @@
+"""Compiling in other processes: llvmlite lets only one thread of a process into LLVM, Python one into its own code.
+
+A worker is a child that reads jobs from its standard input and answers on its standard output; it ends when its input
+does. A crash of LLVM ends the worker, not the harness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Protocol
+
+from harness.emulator.instruments import Instruments
+from harness.support.errors import CompileError, SandboxError, UnsupportedInstruction
+
+_JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
+_ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}
+_KERNEL, _RUNTIME, _DONE, _REFUSED = b"K", b"R", b"D", b"E"
+
+
+class Compiler(Protocol):
+    """What makes native code of kernels and of the runtime."""
+
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
+        """A kernel's facts and object file, see `kernel_build`. Raises `CompileError`, `UnsupportedInstruction`."""
+        ...
+
+    def build_runtime(self) -> bytes:
+        """The runtime's object file."""
+        ...
+
+
+class _Here:
+    """In this process."""
+
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
+        from harness.emulator.native.kernel_build import build_kernel
+
+        return build_kernel(ptx, entry, instruments)
+
+    def build_runtime(self) -> bytes:
+        from harness.emulator.native.runtime_build import build_runtime
+
+        return build_runtime()
+
+
+HERE: Compiler = _Here()
+
+
+class CompileWorker:
+    """A compiler in a process of its own, started with the first job. One thread at a time may use it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
+        """See `Compiler`."""
+        return self._ask(_KERNEL, json.dumps([ptx, entry, asdict(instruments)]).encode())
+
+    def build_runtime(self) -> bytes:
+        """See `Compiler`."""
+        return self._ask(_RUNTIME, b"")
+
+    def close(self) -> None:
+        """Let the process end."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+
+    def _ask(self, job: bytes, payload: bytes) -> bytes:
+        process = self._running()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            _send(process.stdin, job, payload)
+            answer, content = _receive(process.stdout)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise CompileError("LLVM ended without an answer on this kernel; please report it") from error
+        if answer == _REFUSED:
+            kind, message = json.loads(content)
+            raise _ERRORS[kind](message)
+        return content
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            root = str(Path(__file__).resolve().parents[3])
+            path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        return self._process
+
+
+class WorkerPool:
+    """Workers for as many threads as ask at once. They end with the pool."""
+
+    def __init__(self) -> None:
+        self._idle: list[CompileWorker] = []
+        self._lock = threading.Lock()
+        weakref.finalize(self, _close_all, self._idle)
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[CompileWorker]:
+        """A worker for this thread alone."""
+        with self._lock:
+            worker = self._idle.pop() if self._idle else CompileWorker()
+        try:
+            yield worker
+        finally:
+            with self._lock:
+                self._idle.append(worker)
+
+
+def _close_all(workers: list[CompileWorker]) -> None:
+    for worker in workers:
+        worker.close()
+
+
+def _send(stream: IO[bytes], kind: bytes, payload: bytes) -> None:
+    stream.write(_JOB.pack(kind, len(payload)))
+    stream.write(payload)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
+    header = stream.read(_JOB.size)
+    if len(header) < _JOB.size:
+        raise EOFError
+    kind, length = _JOB.unpack(header)
+    payload = stream.read(length)
+    if len(payload) < length:
+        raise EOFError
+    return kind, payload
+
+
+def _serve() -> None:
+    # Ctrl-C is for the parent, whose end closes our input. What a library prints must not mix with the answers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            job, payload = _receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            result = HERE.build_runtime() if job == _RUNTIME else _build_kernel(payload)
+            _send(answers, _DONE, result)
+        except tuple(_ERRORS.values()) as error:
+            _send(answers, _REFUSED, json.dumps([type(error).__name__, str(error)]).encode())
+
+
+def _build_kernel(payload: bytes) -> bytes:
+    ptx, entry, instruments = json.loads(payload)
+    return HERE.build_kernel(ptx, entry, Instruments(**instruments))
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,259 @@
+"""Thread blocks one after the other, their warps in turns, barriers between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import (
+    BARRIERS,
+    BLOCK,
+    CLEAR_REGISTERS,
+    CTAID_X,
+    CTAID_Y,
+    CTAID_Z,
+    DROP_COPIES,
+    ENTRY,
+    LOCAL_BASE,
+    LOCAL_SIZE,
+    LOCALS,
+    NCTAID_X,
+    NCTAID_Y,
+    ORDER,
+    PLACES,
+    RANDOM,
+    SANITIZER,
+    SEED,
+    SHARED_BASE,
+    SHARED_SIZE,
+    STEP_LIMIT,
+    STEPS,
+    STOP_AT,
+    THREADS,
+    TURN_END,
+    WARP_BYTES,
+    WARP_COUNT,
+    WARP_INDEX,
+    WARP_INSTRUCTIONS,
+    WARPS,
+)
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store32, store64
+from harness.emulator.memory.trace import call_host
+from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, begin_block, leave_barrier, reset_barrier
+
+DEADLOCK = at.FAULT["barrier deadlock"]
+PAST_LIMIT = at.FAULT["step limit"]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def call_warp(typingctx: Any, entry: Any, context_address: Any, warp: Any) -> Any:
+    """Run one warp's generated code until it exits, waits or faults."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i64 = ir.IntType(64)
+        function = ir.FunctionType(ir.IntType(32), (i64, i64))
+        pointer = builder.inttoptr(args[0], function.as_pointer())
+        return builder.zext(builder.call(pointer, args[1:]), i64)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def start_block(ctx: int, block: int) -> None:
+    """Coordinates, hostile memory, and every warp at the first block of code."""
+    grid_x = load64(ctx + NCTAID_X)
+    grid_y = load64(ctx + NCTAID_Y)
+    store64(ctx + BLOCK, block)
+    store64(ctx + CTAID_X, block % grid_x)
+    store64(ctx + CTAID_Y, (block // grid_x) % grid_y)
+    store64(ctx + CTAID_Z, block // (grid_x * grid_y))
+    fill_ones(load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE))
+    warps = load64(ctx + WARP_COUNT)
+    fill_ones(load64(ctx + LOCALS), load64(ctx + LOCAL_SIZE) * 32 * warps)
+    for slot in range(at.BARRIER_SLOTS):
+        store64(load64(ctx + BARRIERS) + 8 * slot, 0)
+    threads = load64(ctx + THREADS)
+    width = load64(ctx + WARP_BYTES)
+    for index in range(warps):
+        warp = load64(ctx + WARPS) + index * width
+        lanes = threads - 32 * index
+        started = 0xFFFFFFFF if lanes >= 32 else (1 << lanes) - 1
+        for lane in range(32):
+            store32(warp + at.PCS + 4 * lane, 0 if (started >> lane) & 1 else at.EXITED_PC)
+        store32(warp + at.ALIVE, started)
+        store32(warp + at.STARTED, started)
+        store32(warp + at.STATUS, at.READY)
+        store64(warp + at.SAVED_STEPS, 0)
+        store64(warp + at.CLOCK_LEAD, 0)
+        store64(warp + at.LAST_MOMENT, 0)
+        if load64(ctx + CLEAR_REGISTERS):
+            fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
+    order_warps(ctx, block, warps)
+    if load64(ctx + DROP_COPIES):
+        call_host(load64(ctx + DROP_COPIES), ctx)
+    if load64(ctx + SANITIZER):
+        begin_block(load64(ctx + SANITIZER), block)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def draw(ctx: int) -> int:
+    """The next random number of this block, of 30 bits."""
+    state = (load64(ctx + RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
+    store64(ctx + RANDOM, state)
+    return int(state >> 33)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def permute_warps(ctx: int, warps: int) -> None:
+    """Another order for ready warps to run in."""
+    order = load64(ctx + ORDER)
+    for index in range(warps - 1, 0, -1):
+        other = draw(ctx) % (index + 1)
+        held = load32(order + 4 * index)
+        store32(order + 4 * index, load32(order + 4 * other))
+        store32(order + 4 * other, held)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def order_warps(ctx: int, block: int, warps: int) -> None:
+    """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the block."""
+    for index in range(warps):
+        store32(load64(ctx + ORDER) + 4 * index, index)
+    seed = load64(ctx + SEED)
+    if seed == 0:
+        return
+    store64(ctx + RANDOM, (seed * 0x5851F42D4C957F2D + block * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF)
+    permute_warps(ctx, warps)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def turn_length(ctx: int) -> int:
+    """Instructions until others have a turn; where blocks are shuffled 1 to 2048, so that warps overtake each other."""
+    return 1 << draw(ctx) % 12 if load64(ctx + PLACES) else at.TURN_INSTRUCTIONS
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def population(bits: int) -> int:
+    """How many of the low 32 bits are set."""
+    total = 0
+    for lane in range(32):
+        total += (bits >> lane) & 1
+    return total
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def lowest_lane(bits: int) -> int:
+    """Number of the lowest set bit; 31 where none is set."""
+    lane = 0
+    while lane < 31 and not (bits >> lane) & 1:
+        lane += 1
+    return lane
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def waits_at(warp: int, number: int) -> bool:
+    """Whether a warp waits at this barrier."""
+    here = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
+    return bool(here and load32(warp + at.STATUS) == at.AT_BARRIER)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def arrive(ctx: int, warp: int) -> None:
+    """Count a warp in at its barrier; the one that completes it releases all who wait there, and their vote."""
+    number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
+    slot = load64(ctx + BARRIERS) + 8 * number
+    sanitizer = load64(ctx + SANITIZER)
+    if sanitizer:
+        arrive_at_barrier(sanitizer, load64(ctx + WARP_INDEX), number)
+    wanted = load32(warp + at.BARRIER_THREADS)
+    if wanted == 0:
+        wanted = load64(ctx + WARP_COUNT) * 32
+    arrived = load64(slot) + 32
+    store64(slot, arrived)
+    if arrived < wanted:
+        return
+    store64(slot, 0)
+    votes, all_of, any_of, released = 0, 1, 0, 0
+    latest = 0
+    width = load64(ctx + WARP_BYTES)
+    for index in range(load64(ctx + WARP_COUNT)):
+        other = load64(ctx + WARPS) + index * width
+        if waits_at(other, number):
+            started = load32(other + at.STARTED)
+            bits = load32(other + at.VOTE_BITS) & started
+            votes += population(bits)
+            all_of &= 1 if bits == started else 0
+            any_of |= 1 if bits != 0 else 0
+            latest = max(latest, load64(other + at.SAVED_STEPS) + load64(other + at.CLOCK_LEAD))
+    for index in range(load64(ctx + WARP_COUNT)):
+        other = load64(ctx + WARPS) + index * width
+        if waits_at(other, number):
+            kind = load32(other + at.VOTE_KIND)
+            store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
+            store32(other + at.STATUS, at.READY)
+            released += 1
+            if sanitizer:
+                leave_barrier(sanitizer, index, number)
+            store64(other + at.CLOCK_LEAD, latest - load64(other + at.SAVED_STEPS))
+    if sanitizer:
+        reset_barrier(sanitizer, number, released == load64(ctx + WARP_COUNT))
+
+
+def run_blocks(ctx: int, first: int, last: int) -> int:
+    """Run thread blocks `first` up to, not including, `last` to their end. 1 where one of them faulted, else 0.
+
+    Where PLACES is not 0, it has the numbers of the blocks at those places.
+    """
+    entry = load64(ctx + ENTRY)
+    warps = load64(ctx + WARP_COUNT)
+    width = load64(ctx + WARP_BYTES)
+    order = load64(ctx + ORDER)
+    shuffled = load64(ctx + PLACES)
+    for place_of_block in range(first, last):
+        block = load64(shuffled + 8 * place_of_block) if shuffled else place_of_block
+        # Another worker met a fault in an earlier block: what follows it does not count.
+        if block > load64(load64(ctx + STOP_AT)):
+            return 0
+        start_block(ctx, block)
+        exited = 0
+        while exited < warps:
+            progress = 0
+            if shuffled:
+                permute_warps(ctx, warps)
+            for place in range(warps):
+                index = load32(order + 4 * place)
+                warp = load64(ctx + WARPS) + index * width
+                if load32(warp + at.STATUS) != at.READY:
+                    continue
+                progress = 1
+                store64(ctx + WARP_INDEX, index)
+                store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
+                steps = load64(warp + at.SAVED_STEPS)
+                store64(ctx + STEPS, steps)
+                store64(ctx + TURN_END, min(steps + turn_length(ctx), load64(ctx + STEP_LIMIT)))
+                status = call_warp(entry, ctx, warp)
+                store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
+                if status == at.FAULTED:
+                    return 1
+                if status == at.EXITED:
+                    total = load64(ctx + WARP_INSTRUCTIONS) + load64(ctx + STEPS)
+                    store64(ctx + WARP_INSTRUCTIONS, total)
+                    store32(warp + at.STATUS, at.EXITED)
+                    exited += 1
+                elif status == at.YIELDED:
+                    if load64(ctx + STEPS) > load64(ctx + STEP_LIMIT):
+                        set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
+                        return 1
+                elif status == at.AT_BARRIER:
+                    if load32(warp + at.BARRIER_ARRIVES) == 0:
+                        store32(warp + at.STATUS, at.AT_BARRIER)
+                    arrive(ctx, warp)
+            if progress == 0:
+                set_fault(ctx, DEADLOCK, -1, 0, 0, 0)
+                return 1
+    return 0
