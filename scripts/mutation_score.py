@@ -147,9 +147,9 @@ def _summary(scores: Sequence[Score]) -> str:
             ("all that were killed", killed),
             ("those killed by a wrong O", [s for s in killed if s.killed_by == WRONG_ANSWER]),
         ):
+            if not any(each.peers for each in killed):
+                continue  # nothing that their rules are about
             asked = [each for each in some if each.peers]
-            if not asked:
-                continue
             missed = (f"{rule} {sum(each.peers[rule] == MISSED for each in asked)}" for rule in RULES)
             lines.append(f"Missed by the peers' rules on the very case, of {what} ({len(asked)}): {', '.join(missed)}.")
     survivors = [each for each in scores if not each.killed]

@@ -154,7 +154,7 @@ def all_runs() -> list[tuple[int, Run]]:
     return [
         (index, Run(variant.name, problem))
         for index, problem in enumerate(Problem(**fields) for fields in PROBLEMS)
-        for variant in discover().registry
+        for variant in discover().registry.select(None, "attention")
         if variant.supports(problem) is None and not is_too_slow(variant, problem)
     ]
 
