@@ -210,6 +210,8 @@ def test_the_kernel_can_be_cached():
         ({"head_dim": 48, "dtype": "float16", "mask": "causal"}, "normal"),
         ({"head_dim": 48, "dtype": "float16", "mask": "causal"}, "non-finite"),
         ({"head_dim": 48, "dtype": "float16", "scale": -0.25}, "rising"),
+        ({"head_dim": 48, "dtype": "float16", "mask": "window:30,11"}, "rising"),
+        ({"head_dim": 48, "dtype": "float16", "mask": "causal+window:70"}, "non-finite"),
         ({"head_dim": 33, "dtype": "bfloat16", "mask": "causal"}, "hot"),
     ],
 )
