@@ -166,7 +166,7 @@ def chosen(names: Sequence[str], plugins: Sequence[Path]) -> list[Variant]:
     selected = discover(plugins).registry.select(",".join(names) if names else None, "attention")
     others = [variant.name for variant in selected if variant.operation != "attention"]
     if others:
-        raise UsageError(f"{', '.join(others)}: the problems drawn here are attention's; leave out what computes others")
+        raise UsageError(f"{', '.join(others)}: no variant of attention, whose problems are drawn here; leave it out")
     silent = [variant.name for variant in selected if variant.claim is None]
     if silent and names:
         raise UsageError(f"{', '.join(silent)}: claims nothing, so there is nothing to check")
