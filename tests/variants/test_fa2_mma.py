@@ -48,7 +48,7 @@ def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarra
     "tile",
     [
         {"Br": 64, "Bc": 32, "warps": 2, "stages": 3},
-        {"Br": 128, "Bc": 16, "warps": 8, "stages": 2},
+        pytest.param({"Br": 128, "Bc": 16, "warps": 8, "stages": 2}, marks=pytest.mark.thorough),
     ],
     ids=str,
 )
@@ -133,7 +133,9 @@ def test_rows_whose_window_lies_before_all_keys_see_nothing(variant: Variant):
 # rows are copied element by element.
 @parametrize_variants
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 128), ("float16", 33)])
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"), [pytest.param("bfloat16", 128, marks=pytest.mark.thorough), ("float16", 33)]
+)
 @pytest.mark.parametrize("key", [20, 130])
 def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_bit_of_others(
     variant: Variant, key: int, dtype: str, head_dim: int, poison: float
@@ -176,7 +178,7 @@ def shared_traffic(variant: Variant, head_dim: int) -> Iterator[SharedTraffic]:
 
 
 @parametrize_variants
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
 def test_no_bank_conflicts(variant: Variant, head_dim: int):
     for line in shared_traffic(variant, head_dim):
         assert line.wavefronts == line.ideal_wavefronts, line
