@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.model.traffic import Traffic as Traffic
     from harness.model.variant import Variant as Variant
     from harness.operations.attention.problem import Problem as Problem
+    from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
     from harness.support.errors import PlanError as PlanError
 
 _HOMES = {
@@ -30,6 +31,7 @@ _HOMES = {
     "Problem": "harness.operations.attention.problem",
     "PtxKernel": "harness.compilers.ptx_text",
     "Registry": "harness.model.registry",
+    "SoftmaxProblem": "harness.operations.softmax.problem",
     "Traffic": "harness.model.traffic",
     "Variant": "harness.model.variant",
 }

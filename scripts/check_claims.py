@@ -163,7 +163,10 @@ def options(problem: Problem) -> str:
 
 def chosen(names: Sequence[str], plugins: Sequence[Path]) -> list[Variant]:
     """The variants to look at: all that claim anything, or those named. Raises `UsageError`."""
-    selected = discover(plugins).registry.select(",".join(names) if names else None)
+    selected = discover(plugins).registry.select(",".join(names) if names else None, "attention")
+    others = [variant.name for variant in selected if variant.operation != "attention"]
+    if others:
+        raise UsageError(f"{', '.join(others)}: no variant of attention, whose problems are drawn here; leave it out")
     silent = [variant.name for variant in selected if variant.claim is None]
     if silent and names:
         raise UsageError(f"{', '.join(silent)}: claims nothing, so there is nothing to check")

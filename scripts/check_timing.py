@@ -43,7 +43,7 @@ def main() -> None:
     from triton.testing import do_bench
 
     registry = discover().registry
-    chosen = [v for v in registry.select(arguments.variants) if arguments.variants or v.algorithm != "fa1"]
+    chosen = [v for v in registry.select(arguments.variants, "attention") if arguments.variants or v.algorithm != "fa1"]
     context = GpuContext()
     stream = torch.cuda.ExternalStream(context.stream.ptr)
     lines, differs = [], False

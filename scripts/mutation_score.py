@@ -50,7 +50,8 @@ campaign uses two. {measured} of {all} mutants are in it.
 
 - *killed by*: the kind of the first finding. *sanitizer on*: the campaign is `fuzz --sanitize`; answers may be right.
 - *examples*: cases run up to that one. *seconds*: all of the campaign, with compilation and shrinking.
-- *tiles*: of rows and of keys, per head, in the smallest case that still fails.
+- *tiles*: of rows and of keys, per head, in the smallest case that still fails; of softmax, rows and runs of 128
+  columns.
 - The columns to the right are the peers' acceptance rules on the O of the very case that killed the mutant
   (`tests/mutants/peers.py` has them): *missed* means that they would have taken it. They do not look at the
   log-sum-exp, nor at races. *fault*: the kernel left its memory or hung, and there is no O to look at. This is no
@@ -146,8 +147,11 @@ def _summary(scores: Sequence[Score]) -> str:
             ("all that were killed", killed),
             ("those killed by a wrong O", [s for s in killed if s.killed_by == WRONG_ANSWER]),
         ):
-            missed = (f"{rule} {sum(each.peers[rule] == MISSED for each in some)}" for rule in RULES)
-            lines.append(f"Missed by the peers' rules on the very case, of {what} ({len(some)}): {', '.join(missed)}.")
+            if not any(each.peers for each in killed):
+                continue  # nothing that their rules are about
+            asked = [each for each in some if each.peers]
+            missed = (f"{rule} {sum(each.peers[rule] == MISSED for each in asked)}" for rule in RULES)
+            lines.append(f"Missed by the peers' rules on the very case, of {what} ({len(asked)}): {', '.join(missed)}.")
     survivors = [each for each in scores if not each.killed]
     lines.append(f"Survivors: {len(survivors)}." + _names(survivors))
     return "\n".join(lines)

@@ -175,10 +175,14 @@ def _explain(
             return f"{int(mask.sum()):,} of {mask.size:,} elements of {name} {what}, the first at {first.place}"
     worst = element(int(np.argmax(np.where(wrong, ratio, -1.0))))
     over = ratio[worst.index]
+    if np.isfinite(over):
+        how = f"{over:.3g} x budget"
+    else:
+        how = "only the exact answer will do here" if np.isfinite(worst.answer) else "it has to be NaN or infinite"
     return (
         f"{int(wrong.sum()):,} of {wrong.size:,} elements of {name} are off by more than their budget, "
         f"the worst at {worst.place}: {worst.got:.6g} instead of {worst.answer:.6g} "
-        f"({f'{over:.3g} x budget' if np.isfinite(over) else 'only the exact answer will do here'})"
+        f"({how})"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from harness.execution.attempt import ERROR, PASS, VERDICTS, attempt
+from harness.execution.attempt import ERROR, FAIL, PASS, VERDICTS, Attempt, attempt
 from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
@@ -69,9 +69,8 @@ def compare(
         for variant in variants:
             step(variant.name)
             preparation.wait(variant)
-            rows.append(
-                Row.of(attempt(variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer))
-            )
+            done = attempt(variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer)
+            rows.append(Row.of(_with_declared_failure(done, regime)))
     return Comparison(
         problem=problem,
         regime=regime,
@@ -82,6 +81,14 @@ def compare(
         sanitized_by=None if sanitizer is None else sanitizer.name,
         rows=rank([*rows, *lost], executor.device),
     )
+
+
+def _with_declared_failure(done: Attempt, regime: str) -> Attempt:
+    """A failure that the variant declares stays one, with a note."""
+    if done.verdict != FAIL or regime not in done.variant.fails_in:
+        return done
+    note = f"it declares that it fails where inputs are {regime}"
+    return dataclasses.replace(done, note=note if done.note is None else f"{done.note}; {note}")
 
 
 def lost_row(name: str, reason: str, problem: BaseProblem) -> Row:

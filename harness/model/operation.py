@@ -95,6 +95,8 @@ class Operation(ABC):
     """How the command line calls it, such as `attention`."""
     idea: ClassVar[str]
     """One line."""
+    has_io_bound: ClassVar[bool] = False
+    """Whether `io_bound` knows a theorem."""
 
     @property
     @abstractmethod

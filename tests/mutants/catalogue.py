@@ -9,6 +9,7 @@ from tests.mutants import (
     plans,
     precision,
     running_maximum,
+    softmax,
     splits,
     sums,
     tensor_cores,
@@ -25,6 +26,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "plan": plans.MUTANTS,
     "splits, packed heads and copies on their way": splits.MUTANTS,
     "tensor cores": tensor_cores.MUTANTS,
+    "softmax": softmax.MUTANTS,
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}
 

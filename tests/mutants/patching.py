@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.model.operation import DEFAULT_OPERATION, operation_names
 from harness.model.registry import Registry
 from harness.model.variant import Variant
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
-SHARED = ("_tiles", "_mma")
+SHARED = ("_tiles", "_mma", "_rows")
 """Folders that variants have in common."""
 
 
@@ -50,6 +51,12 @@ def hyphenated(bug: str) -> str:
     return re.sub("[^a-z0-9]+", "-", bug.lower()).strip("-")
 
 
+def folder_of(algorithm: str) -> str:
+    """Of an algorithm, below variants/: `fa2` -> attention/fa2, `softmax-online` -> softmax/online."""
+    operation = next((name for name in operation_names() if algorithm.startswith(f"{name}-")), DEFAULT_OPERATION)
+    return f"{operation}/{algorithm.removeprefix(f'{operation}-').replace('-', '_')}"
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One planted mistake."""
@@ -70,7 +77,7 @@ class Mutant:
     @property
     def folder(self) -> str:
         """Of the true variant, below variants/."""
-        return "attention/" + self.variant.rpartition("-")[0].replace("-", "_")
+        return folder_of(self.variant.rpartition("-")[0])
 
     @property
     def backend(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.mutants.patching import Mutant, Patch
+from tests.mutants.patching import Mutant, Patch, folder_of
 
 CUDA, NUMBA = "cupy", "numba"
 Replacement = tuple[str, str]
@@ -20,7 +20,7 @@ def in_kernel(
     sanitize: bool = False,
 ) -> Iterator[Mutant]:
     """Planted in the algorithm's own kernel; `more` are further replacements, CUDA's and Numba's, or None."""
-    folder = f"attention/{algorithm.replace('-', '_')}"
+    folder = folder_of(algorithm)
     pairs = ((cuda, numba), *more)
     yield from planted(algorithm, bug, f"{folder}/kernel.cu", f"{folder}/numba_kernel.py", pairs, sanitize)
 
@@ -37,9 +37,21 @@ def in_tiles(
     yield from planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba), *more), sanitize)
 
 
+def in_rows(
+    algorithm: str,
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in what all algorithms of softmax do with rows, and seen through one of them."""
+    yield from planted(algorithm, bug, "_rows/rows.cuh", "_rows/numba_rows.py", ((cuda, numba), *more), sanitize)
+
+
 def in_plan(algorithm: str, bug: str, old: str, new: str) -> Iterator[Mutant]:
     """Planted in the plan, which both backends share."""
-    file = f"attention/{algorithm.replace('-', '_')}/__init__.py"
+    file = f"{folder_of(algorithm)}/__init__.py"
     for backend in (CUDA, NUMBA):
         yield Mutant(bug, f"{algorithm}-{backend}", (Patch(file, old, new),))
 

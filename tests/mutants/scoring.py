@@ -25,6 +25,8 @@ from tests.mutants.peers import RULES
 
 NOT_A_KERNEL = (NO_COMPILATION, NO_PLAN, ERROR)
 """Findings that say no more than that the patch itself is no program."""
+PEERS_OF = "attention"
+"""What the peers' rules are about."""
 REJECTS, MISSED, FAULT = "rejects", "missed", "fault"
 
 
@@ -48,9 +50,10 @@ class Score:
     cpu_seconds: float
     """Of this process and its worker."""
     tiles: tuple[int, int] | None
-    """Tiles of rows and of keys, per head, in the smallest case."""
+    """In the smallest case, each way: of rows and of keys per head, or as the operation's builds count them."""
     peers: dict[str, str]
-    """Rule -> `REJECTS`, `MISSED`, or `FAULT` where there is no output to look at, on the case that was found first."""
+    """Rule -> `REJECTS`, `MISSED`, or `FAULT` where there is no output to look at, on the case that was found first;
+    empty for other operations than `PEERS_OF`."""
     first_case: str | None
     """That case as JSON."""
     smallest_case: str | None
@@ -72,7 +75,8 @@ def score(name: str, how: CampaignSettings) -> Score:
     mutant = MUTANTS[name]
     began, used = time.monotonic(), _cpu_seconds()
     machine = Machine(sanitize=mutant.sanitize)
-    result = run_campaign(name, functools.partial(load, name), machine, how)
+    operation = load(name).operation
+    result = run_campaign(name, functools.partial(load, name), machine, how, operation=operation)
     seconds, cpu_seconds = time.monotonic() - began, _cpu_seconds() - used
     failure = result.failure
     killer = killed_by(result)
@@ -87,7 +91,7 @@ def score(name: str, how: CampaignSettings) -> Score:
         seconds=seconds,
         cpu_seconds=cpu_seconds,
         tiles=failure.tiles if failure else None,
-        peers=peers_on(failure.first_case, load(name), machine) if failure and killer else {},
+        peers=peers_on(failure.first_case, load(name), machine) if failure and killer and operation == PEERS_OF else {},
         first_case=failure.first_case.to_json() if failure else None,
         smallest_case=failure.case.to_json() if failure else None,
     )

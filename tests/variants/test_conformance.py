@@ -1,4 +1,4 @@
-"""One battery for every registered variant: to be registered is all that it takes to be tested."""
+"""One battery for every registered variant of attention: to be registered is all that it takes to be tested."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
-VARIANTS = tuple(discover().registry)
+VARIANTS = tuple(discover().registry.select(None, "attention"))
 EXECUTOR = EmulatorExecutor()
 
 # dtype and head_dim are compiled into most kernels and a compilation takes a second or two: there are few pairs to draw

@@ -72,13 +72,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.floating_formats import SMALLEST_STEP, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part
+from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
 from harness.operations.attention.oracle import Block, Reference, blocks_of, shapes_of
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.rounding import LAMBDA, SMALLEST_STEP, Roundings, U
+from harness.operations.attention.rounding import Roundings
 
 Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
 from harness.model.numerics import Numerics
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.rounding import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -35,6 +35,7 @@ class Attention(Operation):
     """O = softmax(scale * Q K^T + mask) V per head, after Vaswani et al. 2017, equation 1."""
 
     name: ClassVar[str] = "attention"
+    has_io_bound: ClassVar[bool] = True
     idea: ClassVar[str] = "O = softmax(scale Q K^T + mask) V, forward"
 
     @property

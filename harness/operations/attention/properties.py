@@ -14,7 +14,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.property import Arrays, Property, Trial
+from harness.model.floating_formats import UNIT_ROUNDOFF
+from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, other_bits
 from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.masks import NO_MASK, Integers
 
@@ -26,15 +27,6 @@ GRID = 8.0
 """Where sums of inputs have to be exact, elements are eighths of at most 8 (`_on_grid`): 8 bits hold their sums."""
 LARGEST_ON_GRID = 8.0
 SHIFT = 4.0
-
-
-def determinism(trial: Trial) -> str | None:
-    """The same inputs give the same bits once more."""
-    again = trial.run(trial.problem, trial.inputs)
-    for name, first in trial.outputs.items():
-        if reason := _other_bits(name, first, again[name], "a second run on the same inputs"):
-            return reason
-    return None
 
 
 def batch_invariance(trial: Trial) -> str | None:
@@ -49,7 +41,7 @@ def batch_invariance(trial: Trial) -> str | None:
     for name, together in trial.outputs.items():
         as_alone = together.copy()
         as_alone[last:] = alone[name]
-        if reason := _other_bits(name, together, as_alone, f"batch entry {last} on its own"):
+        if reason := other_bits(trial, name, together, as_alone, f"batch entry {last} on its own"):
             return reason
     return None
 
@@ -64,7 +56,7 @@ def key_order(trial: Trial) -> str | None:
     allowed, also_allowed = _allowed(trial, trial.inputs, trial.outputs), _allowed(trial, other, permuted)
     for name, array in permuted.items():
         both = allowed[name] + also_allowed[name]
-        if reason := _apart(name, trial.outputs[name], array, both, "keys in another order"):
+        if reason := apart(trial, name, trial.outputs[name], array, both, "keys in another order"):
             return reason
     return None
 
@@ -80,12 +72,12 @@ def score_shift(trial: Trial) -> str | None:
     first, second = trial.run(problem, before), trial.run(problem, after)
     allowed, also_allowed = _allowed(trial, before, first), _allowed(trial, after, second)
     what = "all scores of a row moved by one number"
-    reason = _apart("O", first["O"], second["O"], allowed["O"] + also_allowed["O"], what)
+    reason = apart(trial, "O", first["O"], second["O"], allowed["O"] + also_allowed["O"], what)
     if reason is None and "lse" in first:
         moved = problem.tau * (trial.inputs["Q"].astype(np.float64) @ x)
         lse = first["lse"].astype(np.float64)
         expected = np.where(np.isneginf(lse), lse, lse + moved)  # a row that sees no key stays where it is
-        reason = _apart("lse", expected, second["lse"], allowed["lse"] + also_allowed["lse"], what)
+        reason = apart(trial, "lse", expected, second["lse"], allowed["lse"] + also_allowed["lse"], what)
     return reason
 
 
@@ -98,7 +90,7 @@ def value_sum(trial: Trial) -> str | None:
     outputs = [trial.run(trial.problem, each) for each in inputs]
     allowed = sum(_allowed(trial, each, made)["O"] for each, made in zip(inputs, outputs))
     of_v, of_w, of_sum = (made["O"].astype(np.float64) for made in outputs)
-    return _apart("O", of_v + of_w, of_sum, np.asarray(allowed), "the sum of two V")
+    return apart(trial, "O", of_v + of_w, of_sum, np.asarray(allowed), "the sum of two V")
 
 
 def convex_hull(trial: Trial) -> str | None:
@@ -112,7 +104,7 @@ def convex_hull(trial: Trial) -> str | None:
     # Nothing lies between values one of which is NaN; an infinite one is an end like any other.
     no_hull = np.isnan(low) | np.isnan(high)
     allowed = np.where(no_hull, np.inf, _allowed(trial, trial.inputs, trial.outputs)["O"])
-    return _apart("O", nearest, O, allowed, "the nearest mean of values that the row sees")
+    return apart(trial, "O", nearest, O, allowed, "the nearest mean of values that the row sees")
 
 
 def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64Array, Float64Array]:
@@ -139,7 +131,7 @@ def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64A
 PROPERTIES: dict[str, Property] = {
     each.name: each
     for each in (
-        Property("determinism", "the same inputs once more: the same bits", determinism, same_bits=True),
+        DETERMINISM,
         Property(
             "batch-invariance",
             "a sequence alone, without the others of its batch: the same bits",
@@ -167,7 +159,6 @@ def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64
     """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
     from harness.operations.attention.error_budget import error_budget
     from harness.operations.attention.oracle import attention
-    from harness.operations.attention.rounding import UNIT_ROUNDOFF
 
     budget = error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
     units = {"O": UNIT_ROUNDOFF[trial.problem.dtype], "lse": UNIT_ROUNDOFF["float32"]}
@@ -176,31 +167,3 @@ def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64
         name: np.fmax(getattr(budget, name), units[name] * np.abs(output.astype(np.float64)))
         for name, output in outputs.items()
     }
-
-
-def _other_bits(name: str, first: np.ndarray, second: np.ndarray, what: str) -> str | None:
-    bits = np.dtype(f"u{first.dtype.itemsize}")
-    wrong = np.ascontiguousarray(first).view(bits) != np.ascontiguousarray(second).view(bits)
-    # Which NaN it is may depend on anything.
-    wrong &= ~(np.isnan(first.astype(np.float64)) & np.isnan(second.astype(np.float64)))
-    return _described(name, wrong, first, second, f"other bits than {what}")
-
-
-def _apart(name: str, first: np.ndarray, second: np.ndarray, allowed: Float64Array, what: str) -> str | None:
-    one, other = first.astype(np.float64), second.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        # Where the answer is not finite, or may be anything, there is nothing to compare.
-        same = (one == other) | (np.isnan(one) & np.isnan(other))
-        wrong = ~(np.abs(one - other) <= allowed) & ~same & np.isfinite(allowed)
-    return _described(name, wrong, one, other, f"further from {what} than their budgets allow")
-
-
-def _described(name: str, wrong: npt.NDArray[np.bool_], first: np.ndarray, second: np.ndarray, what: str) -> str | None:
-    if not wrong.any():
-        return None
-    where = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-    place = ", ".join(f"{axis} {int(i)}" for axis, i in zip(("batch", "head", "row", "column"), where))
-    return (
-        f"{int(wrong.sum()):,} of {wrong.size:,} elements of {name} are {what}, the first at {place}: "
-        f"{float(first[where]):.9g} and {float(second[where]):.9g}"
-    )

@@ -1,11 +1,7 @@
 """How large a single rounding of a kernel is, from what its variant declares. In all of it, u = 2^-24.
 
-Sources: IEEE 754 for additions, products and fused multiply-adds. The CUDA C++ Programming Guide, section on
-mathematical functions, for the largest errors of functions in ulp, one of which is at most 2u of the value: expf 2,
-logf 1, division 0, __expf 2 + floor(|1.173 x|), __logf 2^-21.41 absolute near 1, __fdividef 2; for ex2.approx and
-rcp.approx, 2 and 1, the PTX manual. These are found by testing, as the guide says: what is proved, is proved given
-them. Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science
-7:e330: tensor cores align what they add to the largest and truncate, so an addition is off by up to 2u.
+What all operations have in common, and its sources, is in `harness.model.rounding`. Besides, from the CUDA C++
+Programming Guide: logf 1 ulp, and __logf 2^-21.41 absolute near 1.
 """
 
 from __future__ import annotations
@@ -15,23 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.floating_formats import SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
+from harness.model.rounding import ARGUMENT, EXP, LAMBDA, addition, division, frame
 from harness.operations.attention.problem import Problem
 
 Array = npt.NDArray[np.float32]
-
-U = 2.0**-24
-"""Unit roundoff of float32, in which every kernel accumulates."""
-UNIT_ROUNDOFF = {"float32": U, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-SMALLEST_STEP = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
-"""Largest absolute error of storing a value too small to be normal. float32 and bfloat16 may be flushed to zero."""
-LARGEST = {"float32": float.fromhex("0x1.fffffep127"), "float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
-"""Largest finite value."""
-ARGUMENT = {"accurate": U, "__expf": (1 + 2 * 1.173) * U, "fast": 6 * U}
-"""Of an exponential's error, what grows with its argument. Subtraction; 1.173 ulp of __expf, which has its product with
-log2 e in it; where anything goes, that product and log2 e's own rounding besides."""
-LAMBDA = 4.0
-"""How many root mean squares a sum of random roundings is given; see error_budget."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +73,16 @@ class Roundings:
             weights_step=step if stores_weights else 0.0,
             output=u,
             output_step=step,
-            addition=U if nearest else 2 * U,
+            addition=addition(numerics),
             random=nearest,
-            exp=4 * U,
+            exp=EXP,
             argument=ARGUMENT[numerics.functions],
             # A product with the folded scale each for the key and for the maximum.
-            frame=2 * U if fast else 0.0,
+            frame=frame(numerics),
             # An exponential and a product. FlashAttention-1's weights: (exp l) / l_new, times O, four more.
             rescale=(5 if numerics.divides_last else 9) * U,
             # Reciprocal and product; the product is part of the output's rounding where O is float32, all the same.
-            division=(5 if fast else 2) * U,
+            division=division(numerics),
             score_roundings=3 if fast else 2,
             # Sum; where it is fast, also times ln 2, ln 2's own rounding, and the maximum's product with log2 e.
             log=4 * U if fast else U,

@@ -127,6 +127,8 @@ class CampaignResult:
     """The case with the largest error over budget among those that passed."""
     hardest_ratio: float | None
     """That ratio."""
+    left_out: tuple[str, ...] = ()
+    """Regimes that were not drawn, because the variant declares that it fails there."""
 
     @property
     def examples_per_second(self) -> float:
@@ -264,6 +266,7 @@ class _Campaign:
             seed=self.how.seed,
             hardest=self.hardest[1] if self.hardest else None,
             hardest_ratio=self.hardest[0] if self.hardest else None,
+            left_out=self.worker.fails_in,
         )
 
     def _run(self, builds: tuple[Build, ...], examples: int, phases: tuple[Phase, ...], number: int) -> None:
@@ -291,7 +294,9 @@ class _Campaign:
             hold()
 
     def _strategy(self, builds: tuple[Build, ...]) -> SearchStrategy[Case]:
-        return self.operation.cases(builds, self.how.most_tiles, self.how.checks or (), self.worker.takes)
+        cases = self.operation.cases(builds, self.how.most_tiles, self.how.checks or (), self.worker.takes)
+        declared = self.worker.fails_in
+        return cases.filter(lambda case: case.regime not in declared) if declared else cases
 
     def _hold(self, case: Case) -> None:
         if self.first is None and self.examples >= self.until:
@@ -329,6 +334,8 @@ class _Campaign:
         assert self.smallest is not None
 
         def fails(case: Case) -> bool:
+            if case.regime in self.worker.fails_in:
+                return False
             finding = self._answer(case).finding
             if finding is None or finding.kind != self.kind:
                 return False

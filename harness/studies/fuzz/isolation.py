@@ -52,6 +52,8 @@ class Worker:
         """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
         self.takes: tuple[str, ...] = ()
         """The features of problems that the variant takes; known once a process has started."""
+        self.fails_in: tuple[str, ...] = ()
+        """Regimes in which the variant declares that it fails; known once a process has started."""
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
         self._compiled: set[tuple[Hashable, ...]] = set()
@@ -98,7 +100,7 @@ class Worker:
             self.end()
             raise SandboxError(said)
         if self.started == 1:
-            self.builds, self.takes = said
+            self.builds, self.takes, self.fails_in = said
 
     def ask(self, case: Case) -> Answer:
         """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""

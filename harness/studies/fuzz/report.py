@@ -26,6 +26,7 @@ def render_campaigns(results: Sequence[CampaignResult], device: str, format: str
     return Report(
         paragraphs=lambda: [_table(results), *(part for result in told for part in _failure_text(result, options))],
         notes=lambda: [
+            *(f"{r.variant}: declared to fail, not drawn: {', '.join(r.left_out)}." for r in results if r.left_out),
             f"Device: {device}. Seed {results[0].seed}.",
             "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
         ],
@@ -158,6 +159,7 @@ def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
         "shrink_seconds": result.shrink_seconds,
         "seed": result.seed,
         "error_over_budget": result.hardest_ratio,
+        "left_out": list(result.left_out),
         "hardest": json.loads(result.hardest.to_json()) if result.hardest else None,
         "failure": _failure_object(failure) if failure else None,
         "replay": replay_command(result.variant, failure.case, options) if failure else None,

@@ -23,9 +23,10 @@ Load = Callable[[], Variant]
 
 
 def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:
-    """Send what `builds` come to for the variant and what it takes, or why it cannot be had; then answer cases.
+    """Tell about the variant, or why it cannot be had; then receive cases and send answers, until the pipe ends.
 
-    It ends with the pipe.
+    What is told: what `builds` come to for it, the features that it takes, and the regimes in which it declares that
+    it fails.
 
     What anything writes to standard output or error goes to `log`: the last words of a process that dies.
     """
@@ -41,7 +42,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
     except Exception as error:
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
         return
-    connection.send((own_builds, variant.takes))
+    connection.send((own_builds, variant.takes, variant.fails_in))
     while True:
         try:
             case = connection.recv()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from harness.model.operation import Operation
+from harness.model.operation import Operation, operation_names
 from harness.options.command import Command
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
-from harness.options.problem import add_operation
 from harness.options.variants import add_plugins, add_selection, discover_variants
 
 
@@ -18,14 +17,18 @@ def run_list(arguments: argparse.Namespace) -> int:
 
     check_output(arguments.output)
     registry = discover_variants(arguments).registry
-    chosen = registry.select(arguments.variants)
+    chosen = registry.select(arguments.variants, arguments.operation)
     publish(arguments, render_listing(chosen, registry, arguments.format))
     return PASSED
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `list`."""
-    add_operation(parser)
+    parser.add_argument(
+        "--operation",
+        metavar="NAME",
+        help=f"variants of one operation only: {', '.join(operation_names())} (default: of all)",
+    )
     add_selection(parser)
     add_plugins(parser)
     add_report(parser)

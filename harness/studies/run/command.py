@@ -70,7 +70,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_operation(parser)
     plain = operation.problem()
     for tensor in plain.inputs:
-        help = f"{tensor.name}: ({', '.join(tensor.axes)}), or its last two axes alone"
+        shorter = ", or its last two axes alone" if len(tensor.axes) > 2 else ""
+        help = f"{tensor.name}: ({', '.join(tensor.axes)}){shorter}"
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, required=True, metavar="FILE.npy", help=help)
     main = plain.outputs[0].name
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"where {main} goes")

@@ -17,6 +17,7 @@ from harness.execution.traffic_account import (
     TrafficAccount,
 )
 from harness.model.io_bound import IoBound
+from harness.model.operation import operation_of
 from harness.support.source_text import short_name, source_line
 from harness.text.report import Paragraph, Report, Table, Title
 from harness.text.tables import UNKNOWN, device_line, mib, smallest_of
@@ -253,7 +254,8 @@ def _footnotes(report: TrafficReport) -> list[str]:
             if account.shared
             else "Shared memory: no loads or stores."
         )
-    notes.append(_bound(report.bound))
+    if operation_of(report.account.problem).has_io_bound:
+        notes.append(_bound(report.bound))
     return notes
 
 

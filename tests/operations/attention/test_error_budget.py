@@ -12,6 +12,7 @@ from attention_model import NUMERICS, online_softmax
 from lanes import thorough_unless
 
 from harness.execution.accuracy import Accuracy
+from harness.model.floating_formats import U
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
 from harness.model.regime import NUMPY_DTYPES
@@ -19,7 +20,7 @@ from harness.operations.attention.error_budget import Budget, error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import Reference, attention
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.rounding import Roundings, U
+from harness.operations.attention.rounding import Roundings
 
 SHAPES = (
     {},

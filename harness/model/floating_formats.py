@@ -1,0 +1,12 @@
+"""The floating-point formats that problems store and that kernels sum in: IEEE 754, and bfloat16."""
+
+from __future__ import annotations
+
+U = 2.0**-24
+"""Unit roundoff of float32, in which every kernel accumulates."""
+UNIT_ROUNDOFF = {"float32": U, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Largest relative error of rounding to nearest, for values that are normal numbers."""
+SMALLEST_STEP = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
+"""Largest absolute error of storing a value too small to be normal. float32 and bfloat16 may be flushed to zero."""
+LARGEST = {"float32": float.fromhex("0x1.fffffep127"), "float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
+"""Largest finite value."""

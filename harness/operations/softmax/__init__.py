@@ -1,0 +1,1 @@
+"""Softmax over the rows of a matrix: the second operation."""

@@ -1,0 +1,79 @@
+"""What is to be computed: the sizes of one softmax problem, without any arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from harness.model.problem import ELEMENT_BYTES, INPUT, OUTPUT, BaseProblem, Tensor, option
+from harness.support.errors import ProblemError
+
+DTYPES = ("float32", "float16", "bfloat16")
+FLOPS_PER_ELEMENT = 3
+"""An exponential, an addition and a division, each counted as one: algorithm 1 of Milakov and Gimelshein 2018, arXiv
+1805.02867. The maximum, which is not needed where nothing overflows, is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxProblem(BaseProblem):
+    """Y = softmax(X) in every row: y_i = exp(x_i) / sum_j exp(x_j).
+
+    X and Y have shape (rows, columns), C-contiguous in `dtype`. Sums are float32 whatever the dtype.
+
+    Raises `ProblemError` where a size is not a whole number of at least 1, or the dtype is unknown.
+    """
+
+    operation: ClassVar[str] = "softmax"
+
+    rows: int = option(256, "rows of X, each with a softmax of its own")
+    """How many independent softmaxes."""
+    columns: int = option(1024, "elements per row")
+    """Elements per row of X and Y."""
+    dtype: str = option("float32", ", ".join(DTYPES), metavar="DTYPE", parse=str)
+    """How X and Y are stored: float32, float16 or bfloat16."""
+
+    def __post_init__(self) -> None:
+        for field in ("rows", "columns"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ProblemError(f"{field} is {value!r}; it has to be a whole number of at least 1")
+        if self.dtype not in DTYPES:
+            raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(DTYPES)}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of X and of Y."""
+        return (self.rows, self.columns)
+
+    @property
+    def itemsize_bytes(self) -> int:
+        """Bytes per element of X and Y."""
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """X and Y."""
+        axes = ("row", "column")
+        return (Tensor("X", self.shape, self.dtype, INPUT, axes), Tensor("Y", self.shape, self.dtype, OUTPUT, axes))
+
+    @property
+    def flops(self) -> int:
+        """See `FLOPS_PER_ELEMENT`."""
+        return FLOPS_PER_ELEMENT * self.rows * self.columns
+
+    @property
+    def headline(self) -> str:
+        """See `BaseProblem.headline`."""
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        columns = "1 column" if self.columns == 1 else f"{self.columns} columns"
+        return f"softmax, {rows} x {columns}, {self.dtype}"
+
+    @property
+    def build_key(self) -> tuple[Hashable, ...]:
+        """See `BaseProblem.build_key`."""
+        return (self.dtype,)
+
+    def to_short_fields(self) -> dict[str, Any]:
+        """See `BaseProblem.to_short_fields`. The sizes are always there."""
+        return {"rows": self.rows, "columns": self.columns, **super().to_short_fields()}

@@ -1,0 +1,96 @@
+"""What must hold between several runs of one kernel, or within one, without knowing the answer.
+
+Each property is a function of a `Trial`. Where two runs round on their own, each may be off by its own budget; where
+the very same bits must come, they must.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.floating_formats import UNIT_ROUNDOFF
+from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, other_bits
+
+# The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
+
+Float64Array = npt.NDArray[np.float64]
+
+GRID = 8.0
+LARGEST_ON_GRID = 8.0
+"""Where sums have to be exact, elements are eighths of at most 8: 8 bits hold them and the same moved by `SHIFT`."""
+SHIFT = 4.0
+
+
+def row_invariance(trial: Trial) -> str | None:
+    """The last row gives the same bits alone as among the others."""
+    if trial.problem.rows == 1:
+        return None
+    last = trial.problem.rows - 1
+    alone = trial.run(dataclasses.replace(trial.problem, rows=1), {"X": np.ascontiguousarray(trial.inputs["X"][last:])})
+    together = trial.outputs["Y"]
+    as_alone = together.copy()
+    as_alone[last:] = alone["Y"]
+    return other_bits(trial, "Y", together, as_alone, f"row {last} on its own")
+
+
+def column_order(trial: Trial) -> str | None:
+    """Columns in another order: Y follows."""
+    order = np.random.Generator(np.random.Philox(trial.problem.columns)).permutation(trial.problem.columns)
+    other = {"X": np.ascontiguousarray(trial.inputs["X"][:, order])}
+    permuted = trial.run(trial.problem, other)["Y"]
+    allowed = _allowed(trial, trial.inputs, trial.outputs["Y"])[:, order] + _allowed(trial, other, permuted)
+    return apart(trial, "Y", trial.outputs["Y"][:, order], permuted, allowed, "columns in another order")
+
+
+def shift(trial: Trial) -> str | None:
+    """One number added to every element: Y stays."""
+    X = np.nan_to_num(trial.inputs["X"].astype(np.float64), nan=0.0, posinf=LARGEST_ON_GRID, neginf=-LARGEST_ON_GRID)
+    X = np.clip(np.round(X * GRID) / GRID, -LARGEST_ON_GRID, LARGEST_ON_GRID)
+    before, after = ({"X": (X + by).astype(trial.inputs["X"].dtype)} for by in (0.0, SHIFT))
+    first, second = (trial.run(trial.problem, inputs)["Y"] for inputs in (before, after))
+    allowed = _allowed(trial, before, first) + _allowed(trial, after, second)
+    return apart(trial, "Y", first, second, allowed, "all elements moved by one number")
+
+
+def unit_sum(trial: Trial) -> str | None:
+    """Every row adds up to 1."""
+    Y = trial.outputs["Y"]
+    allowed = _allowed(trial, trial.inputs, Y)
+    budget = allowed.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        total = Y.astype(np.float64).sum(axis=1)
+        wrong = np.isfinite(budget) & ~(np.abs(total - 1) <= budget)
+    if not wrong.any():
+        return None
+    row = int(np.argmax(wrong))
+    return (
+        f"{int(wrong.sum()):,} of {len(wrong):,} rows of Y do not add up to 1, the first is row {row}: "
+        f"{float(total[row]):.9g}, further off than the {float(budget[row]):.3g} that its budgets add up to"
+    )
+
+
+PROPERTIES: dict[str, Property] = {
+    each.name: each
+    for each in (
+        DETERMINISM,
+        Property("row-invariance", "a row alone, without the others: the same bits", row_invariance, same_bits=True),
+        Property("column-order", "columns in another order: Y follows", column_order),
+        Property("shift", "one number added to every element: Y stays", shift),
+        Property("unit-sum", "every row adds up to 1", unit_sum),
+    )
+}
+"""Every property by name. A new one is a function and a line here."""
+
+
+def _allowed(trial: Trial, inputs: Arrays, Y: np.ndarray) -> Float64Array:
+    """How far off each element may be; at least its own rounding, for a budget of 0 means the answer, rounded."""
+    from harness.operations.softmax.error_budget import error_budget
+    from harness.operations.softmax.oracle import softmax
+
+    answer = softmax(trial.problem, inputs["X"])
+    allowed = error_budget(trial.problem, inputs["X"], answer, trial.numerics).allowed
+    rounding = UNIT_ROUNDOFF[trial.problem.dtype] * np.abs(Y.astype(np.float64))
+    return np.where(allowed == 0, rounding, allowed)

@@ -1,0 +1,105 @@
+"""Hypothesis strategies for softmax: problems, edits, and cases, which are all of it together.
+
+They draw a handful of small numbers and never a tensor, so Hypothesis can steer and shrink them. What is plain comes
+first in every draw, and shrinking goes there: one row, one column, the first build, regime `normal`, seed 0, no edits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from harness.model.case import Case, Edit
+from harness.operations.softmax.build import BLOCK_COLUMNS, BUILDS, SoftmaxBuild
+from harness.operations.softmax.inputs import BEYOND_EXP, REGIMES
+from harness.operations.softmax.problem import SoftmaxProblem
+
+MOST_TILES = 48
+"""Rows times runs of `BLOCK_COLUMNS` columns."""
+LONGEST = 40
+"""Runs of `BLOCK_COLUMNS` columns that a row has at most: about 5,000."""
+EDGES = (1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+"""Columns at and beside the edges of a sector's worth, a warp and one or two blocks of threads."""
+
+SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0, math.nan, -math.inf)
+"""Nothing, signs, subnormal in float32 and in float16, what stands out of a normal draw, and what is not finite."""
+RAISING_VALUES = (0.0, 60.0, math.nan)
+"""Where weights lie at the edge of what a dtype holds, a maximum that is taken away would put them beyond."""
+LARGE_VALUES = (6e4, -6e4, math.inf)
+"""exp leaves float32 there: only where the regime has that already (`BEYOND_EXP`)."""
+
+
+def problems(
+    builds: Sequence[SoftmaxBuild] = BUILDS, most_tiles: int = MOST_TILES
+) -> st.SearchStrategy[SoftmaxProblem]:
+    """Problems of a few rows: lengths at and beside the edges of warps and blocks, and now and then long rows."""
+    return _problems(tuple(builds), most_tiles)
+
+
+def cases(
+    builds: Sequence[SoftmaxBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    checks: Sequence[str] = (),
+    check_share: int = 4,
+) -> st.SearchStrategy[Case]:
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
+    return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
+
+
+# Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it.
+_sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
+_index_below = functools.lru_cache(maxsize=None)(lambda extent: st.integers(0, extent - 1))
+_seeds = functools.cache(lambda: st.integers(0, 2**16 - 1))
+
+
+@functools.cache
+def _columns(most: int) -> st.SearchStrategy[int]:
+    """An edge, anything up to three blocks of threads, or a long row beside a multiple of a block."""
+    edges = [edge for edge in EDGES if edge <= most]
+    long = [
+        columns
+        for blocks in (3, 5, 8, 17, LONGEST)
+        for columns in (blocks * BLOCK_COLUMNS - 1, blocks * BLOCK_COLUMNS, blocks * BLOCK_COLUMNS + 1)
+        if columns <= most
+    ]
+    # sampled_from for the edges, so that each is as likely as the other; ranges for the rest.
+    ways = [st.sampled_from(edges), st.integers(1, min(most, 3 * BLOCK_COLUMNS))]
+    return st.one_of(*ways, *([st.sampled_from(long)] if long else []))
+
+
+@functools.cache
+def _rows(most: int) -> st.SearchStrategy[int]:
+    return st.one_of(st.integers(1, min(most, 5)), st.integers(1, most))
+
+
+@st.composite
+def _problems(draw: st.DrawFn, builds: tuple[SoftmaxBuild, ...], most_tiles: int) -> SoftmaxProblem:
+    build = draw(_sampled(builds))
+    columns = draw(_columns(min(most_tiles, LONGEST) * BLOCK_COLUMNS + 1))
+    runs = -(-columns // BLOCK_COLUMNS)
+    return SoftmaxProblem(rows=draw(_rows(max(1, most_tiles // runs))), columns=columns, dtype=build.dtype)
+
+
+@functools.cache
+def _values(regime: str) -> st.SearchStrategy[float]:
+    if regime == "subnormal":
+        return st.sampled_from(RAISING_VALUES)
+    return st.sampled_from(SPECIAL_VALUES + (LARGE_VALUES if regime in BEYOND_EXP else ()))
+
+
+@st.composite
+def _cases(
+    draw: st.DrawFn, builds: tuple[SoftmaxBuild, ...], most_tiles: int, checks: tuple[str, ...], share: int
+) -> Case:
+    build = draw(_sampled(builds))
+    problem = draw(_problems((build,), most_tiles))
+    check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
+    regime = draw(_sampled(tuple(REGIMES)))
+    edits = tuple(
+        Edit("X", (draw(_index_below(problem.rows)), draw(_index_below(problem.columns))), draw(_values(regime)))
+        for _ in range(draw(_sampled((*(0,) * 6, 1, 2, 3))))
+    )
+    return Case(problem, regime, draw(_seeds()), edits, build.tile, check)

@@ -1,0 +1,73 @@
+"""Each property of softmax holds for a right kernel and is violated by one that breaks just that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from harness.model.numerics import Numerics
+from harness.model.operation import draw_inputs
+from harness.model.property import Arrays, Trial
+from harness.operations.softmax.oracle import softmax
+from harness.operations.softmax.problem import SoftmaxProblem
+from harness.operations.softmax.properties import PROPERTIES
+
+PROBLEM = SoftmaxProblem(rows=3, columns=40, dtype="float16")
+Kernel = Callable[[SoftmaxProblem, Arrays], Arrays]
+
+
+def right(problem: SoftmaxProblem, inputs: Arrays) -> Arrays:
+    return {"Y": softmax(problem, inputs["X"]).astype(inputs["X"].dtype)}
+
+
+def violation(name: str, kernel: Kernel, regime: str = "normal") -> str | None:
+    inputs = draw_inputs(PROBLEM, regime, 1)
+    return PROPERTIES[name].violation(Trial(PROBLEM, inputs, kernel(PROBLEM, inputs), kernel, Numerics()))
+
+
+def changes_its_mind() -> Kernel:
+    calls = []
+
+    def kernel(problem: SoftmaxProblem, inputs: Arrays) -> Arrays:
+        calls.append(problem)
+        Y = right(problem, inputs)["Y"]
+        return {"Y": Y if len(calls) == 1 else np.nextafter(Y, np.float16(1))}
+
+    return kernel
+
+
+def needs_company(problem: SoftmaxProblem, inputs: Arrays) -> Arrays:
+    Y = right(problem, inputs)["Y"]
+    return {"Y": np.nextafter(Y, np.float16(1)) if problem.rows == 1 else Y}
+
+
+def weighs_by_place(problem: SoftmaxProblem, inputs: Arrays) -> Arrays:
+    Y = right(problem, inputs)["Y"].copy()
+    Y[:, 0] *= np.float16(2)
+    return {"Y": Y}
+
+
+def has_a_floor(problem: SoftmaxProblem, inputs: Arrays) -> Arrays:
+    return right(problem, {"X": np.maximum(inputs["X"], np.float16(0))})
+
+
+@pytest.mark.parametrize("regime", ["normal", "non-finite", "far-negative"])
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_right_kernel_has_it(name: str, regime: str):
+    assert violation(name, right, regime) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "said"),
+    [
+        ("determinism", changes_its_mind(), "other bits than a second run"),
+        ("row-invariance", needs_company, "other bits than row 2 on its own, the first at row 2, column 0"),
+        ("column-order", weighs_by_place, "further from columns in another order"),
+        ("shift", has_a_floor, "further from all elements moved by one number"),
+        ("unit-sum", weighs_by_place, "3 of 3 rows of Y do not add up to 1, the first is row 0"),
+    ],
+)
+def test_a_kernel_that_breaks_it_is_found(name: str, kernel: Kernel, said: str):
+    assert said in (violation(name, kernel) or "")

@@ -1,0 +1,43 @@
+"""Softmax as it stands in the definition: exp(x) over its sum, and nothing subtracted.
+
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 1. One sweep adds
+up d = sum exp(x_j), another one writes exp(x_i) / d. It is right as long as exp stays within float32, where x is
+between about -87 and 88, and wrong beyond: which it declares.
+
+Bytes: X twice and Y once, that is 3 accesses per element, as the paper counts:
+
+    2 X + Y         X = sum over rows of the sectors that a run of `columns` elements touches
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Numerics, Registry, SoftmaxProblem
+from variants._rows import register_sweeps
+
+NUMERICS = Numerics(sums="nearest")
+"""Functions are left at `fast`: the others promise exp(x - m), with a weight of exactly 1 for the maximum."""
+FAILS_IN = ("hot", "negative", "far-negative", "offset", "non-finite")
+"""exp overflows, or everything underflows; and with +inf in a row, the other columns are 0 instead of NaN."""
+
+
+def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+    from variants._rows.rawkernel import row_kernel
+
+    return row_kernel("native", "native_softmax", problem)
+
+
+def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+    from variants.softmax.native.numba_kernel import native_kernel
+
+    return native_kernel(problem.dtype), ()
+
+
+def register(registry: Registry) -> None:
+    """Add `softmax-native-cupy` and `softmax-native-numba`."""
+    idea = "exp without the maximum: two sweeps, right where nothing overflows"
+    languages = {"cupy": kernel_in_cupy, "numba": kernel_in_numba}
+    register_sweeps(registry, "softmax-native", idea, languages, sweeps=2, numerics=NUMERICS, fails_in=FAILS_IN)

@@ -1,0 +1,40 @@
+"""Online softmax: the maximum and the sum in one sweep, the sum corrected whenever the maximum rises.
+
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3: the first sweep
+keeps m and d = sum exp(x_j - m) of what it has seen, each thread for its own columns, and the threads' pairs are put
+together by equation 4; the second sweep writes exp(x_i - m) / d. FlashAttention is built on this.
+
+Bytes: X twice and Y once, that is 3 accesses per element, as the paper counts, and 4 for the safe softmax:
+
+    2 X + Y         X = sum over rows of the sectors that a run of `columns` elements touches
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Numerics, Registry, SoftmaxProblem
+from variants._rows import register_sweeps
+
+NUMERICS = Numerics(functions="accurate", sums="nearest")
+
+
+def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+    from variants._rows.rawkernel import row_kernel
+
+    return row_kernel("online", "online_softmax", problem)
+
+
+def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+    from variants.softmax.online.numba_kernel import online_kernel
+
+    return online_kernel(problem.dtype), ()
+
+
+def register(registry: Registry) -> None:
+    """Add `softmax-online-cupy` and `softmax-online-numba`."""
+    idea = "maximum and sum in one sweep, corrected as the maximum rises: two sweeps"
+    languages = {"cupy": kernel_in_cupy, "numba": kernel_in_numba}
+    register_sweeps(registry, "softmax-online", idea, languages, sweeps=2, numerics=NUMERICS)

@@ -1,0 +1,39 @@
+"""Safe softmax: the maximum of the row is subtracted first, so that no exponential overflows.
+
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 2. One sweep finds
+m = max x_k, a second one adds up d = sum exp(x_j - m), a third one writes exp(x_i - m) / d: what libraries do.
+
+Bytes: X three times and Y once, that is 4 accesses per element, as the paper counts:
+
+    3 X + Y         X = sum over rows of the sectors that a run of `columns` elements touches
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Numerics, Registry, SoftmaxProblem
+from variants._rows import register_sweeps
+
+NUMERICS = Numerics(functions="accurate", sums="nearest")
+
+
+def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+    from variants._rows.rawkernel import row_kernel
+
+    return row_kernel("safe", "safe_softmax", problem)
+
+
+def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+    from variants.softmax.safe.numba_kernel import safe_kernel
+
+    return safe_kernel(problem.dtype), ()
+
+
+def register(registry: Registry) -> None:
+    """Add `softmax-safe-cupy` and `softmax-safe-numba`."""
+    idea = "the maximum, then the sum, then the quotients: three sweeps"
+    languages = {"cupy": kernel_in_cupy, "numba": kernel_in_numba}
+    register_sweeps(registry, "softmax-safe", idea, languages, sweeps=3, numerics=NUMERICS)
