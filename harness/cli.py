@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
 from collections.abc import Sequence
 
-from harness.options.arguments import build_parser
+from harness.model.operation import DEFAULT_OPERATION, operation_named
+from harness.options.command import OneLineParser
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, WRONG_CALL
-from harness.studies import COMMANDS
+from harness.studies.commands import COMMANDS
 from harness.support.errors import SandboxError, UsageError
+
+
+def build_parser(operation: str = DEFAULT_OPERATION) -> argparse.ArgumentParser:
+    """All commands and options, each with help. Raises `UsageError` where there is no such operation."""
+    chosen = operation_named(operation)
+    parser = OneLineParser(
+        prog="python -m harness",
+        description="Attention kernels, compared: is the answer right, how many bytes does it move, how fast is it.",
+        epilog="Exit status: 0 all that ran passed, 1 a variant failed, 2 the call was wrong.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        description = f"{command.help[0].upper()}{command.help[1:]}."
+        sub = commands.add_parser(command.name, help=command.help, description=description, allow_abbrev=False)
+        command.add_options(sub, chosen)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def _operation_asked_for(words: Sequence[str]) -> str:
+    """What --operation names, read before all else: the other options follow from it."""
+    early = OneLineParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--operation", default=DEFAULT_OPERATION)
+    name: str = early.parse_known_args(words)[0].operation
+    return name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A terminal that lacks a letter of some plugin's text is no reason to stop.
             stream.reconfigure(errors="backslashreplace")
     try:
-        arguments = build_parser().parse_args(argv)
-        status = COMMANDS[arguments.command](arguments)
+        words = sys.argv[1:] if argv is None else list(argv)
+        arguments = build_parser(_operation_asked_for(words)).parse_args(words)
+        status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
     except SandboxError as error:

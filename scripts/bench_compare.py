@@ -25,7 +25,7 @@ LONG_HEAD = """
 import time
 from harness.model.discovery import discover
 from harness.emulator.executor import EmulatorExecutor
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness import Problem
 
 problem = Problem(heads=1, q_len=4096, kv_len=4096)

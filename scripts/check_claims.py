@@ -28,7 +28,7 @@ from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.execution.planning import claimed_traffic, make_plan  # noqa: E402
 from harness.execution.protocol import Executor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
-from harness.operations.attention.inputs import draw_inputs  # noqa: E402
+from harness.model.operation import draw_inputs  # noqa: E402
 from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
 from harness.text.tables import table  # noqa: E402

@@ -23,7 +23,7 @@ from harness.gpu.context import GpuContext  # noqa: E402
 from harness.gpu.stage import GpuStage  # noqa: E402
 from harness.gpu.stopwatch import Stopwatch  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
-from harness.operations.attention.inputs import draw_inputs  # noqa: E402
+from harness.model.operation import draw_inputs  # noqa: E402
 from harness.text.tables import table  # noqa: E402
 
 PROBLEMS = (

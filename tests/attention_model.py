@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.model.numerics import Numerics
-from harness.operations.attention.inputs import NUMPY_DTYPES
+from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.problem import Problem
 
 MUTANTS = (

@@ -18,7 +18,7 @@ from harness.execution.protocol import Device, Execution, Executor
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz.worker import Machine
+from harness.options.machine import Machine
 from harness.support.errors import KernelFault
 
 

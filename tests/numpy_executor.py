@@ -11,9 +11,9 @@ from attention_model import online_softmax
 
 from harness.execution.protocol import Device, Execution, LaunchReport, SiteTraffic
 from harness.model.plan import Buffer, Launch, Plan
+from harness.model.regime import NUMPY_DTYPES
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.inputs import NUMPY_DTYPES
 from harness.operations.attention.problem import Problem
 from harness.support.intervals import Interval
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from harness.options.arguments import build_parser
 
 from harness.cli import main
 from harness.gpu.executor import GpuExecutor
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
-from harness.options.arguments import build_parser
 from harness.studies import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent

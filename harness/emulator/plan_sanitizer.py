@@ -11,8 +11,8 @@ from harness.emulator.instruments import Instruments
 from harness.execution.protocol import Execution
 from harness.model.finding import Finding
 from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 
 SHUFFLED_RUNS = 2
@@ -44,7 +44,7 @@ class EmulatorSanitizer:
             for run in range(1, shuffled_runs + 1)
         ]
 
-    def check(self, variant: Variant, problem: Problem, plan: Plan, inputs: Inputs) -> tuple[Finding, ...]:
+    def check(self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Inputs) -> tuple[Finding, ...]:
         """See `Sanitizer`. A fault ends a schedule and is a finding, too."""
         found: dict[tuple[object, ...], Finding] = {}
         first: Execution | None = None
@@ -62,7 +62,7 @@ class EmulatorSanitizer:
 
 
 def _run(
-    executor: EmulatorExecutor, problem: Problem, plan: Plan, inputs: Inputs
+    executor: EmulatorExecutor, problem: BaseProblem, plan: Plan, inputs: Inputs
 ) -> tuple[tuple[Finding, ...], Execution | None]:
     """What was found, and what the run left behind; None where it faulted."""
     try:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.operations.attention.error_budget import Budget
-from harness.operations.attention.oracle import Reference
+from harness.model.operation import Tolerance
+from harness.model.problem import INPUT, OUTPUT, Tensor
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-
-AXES = ("batch", "head", "row", "column")
 
 
 @dataclass(frozen=True)
@@ -23,9 +21,11 @@ class Element:
     """One element of an output, beside what it should be."""
 
     output: str
-    """`O` or `lse`."""
+    """The output's name."""
     index: tuple[int, ...]
-    """Batch, head, row and, in O, column."""
+    """Along each of its axes."""
+    axes: tuple[str, ...]
+    """What these are called."""
     got: float
     """What the kernel stored."""
     answer: float
@@ -37,86 +37,104 @@ class Element:
     @property
     def place(self) -> str:
         """Such as `batch 0, head 1, row 6, column 2`."""
-        return ", ".join(f"{axis} {i}" for axis, i in zip(AXES, self.index))
+        return ", ".join(f"{axis} {i}" for axis, i in zip(self.axes, self.index))
+
+
+@dataclass(frozen=True)
+class OutputAccuracy:
+    """What the comparison of one output with the oracle's answer came to."""
+
+    reason: str | None
+    """What is wrong first, and where; None where nothing is."""
+    max_abs_error: float
+    """Largest |output - answer|; NaN where an element is NaN that must not be."""
+    error_over_budget: float
+    """Largest ratio of error to budget; above 1 is wrong. inf where nothing but the exact answer will do."""
+    error_over_expected: float
+    """Largest ratio of error to what is expected of a correct kernel; above 1 is suspicious."""
+    worst: Element | None
+    """The element with the largest ratio of error to budget (NaN is worse than any); None where shapes differ."""
+    first_wrong: Element | None
+    """The first element, in the order of memory, that is beyond its budget; None where none is or shapes differ."""
+    wrong: Mask
+    """Where it is beyond its budget. Shaped as the output."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What the comparison of a kernel's outputs with the oracle's came to."""
+    """What the comparison of a kernel's outputs with the oracle's came to, by output, the main one first."""
 
-    passed: bool
-    """Every element is written and within its budget."""
-    reason: str | None
-    """What is wrong first, and where; None where it passed."""
-    max_abs_error: float
-    """Largest |output - answer| in O; NaN where an element is NaN that must not be."""
-    error_over_budget: float
-    """Largest ratio of error to budget in O; above 1 is wrong. inf where nothing but the exact answer will do."""
-    error_over_expected: float
-    """Largest ratio of error to what is expected of a correct kernel, in O; above 1 is suspicious."""
-    lse_max_abs_error: float | None
-    """The same for lse, None where the variant stores none."""
-    lse_error_over_budget: float | None
-    lse_error_over_expected: float | None
-    worst: Element | None
-    """The element with the largest ratio of error to budget (NaN is worse than any), in O unless only lse is wrong;
-    None where shapes differ."""
-    first_wrong: Element | None
-    """The first element, in the order of memory, that is beyond its budget; None where it passed or shapes differ."""
-    wrong: Mapping[str, Mask]
-    """For each output that was compared: where it is beyond its budget. Shaped as the output."""
+    by_output: Mapping[str, OutputAccuracy]
+
+    @property
+    def main(self) -> OutputAccuracy:
+        """Of the main output."""
+        return next(iter(self.by_output.values()))
+
+    @property
+    def guilty(self) -> OutputAccuracy:
+        """Of the first output that is wrong, or of the main one."""
+        return next((each for each in self.by_output.values() if each.reason is not None), self.main)
+
+    @property
+    def reason(self) -> str | None:
+        """What is wrong first, and where; None where it passed."""
+        return self.guilty.reason
+
+    @property
+    def passed(self) -> bool:
+        """Every element is written and within its budget."""
+        return self.reason is None
+
+    @property
+    def error_over_budget(self) -> float:
+        """The largest over all outputs; NaN is worse than anything."""
+        return worst_ratio(each.error_over_budget for each in self.by_output.values())
+
+    @property
+    def error_over_expected(self) -> float:
+        """The largest over all outputs."""
+        return worst_ratio(each.error_over_expected for each in self.by_output.values())
 
     @property
     def suspicious(self) -> bool:
         """Within the budget, but further off than is expected of a correct kernel."""
-        return self.passed and max(self.error_over_expected, self.lse_error_over_expected or 0.0) > 1
+        return self.passed and self.error_over_expected > 1
 
 
-def measure_accuracy(outputs: Mapping[str, np.ndarray], reference: Reference, budget: Budget) -> Accuracy:
-    """Hold outputs `O` and, where it is there, `lse` against the oracle's answer.
+def worst_ratio(ratios: Iterable[float]) -> float:
+    """The largest one; NaN is worse than anything."""
+    return max(ratios, key=lambda ratio: math.inf if math.isnan(ratio) else ratio)
 
-    Passing needs `error <= budget` at every element, so NaN fails. Where the row sees no key, and where
-    `budget.exact` says so, nothing but the answer, rounded to nearest, will do. Where the answer is not finite (inputs
-    with NaN or inf), a NaN has to come out as NaN, an infinity as itself or as NaN.
+
+def measure_accuracy(
+    tensors: Sequence[Tensor],
+    outputs: Mapping[str, np.ndarray],
+    answer: Mapping[str, Float64Array],
+    tolerance: Mapping[str, Tolerance],
+) -> Accuracy:
+    """Hold a kernel's outputs against the oracle's answer: all that are not optional, and the others that it stores.
+
+    Passing needs `error <= allowed` at every element, so NaN fails. Where 0 is allowed, nothing but the answer, rounded
+    to nearest, will do. Where the answer is not finite (inputs with NaN or inf), a NaN has to come out as NaN, an
+    infinity as itself or as NaN.
     """
-    o = _compare("O", outputs["O"], reference.O, budget.O, budget.expected_O)
-    lse = None
-    if "lse" in outputs:
-        lse = _compare("lse", outputs["lse"], reference.lse, budget.lse, budget.expected_lse)
-    reason = o.reason or (lse.reason if lse else None)
-    guilty = lse if lse and lse.reason and not o.reason else o
+    compared = [
+        tensor for tensor in tensors if tensor.role == OUTPUT or (tensor.name in outputs and tensor.role != INPUT)
+    ]
     return Accuracy(
-        passed=reason is None,
-        reason=reason,
-        max_abs_error=o.max_abs_error,
-        error_over_budget=o.error_over_budget,
-        error_over_expected=o.error_over_expected,
-        lse_max_abs_error=lse.max_abs_error if lse else None,
-        lse_error_over_budget=lse.error_over_budget if lse else None,
-        lse_error_over_expected=lse.error_over_expected if lse else None,
-        worst=guilty.worst,
-        first_wrong=guilty.first_wrong,
-        wrong={"O": o.wrong} | ({"lse": lse.wrong} if lse else {}),
+        {
+            tensor.name: _compare(tensor, outputs[tensor.name], answer[tensor.name], tolerance[tensor.name])
+            for tensor in compared
+        }
     )
 
 
-@dataclass(frozen=True)
-class _Difference:
-    reason: str | None
-    max_abs_error: float
-    error_over_budget: float
-    error_over_expected: float
-    worst: Element | None
-    first_wrong: Element | None
-    wrong: Mask
-
-
-def _compare(
-    name: str, output: np.ndarray, answer: Float64Array, allowed: Float64Array, expected: Float64Array
-) -> _Difference:
+def _compare(tensor: Tensor, output: np.ndarray, answer: Float64Array, tolerance: Tolerance) -> OutputAccuracy:
+    name, allowed, expected = tensor.name, tolerance.allowed, tolerance.expected
     if output.shape != answer.shape:
         shapes = f"{name} has shape {output.shape} instead of {answer.shape}"
-        return _Difference(shapes, math.nan, math.nan, math.nan, None, None, np.ones(output.shape, np.bool_))
+        return OutputAccuracy(shapes, math.nan, math.nan, math.nan, None, None, np.ones(output.shape, np.bool_))
     got = output.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(got - answer)
@@ -130,13 +148,13 @@ def _compare(
 
     def element(flat_index: int) -> Element:
         index = tuple(int(i) for i in np.unravel_index(flat_index, answer.shape))
-        return Element(name, index, float(got[index]), float(answer[index]), float(allowed[index]))
+        return Element(name, index, tensor.axes, float(got[index]), float(answer[index]), float(allowed[index]))
 
     # np.max and np.argmax let NaN through; np.nanmax would make the worst output look perfect.
     worst = element(int(np.argmax(ratio)))
     first_wrong = element(int(np.argmax(wrong))) if wrong.any() else None
     reason = _explain(name, output, got, ratio, wrong, element) if wrong.any() else None
-    return _Difference(
+    return OutputAccuracy(
         reason, float(np.max(error)), float(np.max(ratio)), float(np.max(expected_ratio)), worst, first_wrong, wrong
     )
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from harness.execution.accuracy import OutputAccuracy, worst_ratio
+from harness.execution.attempt import PASS, UNSUPPORTED, Attempt
 from harness.execution.protocol import Device
 from harness.model.finding import Finding
-from harness.operations.attention.problem import Problem
+from harness.model.problem import BaseProblem
+from harness.model.tile_sizes import tile_text
 
-VERDICTS = ("pass", "fail", "error", "unsupported")
-"""Right; a wrong answer, or not the bytes that it claims; did not plan, compile or run; does not take this problem."""
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """How far off an output is; see the fields of `Row` that are called the same."""
+
+    max_abs_error: float
+    error_over_budget: float
+    error_over_expected: float
+
+    @classmethod
+    def of(cls, accuracy: OutputAccuracy) -> OutputErrors:
+        """The numbers of a comparison."""
+        return cls(accuracy.max_abs_error, accuracy.error_over_budget, accuracy.error_over_expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,31 +36,27 @@ class Row:
     algorithm: str | None
     """None where the module that should define it could not be loaded."""
     backend: str | None
-    """`cupy` or `numba`; None as for `algorithm`."""
+    """The toolchain, such as `cupy`; None as for `algorithm`."""
     verdict: str
     """One of `VERDICTS`."""
     compulsory_bytes: int
-    """Every input read once, O written once."""
+    """Every input read once, every output written once."""
     reason: str | None = None
     """Why the verdict is not `pass`."""
     rank: int | None = None
     """1 is best, equals share a rank; None where it did not pass or what the ranking goes by is unknown."""
     max_abs_error: float | None = None
-    """Largest |O - oracle|; NaN where an element is NaN."""
+    """Largest |output - oracle| of the main output; NaN where an element is NaN."""
     error_over_budget: float | None = None
-    """Largest ratio of error to budget over the elements of O; above 1 is wrong."""
+    """Largest ratio of error to budget of the main output; above 1 is wrong."""
     error_over_expected: float | None = None
-    """Largest ratio of error to what is expected of a correct kernel, over the elements of O; above 1 is suspicious."""
-    lse_max_abs_error: float | None = None
-    """The same for the log-sum-exp; None where the variant stores none."""
-    lse_error_over_budget: float | None = None
-    """The same for the log-sum-exp."""
-    lse_error_over_expected: float | None = None
-    """The same for the log-sum-exp."""
+    """Largest ratio of error to what is expected of a correct kernel, of the main output; above 1 is suspicious."""
+    optional_errors: Mapping[str, OutputErrors] = field(default_factory=dict)
+    """The same for each optional output that the variant stores."""
     launches: int | None = None
     """Kernel launches in the plan."""
     allocated_bytes: int | None = None
-    """What the plan allocates beyond Q, K and V: scratch and outputs."""
+    """What the plan allocates beyond the inputs: scratch and outputs."""
     read_bytes: int | None = None
     """Bytes read at the `sectors` level."""
     write_bytes: int | None = None
@@ -69,17 +80,68 @@ class Row:
     findings: tuple[Finding, ...] | None = None
     """What the sanitizer found; None where it did not look."""
 
+    @classmethod
+    def of(cls, attempt: Attempt) -> Row:
+        """What an attempt came to, not ranked yet."""
+        variant, problem = attempt.variant, attempt.problem
+        row = cls(
+            variant=variant.name,
+            algorithm=variant.algorithm,
+            backend=variant.backend,
+            verdict=attempt.verdict,
+            reason=attempt.reason,
+            compulsory_bytes=problem.compulsory_bytes,
+            launches=None if attempt.plan is None else len(attempt.plan.launches),
+            allocated_bytes=None if attempt.plan is None else attempt.plan.allocated_bytes(problem),
+            claimed_bytes=None if attempt.claim is None else attempt.claim.total_bytes,
+            claim_holds=attempt.claim_holds,
+            tile=None if attempt.tile is None else tile_text(attempt.tile),
+            note=attempt.note,
+            findings=attempt.findings,
+        )
+        if attempt.accuracy is not None:
+            main, *others = attempt.accuracy.by_output.items()
+            row = replace(
+                row,
+                max_abs_error=main[1].max_abs_error,
+                error_over_budget=main[1].error_over_budget,
+                error_over_expected=main[1].error_over_expected,
+                optional_errors={name: OutputErrors.of(accuracy) for name, accuracy in others},
+            )
+        if attempt.execution is not None and (time := attempt.execution.time_ms) is not None:
+            row = replace(row, time_ms=time.median, time_low_ms=time.low, time_high_ms=time.high)
+        counted = attempt.counted
+        if counted is not None and counted.read_bytes is not None and counted.write_bytes is not None:
+            read, write = counted.read_bytes, counted.write_bytes
+            row = replace(row, read_bytes=read, write_bytes=write, total_bytes=read + write)
+        return row
+
+    @property
+    def worst_over_budget(self) -> float | None:
+        """The largest ratio of error to budget of all outputs; NaN is worse than anything."""
+        return _worst(self.error_over_budget, *(each.error_over_budget for each in self.optional_errors.values()))
+
+    @property
+    def worst_over_expected(self) -> float | None:
+        """The same over what is expected."""
+        return _worst(self.error_over_expected, *(each.error_over_expected for each in self.optional_errors.values()))
+
     @property
     def times_compulsory(self) -> float | None:
         """Total bytes over compulsory bytes."""
         return None if self.total_bytes is None else self.total_bytes / self.compulsory_bytes
 
 
+def _worst(*ratios: float | None) -> float | None:
+    known = [ratio for ratio in ratios if ratio is not None]
+    return worst_ratio(known) if known else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """All rows of one comparison, best first, and what they were measured on."""
 
-    problem: Problem
+    problem: BaseProblem
     """What was computed."""
     regime: str | None
     """How the inputs were drawn; None where they are the user's own."""
@@ -99,4 +161,4 @@ class Comparison:
     @property
     def all_passed(self) -> bool:
         """Whether everything that ran, or should have, came out right."""
-        return all(row.verdict in ("pass", "unsupported") for row in self.rows)
+        return all(row.verdict in (PASS, UNSUPPORTED) for row in self.rows)

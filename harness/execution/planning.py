@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError, SandboxError, UnsupportedProblem
 from harness.support.exception_place import where_and_what
 
 
-def make_plan(variant: Variant, problem: Problem) -> Plan:
+def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
     """The variant's plan, its buffers and arguments checked.
 
     Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan.
@@ -31,8 +31,10 @@ def make_plan(variant: Variant, problem: Problem) -> Plan:
     return plan
 
 
-def refusal_of(variant: Variant, problem: Problem) -> str | None:
+def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
     """Why the variant does not take the problem, in one line; None where it does. Raises `PlanError` where it fails."""
+    if variant.operation != problem.operation:
+        return f"it computes {variant.operation}, not {problem.operation}"
     try:
         refusal = variant.supports(problem)
     except (Exception, SystemExit) as error:
@@ -45,7 +47,7 @@ def refusal_of(variant: Variant, problem: Problem) -> str | None:
     return f"it does not say that it takes {' and '.join(missing)} (Variant.takes)" if missing else None
 
 
-def claimed_traffic(variant: Variant, problem: Problem) -> Traffic | None:
+def claimed_traffic(variant: Variant, problem: BaseProblem) -> Traffic | None:
     """The bytes that the variant claims; None where it claims nothing. Raises `PlanError` where its formula fails."""
     if variant.claim is None:
         return None
@@ -58,7 +60,7 @@ def claimed_traffic(variant: Variant, problem: Problem) -> Traffic | None:
     return claim
 
 
-def declared_tiles(variant: Variant, problem: Problem) -> Sequence[TileSizes]:
+def declared_tiles(variant: Variant, problem: BaseProblem) -> Sequence[TileSizes]:
     """The tile sizes that the variant declares, the default first; empty where it declares none.
 
     Raises `PlanError` where its `tiles` fails or gives anything but tiles that have the same names.

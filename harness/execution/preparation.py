@@ -10,8 +10,8 @@ from types import TracebackType
 
 from harness.execution.planning import make_plan
 from harness.execution.protocol import Executor, Preparer
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 
 
 class Preparation:
@@ -20,7 +20,7 @@ class Preparation:
     What goes wrong is not told here: the run will meet it again and report it in its variant's row.
     """
 
-    def __init__(self, variants: Sequence[Variant], problem: Problem, *executors: Executor | None) -> None:
+    def __init__(self, variants: Sequence[Variant], problem: BaseProblem, *executors: Executor | None) -> None:
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
         self._done: dict[str, list[Future[None]]] = {variant.name: [] for variant in variants}
         for executor in executors:
@@ -42,6 +42,6 @@ class Preparation:
             future.result()
 
 
-def _prepare(variant: Variant, problem: Problem, preparer: Preparer) -> None:
+def _prepare(variant: Variant, problem: BaseProblem, preparer: Preparer) -> None:
     with contextlib.suppress(Exception):
         preparer.prepare(problem, make_plan(variant, problem))

@@ -13,8 +13,8 @@ import numpy as np
 
 from harness.model.finding import Finding
 from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 from harness.support.intervals import Interval
 
 
@@ -155,7 +155,7 @@ class Executor(Protocol):
 
     device: Device
 
-    def run(self, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
+    def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
         """Run `plan` on inputs Q, K and V (C-contiguous, in the problem's dtype and shapes).
 
         Raises `PlanError`, `CompileError`, `UnsupportedInstruction` or `KernelFault`; the executor stays usable.
@@ -167,7 +167,7 @@ class Executor(Protocol):
 class Preparer(Protocol):
     """An executor that can compile ahead of a run, from any thread."""
 
-    def prepare(self, problem: Problem, plan: Plan) -> None:
+    def prepare(self, problem: BaseProblem, plan: Plan) -> None:
         """Compile all that `plan` launches. Raises what `run` would raise for it."""
         ...
 
@@ -179,7 +179,7 @@ class Sanitizer(Protocol):
     """What did the looking, for reports."""
 
     def check(
-        self, variant: Variant, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]
+        self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
     ) -> tuple[Finding, ...]:
         """What was found, each kind at each line once, first met first. Raises `SandboxError` where it cannot look."""
         ...

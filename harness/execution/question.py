@@ -6,32 +6,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
+from harness.execution.accuracy import Accuracy, measure_accuracy
 from harness.model.numerics import Numerics
-from harness.operations.attention.error_budget import Budget, error_budget
-from harness.operations.attention.oracle import Reference, attention
-from harness.operations.attention.problem import Problem
+from harness.model.operation import WHOLE, Part, Tolerance, draw_inputs, operation_of
+from harness.model.problem import BaseProblem
+
+ANY_KERNEL = Numerics()
+"""Of kernels that say nothing about where they round, somebody else's above all."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A problem with its inputs and the answer, worked out once for all variants."""
+    """A problem, or a part of it, with its inputs and the answer, worked out once for all variants."""
 
-    problem: Problem
+    problem: BaseProblem
     """What is to be computed."""
     inputs: Mapping[str, np.ndarray]
-    """Q, K and V."""
-    reference: Reference
-    """The oracle's answer."""
-    _budgets: dict[Numerics, Budget] = field(default_factory=dict, repr=False, compare=False)
+    """An array per input."""
+    answer: Mapping[str, npt.NDArray[np.float64]]
+    """The oracle's, by output."""
+    part: Part = WHOLE
+    """What of the outputs `answer` is."""
+    _tolerances: dict[Numerics, Mapping[str, Tolerance]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def pose(cls, problem: Problem, inputs: Mapping[str, np.ndarray]) -> Question:
-        """Ask the oracle. Takes time with the square of the length."""
-        return cls(problem, inputs, attention(problem, inputs))
+    def pose(cls, problem: BaseProblem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Question:
+        """Ask the operation's oracle, which may take long for a large problem, less for a part of it."""
+        return cls(problem, inputs, operation_of(problem).answer(problem, inputs, part), part)
 
-    def budget(self, numerics: Numerics) -> Budget:
+    @classmethod
+    def draw(cls, problem: BaseProblem, regime: str = "normal", seed: int = 0) -> Question:
+        """The same with inputs of a regime. Raises `UsageError` for a bad regime or seed."""
+        return cls.pose(problem, draw_inputs(problem, regime, seed))
+
+    def tolerance(self, numerics: Numerics = ANY_KERNEL) -> Mapping[str, Tolerance]:
         """How far off an answer may be that rounds where `numerics` says. Worked out once for all that agree on it."""
-        if numerics not in self._budgets:
-            self._budgets[numerics] = error_budget(self.problem, self.inputs, self.reference, numerics)
-        return self._budgets[numerics]
+        if numerics not in self._tolerances:
+            operation = operation_of(self.problem)
+            self._tolerances[numerics] = operation.tolerance(
+                self.problem, self.inputs, self.answer, numerics, self.part
+            )
+        return self._tolerances[numerics]
+
+    def hold(self, outputs: Mapping[str, np.ndarray], numerics: Numerics = ANY_KERNEL) -> Accuracy:
+        """Hold outputs of the whole problem against the answer, as far as that goes."""
+        here = {name: array[self.part.where] for name, array in outputs.items()}
+        return measure_accuracy(self.problem.tensors, here, self.answer, self.tolerance(numerics))

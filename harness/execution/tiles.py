@@ -8,10 +8,10 @@ from typing import Any
 
 from harness.execution.planning import declared_tiles
 from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 from harness.support.errors import SandboxError, UsageError
 
 LARGEST_LISTING = 8
@@ -31,7 +31,7 @@ def parse_tile(text: str) -> dict[str, int]:
     return tile
 
 
-def tile_of(variant: Variant, problem: Problem) -> TileSizes | None:
+def tile_of(variant: Variant, problem: BaseProblem) -> TileSizes | None:
     """The tile sizes that the variant uses for this problem; None where it declares none."""
     tiles = declared_tiles(variant, problem)
     return tiles[0] if tiles else None
@@ -43,30 +43,30 @@ def with_tile(variant: Variant, wanted: TileSizes) -> Variant:
     Where it declares no such tile for a problem, `supports` says so and names those that it does declare.
     """
 
-    def supports(problem: Problem) -> str | None:
+    def supports(problem: BaseProblem) -> str | None:
         return variant.supports(problem) or _refusal(variant, problem, wanted)
 
-    def tiles(problem: Problem) -> list[TileSizes]:
+    def tiles(problem: BaseProblem) -> list[TileSizes]:
         return [_completed(variant, problem, wanted)]
 
-    def plan(problem: Problem, tile: TileSizes | None = None) -> Plan:
+    def plan(problem: BaseProblem, tile: TileSizes | None = None) -> Plan:
         return variant.plan(problem, tile or _completed(variant, problem, wanted))
 
-    def claim(problem: Problem, tile: TileSizes | None = None) -> Traffic:
+    def claim(problem: BaseProblem, tile: TileSizes | None = None) -> Traffic:
         assert variant.claim is not None
         return variant.claim(problem, tile or _completed(variant, problem, wanted))
 
     return replace(variant, supports=supports, tiles=tiles, plan=plan, claim=None if variant.claim is None else claim)
 
 
-def choose_tile(variants: Iterable[Variant], problem: Problem, wanted: TileSizes) -> list[Variant]:
+def choose_tile(variants: Iterable[Variant], problem: BaseProblem, wanted: TileSizes) -> list[Variant]:
     """`with_tile` for each. Raises `UsageError` where none of them has such a tile."""
     chosen = list(variants)
     require_tile(chosen, [(problem, wanted)])
     return [with_tile(variant, wanted) for variant in chosen]
 
 
-def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[Problem, TileSizes]]) -> None:
+def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[BaseProblem, TileSizes]]) -> None:
     """Raise `UsageError`, saying which tiles there are, where no variant has any of the tiles that are asked for."""
     cases = [(v, problem, wanted) for problem, wanted in asked for v in variants if v.supports(problem) is None]
     refusals = [_refusal(*case) for case in cases]
@@ -75,7 +75,7 @@ def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[Problem, Til
         raise UsageError(f"{cases[nearest][0].name} has {refusals[nearest]}")
 
 
-def tile_names(variants: Iterable[Variant], problem: Problem) -> tuple[str, ...]:
+def tile_names(variants: Iterable[Variant], problem: BaseProblem) -> tuple[str, ...]:
     """The names that tile sizes have among these variants, in their order; a variant that fails here has none."""
     names: dict[str, Any] = {}
     for variant in variants:
@@ -87,11 +87,11 @@ def tile_names(variants: Iterable[Variant], problem: Problem) -> tuple[str, ...]
     return tuple(names)
 
 
-def _completed(variant: Variant, problem: Problem, wanted: TileSizes) -> dict[str, int]:
+def _completed(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> dict[str, int]:
     return {**declared_tiles(variant, problem)[0], **wanted}
 
 
-def _refusal(variant: Variant, problem: Problem, wanted: TileSizes) -> str | None:
+def _refusal(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> str | None:
     """Why the variant has no such tile, or None. Raises `PlanError` where its `tiles` fails."""
     tiles = [dict(tile) for tile in declared_tiles(variant, problem)]
     if not tiles:
@@ -112,7 +112,7 @@ def _refusal(variant: Variant, problem: Problem, wanted: TileSizes) -> str | Non
     return f"no tile {tile_text(asked)} here; there is {' or '.join(near[:LARGEST_LISTING])}{more}"
 
 
-def _sizes_had(variant: Variant, problem: Problem, wanted: TileSizes) -> int:
+def _sizes_had(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> int:
     """How many of the sizes that are wanted some tile of the variant has."""
     tiles = declared_tiles(variant, problem)
     return sum(any(tile.get(name) == size for tile in tiles) for name, size in wanted.items())

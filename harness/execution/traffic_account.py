@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from harness.execution.protocol import CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.model.problem import BaseProblem
 from harness.model.traffic import Traffic
-from harness.operations.attention.problem import Problem
 
 SECTOR_BYTES = 32
 LOCAL = "local"
@@ -204,7 +204,7 @@ class TrafficAccount:
     """All of it for one variant on one problem."""
 
     variant: str
-    problem: Problem
+    problem: BaseProblem
     regime: str
     seed: int
     device: Device
@@ -241,7 +241,7 @@ class TrafficAccount:
 
 def account(
     variant: str,
-    problem: Problem,
+    problem: BaseProblem,
     regime: str,
     seed: int,
     device: Device,
@@ -283,7 +283,7 @@ def account(
     )
 
 
-def _levels(problem: Problem, claim: Traffic | None, whole: Part) -> tuple[Level, ...]:
+def _levels(problem: BaseProblem, claim: Traffic | None, whole: Part) -> tuple[Level, ...]:
     levels = [Level("compulsory", problem.compulsory_read_bytes, problem.compulsory_write_bytes)]
     if claim is not None:
         levels.append(Level("claimed", claim.read_bytes, claim.write_bytes))

@@ -14,16 +14,16 @@ from harness.compilers import kernel_identity
 from harness.execution.planning import declared_tiles, make_plan
 from harness.execution.protocol import Device
 from harness.execution.tiles import with_tile
+from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 from harness.support.cache import Key, default_cache
 from harness.support.errors import SandboxError
 
 _KIND = "tuned"
 
 
-def remember(variant: Variant, problem: Problem, device: Device, tile: TileSizes) -> bool:
+def remember(variant: Variant, problem: BaseProblem, device: Device, tile: TileSizes) -> bool:
     """Keep `tile` as the best one. False where the kernels cannot be told from changed ones, so nothing is kept."""
     key = _key(variant, problem, device)
     if key is None:
@@ -32,7 +32,7 @@ def remember(variant: Variant, problem: Problem, device: Device, tile: TileSizes
     return True
 
 
-def recall(variant: Variant, problem: Problem, device: Device) -> TileSizes | None:
+def recall(variant: Variant, problem: BaseProblem, device: Device) -> TileSizes | None:
     """The tile that was found best for such a problem on such a GPU, if the variant still declares it."""
     if variant.tiles is None or device.kind != "gpu":
         return None
@@ -45,7 +45,7 @@ def recall(variant: Variant, problem: Problem, device: Device) -> TileSizes | No
         return None  # a variant that cannot plan says so when it is run
 
 
-def with_tuned_tiles(variants: Iterable[Variant], problem: Problem, device: Device) -> list[Variant]:
+def with_tuned_tiles(variants: Iterable[Variant], problem: BaseProblem, device: Device) -> list[Variant]:
     """Each variant with the tile that was found best for it, where there is one."""
     return [
         variant if (tile := recall(variant, problem, device)) is None else with_tile(variant, tile)
@@ -53,12 +53,10 @@ def with_tuned_tiles(variants: Iterable[Variant], problem: Problem, device: Devi
     ]
 
 
-def _key(variant: Variant, problem: Problem, device: Device) -> Key | None:
+def _key(variant: Variant, problem: BaseProblem, device: Device) -> Key | None:
     identities = [kernel_identity(launch.kernel) for launch in make_plan(variant, problem).launches]
     tiles = [tile_text(tile) for tile in declared_tiles(variant, problem)]
-    sizes = [n.bit_length() for n in (problem.batch * problem.heads, problem.group, problem.q_len, problem.kv_len)]
-    kind = (problem.head_dim, problem.dtype, problem.mask.text, *sizes)
     known = [identity for identity in identities if identity is not None]
     if len(known) < len(identities):
         return None
-    return (device.name, device.arch, variant.name, repr(kind), repr(tiles), *known)
+    return (device.name, device.arch, variant.name, repr(problem.size_class), repr(tiles), *known)

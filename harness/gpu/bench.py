@@ -16,11 +16,12 @@ from typing import Protocol
 import numpy as np
 
 from harness.execution.protocol import Device
-from harness.execution.spot_check import ANYHOW, Spot, check_spots
+from harness.execution.question import ANY_KERNEL, Question
+from harness.execution.spot_check import check_spots
 from harness.gpu.ceilings import Ceilings
 from harness.gpu.effort import Effort
 from harness.model.numerics import Numerics
-from harness.operations.attention.problem import Problem
+from harness.model.problem import BaseProblem
 from harness.support.errors import SandboxError
 from harness.support.intervals import FEWEST_SAMPLES, Interval, median_interval, ranks
 
@@ -90,7 +91,7 @@ class BenchRow:
 class BenchResult:
     """All rows, best first, and what they were measured on."""
 
-    problem: Problem
+    problem: BaseProblem
     regime: str
     seed: int
     device: Device
@@ -123,7 +124,7 @@ class Entry:
     plan_ms: float | None = None
     compile_ms: float | None = None
     sector_bytes: int | None = None
-    numerics: Numerics = ANYHOW
+    numerics: Numerics = ANY_KERNEL
     """Where it rounds, as far as it says so."""
     samples_ms: list[float] = field(default_factory=list)
     sustained_ms: float | None = None
@@ -155,7 +156,7 @@ Watch = Callable[[Callable[[], float]], tuple[float, float | None, str | None]]
 
 def bench(
     entries: Sequence[Entry],
-    spots: Sequence[Sequence[Spot]],
+    spots: Sequence[Sequence[Question]],
     timer: Timer,
     effort: Effort,
     least_ms: float,
@@ -195,7 +196,7 @@ def _attempt(entry: Entry, work: Callable[[], None]) -> None:
         entry.verdict, entry.reason = "error", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _check(entry: Entry, spots: Sequence[Sequence[Spot]]) -> None:
+def _check(entry: Entry, spots: Sequence[Sequence[Question]]) -> None:
     assert entry.contender is not None
     for inputs, places in enumerate(spots):
         checked = check_spots(places, entry.contender.outputs(inputs), entry.numerics)

@@ -19,8 +19,8 @@ import numpy as np
 
 from harness.model.finding import Finding, Place
 from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 from harness.support.errors import SandboxError
 
 TOOLS = {
@@ -60,14 +60,20 @@ class ComputeSanitizer:
         self._plugins = [str(path.resolve()) for path in plugins]
 
     def check(
-        self, variant: Variant, problem: Problem, plan: Plan, inputs: Mapping[str, np.ndarray]
+        self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
     ) -> tuple[Finding, ...]:
         """Run all tools, one after the other. Raises `SandboxError` where the program is missing or fails."""
         if shutil.which(_PROGRAM) is None:
             raise SandboxError(
                 f"{_PROGRAM} is not on the PATH; it comes with the CUDA toolkit. --device emulator needs none"
             )
-        run = {"variant": variant.name, "problem": problem.to_fields(), "regime": self._regime, "seed": self._seed}
+        run = {
+            "variant": variant.name,
+            "operation": problem.operation,
+            "problem": problem.to_fields(),
+            "regime": self._regime,
+            "seed": self._seed,
+        }
         # Filling memory would hide from initcheck that no kernel wrote it.
         request = {"plugins": self._plugins, "runs": [run], "poison": False}
         return tuple(finding for tool in TOOLS for finding in _run_tool(tool, request))

@@ -6,9 +6,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from harness.execution.planning import claimed_traffic, make_plan
+from harness.execution.attempt import ERROR, FAIL, attempt
 from harness.execution.spot_check import choose_spots
-from harness.gpu.bench import BenchResult, Entry, Step, bench
+from harness.gpu.bench import BenchResult, Contender, Entry, Step, bench
 from harness.gpu.ceilings import measure_ceilings
 from harness.gpu.clocks import ClockReader
 from harness.gpu.context import GpuContext
@@ -16,11 +16,10 @@ from harness.gpu.effort import Effort
 from harness.gpu.floor import least_ms
 from harness.gpu.stage import GpuStage
 from harness.gpu.stopwatch import Stopwatch
-from harness.gpu.torch_attention import BACK_ENDS, TorchAttention, torch_version
+from harness.model.operation import draw_inputs, operation_of
 from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.inputs import draw_inputs
-from harness.operations.attention.problem import Problem
 from harness.support.errors import SandboxError, UnsupportedProblem
 from harness.support.gpus import gpu_like
 
@@ -28,15 +27,25 @@ INPUT_SETS = 2
 """Sets of inputs that runs rotate through, drawn with seeds one apart."""
 
 
-def steps_of(variants: int, libraries: bool) -> int:
+def steps_of(variants: int, problem: BaseProblem, libraries: bool) -> int:
     """How many steps `bench_on_gpu` takes, for a progress bar."""
-    contenders = variants + (len(BACK_ENDS) if libraries else 0)
+    contenders = variants + (len(operation_of(problem).libraries()) if libraries else 0)
     return 3 + variants + 3 * contenders
+
+
+def torch_version() -> str | None:
+    """PyTorch's version; None where it is absent or sees no GPU."""
+    try:
+        import torch
+
+        return str(torch.__version__) if torch.cuda.is_available() else None
+    except Exception:
+        return None
 
 
 def bench_on_gpu(
     variants: Sequence[Variant],
-    problem: Problem,
+    problem: BaseProblem,
     *,
     regime: str,
     seed: int,
@@ -44,7 +53,7 @@ def bench_on_gpu(
     libraries: bool,
     step: Step,
 ) -> BenchResult:
-    """Measure `variants` and, with `libraries`, PyTorch's attention, in turns. Raises `SandboxError` without a GPU."""
+    """Measure `variants` in turns, with `libraries` other people's kernels, too. Raises `SandboxError` without a GPU."""
     context = GpuContext()
     step("inputs and the oracle")
     input_sets = [draw_inputs(problem, regime, seed + number) for number in range(INPUT_SETS)]
@@ -60,7 +69,7 @@ def bench_on_gpu(
     with context.memory():
         stopwatch = Stopwatch(context)
         step("the GPU's own ceilings")
-        ceilings = measure_ceilings(context, stopwatch, problem.dtype)
+        ceilings = measure_ceilings(context, stopwatch, problem.outputs[0].dtype)
         planned = [(entry, plan) for variant in variants for entry, plan in [_plan(variant, problem)]]
         stage = GpuStage(context, problem, input_sets, [plan for _, plan in planned if plan is not None])
         for entry, plan in planned:
@@ -69,7 +78,7 @@ def bench_on_gpu(
                 _bind(entry, plan, stage)
         entries = [entry for entry, _ in planned]
         if torch is not None:
-            entries += [_library(name, stage) for name in BACK_ENDS]
+            entries += [_library(name, on, stage) for name, on in operation_of(problem).libraries().items()]
         floor_ms = least_ms(problem, gpu_like(context.device.name))
         rows = bench(entries, spots, stopwatch, effort, floor_ms, watch, step)
         del stage, stopwatch, entries, planned
@@ -87,37 +96,35 @@ def bench_on_gpu(
     )
 
 
-def _plan(variant: Variant, problem: Problem) -> tuple[Entry, Plan | None]:
+def _plan(variant: Variant, problem: BaseProblem) -> tuple[Entry, Plan | None]:
+    started = time.perf_counter()
+    done = attempt(variant, problem)
     entry = Entry(variant.name, "variant", None, numerics=variant.numerics)
-    with _told(entry):
-        started = time.perf_counter()
-        plan = make_plan(variant, problem)
-        entry.plan_ms = 1000 * (time.perf_counter() - started)
-        claim = claimed_traffic(variant, problem)
-        entry.sector_bytes = None if claim is None else claim.total_bytes
-        return entry, plan
-    return entry, None
+    entry.plan_ms = 1000 * (time.perf_counter() - started)
+    if done.refusal is not None or done.error is not None or done.claim_failure is not None:
+        entry.verdict, entry.reason = done.verdict if done.verdict != FAIL else ERROR, done.reason
+        return entry, None
+    entry.sector_bytes = None if done.claim is None else done.claim.total_bytes
+    return entry, done.plan
 
 
 def _bind(entry: Entry, plan: Plan, stage: GpuStage) -> None:
-    with _told(entry):
+    with _failures_recorded(entry):
         started = time.perf_counter()
         entry.contender = stage.bind(plan)
         entry.compile_ms = 1000 * (time.perf_counter() - started)
 
 
-def _library(name: str, stage: GpuStage) -> Entry:
+def _library(name: str, contender_on: Callable[[GpuStage], Contender], stage: GpuStage) -> Entry:
     entry = Entry(name, "library", None)
-    with _told(entry):
-        contender = TorchAttention(name, stage)
-        contender.require_support()
-        entry.contender = contender
+    with _failures_recorded(entry):
+        entry.contender = contender_on(stage)
     return entry
 
 
 @contextlib.contextmanager
-def _told(entry: Entry) -> Iterator[None]:
-    """What goes wrong is told in the entry; the others go on."""
+def _failures_recorded(entry: Entry) -> Iterator[None]:
+    """What goes wrong becomes the entry's verdict; the others go on."""
     try:
         yield
     except UnsupportedProblem as refusal:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from harness.operations.attention.problem import Problem
+from harness.model.problem import BaseProblem
 from harness.support.gpus import Gpu
 
 
-def least_ms(problem: Problem, gpu: Gpu | None) -> float:
+def least_ms(problem: BaseProblem, gpu: Gpu | None) -> float:
     """From the maker's own peaks: Q, K and V read once, or the matrix products, whichever takes longer.
 
     Writes are left out, since they may still lie in L2 when the clock stops. Any dtype is granted the rate of the

@@ -6,14 +6,15 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.execution.protocol import Device
 from harness.execution.traffic_account import HardwareLaunch, HardwareTraffic, Level
 from harness.gpu.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, read_counters
+from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.problem import Problem
 from harness.support.errors import CountersUnavailable
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -25,11 +26,16 @@ class Run:
     """One run of one variant."""
 
     variant: str
-    problem: Problem
+    problem: BaseProblem
     regime: str = "normal"
     seed: int = 0
     tile: TileSizes | None = None
     """Where other than the variant's own choice."""
+
+    def request(self) -> dict[str, Any]:
+        """What `profiled_run` reads."""
+        fields = {"variant": self.variant, "operation": self.problem.operation, "problem": self.problem.to_fields()}
+        return {**fields, "regime": self.regime, "seed": self.seed, "tile": self.tile and dict(self.tile)}
 
 
 def measure_hardware(run: Run, device: Device, plugins: Sequence[Path] = ()) -> HardwareTraffic:
@@ -61,7 +67,7 @@ def profile(
     with tempfile.TemporaryDirectory() as folder:
         request, reply = Path(folder, "request.json"), Path(folder, "reply.json")
         request.write_text(
-            json.dumps({"plugins": [str(path.resolve()) for path in plugins], "runs": [asdict(run) for run in runs]})
+            json.dumps({"plugins": [str(path.resolve()) for path in plugins], "runs": [run.request() for run in runs]})
         )
         program = [sys.executable, "-m", "harness.gpu.profiled_run", str(request), str(reply)]
         try:

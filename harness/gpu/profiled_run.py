@@ -16,8 +16,7 @@ from harness.execution.planning import make_plan
 from harness.execution.tiles import with_tile
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
-from harness.operations.attention.inputs import draw_inputs
-from harness.operations.attention.problem import Problem
+from harness.model.operation import draw_inputs, operation_named
 from harness.support.errors import SandboxError
 
 
@@ -38,7 +37,7 @@ def _run_all(request: dict[str, Any], kernels: list[list[str]]) -> None:
     executor = GpuExecutor(timed=False, poison=request.get("poison", True))
     drawn: tuple[Any, Any] = (None, None)
     for run in request["runs"]:
-        problem = Problem.from_fields(run["problem"])
+        problem = operation_named(run["operation"]).problem.from_fields(run["problem"])
         wanted = (problem, run["regime"], run["seed"])
         if drawn[0] != wanted:  # many variants are asked the same
             drawn = (wanted, draw_inputs(*wanted))

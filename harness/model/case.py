@@ -5,7 +5,6 @@ A case is small and plain however large its tensors are. It says all that it tak
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass
@@ -13,34 +12,29 @@ from typing import Any
 
 import numpy as np
 
-from harness.operations.attention.inputs import draw_inputs
-from harness.operations.attention.problem import Problem
+from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named
+from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
-
-_ALWAYS_WRITTEN = ("heads", "q_len", "kv_len", "head_dim")
-_WHERE = ("batch", "head", "row", "column")
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One element of Q, K or V and what it becomes."""
+    """One element of an input and what it becomes."""
 
     array: str
-    """`Q`, `K` or `V`."""
-    batch: int
-    head: int
-    """A key/value head where `array` is K or V."""
-    row: int
-    column: int
+    """The input's name, such as `V`."""
+    index: tuple[int, ...]
+    """Along each of its axes."""
     value: float
-    """Rounded to the problem's dtype where it is stored."""
+    """Rounded to the input's dtype where it is stored."""
 
 
 @dataclass(frozen=True)
 class Case:
     """Problem + regime + seed + edits = inputs, bit for bit the same every time."""
 
-    problem: Problem
+    problem: Any
+    """Of the operation's own class."""
     regime: str = "normal"
     seed: int = 0
     edits: tuple[Edit, ...] = ()
@@ -50,36 +44,35 @@ class Case:
     """A property that is held besides the answer itself, such as `determinism`; None: the answer alone."""
 
     def __post_init__(self) -> None:
+        inputs = {tensor.name: tensor for tensor in self.problem.inputs}
         for edit in self.edits:
-            shapes = {"Q": self.problem.q_shape, "K": self.problem.kv_shape, "V": self.problem.kv_shape}
-            if edit.array not in shapes:
-                raise UsageError(f"an edit names array {edit.array!r}; choose Q, K or V")
-            for axis, extent in zip(_WHERE, shapes[edit.array]):
-                index = getattr(edit, axis)
+            if edit.array not in inputs:
+                raise UsageError(f"an edit names array {edit.array!r}; choose one of {', '.join(inputs)}")
+            tensor = inputs[edit.array]
+            if len(edit.index) != len(tensor.shape):
+                raise UsageError(f"an edit of {edit.array} has {len(edit.index)} indices; it takes {len(tensor.shape)}")
+            for axis, extent, index in zip(tensor.axes, tensor.shape, edit.index):
                 if not 0 <= index < extent:
                     raise UsageError(f"an edit of {edit.array} names {axis} {index}; it has {extent}, counted from 0")
 
     def inputs(self) -> dict[str, np.ndarray]:
-        """Q, K and V: C-contiguous, in the problem's shapes and dtype. Raises `UsageError` for an unknown regime."""
+        """An array per input, C-contiguous, in its shape and dtype. Raises `UsageError` for an unknown regime."""
         inputs = draw_inputs(self.problem, self.regime, self.seed)
         for edit in self.edits:
             with np.errstate(over="ignore", under="ignore"):
-                inputs[edit.array][edit.batch, edit.head, edit.row, edit.column] = edit.value
+                inputs[edit.array][edit.index] = edit.value
         return inputs
 
     def to_json(self) -> str:
         """One line that `from_json` reads. What has its default is left out, but for the sizes."""
-        content: dict[str, Any] = {}
-        # None stands for defaults that follow from other fields.
-        plain = Problem(heads=self.problem.heads, head_dim=self.problem.head_dim).to_fields()
-        for name, value in self.problem.to_fields().items():
-            if name in _ALWAYS_WRITTEN or value != plain[name]:
-                content[name] = value
+        operation = self.problem.operation
+        content: dict[str, Any] = {} if operation == DEFAULT_OPERATION else {"operation": operation}
+        content |= self.problem.to_short_fields()
         if self.regime != "normal":
             content["regime"] = self.regime
         content["seed"] = self.seed
         if self.edits:
-            content["edits"] = [[*dataclasses.astuple(e)[:-1], _number(e.value)] for e in self.edits]
+            content["edits"] = [[edit.array, *edit.index, _number(edit.value)] for edit in self.edits]
         for name in ("tile", "check"):
             if getattr(self, name) is not None:
                 content[name] = getattr(self, name)
@@ -92,9 +85,11 @@ class Case:
             content = json.loads(text)
             if not isinstance(content, dict):
                 raise TypeError("it is not an object")
+            operation = operation_named(content.pop("operation", DEFAULT_OPERATION))
             edits = tuple(_edit(*edit) for edit in content.pop("edits", ()))
             own = {name: content.pop(name) for name in ("regime", "seed", "tile", "check") if name in content}
-            case = cls(Problem.from_fields(content), edits=edits, **own)
+            problem: BaseProblem = operation.problem.from_fields(content)
+            case = cls(problem, edits=edits, **own)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise UsageError(f"this is no case that 'fuzz' wrote: {' '.join(str(error).split())}: {text}") from error
         if isinstance(case.seed, bool) or not isinstance(case.seed, int):
@@ -102,8 +97,9 @@ class Case:
         return case
 
 
-def _edit(array: str, batch: int, head: int, row: int, column: int, value: float | str) -> Edit:
-    return Edit(array, batch, head, row, column, float(value))
+def _edit(array: str, *rest: Any) -> Edit:
+    *index, value = rest
+    return Edit(array, tuple(index), float(value))
 
 
 def _number(value: float) -> float | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -37,6 +37,24 @@ class Tensor:
         return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
 
 
+@dataclass(frozen=True)
+class Option:
+    """How a field of a problem is said on the command line: what its dataclass field carries as metadata."""
+
+    help: str
+    """What the value means, without its default."""
+    metavar: str = "N"
+    parse: Callable[[str], Any] = int
+    """Text -> the field's value. Raises `ValueError` or `ProblemError`."""
+    default_text: str | None = None
+    """What to call the default where it is not just a value."""
+
+
+def option(default: Any, help: str, **rest: Any) -> Any:
+    """The default of a dataclass field that is an option on the command line; `rest` are fields of `Option`."""
+    return dataclasses.field(default=default, metadata={"option": Option(help, **rest)})
+
+
 class BaseProblem(ABC):
     """One instance of an operation. Subclasses are frozen dataclasses that raise `ProblemError` for bad fields."""
 
@@ -57,6 +75,19 @@ class BaseProblem(ABC):
     @abstractmethod
     def headline(self) -> str:
         """The problem in one line, for people."""
+
+    @property
+    @abstractmethod
+    def build_key(self) -> tuple[Hashable, ...]:
+        """What kernels have compiled in: problems with equal keys run on the same compiled kernels, tiles aside."""
+
+    @property
+    def size_class(self) -> tuple[Hashable, ...]:
+        """What tuned tile sizes are kept under: the order of magnitude of each size, and all else that matters."""
+        return tuple(
+            value.bit_length() if isinstance(value, int) and not isinstance(value, bool) else str(value)
+            for value in self.to_fields().values()
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -95,6 +126,11 @@ class BaseProblem(ABC):
     def to_fields(self) -> dict[str, Any]:
         """The fields as plain values that JSON has; `from_fields` makes the same problem of them."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def to_short_fields(self) -> dict[str, Any]:
+        """`to_fields` without what has its default anyway; `from_fields` makes the same problem of them."""
+        plain = type(self)().to_fields()
+        return {name: value for name, value in self.to_fields().items() if value != plain[name]}
 
     @classmethod
     def from_fields(cls: type[P], fields: Mapping[str, Any]) -> P:

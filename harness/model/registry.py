@@ -47,17 +47,21 @@ class Registry:
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise UsageError(f"no variant {name!r}{hint} 'list' shows all")
 
-    def select(self, patterns: str | None) -> list[Variant]:
-        """The variants that match one of the comma-separated patterns. Raises `UsageError` where one matches none."""
+    def select(self, patterns: str | None, operation: str | None = None) -> list[Variant]:
+        """The variants of an operation that match one of the comma-separated patterns; of any where that is None.
+
+        Who names a variant gets it, whatever it computes. Raises `UsageError` where a pattern matches none.
+        """
+        offered = [variant for variant in self if operation in (None, variant.operation)]
         if patterns is None:
-            return list(self)
+            return offered
         chosen: dict[str, Variant] = {}
         wanted = [part.strip() for part in patterns.split(",") if part.strip()]
         if not wanted:
             raise UsageError(f"{patterns!r} names no variant; 'list' shows all")
         for pattern in wanted:
-            matches = [v for v in self if fnmatchcase(v.name, pattern)]
+            matches = [v for v in offered if fnmatchcase(v.name, pattern)]
             if not matches:
-                self.get(pattern)
+                matches = [self.get(pattern)]
             chosen.update((v.name, v) for v in matches)
         return list(chosen.values())

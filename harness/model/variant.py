@@ -4,40 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.model.numerics import Numerics
 from harness.model.plan import Plan
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
-from harness.operations.attention.problem import Problem
 from harness.support.errors import PluginError
 
 BACKENDS = ("cupy", "numba")
 
 
-def _supports_all(problem: Problem) -> str | None:
+def _supports_all(problem: Any) -> str | None:
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One implementation of attention."""
+    """One implementation of an operation."""
 
     name: str
     """How the command line calls it, such as `fa2-cupy`."""
     plan: Callable[..., Plan]
     """Problem -> Plan. Needs no GPU. Where there are `tiles`: plan(problem, tile=None)."""
+    operation: str = "attention"
+    """What it computes: the name of an operation."""
     algorithm: str = "custom"
     """Variants of one algorithm share this word."""
     backend: str = "cupy"
     """`cupy` (RawKernel) or `numba` (cuda.jit)."""
     idea: str = ""
     """One line for `list`."""
-    supports: Callable[[Problem], str | None] = field(default=_supports_all)
+    supports: Callable[[Any], str | None] = field(default=_supports_all)
     """None, or the reason why this problem is out of reach."""
     claim: Callable[..., Traffic] | None = None
     """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
-    tiles: Callable[[Problem], Sequence[TileSizes]] | None = None
+    tiles: Callable[[Any], Sequence[TileSizes]] | None = None
     """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
     takes: tuple[str, ...] = ("causal",)
     """What it can do besides the plainest problem: features such as `causal` and `window` (`Problem.features`). A

@@ -11,6 +11,18 @@ from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
 
 
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """--format and --output."""
+    group = parser.add_argument_group("report")
+    group.add_argument(
+        "--format",
+        choices=("table", "markdown", "csv", "json"),
+        default="table",
+        help="how the result is written (default: %(default)s)",
+    )
+    group.add_argument("--output", type=Path, metavar="FILE", help="write it there instead of to the terminal")
+
+
 def check_output(*paths: Path | None) -> None:
     """Before any work: outputs that could not be written later."""
     targets = [path for path in paths if path is not None]

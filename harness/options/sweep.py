@@ -1,26 +1,41 @@
-"""What a sweep is: one field of the problem, or one tile size, and its values; and what comes out: a point for each."""
+"""What a sweep is: one field of the problem, or one tile size, and its values."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.problem import Problem
+from harness.model.operation import Operation, operation_of
+from harness.model.problem import BaseProblem
+from harness.model.tile_sizes import TileSizes, tile_text
+from harness.options.problem import options_of
 from harness.support.errors import UsageError
 
-LARGEST_LENGTH = 2**20
-LARGEST_ROWS = 2**22
-"""Rows of all heads together. Beyond, even the closed forms would take minutes."""
 LARGEST_VALUES = 64
 
 Value = int | float | bool | str
 
-_WHOLE = ("batch", "heads", "kv_heads", "seq_len", "q_len", "kv_len", "head_dim")
-FIELDS = (*_WHOLE, "dtype", "mask", "causal", "scale")
-"""What can be swept: the fields of a problem, and seq_len for q_len and kv_len together."""
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _kind_of(field: str, operation: Operation) -> type | None:
+    """int, float, bool or str: what the values of a field are; None where the operation has no such field."""
+    if field in operation.lengths:
+        return int
+    options = options_of(operation)
+    if field == "causal" and "mask" in options:
+        return bool
+    if field not in options:
+        return None
+    parse = options[field].parse
+    return parse if parse in (int, float) else str
+
+
+def fields_of(operation: Operation) -> tuple[str, ...]:
+    """What can be swept: the fields of a problem, and what sets several of them together."""
+    names = [*operation.lengths, *options_of(operation)]
+    return tuple([*names, "causal"] if "mask" in names else names)
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,8 @@ class Sweep:
     """Whether `field` is a tile size."""
     tile: TileSizes = dataclasses.field(default_factory=dict)
     """The tile sizes that were asked for besides; the others are each variant's own."""
+    sets: tuple[str, ...] = ()
+    """The fields of the problem that it sets."""
 
     def tile_at(self, value: Value) -> dict[str, int]:
         """The tile sizes that are asked for at one of the values."""
@@ -42,14 +59,14 @@ class Sweep:
     @property
     def is_numeric(self) -> bool:
         """Whether the values lie on an axis."""
-        return self.field not in ("dtype", "mask", "causal")
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
 
 def _no_names() -> Sequence[str]:
     return ()
 
 
-def parse_sweep(text: str, tile_names: Callable[[], Sequence[str]] = _no_names) -> Sweep:
+def parse_sweep(text: str, operation: Operation, tile_names: Callable[[], Sequence[str]] = _no_names) -> Sweep:
     """`FIELD=a..b`, doubling from a up to b, or `FIELD=a,b,c`. Raises `UsageError`.
 
     `tile_names` gives the tile sizes that can be swept; it is asked where FIELD is no field of a problem.
@@ -58,30 +75,32 @@ def parse_sweep(text: str, tile_names: Callable[[], Sequence[str]] = _no_names) 
     name, field = field.strip(), field.strip().replace("-", "_")
     if not equals:
         raise UsageError(f"--sweep {text!r} is not FIELD=a..b or FIELD=a,b,c, such as q_len=512..4096")
-    of_tile = field not in FIELDS
-    if of_tile:
-        field, names = name, tile_names()
+    kind = _kind_of(field, operation)
+    of_tile = kind is None
+    if kind is None:
+        field, kind, names = name, int, tile_names()
         if field not in names:
+            fields = ", ".join(fields_of(operation))
             tiles = f", or a tile size: {', '.join(names)}" if names else "; the chosen variants declare no tile sizes"
-            raise UsageError(f"--sweep: a problem has no field {field!r}; choose one of {', '.join(FIELDS)}{tiles}")
+            raise UsageError(f"--sweep: a problem has no field {field!r}; choose one of {fields}{tiles}")
     first, dots, last = words.partition("..")
     if dots:
-        values = _doubling(field, first.strip(), last.strip())
+        values = _doubling(field, kind, first.strip(), last.strip())
     else:
-        values = [_value(field, word.strip()) for word in words.split(",") if word.strip()]
+        values = [_value(field, kind, word.strip()) for word in words.split(",") if word.strip()]
     if not values:
         raise UsageError(f"--sweep {text!r} has no values")
     if len(set(values)) < len(values):
         raise UsageError(f"--sweep {text!r} has a value twice")
     if len(values) > LARGEST_VALUES:
         raise UsageError(f"--sweep {text!r} has {len(values)} values; {LARGEST_VALUES} are the most")
-    return Sweep(field, tuple(values), of_tile)
+    return Sweep(field, tuple(values), of_tile, sets=operation.lengths.get(field, (field,)))
 
 
-def _doubling(field: str, first: str, last: str) -> list[Value]:
-    if field in FIELDS and field not in _WHOLE:
+def _doubling(field: str, kind: type, first: str, last: str) -> list[Value]:
+    if kind is not int:
         raise UsageError(f"--sweep: {field} has no range; list its values, {field}=a,b,c")
-    low, high = _value(field, first), _value(field, last)
+    low, high = (_value(field, kind, word) for word in (first, last))
     assert isinstance(low, int) and isinstance(high, int)
     if low < 1:
         raise UsageError(f"--sweep: {field} begins at {low}; it has to be at least 1")
@@ -94,70 +113,27 @@ def _doubling(field: str, first: str, last: str) -> list[Value]:
     return values
 
 
-def _value(field: str, word: str) -> Value:
-    try:
-        if field in _WHOLE or field not in FIELDS:
-            return int(word)
-        if field == "scale":
-            return float(word)
-    except ValueError:
-        kind = "number" if field == "scale" else "whole number"
-        raise UsageError(f"--sweep: {field} takes {kind}s, not {word!r}") from None
-    if field == "causal":
+def _value(field: str, kind: type, word: str) -> Value:
+    if kind is bool:
         if word.lower() not in _TRUTH:
-            raise UsageError(f"--sweep: causal is true or false, not {word!r}")
+            raise UsageError(f"--sweep: {field} is true or false, not {word!r}")
         return _TRUTH[word.lower()]
-    return word
+    try:
+        value: Value = kind(word)
+    except ValueError:
+        what = "number" if kind is float else "whole number"
+        raise UsageError(f"--sweep: {field} takes {what}s, not {word!r}") from None
+    return value
 
 
-def require_sensible(problems: Iterable[Problem]) -> None:
-    """Raise `UsageError` where a problem is so large that even closed forms would not end soon."""
-    for p in problems:
-        longest = max(p.q_len, p.kv_len)
-        rows = p.batch * p.heads * longest
-        if longest > LARGEST_LENGTH or rows > LARGEST_ROWS or p.head_dim > LARGEST_LENGTH:
-            raise UsageError(
-                f"--sweep reaches batch {p.batch}, {p.heads} heads, {p.q_len} x {p.kv_len}, head_dim {p.head_dim}; "
-                f"the most is {LARGEST_LENGTH:,} rows, {LARGEST_ROWS:,} over all heads"
-            )
-
-
-@dataclass(frozen=True)
-class SweepPoint:
-    """One variant at one value."""
-
-    variant: str
-    algorithm: str
-    backend: str
-    value: Value
-    problem: Problem
-    source: str | None
-    """`counted` or `claimed`: where the bytes come from. None where there are none; `reason` says why."""
-    read_bytes: int | None = None
-    """At the `sectors` level."""
-    write_bytes: int | None = None
-    """At the `sectors` level."""
-    requested_bytes: int | None = None
-    """Read and written, as the lanes asked for them; None where not counted."""
-    claim_holds: bool | None = None
-    """Claimed and counted bytes are equal; None where either is not known."""
-    tile: TileSizes | None = None
-    """The tile sizes that it used; None where it declares none."""
-    reason: str | None = None
-    failed: bool = False
-    """Something went wrong, as opposed to: the variant does not take the problem, or claims nothing."""
-
-    @property
-    def total_bytes(self) -> int | None:
-        """Read and written, at the `sectors` level."""
-        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
-
-    @property
-    def flops(self) -> int:
-        """Of the two matrix products."""
-        return self.problem.flops
-
-    @property
-    def intensity(self) -> float | None:
-        """FLOP per byte at the `sectors` level."""
-        return self.flops / self.total_bytes if self.total_bytes else None
+def what_is_fixed(sweep: Sweep, problems: Sequence[BaseProblem]) -> str:
+    """The fields that are the same all along, in words; what has its default and says little is left out."""
+    parts = []
+    operation = operation_of(problems[0])
+    for name in options_of(operation):
+        values = {getattr(problem, name) for problem in problems}
+        if len(values) == 1 and name not in sweep.sets:
+            parts += operation.field_in_words(problems[0], name)
+    if sweep.tile:
+        parts.append(f"tile {tile_text(sweep.tile)}")
+    return ", ".join(parts)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from harness.execution.outcome import Comparison, Row
+from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.model.finding import Finding
+from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
 from harness.model.registry import Registry
 from harness.model.variant import Variant
 from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, table
@@ -31,8 +32,11 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     if format == "json":
         return json_text(_comparison_object(comparison))
     if format == "csv":
-        rows = [_row_object(r) | {"findings": None if r.findings is None else len(r.findings)} for r in comparison.rows]
-        return csv_text(rows, [*_row_keys()])
+        rows = [
+            _row_object(r, comparison.problem) | {"findings": None if r.findings is None else len(r.findings)}
+            for r in comparison.rows
+        ]
+        return csv_text(rows, _row_keys(comparison.problem))
     columns = _columns(comparison)
     markdown = format == "markdown"
     cells = [[c.cell(r) for c in columns] for r in comparison.rows]
@@ -61,8 +65,8 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
         Column("variant", lambda r: r.variant, number=False),
         Column("verdict", lambda r: r.verdict, number=False),
-        Column("error /\nbudget", lambda r: _ratio(_worst(r.error_over_budget, r.lse_error_over_budget))),
-        Column("error /\nexpected", lambda r: _ratio(_expected_ratio(r))),
+        Column("error /\nbudget", lambda r: _ratio(r.worst_over_budget)),
+        Column("error /\nexpected", lambda r: _ratio(r.worst_over_expected)),
         Column("read\nMiB", lambda r: size(r.read_bytes)),
         Column("written\nMiB", lambda r: size(r.write_bytes)),
         Column("total\nMiB", lambda r: size(r.total_bytes)),
@@ -80,16 +84,6 @@ def _columns(comparison: Comparison) -> list[Column]:
     if comparison.device.kind == "gpu":
         columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
     return columns
-
-
-def _expected_ratio(row: Row) -> float | None:
-    return _worst(row.error_over_expected, row.lse_error_over_expected)
-
-
-def _worst(*ratios: float | None) -> float | None:
-    """Of O and lse; NaN is worse than anything."""
-    known = [x for x in ratios if x is not None]
-    return None if not known else max(known, key=lambda x: math.inf if math.isnan(x) else x)
 
 
 def _ratio(value: float | None) -> str:
@@ -134,8 +128,10 @@ def _footnotes(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         if row.reason is not None:
             notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
-        if row.verdict == "pass" and (_expected_ratio(row) or 0.0) > 1:
-            notes.append(f"{row.variant}: suspicious: its error is {_ratio(_expected_ratio(row))} x what is expected")
+        if row.verdict == "pass" and (row.worst_over_expected or 0.0) > 1:
+            notes.append(
+                f"{row.variant}: suspicious: its error is {_ratio(row.worst_over_expected)} x what is expected"
+            )
         notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
@@ -185,7 +181,7 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
         "device": asdict(comparison.device),
         "counted_on": None if comparison.counted_on is None else asdict(comparison.counted_on),
         "sanitized_by": comparison.sanitized_by,
-        "rows": [_row_object(row) | {"findings": _finding_objects(row)} for row in comparison.rows],
+        "rows": [_row_object(row, comparison.problem) | {"findings": _finding_objects(row)} for row in comparison.rows],
     }
 
 
@@ -193,12 +189,20 @@ def _finding_objects(row: Row) -> list[dict[str, Any]] | None:
     return None if row.findings is None else [asdict(finding) for finding in row.findings]
 
 
-def _row_keys() -> Iterable[str]:
-    # The contract's order first: what a row is, then what it measured.
+def _row_keys(problem: BaseProblem) -> list[str]:
+    # The contract's order: what a row is, then what it measured, an optional output's errors after the main one's.
     first = ["rank", "variant", "algorithm", "backend", "verdict", "reason"]
-    return [*first, *(f.name for f in fields(Row) if f.name not in first)]
+    rest = [f.name for f in fields(Row) if f.name not in (*first, "compulsory_bytes", "optional_errors")]
+    at = rest.index("error_over_expected") + 1
+    rest[at:at] = [f"{tensor.name}_{error}" for tensor in problem.with_role(OPTIONAL_OUTPUT) for error in ERRORS]
+    return [*first, "compulsory_bytes", *rest]
 
 
-def _row_object(row: Row) -> dict[str, Any]:
+ERRORS = tuple(f.name for f in fields(OutputErrors))
+
+
+def _row_object(row: Row, problem: BaseProblem) -> dict[str, Any]:
     # JSON has neither NaN nor infinity; the verdict and its reason say what they were.
-    return {key: finite(getattr(row, key)) for key in _row_keys()}
+    own = {f.name: getattr(row, f.name) for f in fields(row)}
+    own |= {f"{name}_{error}": getattr(of, error) for name, of in row.optional_errors.items() for error in ERRORS}
+    return {key: finite(own.get(key)) for key in _row_keys(problem)}

@@ -16,7 +16,7 @@ from harness.emulator.instruments import Instruments
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.model.discovery import discover
 from harness.model.finding import Finding
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 

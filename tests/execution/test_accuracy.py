@@ -8,8 +8,10 @@ import pytest
 from attention_model import MUTANTS, NUMERICS, online_softmax
 
 from harness.execution.accuracy import Accuracy, measure_accuracy
+from harness.model.operation import draw_inputs
+from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.error_budget import Budget, error_budget
-from harness.operations.attention.inputs import NUMPY_DTYPES, REGIMES, draw_inputs
+from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import Reference, attention
 from harness.operations.attention.problem import Problem
 

@@ -16,7 +16,7 @@ from harness.gpu.bench import BenchResult, BenchRow, Entry, bench
 from harness.gpu.ceilings import Ceilings
 from harness.gpu.effort import Effort
 from harness.gpu.floor import least_ms
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.options.sweep import parse_sweep
 from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep

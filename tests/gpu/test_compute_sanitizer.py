@@ -15,7 +15,7 @@ from harness.gpu import compute_sanitizer
 from harness.gpu.compute_sanitizer import ComputeSanitizer, parse_log
 from harness.model.discovery import discover
 from harness.model.finding import Finding, Place
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.support.errors import SandboxError
 from tests.fake_compute_sanitizer import LOGS

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from harness.gpu import profiled_run
+from harness.model.operation import draw_inputs
 from harness.model.plan import Plan
-from harness.operations.attention.inputs import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 

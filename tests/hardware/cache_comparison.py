@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.emulator.executor import CacheModel, EmulatorExecutor
 from harness.model.discovery import discover
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.support.gpus import GPUS
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from tests.hardware.archive import pack, unpack
 

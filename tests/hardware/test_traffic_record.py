@@ -15,7 +15,7 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
 from tests.hardware.record import plan_hash

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from harness.model.case import Case, Edit
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES
 from harness.operations.attention.strategies import cases

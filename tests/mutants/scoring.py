@@ -15,9 +15,9 @@ from harness.execution.tiles import parse_tile, with_tile
 from harness.model.case import Case
 from harness.model.variant import Variant
 from harness.operations.attention.oracle import attention
+from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
 from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
-from harness.studies.fuzz.worker import Machine
 from harness.support.errors import KernelFault
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.patching import mutated_variant

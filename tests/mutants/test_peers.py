@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from tests.mutants.peers import RULES, XFORMERS, plain_attention

@@ -18,10 +18,10 @@ from test_conformance import EXECUTOR, VARIANTS, by_algorithm, problems
 from harness.compilers import DevicePointer, compile_kernel
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.inputs import draw_inputs
 from harness.operations.attention.problem import Problem
 from scripts import check_claims
 from variants._tiles import SHARED_BYTES, Tile, default_tile

@@ -16,11 +16,13 @@ from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.accuracy import Accuracy, measure_accuracy
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
 from harness.model.plan import Plan
+from harness.model.regime import NUMPY_DTYPES
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
 from harness.operations.attention.error_budget import error_budget
-from harness.operations.attention.inputs import NUMPY_DTYPES, REGIMES, draw_inputs
+from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 

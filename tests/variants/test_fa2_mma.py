@@ -13,10 +13,10 @@ from harness.emulator.instruments import Instruments
 from harness.execution.accuracy import measure_accuracy
 from harness.execution.protocol import SharedTraffic
 from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
 from harness.operations.attention.error_budget import error_budget
-from harness.operations.attention.inputs import draw_inputs
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 

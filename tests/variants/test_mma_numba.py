@@ -16,7 +16,7 @@ from harness.compilers.function_identity import function_identity
 from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator.executor import EmulatorExecutor
 from harness.model.discovery import discover
-from harness.operations.attention.inputs import draw_inputs
+from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from variants._mma.numba_mma import (
     commit_copies,

@@ -13,8 +13,8 @@ from test_conformance import accuracy, run
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
 from harness.model.traffic import Traffic
-from harness.operations.attention.inputs import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.strategies import BUILDS
 from harness.studies.fuzz.builds import builds_for

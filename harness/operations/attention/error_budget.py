@@ -73,9 +73,10 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.numerics import Numerics
+from harness.model.operation import WHOLE, Part
 from harness.operations.attention.distances import Distances
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
-from harness.operations.attention.oracle import Block, Reference, blocks_of
+from harness.operations.attention.oracle import Block, Reference, blocks_of, shapes_of
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.rounding import LAMBDA, SMALLEST_STEP, Roundings, U
 
@@ -110,13 +111,21 @@ class Budget:
 
 
 def error_budget(
-    problem: Problem, inputs: Mapping[str, np.ndarray], reference: Reference, numerics: Numerics = ANY_KERNEL
+    problem: Problem,
+    inputs: Mapping[str, np.ndarray],
+    reference: Reference,
+    numerics: Numerics = ANY_KERNEL,
+    part: Part = WHOLE,
 ) -> Budget:
-    """The budget for these very inputs; `reference` is the oracle's answer to them, `numerics` what is declared."""
-    O, expected_O = np.empty(problem.q_shape), np.empty(problem.q_shape)
-    lse, expected_lse = np.empty(problem.lse_shape), np.empty(problem.lse_shape)
+    """The budget for these very inputs; `reference` is the oracle's answer to them, `numerics` what is declared.
+
+    Of a part of the problem, `reference` and the budget are of that part only.
+    """
+    shape_of_O, shape_of_lse = shapes_of(problem, part)
+    O, expected_O = np.empty(shape_of_O), np.empty(shape_of_O)
+    lse, expected_lse = np.empty(shape_of_lse), np.empty(shape_of_lse)
     with np.errstate(all="ignore"):
-        for block in blocks_of(problem, inputs):
+        for block in blocks_of(problem, inputs, part):
             at = block.where
             rows = _Rows.of(problem, block, reference, numerics)
             stored = _Stored.of(block, reference, rows)

@@ -1,59 +1,17 @@
-"""How input values are drawn. Problem + regime + seed = inputs, bit for bit the same every time."""
+"""How Q, K and V are drawn: the regimes of attention. A new one is a function and a line at the end."""
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.regime import Regime, by_name
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
-from harness.support.errors import UsageError
 
 Float64Array = npt.NDArray[np.float64]
-
-NUMPY_DTYPES: dict[str, np.dtype] = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
-"""How an array of each dtype that a problem can have is held in NumPy."""
-
-
-@dataclass(frozen=True)
-class Regime:
-    """One way to draw Q, K and V."""
-
-    name: str
-    """How the command line calls it."""
-    idea: str
-    """One line: what the values look like, and what that provokes."""
-    draw: Callable[[np.random.Generator, Problem], tuple[Float64Array, Float64Array, Float64Array]]
-    """Generator and problem -> Q, K, V in float64, in the problem's shapes, not yet rounded to its dtype."""
-
-
-def draw_inputs(problem: Problem, regime: str = "normal", seed: int = 0) -> dict[str, np.ndarray]:
-    """Q, K and V for a problem: C-contiguous, in its shapes and dtype (bfloat16 as `ml_dtypes.bfloat16`).
-
-    The same problem sizes, regime and seed give the same values before rounding whatever the dtype; `subnormal`, whose
-    unit is the dtype's, aside.
-    Raises `UsageError` where the regime does not exist or the seed is negative.
-    """
-    if regime not in REGIMES:
-        near = difflib.get_close_matches(regime, REGIMES, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"no regime {regime!r}; {hint}There are {', '.join(REGIMES)}")
-    if seed < 0:
-        raise UsageError(f"seed is {seed}; it has to be a whole number of at least 0")
-    generator = np.random.Generator(np.random.Philox(seed))
-    drawn = REGIMES[regime].draw(generator, problem)
-    dtype = NUMPY_DTYPES[problem.dtype]
-    return {name: np.ascontiguousarray(values.astype(dtype)) for name, values in zip("QKV", drawn, strict=True)}
 
 
 def _standard_normal(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
@@ -195,24 +153,22 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Arra
     return q, k, v
 
 
-REGIMES: dict[str, Regime] = {
-    regime.name: regime
-    for regime in (
-        Regime("normal", "Q, K, V from N(0, 1)", _standard_normal),
-        Regime("uniform", "Q, K, V from [0, 1): every score positive, weights nearly even", _uniform),
-        Regime("hot", "scores beyond +-100: exp overflows unless the maximum is subtracted", _hot),
-        Regime("overflow", "q.k beyond float16 before the scale, scores within it (for scales below 0.9)", _overflow),
-        Regime("negative", "every score between -120 and -400: exp underflows without the maximum", _negative),
-        Regime("far-negative", "every score below -50,000: beyond a finite stand-in for -inf", _far_negative),
-        Regime("constant", "one key repeated: every weight is 1/n", _constant),
-        Regime("rising", "scores rise along the keys: the running maximum changes at every key", _rising),
-        Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
-        Regime("needle", "one key per head carries all the weight", _needle),
-        Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
-        Regime("exact", "Q = 0 and V whole numbers: where n is a power of two, only the very answer will do", _exact),
-        Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
-        Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
-        Regime("non-finite", "a NaN or infinity in V, and behind a mask in K: nobody else's answer", _non_finite),
-    )
-}
-"""Every regime by name. A new one is a function and a line here."""
+REGIMES = by_name(
+    Regime("normal", "Q, K, V from N(0, 1)", _standard_normal),
+    Regime("uniform", "Q, K, V from [0, 1): every score positive, weights nearly even", _uniform),
+    Regime("hot", "scores beyond +-100: exp overflows unless the maximum is subtracted", _hot),
+    Regime("overflow", "q.k beyond float16 before the scale, scores within it (for scales below 0.9)", _overflow),
+    Regime("negative", "every score between -120 and -400: exp underflows without the maximum", _negative),
+    Regime("far-negative", "every score below -50,000: beyond a finite stand-in for -inf", _far_negative),
+    Regime("constant", "one key repeated: every weight is 1/n", _constant),
+    Regime("rising", "scores rise along the keys: the running maximum changes at every key", _rising),
+    Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
+    Regime("needle", "one key per head carries all the weight", _needle),
+    Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
+    Regime("exact", "Q = 0 and V whole numbers: where n is a power of two, only the very answer will do", _exact),
+    Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
+    Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
+    Regime("non-finite", "a NaN or infinity in V, and behind a mask in K: nobody else's answer", _non_finite),
+)
+"""Every regime by name; what is drawn is Q, K and V in float64. The same sizes, regime and seed give the same values
+before rounding whatever the dtype; `subnormal`, whose unit is the dtype's, aside."""

@@ -11,25 +11,9 @@ against a count. What every algorithm has to move, without any constant, is the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from harness.model.io_bound import IoBound
 from harness.operations.attention.problem import Problem
-
-
-@dataclass(frozen=True)
-class IoBound:
-    """The expression inside of Omega, its constant left out."""
-
-    on_chip_bytes: int
-    """Registers and shared memory of a thread block: what one walk over the data has at hand."""
-    on_chip_elements: int
-    """M: how many elements of the problem's dtype that holds."""
-    expression_bytes: float
-    """min(N_q N_k d / sqrt(M), N_q N_k d^2 / M) elements for each query head, in bytes. N^2 reads N_q N_k here."""
-    large_memory: bool
-    """M >= d^2: the second term is the smaller one, and FlashAttention's order is the best there is."""
-    applies: bool
-    """M < N d, for the longer of the two lengths; beyond that K and V of a head fit on chip, and compulsory is all."""
 
 
 def io_bound(problem: Problem, on_chip_bytes: int) -> IoBound:

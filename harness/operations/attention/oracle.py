@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.operation import WHOLE, Part
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 
@@ -34,7 +35,7 @@ class Block:
     """Some query rows of one or more heads with all their keys, in float64. Axes b and h count batches and heads."""
 
     where: tuple[slice, slice, slice]
-    """Batches, query heads and rows: an index into O and lse."""
+    """Batches, query heads and rows: an index into the O and lse of what was asked for, the whole problem or a part."""
     q: Float64Array
     """(b, h, rows, head_dim)."""
     k: Float64Array
@@ -59,13 +60,15 @@ class Block:
         return largest
 
 
-def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Iterator[Block]:
-    """Every query row of the problem once, block by block, so that memory stays bounded at any length.
+def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Iterator[Block]:
+    """Every query row of the problem, or of a part of it, once, block by block, so that memory stays bounded.
 
     `inputs` has Q of shape (batch, heads, q_len, head_dim), K and V of (batch, kv_heads, kv_len, head_dim).
     """
     key_index = np.arange(problem.kv_len)
-    for batches, heads, rows in _slices(problem):
+    asked = _asked(problem, part)
+    for where in _slices(problem, asked):
+        batches, heads, rows = (slice(a.start + w.start, a.start + w.stop) for a, w in zip(asked, where))
         kv_heads = np.arange(heads.start, heads.stop) // problem.group
         q = inputs["Q"][batches, heads, rows].astype(np.float64)
         k = inputs["K"][batches, kv_heads].astype(np.float64)
@@ -77,32 +80,46 @@ def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Iterator[Bl
             row_index = np.arange(rows.start, rows.stop)
             visible = problem.mask.visible(row_index[:, None], key_index[None, :], problem.q_len, problem.kv_len)
             scores = np.where(visible, scores, -np.inf)
-        yield Block((batches, heads, rows), q, k, v, visible, scores)
+        yield Block(where, q, k, v, visible, scores)
 
 
-def _slices(problem: Problem) -> Iterator[tuple[slice, slice, slice]]:
-    """Whole batches in one block where they fit, else whole heads, else rows of one head."""
+def _asked(problem: Problem, part: Part) -> tuple[slice, slice, slice]:
+    """Batches, query heads and rows of a part, each with its two ends."""
+    extents = (problem.batch, problem.heads, problem.q_len)
+    chosen = (*part.where, *(slice(None),) * (3 - len(part.where)))
+    batches, heads, rows = (slice(*chosen.indices(extent)[:2]) for chosen, extent in zip(chosen, extents))
+    return batches, heads, rows
+
+
+def _slices(problem: Problem, asked: tuple[slice, slice, slice]) -> Iterator[tuple[slice, slice, slice]]:
+    """Whole batches in one block where they fit, else whole heads, else rows of one head; counted within the part."""
+    all_batches, all_heads, all_rows = (s.stop - s.start for s in asked)
     rows = max(1, BLOCK_BYTES // (8 * problem.kv_len))
-    heads = max(1, rows // problem.q_len)
-    batches = max(1, heads // problem.heads)
-    for batch in range(0, problem.batch, batches):
-        for head in range(0, problem.heads, heads):
-            for row in range(0, problem.q_len, rows):
+    heads = max(1, rows // all_rows)
+    batches = max(1, heads // all_heads)
+    for batch in range(0, all_batches, batches):
+        for head in range(0, all_heads, heads):
+            for row in range(0, all_rows, rows):
                 yield (
-                    slice(batch, min(batch + batches, problem.batch)),
-                    slice(head, min(head + heads, problem.heads)),
-                    slice(row, min(row + rows, problem.q_len)),
+                    slice(batch, min(batch + batches, all_batches)),
+                    slice(head, min(head + heads, all_heads)),
+                    slice(row, min(row + rows, all_rows)),
                 )
 
 
-def attention(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Reference:
+def shapes_of(problem: Problem, part: Part) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of O and lse in a part of the problem."""
+    rows = tuple(s.stop - s.start for s in _asked(problem, part))
+    return (*rows, problem.head_dim), rows
+
+
+def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Reference:
     """O = softmax(tau Q K^T + mask) V and its log-sum-exp, in float64 (Vaswani et al. 2017, equation 1).
 
     Fully masked rows give O = 0 and lse = -inf. A NaN in a visible key reaches the rows that see it, and no other.
     """
-    O = np.empty(problem.q_shape)
-    lse = np.empty(problem.lse_shape)
-    for block in blocks_of(problem, inputs):
+    O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
+    for block in blocks_of(problem, inputs, part):
         m = block.largest_scores()
         with np.errstate(invalid="ignore"):
             weights = np.exp(block.scores - m[..., None])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
-from harness.operations.attention.masks import NO_MASK, Integers, Mask, parse_mask
+from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor, option
+from harness.operations.attention.masks import NO_MASK, Integers, Mask, mask_help, parse_mask
 from harness.support.errors import ProblemError
 
+MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; several joined by +"
 ITEMSIZE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -29,23 +30,25 @@ class Problem(BaseProblem):
 
     operation: ClassVar[str] = "attention"
 
-    batch: int = 1
+    batch: int = option(1, "sequences")
     """How many independent sequences."""
-    heads: int = 2
+    heads: int = option(2, "query heads")
     """Query heads."""
-    kv_heads: int | None = None
+    kv_heads: int | None = option(None, "key/value heads, a divisor of --heads", default_text="as many")
     """Key/value heads; divides `heads`. None means as many as `heads`."""
-    q_len: int = 256
+    q_len: int = option(256, "rows of Q, where it is not --seq-len")
     """Query rows per head."""
-    kv_len: int = 256
+    kv_len: int = option(256, "rows of K and V, where it is not --seq-len")
     """Key rows per head."""
-    head_dim: int = 64
+    head_dim: int = option(64, "elements per row")
     """Elements per row of Q, K, V and O."""
-    dtype: str = "float32"
+    dtype: str = option("float32", ", ".join(ITEMSIZE_BYTES), metavar="DTYPE", parse=str)
     """How Q, K, V and O are stored: float32, float16 or bfloat16."""
-    mask: Mask = NO_MASK
+    mask: Mask = option(NO_MASK, MASK_HELP, metavar="MASK", parse=parse_mask)
     """Which keys a row sees, or the text of it, such as `causal` or `causal+window:256`."""
-    scale: float | None = None
+    scale: float | None = option(
+        None, "factor on the scores", metavar="X", parse=float, default_text="1 / sqrt(head_dim)"
+    )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
 
     def __post_init__(self) -> None:
@@ -132,6 +135,17 @@ class Problem(BaseProblem):
         )
 
     @property
+    def build_key(self) -> tuple[Hashable, ...]:
+        """See `BaseProblem.build_key`."""
+        return (self.dtype, self.head_dim)
+
+    @property
+    def size_class(self) -> tuple[Hashable, ...]:
+        """See `BaseProblem.size_class`."""
+        sizes = (self.batch * self.heads, self.group, self.q_len, self.kv_len)
+        return (self.head_dim, self.dtype, self.mask.text, *(size.bit_length() for size in sizes))
+
+    @property
     def flops(self) -> int:
         """Multiplications and additions of Q K^T and P V, over the keys that each row sees.
 
@@ -162,6 +176,15 @@ class Problem(BaseProblem):
         for name, value in super().to_fields().items():
             fields |= {"causal": self.causal, "mask": self.mask.text} if name == "mask" else {name: value}
         return fields
+
+    def to_short_fields(self) -> dict[str, Any]:
+        """See `BaseProblem.to_short_fields`. The sizes are always there; `causal` is, where it is all of the mask."""
+        # None stands for defaults that follow from other fields.
+        plain = Problem(heads=self.heads, head_dim=self.head_dim).to_fields()
+        sizes = ("heads", "q_len", "kv_len", "head_dim")
+        short = {name: value for name, value in self.to_fields().items() if name in sizes or value != plain[name]}
+        short.pop("mask" if self.mask.text == "causal" else "causal", None)
+        return short
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Problem:

@@ -10,40 +10,22 @@ share would show here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.numerics import Numerics
-from harness.operations.attention.inputs import NUMPY_DTYPES
+from harness.model.property import Arrays, Property, Trial
+from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.masks import NO_MASK, Integers
-from harness.operations.attention.problem import Problem
 
 # The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
 
-Arrays = Mapping[str, np.ndarray]
 Float64Array = npt.NDArray[np.float64]
 
 GRID = 8.0
 """Where sums of inputs have to be exact, elements are eighths of at most 8 (`_on_grid`): 8 bits hold their sums."""
 LARGEST_ON_GRID = 8.0
 SHIFT = 4.0
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A problem with inputs, what a kernel made of them, and the kernel itself, to be run on other inputs."""
-
-    problem: Problem
-    inputs: Arrays
-    outputs: Arrays
-    """`O` and, where the kernel stores it, `lse`."""
-    run: Callable[[Problem, Arrays], Arrays]
-    """Problem and inputs -> outputs."""
-    numerics: Numerics
-    """Where the kernel rounds: what budgets are derived from."""
 
 
 def determinism(trial: Trial) -> str | None:
@@ -152,20 +134,6 @@ def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64A
         run_high = np.maximum(run_high[:, :, :-size], run_high[:, :, size:])
         size *= 2
     return low, high
-
-
-@dataclass(frozen=True)
-class Property:
-    """One thing that must hold."""
-
-    name: str
-    """How the command line calls it."""
-    idea: str
-    """One line: what has to stay, and under what."""
-    violation: Callable[[Trial], str | None]
-    """None, or what does not hold and where."""
-    same_bits: bool = False
-    """It asks for the very bits, which not every variant claims."""
 
 
 PROPERTIES: dict[str, Property] = {

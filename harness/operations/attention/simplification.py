@@ -9,64 +9,42 @@ plain the inputs are.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from harness.model.build import Builds
 from harness.model.case import Case
+from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.masks.causal import Causal
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import Build
 
 RISING = "rising"
 """Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Builds:
-    """The builds of a campaign, the plainest first."""
-
-    known: Sequence[Build]
-
-    def of(self, case: Case) -> Build:
-        """The build that a case runs."""
-        wanted = (case.problem.dtype, case.problem.head_dim, case.tile)
-        return next(build for build in self.known if (build.dtype, build.head_dim, build.tile) == wanted)
-
-    def plainer(self, build: Build) -> Sequence[Build]:
-        """Those before it."""
-        return self.known[: self.known.index(build)]
-
-    def size(self, case: Case) -> tuple[object, ...]:
-        """Smaller is better: compared field by field, in this order."""
-        p, build = case.problem, self.of(case)
-        row_tiles, key_tiles = build.tiles(p)
-        return (
-            row_tiles * key_tiles,
-            max(row_tiles, key_tiles),
-            p.heads,
-            p.kv_heads_count != p.heads,
-            p.batch,
-            len(p.mask.parts),
-            not _has_default_scale(p),
-            len(case.edits),
-            case.check is not None,
-            self.known.index(build),
-            list(REGIMES).index(case.regime),
-            p.q_len + p.kv_len,
-            case.seed,
-        )
-
-
-def simplify(case: Case, fails: Callable[[Case], bool], builds: Builds) -> Case:
-    """The smallest case that `fails` and that steps of `simpler` lead to; `case` itself fails."""
-    improved = True
-    while improved:
-        improved = False
-        size = builds.size(case)
-        for candidate in simpler(case, builds):
-            if builds.size(candidate) < size and fails(candidate):
-                case, improved = candidate, True
-                break
-    return case
+def size(case: Case, builds: Builds) -> tuple[object, ...]:
+    """See `Operation.size`: tiles first, then heads, batch, mask, the build, and how plain the inputs are."""
+    p = case.problem
+    row_tiles, key_tiles = builds.of(case).tiles(p)
+    return (
+        row_tiles * key_tiles,
+        max(row_tiles, key_tiles),
+        p.heads,
+        p.kv_heads_count != p.heads,
+        p.batch,
+        len(p.mask.parts),
+        p.mask.text,
+        not _has_default_scale(p),
+        len(case.edits),
+        case.check is not None,
+        builds.rank(case),
+        list(REGIMES).index(case.regime),
+        p.q_len + p.kv_len,
+        case.seed,
+    )
 
 
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
@@ -76,6 +54,8 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     p = case.problem
     for part in p.mask.parts:
         yield _changed(case, mask=p.mask.without(part.kind))
+    if p.mask != NO_MASK:
+        yield _changed(case, mask=Causal())
     if not _has_default_scale(p):
         yield _changed(case, scale=None)
     for left_out in range(len(case.edits)):
@@ -108,7 +88,7 @@ def enlarged(case: Case, builds: Builds) -> Case:
     )
 
 
-def _fewer_tiles(case: Case, build: Build) -> Iterator[Case]:
+def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:
     p = case.problem
     row_tiles, key_tiles = build.tiles(p)
     here = (row_tiles * key_tiles, max(row_tiles, key_tiles))
@@ -135,7 +115,7 @@ def _fewer_heads(case: Case) -> Iterator[Case]:
         yield _changed(case, batch=batch)
 
 
-def _shorter(case: Case, build: Build) -> Iterator[Case]:
+def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
     """The same tiles, the last one less full."""
     p = case.problem
     for field, tile in (("q_len", build.tile_rows), ("kv_len", build.tile_keys)):
@@ -152,7 +132,7 @@ def _shorter(case: Case, build: Build) -> Iterator[Case]:
         yield _changed(case, q_len=p.q_len - 1, kv_len=p.kv_len - 1)
 
 
-def _rebuilt(case: Case, build: Build, plainer: Build) -> Case:
+def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case:
     """The same tiles, filled alike, with another build."""
     p = case.problem
 
@@ -173,14 +153,39 @@ def _rebuilt(case: Case, build: Build, plainer: Build) -> Case:
 
 def _changed(case: Case, **fields: object) -> Case:
     """With these fields of its problem, and without the edits that lie outside of it then."""
-    problem = dataclasses.replace(case.problem, **fields)  # type: ignore[arg-type]
+    problem = dataclasses.replace(case.problem, **fields)
     kept = []
     for edit in case.edits:
         shape = problem.q_shape if edit.array == "Q" else problem.kv_shape
-        if all(i < extent for i, extent in zip((edit.batch, edit.head, edit.row, edit.column), shape)):
+        if all(i < extent for i, extent in zip(edit.index, shape)):
             kept.append(edit)
     return dataclasses.replace(case, problem=problem, edits=tuple(kept))
 
 
 def _has_default_scale(problem: Problem) -> bool:
     return problem.scale == Problem(head_dim=problem.head_dim).scale
+
+
+def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
+    """What a case has beyond the plainest, in words; `tiles` of rows and of keys per head."""
+    problem = case.problem
+    takes = []
+    for count, length, what in ((tiles[0], problem.q_len, "rows"), (tiles[1], problem.kv_len, "keys")):
+        if length > 1:
+            takes.append(f"{count} tiles of {what}" if count > 1 else f"{length} {what}")
+    if problem.batch > 1:
+        takes.append(f"batch {problem.batch}")
+    if problem.heads > 1:
+        grouped = problem.kv_heads != problem.heads
+        takes.append(
+            f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads"
+        )
+    if problem.mask != NO_MASK:
+        first, end = problem.span(np.arange(problem.q_len))
+        named = "a causal mask" if problem.mask.text == "causal" else f"the mask {problem.mask}"
+        takes.append(named + (", rows that see no key" if (end <= first).any() else ""))
+    if problem.dtype != "float32":
+        takes.append(problem.dtype)
+    if not _has_default_scale(problem):
+        takes.append(f"scale {problem.tau:g}")
+    return takes

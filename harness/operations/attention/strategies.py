@@ -5,9 +5,7 @@ own, for whatever computes attention:
 
     from hypothesis import given, settings
 
-    from harness.execution.accuracy import measure_accuracy
-    from harness.operations.attention.error_budget import error_budget
-    from harness.operations.attention.oracle import attention
+    from harness.execution.question import Question
     from harness.operations.attention.strategies import cases
 
 
@@ -15,9 +13,7 @@ own, for whatever computes attention:
     @given(cases())
     def test_my_attention(case):
         inputs = case.inputs()  # Q, K and V as NumPy arrays
-        outputs = {"O": my_attention(case.problem, **inputs)}
-        reference = attention(case.problem, inputs)
-        accuracy = measure_accuracy(outputs, reference, error_budget(case.problem, inputs, reference))
+        accuracy = Question.pose(case.problem, inputs).hold({"O": my_attention(case.problem, **inputs)})
         assert accuracy.passed, accuracy.reason
 
 What is plain comes first in every draw, and shrinking goes there: one tile, one head, batch 1, the first build, regime
@@ -30,11 +26,11 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from harness.model.case import Case, Edit
+from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask
 from harness.operations.attention.masks.causal import Causal
@@ -48,42 +44,8 @@ CROWD = 23
 """Heads, or sequences, in a few problems that are tiny otherwise."""
 
 
-@dataclass(frozen=True)
-class Build:
-    """What kernels have compiled in, which makes each a compilation of its own: there are few to draw from."""
-
-    dtype: str
-    head_dim: int
-    tile_rows: int = 64
-    """Query rows per tile: lengths are drawn around its multiples."""
-    tile_keys: int = 32
-    """Keys per tile."""
-    tile: str | None = None
-    """The sizes as a variant takes them, such as `Br=16,Bc=8`, where they are not its default ones."""
-
-    def tiles(self, problem: Problem) -> tuple[int, int]:
-        """How many tiles of rows and of keys the problem has, per head."""
-        return -(-problem.q_len // self.tile_rows), -(-problem.kv_len // self.tile_keys)
-
-
-BUILDS = (
-    # float32 first: small mistakes cannot hide behind rounding there.
-    Build("float32", 16),
-    Build("float32", 20),
-    Build("float16", 24),
-    Build("bfloat16", 33),
-    Build("float32", 72, 32, 32),
-    Build("float16", 64),
-    Build("float32", 1),
-    Build("bfloat16", 128, 32, 32),
-    Build("float16", 7),
-    Build("float32", 160, 16, 16),
-)
-"""Rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that, a single one."""
-
-
 def problems(
-    builds: Sequence[Build] = BUILDS,
+    builds: Sequence[AttentionBuild] = BUILDS,
     most_tiles: int = MOST_TILES,
     scales: Sequence[float | None] = (None, None, None, None, 1.0, 0.25, -0.25, 0.0),
 ) -> st.SearchStrategy[Problem]:
@@ -118,7 +80,10 @@ def edits(problem: Problem, most: int = 3) -> st.SearchStrategy[tuple[Edit, ...]
 
 
 def cases(
-    builds: Sequence[Build] = BUILDS, most_tiles: int = MOST_TILES, checks: Sequence[str] = (), check_share: int = 4
+    builds: Sequence[AttentionBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    checks: Sequence[str] = (),
+    check_share: int = 4,
 ) -> st.SearchStrategy[Case]:
     """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
     return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
@@ -137,7 +102,7 @@ _CROWDS = ((5, 2, 2), (1, 1, CROWD), (CROWD, 1, 1)) * 2
 
 @st.composite
 def _problems(
-    draw: st.DrawFn, of_builds: st.SearchStrategy[Build], most_tiles: int, scales: tuple[float | None, ...]
+    draw: st.DrawFn, of_builds: st.SearchStrategy[AttentionBuild], most_tiles: int, scales: tuple[float | None, ...]
 ) -> Problem:
     build = draw(of_builds)
     row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
@@ -202,20 +167,22 @@ def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
 def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
     array = draw(_sampled(("V", "K", "Q")))
     shape = problem.q_shape if array == "Q" else problem.kv_shape
-    batch, head, row, column = (draw(_index_below(extent)) for extent in shape)
+    index = tuple(draw(_index_below(extent)) for extent in shape)
     values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
     # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
     nans = len(values) if problem.mask != NO_MASK and array != "Q" else 1
-    return Edit(array, batch, head, row, column, draw(_sampled(values + (math.nan,) * nans)))
+    return Edit(array, index, draw(_sampled(values + (math.nan,) * nans)))
 
 
 @functools.cache
-def _problems_of(build: Build, most_tiles: int) -> st.SearchStrategy[Problem]:
+def _problems_of(build: AttentionBuild, most_tiles: int) -> st.SearchStrategy[Problem]:
     return problems((build,), most_tiles)
 
 
 @st.composite
-def _cases(draw: st.DrawFn, builds: tuple[Build, ...], most_tiles: int, checks: tuple[str, ...], share: int) -> Case:
+def _cases(
+    draw: st.DrawFn, builds: tuple[AttentionBuild, ...], most_tiles: int, checks: tuple[str, ...], share: int
+) -> Case:
     build = draw(_sampled(builds))
     problem = draw(_problems_of(build, most_tiles))
     check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))

@@ -20,19 +20,17 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.execution.accumulation_order import Pair, Triple, order_from_counts, order_from_joins
-from harness.execution.planning import make_plan
-from harness.execution.protocol import Executor
-from harness.execution.summation_tree import SummationTree
-from harness.model.variant import Variant
+from harness.model.accumulation_order import Pair, Triple, order_from_counts, order_from_joins
+from harness.model.operation import OrderedSum
+from harness.model.property import Arrays
+from harness.model.summation_tree import SummationTree
 from harness.operations.attention.problem import Problem
-from harness.support.errors import KernelFault, OrderNotRevealed, SandboxError, UnsupportedProblem, UsageError
+from harness.support.errors import OrderNotRevealed, UsageError
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -50,82 +48,22 @@ CHECKS = 64
 """Questions beyond those that the order follows from, whose answers it has to foretell."""
 
 
-@dataclass(frozen=True)
-class AttentionSum:
-    """One of the sums of a problem."""
+def ordered_sums(
+    problem: Problem, run: Callable[[Problem, Arrays], Arrays], known: Mapping[str, Sequence[SummationTree]]
+) -> tuple[OrderedSum, ...]:
+    """O, l and S, each asked on rows that see all keys. The problem's scale is not used.
 
-    name: str
-    """What it makes: O, l or S."""
-    meaning: str
-    """The formula, in words."""
-    noun: str
-    """What is counted through, in the plural."""
-
-
-SUMS = (
-    AttentionSum("O", "sum of P V over keys", "keys"),
-    AttentionSum("l", "sum of P over keys", "keys"),
-    AttentionSum("S", "sum of Q K over the elements of a row", "elements"),
-)
-
-
-@dataclass(frozen=True)
-class RevealedOrder:
-    """The order of one sum of a variant."""
-
-    sum: AttentionSum
-    """Which one."""
-    tree: SummationTree | None
-    """None where it does not show."""
-    reason: str | None = None
-    """Why not."""
-
-
-@dataclass(frozen=True)
-class VariantOrders:
-    """The orders of a variant's sums."""
-
-    variant: str
-    """Its name."""
-    orders: tuple[RevealedOrder, ...]
-    """As in `SUMS`; none where the variant did not run."""
-    reason: str | None = None
-    """Why it did not."""
-
-
-def reveal_orders(
-    variant: Variant, problem: Problem, executor: Executor, known: Sequence[VariantOrders] = ()
-) -> VariantOrders:
-    """The order of each of `SUMS`, for rows that see all keys. What does not show is there with its reason.
-
-    Orders of variants that are `known` are tried first, which is quick where they are right. The problem's scale is
-    not used. Raises `UsageError` for 16-bit problems, and whatever planning, compiling and running raise.
+    Orders that are `known` of l are tried first, which is quick where they are right. Raises `UsageError` for 16-bit
+    problems, and where no row sees all keys.
     """
     if problem.dtype != "float32":
         raise UsageError("--order asks with numbers that only float32 holds; leave out --dtype")
-    guesses = {order.tree: None for each in known for order in each.orders if order.sum.name == "l" and order.tree}
-    questioner = _Questioner(variant, problem, executor, list(guesses))
-    methods = {"O": questioner.order_of_O, "l": questioner.order_of_l, "S": questioner.order_of_S}
-    return VariantOrders(variant.name, tuple(_revealed(each, methods[each.name]) for each in SUMS))
-
-
-def reveal_if_it_runs(
-    variant: Variant, problem: Problem, executor: Executor, known: Sequence[VariantOrders] = ()
-) -> VariantOrders:
-    """The same, for one of many: what keeps the variant from running is there as its reason."""
-    try:
-        return reveal_orders(variant, problem, executor, known)
-    except UnsupportedProblem as refusal:
-        return VariantOrders(variant.name, (), refusal.reason)
-    except SandboxError as error:
-        return VariantOrders(variant.name, (), str(error))
-
-
-def _revealed(sum: AttentionSum, reveal: Callable[[], SummationTree]) -> RevealedOrder:
-    try:
-        return RevealedOrder(sum, reveal())
-    except OrderNotRevealed as reason:
-        return RevealedOrder(sum, None, str(reason))
+    questioner = _Questioner(problem, run, known.get("l", ()))
+    return (
+        OrderedSum("O", "sum of P V over keys", "keys", questioner.order_of_O),
+        OrderedSum("l", "sum of P over keys", "keys", questioner.order_of_l),
+        OrderedSum("S", "sum of Q K over the elements of a row", "elements", questioner.order_of_S),
+    )
 
 
 def _signed(terms: int, pairs: Sequence[Pair]) -> Float32Array:
@@ -167,14 +105,13 @@ def _batches(terms: Float32Array, size: int) -> Iterator[Float32Array]:
 
 
 class _Questioner:
-    """Puts questions into Q, K and V, runs the variant, and reads the answers from O."""
+    """Puts questions into Q, K and V, runs the kernel, and reads the answers from O."""
 
     def __init__(
-        self, variant: Variant, problem: Problem, executor: Executor, guesses: Sequence[SummationTree]
+        self, problem: Problem, run: Callable[[Problem, Arrays], Arrays], guesses: Sequence[SummationTree]
     ) -> None:
         self._guesses = guesses
-        self._variant = variant
-        self._executor = executor
+        self._run_kernel = run
         self._problem = problem
         # Those that see all keys.
         first, end = problem.span(np.arange(problem.q_len))
@@ -186,7 +123,7 @@ class _Questioner:
         self._random = random.Random(0)
 
     def order_of_O(self) -> SummationTree:
-        """See `SUMS`. Raises `OrderNotRevealed`, as the other two do."""
+        """See `ordered_sums`. Raises `OrderNotRevealed`, as the other two do."""
         n = self._problem.kv_len
         if n == 1:
             return SummationTree(1, ())
@@ -201,7 +138,7 @@ class _Questioner:
         return tree
 
     def order_of_l(self) -> SummationTree:
-        """See `SUMS`."""
+        """See `ordered_sums`."""
         n = self._problem.kv_len
 
         def ask(triples: list[Triple]) -> list[bool]:
@@ -219,7 +156,7 @@ class _Questioner:
         return tree
 
     def order_of_S(self) -> SummationTree:
-        """See `SUMS`."""
+        """See `ordered_sums`."""
         n, last_key = self._problem.head_dim, self._problem.kv_len - 1
         if n == 1:
             return SummationTree(1, ())
@@ -313,12 +250,7 @@ class _Questioner:
         """O of the rows that see all keys, of shape (batch, kv_heads, group, such rows, head_dim)."""
         p = dataclasses.replace(self._problem, scale=scale)
         inputs = {"Q": Q, "K": K, "V": np.ascontiguousarray(V)}
-        try:
-            O = self._executor.run(p, make_plan(self._variant, p), inputs).outputs["O"][:, :, self._rows]
-        except KernelFault as fault:
-            if fault.kind == "interrupted":
-                raise KeyboardInterrupt from fault
-            raise
+        O = self._run_kernel(p, inputs)["O"][:, :, self._rows]
         if not np.all(np.isfinite(O)):
             raise OrderNotRevealed("O is not finite, although all inputs are: 'compare' may say what is wrong")
         return O.reshape(p.batch, p.kv_heads_count, p.group, len(self._rows), p.head_dim)

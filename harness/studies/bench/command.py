@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.operations.attention.problem import Problem
-from harness.options.arguments import effort_of, problem_of, problem_with
-from harness.options.choices import discover_variants, tiled
+from harness.model.operation import Operation
+from harness.model.problem import BaseProblem
+from harness.options.command import Command
+from harness.options.effort import add_effort, effort_of
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.output import check_output, publish
+from harness.options.inputs import add_drawing
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_problem, problem_of, problem_with
+from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
@@ -36,8 +41,8 @@ def run_bench(arguments: argparse.Namespace) -> int:
     from harness.gpu.contenders import steps_of
     from harness.text.bench_report import render_bench
 
-    chosen = discover_variants(arguments).registry.select(arguments.variants)
-    with progress_bar(steps_of(len(chosen), not arguments.no_libraries)) as progress:
+    chosen = discover_variants(arguments).registry.select(arguments.variants, arguments.operation)
+    with progress_bar(steps_of(len(chosen), problem, not arguments.no_libraries)) as progress:
         result = _benched(arguments, chosen, problem, effort, progress)
     publish(arguments, render_bench(result, arguments.format))
     return FAILED if result.failed else PASSED
@@ -46,15 +51,17 @@ def run_bench(arguments: argparse.Namespace) -> int:
 def _run_bench_sweep(arguments: argparse.Namespace) -> int:
     from harness.gpu.contenders import steps_of
     from harness.gpu.context import gpu_available
-    from harness.options.sweep import parse_sweep, require_sensible
+    from harness.model.operation import operation_named
+    from harness.options.sweep import parse_sweep, what_is_fixed
     from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
-    from harness.studies.traffic.sweep_report import what_is_fixed
     from harness.support.progress import progress_bar
     from harness.text.drawing import require_drawable
 
-    sweep = parse_sweep(arguments.sweep)
+    operation = operation_named(arguments.operation)
+    sweep = parse_sweep(arguments.sweep, operation)
     problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
-    require_sensible(problems)
+    for problem in problems:
+        operation.require_sweepable(problem)
     effort = effort_of(arguments)
     if arguments.plot is not None:
         require_drawable(arguments.plot)
@@ -62,9 +69,9 @@ def _run_bench_sweep(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
     check_output(arguments.output, arguments.plot)
     _require_gpu_to_bench(gpu_available())
-    chosen = discover_variants(arguments).registry.select(arguments.variants)
+    chosen = discover_variants(arguments).registry.select(arguments.variants, arguments.operation)
     points = []
-    with progress_bar(len(problems) * steps_of(len(chosen), not arguments.no_libraries)) as progress:
+    with progress_bar(len(problems) * steps_of(len(chosen), problems[0], not arguments.no_libraries)) as progress:
         for value, problem in zip(sweep.values, problems):
             points.append(BenchPoint(value, _benched(arguments, chosen, problem, effort, progress)))
     fixed = what_is_fixed(sweep, problems)
@@ -80,7 +87,7 @@ def _require_gpu_to_bench(available: bool) -> None:
 
 
 def _benched(
-    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, effort: Effort, progress: Progress
+    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem, effort: Effort, progress: Progress
 ) -> BenchResult:
     from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.gpu.contenders import bench_on_gpu
@@ -96,3 +103,30 @@ def _benched(
         libraries=not arguments.no_libraries,
         step=progress.step,
     )
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `bench`."""
+    add_problem(parser, operation)
+    add_drawing(parser, operation)
+    add_selection(parser)
+    add_plugins(parser)
+    add_tile(parser)
+    add_effort(parser)
+    sweep = parser.add_argument_group("sweep")
+    sweep.add_argument(
+        "--sweep", metavar="FIELD=VALUES", help="times against one field of the problem: seq_len=256..16384 (doubling)"
+    )
+    sweep.add_argument(
+        "--plot", type=Path, metavar="FILE.png|.svg", help="draw time, bytes and intensity side by side to this file"
+    )
+    parser.add_argument("--no-libraries", action="store_true", help="leave PyTorch's kernels out")
+    add_report(parser)
+
+
+COMMAND = Command(
+    "bench",
+    "honest timing on a GPU, beside PyTorch's own kernels where it is installed",
+    add_options,
+    run_bench,
+)

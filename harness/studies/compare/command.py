@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from harness.options.arguments import problem_of
-from harness.options.choices import counter_of, discover_variants, sanitizing, tiled
+from harness.model.operation import Operation
+from harness.options.command import Command
+from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.output import check_output, publish
+from harness.options.inputs import add_drawing
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_problem, problem_of
+from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
 
 
@@ -21,7 +25,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     problem = problem_of(arguments)
     check_output(arguments.output)
     found = discover_variants(arguments)
-    chosen = found.registry.select(arguments.variants)
+    chosen = found.registry.select(arguments.variants, arguments.operation)
     tile, chosen = tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
@@ -45,3 +49,23 @@ def run_compare(arguments: argparse.Namespace) -> int:
         )
     publish(arguments, render_comparison(comparison, arguments.format))
     return PASSED if comparison.all_passed else FAILED
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `compare`."""
+    add_problem(parser, operation)
+    add_drawing(parser, operation)
+    add_selection(parser)
+    add_tile(parser)
+    add_plugins(parser)
+    add_device(parser)
+    add_sanitizer(parser)
+    add_report(parser)
+
+
+COMMAND = Command(
+    "compare",
+    "run every variant on one problem, check it, count its bytes, rank",
+    add_options,
+    run_compare,
+)

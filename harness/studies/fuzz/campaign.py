@@ -6,6 +6,7 @@ The parent draws and shrinks; the worker runs. A worker that dies takes one case
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import time
@@ -18,16 +19,16 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from harness.model.build import Build, Builds
 from harness.model.case import Case
-from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.properties import PROPERTIES
-from harness.operations.attention.simplification import Builds, enlarged, simplify
-from harness.operations.attention.strategies import BUILDS, MOST_TILES, Build, cases
+from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
+from harness.options.machine import Machine
 from harness.studies.fuzz.database import no_pareto_front
 from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.rounds import rounds
-from harness.studies.fuzz.worker import Load, Machine
+from harness.studies.fuzz.simplification import simplify
+from harness.studies.fuzz.worker import Load
 from harness.support.errors import SandboxError, UsageError
 
 DEFAULT_EXAMPLES = 200
@@ -54,12 +55,12 @@ class CampaignSettings:
     """When to stop searching; shrinking comes on top."""
     seed: int = 0
     """Same seed, same cases, on the same version of Hypothesis."""
-    builds: tuple[Build, ...] = BUILDS
-    """What kernels may have compiled in, the plainest first."""
-    most_tiles: int = MOST_TILES
-    """Tiles of rows times tiles of keys per head."""
-    checks: tuple[str, ...] = tuple(PROPERTIES)
-    """Properties that are held in a share of the cases."""
+    builds: tuple[Build, ...] | None = None
+    """What kernels may have compiled in, the plainest first; None: the operation's own choice."""
+    most_tiles: int | None = None
+    """Tiles that a problem has at most; None: the operation's own choice."""
+    checks: tuple[str, ...] | None = None
+    """Properties that are held in a share of the cases; None: all of the operation's."""
     case_seconds: float = 10.0
     """How long one case may take, compilation apart."""
     shrink_seconds: float = 20.0
@@ -80,8 +81,8 @@ class Failure:
     """The smallest that fails in the same way."""
     finding: Finding
     """What is wrong with it."""
-    tiles: tuple[int, int]
-    """Tiles of rows and of keys, per head, in `case`."""
+    tiles: tuple[int, ...]
+    """How many tiles `case` has, each way, such as of rows and of keys per head."""
     first_case: Case
     """The one that was drawn."""
     first_finding: Finding
@@ -138,15 +139,22 @@ def run_campaign(
     machine: Machine = EMULATOR,
     how: CampaignSettings = USUAL,
     progress: Progress = _ignore,
+    operation: str = DEFAULT_OPERATION,
 ) -> CampaignResult:
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
     `load` is called in worker processes, so it has to be picklable (`worker.Load`). Never raises for what a variant
-    does; raises `UsageError` for settings that make no sense.
+    does; raises `UsageError` for settings that make no sense. `operation` is the variant's.
     """
-    _require_sensible(how)
-    with Worker(load, machine, how.case_seconds, how.builds) as worker:
-        campaign = _Campaign(name, worker, how, progress)
+    chosen = operation_named(operation)
+    how = dataclasses.replace(
+        how,
+        builds=chosen.builds if how.builds is None else how.builds,
+        checks=tuple(chosen.properties) if how.checks is None else how.checks,
+    )
+    _require_sensible(how, chosen)
+    with Worker(load, machine, how.case_seconds, how.builds or ()) as worker:
+        campaign = _Campaign(name, worker, how, progress, chosen)
         try:
             worker.start()
             campaign.began = time.monotonic()
@@ -159,10 +167,11 @@ def run_campaign(
 
 def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: float = 60.0) -> Answer:
     """One case once more, in a worker process. Raises `UsageError` for a regime or property that does not exist."""
-    if case.regime not in REGIMES:
-        raise UsageError(f"no regime {case.regime!r}; there are {', '.join(REGIMES)}")
-    if case.check is not None and case.check not in PROPERTIES:
-        raise UsageError(f"no property {case.check!r}; there are {', '.join(PROPERTIES)}")
+    operation = operation_of(case.problem)
+    if case.regime not in operation.regimes:
+        raise UsageError(f"no regime {case.regime!r}; there are {', '.join(operation.regimes)}")
+    if case.check is not None:
+        _require_property(case.check, operation)
     with Worker(load, machine, case_seconds) as worker:
         return worker.ask(case)
 
@@ -186,6 +195,7 @@ class _Campaign:
     worker: Worker
     how: CampaignSettings
     progress: Progress
+    operation: Operation
     began: float = field(default_factory=time.monotonic)
     answers: dict[Case, Answer] = field(default_factory=dict)
     """Of all cases so far. Hypothesis runs its smallest example again and must not find it flaky."""
@@ -271,7 +281,7 @@ class _Campaign:
         # so the settings come after it.
         @how
         @seed(hash((self.how.seed, number)))
-        @given(case=cases(builds, self.how.most_tiles, self.how.checks))
+        @given(case=self.operation.cases(builds, self.how.most_tiles, self.how.checks or ()))
         def hold(case: Case) -> None:
             self._hold(case)
 
@@ -295,7 +305,7 @@ class _Campaign:
         if finding.kind != self.kind:
             return  # another mistake, met while shrinking: one at a time
         assert self.smallest is not None
-        if self.sizes.size(case) < self.sizes.size(self.smallest[0]):
+        if self._size(case) < self._size(self.smallest[0]):
             self.smallest = (case, finding)
         raise _Found(finding.reason)
 
@@ -306,6 +316,9 @@ class _Campaign:
             answer = self.answers[case] = self.worker.ask(case)
             self._count(case, answer)
         return answer
+
+    def _size(self, case: Case) -> tuple[object, ...]:
+        return self.operation.size(case, self.sizes)
 
     def _simplify(self) -> None:
         """What Hypothesis shrank to, shrunk further."""
@@ -349,7 +362,7 @@ class _Campaign:
         case, finding = self.smallest
         self.worker.end()
         again = self.worker.ask(case)
-        larger = enlarged(case, self.sizes)
+        larger = self.operation.enlarged(case, self.sizes)
         enlarged_finding = self.worker.ask(larger).finding
         if enlarged_finding is None or enlarged_finding.kind != finding.kind:
             larger, enlarged_finding = self.first
@@ -368,12 +381,16 @@ class _Campaign:
         )
 
 
-def _require_sensible(how: CampaignSettings) -> None:
+def _require_property(check: str, operation: Operation) -> None:
+    if check not in operation.properties:
+        raise UsageError(f"no property {check!r}; there are {', '.join(operation.properties) or 'none'}")
+
+
+def _require_sensible(how: CampaignSettings, operation: Operation) -> None:
     if how.examples is None and how.seconds is None:
         raise UsageError("a campaign needs an end: a number of examples, of seconds, or both")
     for name, value in (("examples", how.examples), ("seconds", how.seconds), ("tiles", how.most_tiles)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} is {value:g}; it has to be more than 0")
-    for check in how.checks:
-        if check not in PROPERTIES:
-            raise UsageError(f"no property {check!r}; there are {', '.join(PROPERTIES)}")
+    for check in how.checks or ():
+        _require_property(check, operation)

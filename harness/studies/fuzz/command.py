@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.model.discovery import discover
-from harness.options.choices import discover_variants, machine_line, machine_of
+from harness.model.operation import Operation
+from harness.options.command import Command, add_epilog
+from harness.options.device import add_sanitizer, machine_line, machine_of
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.output import check_output, publish
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_operation
+from harness.options.variants import add_plugins, discover_variants
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 def run_fuzz(arguments: argparse.Namespace) -> int:
     """Run `fuzz`; the exit status."""
     from harness.model.case import Case
-    from harness.operations.attention.strategies import MOST_TILES
     from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, replay, run_campaign
     from harness.studies.fuzz.database import failure_folder
     from harness.studies.fuzz.report import render_campaigns, render_replay
@@ -32,7 +35,7 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
 
     check_output(arguments.output)
     registry = discover_variants(arguments).registry
-    chosen = registry.select(",".join(arguments.variant) or None)
+    chosen = registry.select(",".join(arguments.variant) or None, arguments.operation)
     if not chosen:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
     machine = machine_of(arguments)
@@ -59,11 +62,15 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
                 examples=examples,
                 seconds=arguments.seconds,
                 seed=seed,
-                most_tiles=MOST_TILES if arguments.tiles is None else arguments.tiles,
+                most_tiles=arguments.tiles,
                 checks=_properties(arguments.properties),
                 database=failure_folder(variant.name),
             )
-            results.append(run_campaign(variant.name, load(variant), machine, how, _speed(progress, variant.name)))
+            results.append(
+                run_campaign(
+                    variant.name, load(variant), machine, how, _speed(progress, variant.name), variant.operation
+                )
+            )
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
     options += ["--sanitize"] if arguments.sanitize else []
@@ -82,14 +89,64 @@ def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
     return told
 
 
-def _properties(text: str) -> tuple[str, ...]:
-    from harness.operations.attention.properties import PROPERTIES
-
+def _properties(text: str) -> tuple[str, ...] | None:
+    """Names of properties; None for all."""
     if text in ("all", "none"):
-        return tuple(PROPERTIES) if text == "all" else ()
+        return None if text == "all" else ()
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def load_variant(name: str, plugins: tuple[Path, ...]) -> Variant:
     """The variant of that name, in whatever process this is called."""
     return discover(plugins).registry.get(name)
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `fuzz`."""
+    add_operation(parser)
+    parser.add_argument(
+        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
+    )
+    _add_campaign(parser, operation)
+    add_plugins(parser)
+    machine = parser.add_argument_group("device")
+    machine.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="auto: the GPU if there is one, else the emulator",
+    )
+    machine.add_argument(
+        "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
+    )
+    add_sanitizer(parser, "On a GPU: not available")
+    add_report(parser)
+
+
+def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    group = parser.add_argument_group("campaign, for each variant")
+    group.add_argument("--examples", type=int, metavar="N", help="cases to try (default: 200, or what --seconds allow)")
+    group.add_argument("--seconds", type=float, metavar="S", help="search no longer than this")
+    group.add_argument(
+        "--tiles",
+        type=int,
+        metavar="N",
+        help="problems of at most N tiles, such as those of rows times those of keys per head (default: 6)",
+    )
+    group.add_argument("--seed", type=int, metavar="S", help="same seed, same cases (default: another each time)")
+    group.add_argument(
+        "--properties",
+        default="all",
+        metavar="NAME[,NAME]",
+        help="what is held in a share of the cases besides the answer, see below; all (default) or none",
+    )
+    group.add_argument("--replay", metavar="CASE", help="run this one case again, as an earlier campaign printed it")
+    add_epilog(parser, "properties", ((each.name, each.idea) for each in operation.properties.values()))
+
+
+COMMAND = Command(
+    "fuzz",
+    "search for a problem that breaks a variant, shrink it, print a line that replays it",
+    add_options,
+    run_fuzz,
+)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from harness.execution.accuracy import Element
 
-WRONG_ANSWER, WRONG_LSE, SUSPICIOUS = "wrong answer", "wrong lse", "suspicious"
+WRONG_ANSWER, SUSPICIOUS = "wrong answer", "suspicious"
 CRASH, TIMEOUT = "crash", "timeout"
 NO_PLAN, NO_COMPILATION, ERROR = "plan error", "compile error", "error"
-# Further kinds: those of `KernelFault.KINDS` and the names of properties.
+# Further kinds: `wrong lse` and the like for optional outputs, those of `KernelFault.KINDS`, the names of properties.
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ class Answer:
     refusal: str | None = None
     """The variant's reason for not taking the problem."""
     error_over_budget: float | None = None
-    """Largest ratio in O and lse; None where it did not get that far."""
+    """Largest ratio over all outputs; None where it did not get that far."""
     broken: bool = False
     """The process that says this is of no further use, as after a fault on a GPU."""

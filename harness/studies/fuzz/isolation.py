@@ -12,15 +12,16 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from harness.model.build import Build
 from harness.model.case import Case
-from harness.operations.attention.strategies import Build
+from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
-from harness.studies.fuzz.worker import Load, Machine, serve
+from harness.studies.fuzz.worker import Load, serve
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -51,7 +52,7 @@ class Worker:
         """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
-        self._compiled: set[tuple[str, int, str | None]] = set()
+        self._compiled: set[tuple[Hashable, ...]] = set()
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-fuzz-")
         self._log = Path(self._folder.name, "worker.log")
         self.started = 0
@@ -102,7 +103,7 @@ class Worker:
         self.start()
         assert self._connection is not None and self._process is not None
         # What is compiled in varies by these; a worker compiles, or loads from the disk cache, each of them once.
-        kernel = (case.problem.dtype, case.problem.head_dim, case.tile)
+        kernel = (case.problem.build_key, case.tile)
         seconds = self._case_seconds + (0 if kernel in self._compiled else COMPILE_SECONDS)
         with contextlib.suppress(BrokenPipeError):
             self._connection.send(case)

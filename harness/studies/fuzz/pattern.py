@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.operations.attention.masks import NO_MASK
-from harness.operations.attention.problem import Problem
+from harness.model.operation import Hints
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -23,27 +22,37 @@ MOST_RUNS = 3
 
 
 def describe_pattern(
-    problem: Problem,
-    output: str,
+    hints: Hints,
+    axes: tuple[str, ...],
     got: Float64Array,
     expected: Float64Array,
     wrong: Mask,
     unwritten: Mask,
     tile_rows: int | None = None,
+    *,
+    is_main: bool = True,
+    has_features: bool = False,
 ) -> str:
     """What the wrong elements look like, in a few words: `2 x the answer; rows 64 to 66 (the last 3 of 67)`.
 
-    All arrays have the output's shape: (batch, heads, q_len, head_dim), or without the last for lse. `tile_rows`: the
-    variant's rows per tile, where it says so.
+    All arrays have the output's shape, whose axes are called `axes`. `hints`: numbers that wrong answers are known for.
+    `tile_rows`: the variant's rows per tile, where it says so. `is_main`: the operation's main output. `has_features`:
+    the problem is not the plainest, so that rows may have to be empty.
     """
     assert wrong.any()
-    relation = _relation(problem, output, got, expected, wrong, unwritten)
-    where = _where(wrong, tile_rows)
+    relation = _relation(hints, got, expected, wrong, unwritten, is_main, has_features)
+    where = _where(axes, wrong, tile_rows)
     return f"{relation}; {where}" if relation else where
 
 
 def _relation(
-    problem: Problem, output: str, got: Float64Array, expected: Float64Array, wrong: Mask, unwritten: Mask
+    hints: Hints,
+    got: Float64Array,
+    expected: Float64Array,
+    wrong: Mask,
+    unwritten: Mask,
+    is_main: bool,
+    has_features: bool,
 ) -> str | None:
     """What stands where the answer should."""
     if (unwritten & wrong).any():
@@ -56,35 +65,24 @@ def _relation(
     if (g == 0).all():
         return "zero"
     if np.isneginf(e).all() or (e == 0).all():
-        return "rows that see no key are not empty" if problem.mask != NO_MASK else "something where nothing should be"
+        return "rows that see no key are not empty" if has_features else "something where nothing should be"
     usable = np.isfinite(e) & (e != 0)
     if usable.sum() < max(1, LEAST_ALIKE * len(g)):
         return None
-    if output == "lse":
+    if hints.addends:
         difference = _one_number(g[usable] - e[usable])
         if difference is not None:
-            return f"the answer {difference:+.6g}{_named(abs(difference), ADDENDS)}"
+            return f"the answer {difference:+.6g}{_named(abs(difference), hints.addends)}"
     ratios = g[usable] / e[usable]
     factor = _one_number(ratios)
-    names = FACTORS
-    if output == "lse" and problem.tau not in (0.0, 1.0):
-        names = {**FACTORS, 1 / problem.tau: "the scale is missing", problem.tau: "the scale is applied twice"}
-    if factor is None and len(ratios) == 1 and _named(float(ratios[0]), names):
+    if factor is None and len(ratios) == 1 and _named(float(ratios[0]), hints.factors):
         factor = float(ratios[0])  # one number alone is a factor only if it is one that is known
     if factor is None:
-        return "each row x a factor of its own" if output == "O" and _one_number_per_row(got, expected, wrong) else None
-    return f"{factor:.6g} x the answer{_named(factor, names)}"
+        return "each row x a factor of its own" if is_main and _one_number_per_row(got, expected, wrong) else None
+    return f"{factor:.6g} x the answer{_named(factor, hints.factors)}"
 
 
-FACTORS = {
-    1 / math.log(2): "1 / ln 2: a logarithm to base 2",
-    math.log(2): "ln 2: a base of 2 where it should be e, or the other way round",
-    -1.0: "the sign is wrong",
-}
-ADDENDS = {math.log(2): "ln 2: counted twice, or half"}
-
-
-def _named(number: float, names: dict[float, str]) -> str:
+def _named(number: float, names: Mapping[float, str]) -> str:
     return next((f" ({name})" for known, name in names.items() if abs(number - known) <= ALIKE * abs(known)), "")
 
 
@@ -103,26 +101,28 @@ def _one_number_per_row(got: Float64Array, expected: Float64Array, wrong: Mask) 
     return len(alike) > 1 and float(np.mean(alike)) >= LEAST_ALIKE
 
 
-def _where(wrong: Mask, tile_rows: int | None) -> str:
+def _where(names: tuple[str, ...], wrong: Mask, tile_rows: int | None) -> str:
     """Which batch entries, heads, rows and columns hold wrong elements."""
     if wrong.all():
         return "every element"
     axes = tuple(range(wrong.ndim))
     touched: list[Mask] = [np.asarray(wrong.any(axis=tuple(o for o in axes if o != axis))) for axis in axes]
     parts = []
-    for axis, (one, many) in zip(axes, NAMES):
+    for axis, (one, many) in zip(axes, map(_in_words, names)):
         if not touched[axis].all():
             tile = tile_rows if many == "rows" else None
             parts.append(_indices(touched[axis], one, many, tile))
     filled = wrong[np.ix_(*(np.flatnonzero(indices) for indices in touched))].mean()
     if filled < 1:
-        whole_rows = wrong.ndim == 4 and np.array_equal(wrong.any(axis=3), wrong.all(axis=3))
+        whole_rows = names[-1] == "column" and np.array_equal(wrong.any(axis=-1), wrong.all(axis=-1))
         share = "nearly all" if filled > 0.99 else f"{100 * filled:.0f} %" if filled > 0.01 else "few"
         parts.append(f"{share} of the {'rows' if whole_rows else 'elements'}{' there' if parts else ''}")
     return ", ".join(parts)
 
 
-NAMES = (("batch entry", "batch entries"), ("head", "heads"), ("row", "rows"), ("column", "columns"))
+def _in_words(axis: str) -> tuple[str, str]:
+    """One along an axis, and many: `batch` is no thing that can be counted."""
+    return ("batch entry", "batch entries") if axis == "batch" else (axis, f"{axis}s")
 
 
 def _indices(touched: Mask, one: str, many: str, tile: int | None) -> str:

@@ -8,11 +8,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from harness.execution.accuracy import Element
 from harness.model.case import Case
-from harness.operations.attention.masks import NO_MASK
+from harness.model.operation import operation_of
 from harness.studies.fuzz.campaign import CampaignResult, Failure
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.text.tables import UNKNOWN, csv_text, finite, json_text, table
@@ -120,7 +118,7 @@ def _case_line(case: Case) -> str:
     """The problem and its inputs in one line."""
     parts = [f"inputs {case.regime}, seed {case.seed}"]
     for edit in case.edits:
-        parts.append(f"{edit.array}[{edit.batch}, {edit.head}, {edit.row}, {edit.column}] = {edit.value:g}")
+        parts.append(f"{edit.array}[{', '.join(map(str, edit.index))}] = {edit.value:g}")
     if case.tile is not None:
         parts.append(f"tile {case.tile}")
     if case.check is not None:
@@ -130,26 +128,8 @@ def _case_line(case: Case) -> str:
 
 def _takes(failure: Failure) -> list[str]:
     """What the smallest case has beyond the plainest: shrinking left nothing there that it could do without."""
-    case, problem = failure.case, failure.case.problem
-    rows, keys = failure.tiles
-    takes = []
-    for tiles, length, what in ((rows, problem.q_len, "rows"), (keys, problem.kv_len, "keys")):
-        if length > 1:
-            takes.append(f"{tiles} tiles of {what}" if tiles > 1 else f"{length} {what}")
-    if problem.batch > 1:
-        takes.append(f"batch {problem.batch}")
-    if problem.heads > 1:
-        grouped = problem.kv_heads != problem.heads
-        takes.append(
-            f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads"
-        )
-    if problem.mask != NO_MASK:
-        first, end = problem.span(np.arange(problem.q_len))
-        takes.append(f"mask {problem.mask}" + (", rows that see no key" if (end <= first).any() else ""))
-    if problem.dtype != "float32":
-        takes.append(problem.dtype)
-    if problem.tau != type(problem)(head_dim=problem.head_dim).tau:
-        takes.append(f"scale {problem.tau:g}")
+    case = failure.case
+    takes = operation_of(case.problem).peculiarities(case, failure.tiles)
     if case.regime != "normal":
         takes.append(f"{case.regime} inputs")
     if case.edits:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, cycle, islice, repeat
 
-from harness.operations.attention.strategies import Build
+from harness.model.build import Build
 
 FIRST_SHARES = (0.3, 0.15, 0.15, 0.1, 0.1, 0.1, 0.1)
 """Of the first `FIRST_EXAMPLES`, or of all where there are fewer: a usual campaign has seen every dtype, rows longer

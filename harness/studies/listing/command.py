@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from harness.options.choices import discover_variants
+from harness.model.operation import Operation
+from harness.options.command import Command
 from harness.options.exit_status import PASSED
-from harness.options.output import check_output, publish
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_operation
+from harness.options.variants import add_plugins, add_selection, discover_variants
 
 
 def run_list(arguments: argparse.Namespace) -> int:
@@ -18,3 +21,19 @@ def run_list(arguments: argparse.Namespace) -> int:
     chosen = registry.select(arguments.variants)
     publish(arguments, render_listing(chosen, registry, arguments.format))
     return PASSED
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `list`."""
+    add_operation(parser)
+    add_selection(parser)
+    add_plugins(parser)
+    add_report(parser)
+
+
+COMMAND = Command(
+    "list",
+    "the registered variants: name, algorithm, backend, idea",
+    add_options,
+    run_list,
+)

@@ -3,51 +3,94 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from harness.options.arguments import mask_of
-from harness.options.choices import counter_of, discover_variants, executor_of
+from harness.model.operation import Operation, operation_named
+from harness.model.problem import OPTIONAL_OUTPUT
+from harness.options.command import Command
+from harness.options.device import add_device, counter_of, executor_of
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.output import check_output, publish
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_fields, add_operation, fields_said
+from harness.options.variants import add_plugins, discover_variants
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
 
 def run_one(arguments: argparse.Namespace) -> int:
     """Run `run`; the exit status."""
-    from harness.execution.comparison import judge, rank, where_counted
-    from harness.execution.outcome import Comparison
+    from harness.execution.attempt import attempt
+    from harness.execution.comparison import rank, where_counted
+    from harness.execution.outcome import Comparison, Row
     from harness.execution.planning import make_plan
     from harness.execution.question import Question
     from harness.studies.run.user_arrays import load_arrays
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
 
-    check_output(arguments.out, arguments.lse, arguments.output)
-    arrays = load_arrays({"Q": arguments.q, "K": arguments.k, "V": arguments.v}, arguments.dtype)
-    problem = arrays.problem(mask_of(arguments), arguments.scale)
+    operation = operation_named(arguments.operation)
+    plain = operation.problem()
+    optional = [tensor.name for tensor in plain.with_role(OPTIONAL_OUTPUT)]
+    targets = {plain.outputs[0].name: arguments.out, **{name: getattr(arguments, name.lower()) for name in optional}}
+    check_output(*targets.values(), arguments.output)
+    files = {tensor.name: getattr(arguments, tensor.name.lower()) for tensor in plain.inputs}
+    arrays = load_arrays(operation, files, arguments.dtype)
+    problem = arrays.problem(fields_said(arguments, operation.settings))
     variant = discover_variants(arguments).registry.get(arguments.variant)
     plan = make_plan(variant, problem)
-    if arguments.lse is not None and "lse" not in plan.all_buffers(problem):
-        raise UsageError(f"{variant.name} stores no log-sum-exp; leave out --lse")
+    stored = plan.output_names(problem)
+    for name in optional:
+        if targets[name] is not None and name not in stored:
+            raise UsageError(f"{variant.name} stores no {name}; leave out --{name.lower()}")
     with progress_bar(2) as progress:
         executor = executor_of(arguments, progress)
         counter = counter_of(arguments, problem, executor.device, progress)
         progress.step("the oracle")
         question = Question.pose(problem, arrays.inputs)
         progress.step(variant.name)
-        row, execution = judge(variant, question, executor, counter)
+        done = attempt(variant, problem, executor, question=question, counter=counter)
     comparison = Comparison(
         problem=problem,
         regime=None,
         seed=None,
         device=executor.device,
         counted_on=where_counted(executor, counter),
-        rows=rank([row], executor.device),
+        rows=rank([Row.of(done)], executor.device),
     )
-    if execution is not None:
-        files = {arguments.out: arrays.npy(execution.outputs["O"])}
-        if arguments.lse is not None:
-            files[arguments.lse] = arrays.npy(execution.outputs["lse"])
-        replace_files(files)
+    if done.execution is not None:
+        outputs = done.execution.outputs
+        replace_files({path: arrays.npy(outputs[name]) for name, path in targets.items() if path is not None})
     publish(arguments, render_comparison(comparison, arguments.format))
     return PASSED if comparison.all_passed else FAILED
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `run`: a file for each input, for the main output, and for each optional one."""
+    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    add_operation(parser)
+    plain = operation.problem()
+    for tensor in plain.inputs:
+        help = f"{tensor.name}: ({', '.join(tensor.axes)}), or its last two axes alone"
+        parser.add_argument(f"--{tensor.name.lower()}", type=Path, required=True, metavar="FILE.npy", help=help)
+    main = plain.outputs[0].name
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"where {main} goes")
+    for tensor in plain.with_role(OPTIONAL_OUTPUT):
+        help = f"where {tensor.name} goes, in {tensor.dtype}; not all variants store it"
+        parser.add_argument(f"--{tensor.name.lower()}", type=Path, metavar="FILE.npy", help=help)
+    parser.add_argument(
+        "--dtype",
+        help="what the arrays have to be, such as float32 (default: what they are). bfloat16 arrays are files of "
+        f"uint16 that hold its bits, and so is {main} then",
+    )
+    add_fields(parser, operation, list(operation.settings))
+    add_plugins(parser)
+    add_device(parser)
+    add_report(parser)
+
+
+COMMAND = Command(
+    "run",
+    "run one variant on your own arrays",
+    add_options,
+    run_one,
+)

@@ -1,4 +1,4 @@
-"""The user's own Q, K and V, out of .npy files: what problem they pose, and outputs in the same shape."""
+"""The user's own inputs, out of .npy files: what problem they pose, and outputs in the same shape."""
 
 from __future__ import annotations
 
@@ -6,89 +6,75 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from harness.operations.attention.inputs import NUMPY_DTYPES
-from harness.operations.attention.masks import Mask
-from harness.operations.attention.problem import Problem
+from harness.model.operation import Operation
+from harness.model.regime import NUMPY_DTYPES
 from harness.support.errors import ProblemError, UsageError
 
+DTYPES = ("float32", "float16", "bfloat16")
 NPY_MAGIC = b"\x93NUMPY"
 
 
 @dataclass(frozen=True)
 class UserArrays:
-    """Q, K and V as the sandbox holds them, and the shape in which the user did."""
+    """The inputs as the sandbox holds them, and the shape in which the user did."""
 
+    operation: Operation
     inputs: dict[str, np.ndarray]
-    """Q, K, V: (batch, heads, len, dim), C-contiguous, bfloat16 as `ml_dtypes.bfloat16`."""
+    """With all axes of the operation's tensors, C-contiguous, bfloat16 as `ml_dtypes.bfloat16`."""
     dtype: str
     """float32, float16 or bfloat16."""
-    single_head: bool
-    """Given as (len, dim)."""
+    axes_left_out: int
+    """How many axes, the first ones, the user's arrays do not have: a single head given as a matrix lacks two."""
 
-    def problem(self, mask: Mask, scale: float | None) -> Problem:
-        """The problem that these arrays pose. Raises `UsageError` where their shapes do not fit together."""
-        q, k, v = (self.inputs[name].shape for name in "QKV")
-        if k != v:
-            raise UsageError(f"K has shape {self._shown(k)} and V {self._shown(v)}; they have to be the same")
-        if q[0] != k[0]:
-            raise UsageError(f"Q has batch {q[0]} and K and V have {k[0]}; they have to be the same")
-        if q[3] != k[3]:
-            raise UsageError(
-                f"the rows of Q have {q[3]} elements and those of K and V {k[3]}; they have to be the same"
-            )
+    def problem(self, said: Mapping[str, Any]) -> Any:
+        """The problem that these arrays pose, with the settings that are `said`.
+
+        Raises `UsageError` or `ProblemError` where their shapes do not fit together.
+        """
+        shapes = {name: array.shape for name, array in self.inputs.items()}
         try:
-            return Problem(
-                batch=q[0],
-                heads=q[1],
-                kv_heads=k[1],
-                q_len=q[2],
-                kv_len=k[2],
-                head_dim=q[3],
-                dtype=self.dtype,
-                mask=mask,
-                scale=scale,
-            )
+            return self.operation.problem_of_shapes(shapes, self.dtype, said)
         except ProblemError as error:
-            raise ProblemError(f"Q {self._shown(q)}, K and V {self._shown(k)}: {error}") from error
+            shown = ", ".join(f"{name} {shape[self.axes_left_out :]}" for name, shape in shapes.items())
+            raise ProblemError(f"{shown}: {error}") from error
 
     def npy(self, output: np.ndarray) -> bytes:
-        """O or lse as the content of an .npy file, in the shape of the user's arrays. bfloat16 as its bits, uint16."""
-        if self.single_head:
-            output = output[0, 0]
+        """An output as the content of an .npy file, with the axes that the user's arrays have; bfloat16 as uint16."""
+        output = output[(0,) * self.axes_left_out]
         if output.dtype == NUMPY_DTYPES["bfloat16"]:
             output = output.view(np.uint16)
         content = io.BytesIO()
         np.save(content, output, allow_pickle=False)
         return content.getvalue()
 
-    def _shown(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return shape[2:] if self.single_head else shape
 
-
-def load_arrays(paths: Mapping[str, Path], dtype: str | None = None) -> UserArrays:
-    """Read Q, K and V from .npy files: all (batch, heads, len, dim), or all (len, dim) for a single head.
+def load_arrays(operation: Operation, paths: Mapping[str, Path], dtype: str | None = None) -> UserArrays:
+    """Read an array per input from .npy files: all with the axes of the operation's tensors, or all with the last two.
 
     `dtype` is what they have to be; None takes what they are. NumPy has no bfloat16: with `dtype` bfloat16 the files
     hold its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array gives.
     Raises `UsageError` where a file is missing, broken, of another dtype or another shape.
     """
-    if dtype is not None and dtype not in NUMPY_DTYPES:
-        raise UsageError(f"dtype is {dtype!r}; choose one of {', '.join(NUMPY_DTYPES)}")
+    axes = operation.problem().inputs[0].axes
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
     arrays = {name: _with_dtype(name, path, _read(name, path), dtype) for name, path in paths.items()}
     shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-    if {array.ndim for array in arrays.values()} not in ({2}, {4}):
-        raise UsageError(f"{shapes}: all have to be (batch, heads, len, dim), or all (len, dim)")
+    if {array.ndim for array in arrays.values()} not in ({2}, {len(axes)}):
+        shorter = f", or all ({', '.join(axes[-2:])})" if len(axes) > 2 else ""
+        raise UsageError(f"{shapes}: all have to be ({', '.join(axes)}){shorter}")
     if any(0 in array.shape for array in arrays.values()):
         raise UsageError(f"{shapes}: no extent may be 0")
     dtypes = {name: str(array.dtype) for name, array in arrays.items()}
     if len(set(dtypes.values())) > 1:
         raise UsageError(f"{', '.join(f'{n} is {d}' for n, d in dtypes.items())}; all have to have the same dtype")
-    single_head = arrays["Q"].ndim == 2
-    inputs = {name: np.ascontiguousarray(array[None, None] if single_head else array) for name, array in arrays.items()}
-    return UserArrays(inputs, next(iter(dtypes.values())), single_head)
+    left_out = len(axes) - next(iter(arrays.values())).ndim
+    inputs = {name: np.ascontiguousarray(array[(None,) * left_out]) for name, array in arrays.items()}
+    return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out)
 
 
 def _read(name: str, path: Path) -> np.ndarray:

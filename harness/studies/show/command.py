@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from harness.options.arguments import problem_of
-from harness.options.choices import arch_here, discover_variants, executor_of, tiled
+from harness.model.operation import Operation
+from harness.options.command import Command
+from harness.options.device import add_emulator, arch_here, executor_of
 from harness.options.exit_status import PASSED
-from harness.options.output import check_output, publish
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_problem, problem_of
+from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
 
 
@@ -32,8 +35,8 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def _show_order(arguments: argparse.Namespace) -> int:
-    from harness.operations.attention.sums import reveal_if_it_runs, reveal_orders
     from harness.studies.show.order_report import OrderReport, render_order
+    from harness.studies.show.orders import reveal_if_it_runs, reveal_orders
     from harness.support.progress import progress_bar
 
     if arguments.ptx:
@@ -42,7 +45,7 @@ def _show_order(arguments: argparse.Namespace) -> int:
     check_output(arguments.output)
     registry = discover_variants(arguments).registry
     variant = registry.get(arguments.variant)
-    others = [other for other in registry.select(arguments.variants) if other.name != variant.name]
+    others = [other for other in registry.select(arguments.variants, arguments.operation) if other.name != variant.name]
     tile, (variant, *others) = tiled(arguments, [variant, *others], problem)
     with progress_bar(1 + len(others)) as progress:
         executor = executor_of(arguments, progress)
@@ -54,3 +57,39 @@ def _show_order(arguments: argparse.Namespace) -> int:
     report = OrderReport(problem, tile, executor.device, found[0], tuple(found[1:]))
     publish(arguments, render_order(report, arguments.format))
     return PASSED
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `show`."""
+    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    parser.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
+    add_problem(parser, operation)
+    add_tile(parser)
+    add_plugins(parser)
+    _add_order(parser)
+    add_report(parser)
+
+
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("order of addition")
+    group.add_argument(
+        "--order",
+        action="store_true",
+        help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
+    )
+    add_selection(group)
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="where --order runs the variants; auto: the GPU if there is one, else the emulator",
+    )
+    add_emulator(group)
+
+
+COMMAND = Command(
+    "show",
+    "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds",
+    add_options,
+    run_show,
+)

@@ -14,8 +14,8 @@ from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.execution.planning import make_plan
 from harness.model.plan import Buffer, Launch
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 
 BUFFER_ALIGNMENT_BYTES = 256
 
@@ -43,7 +43,7 @@ class KernelListing:
             return "(the source is not in a file)\n"
 
 
-def list_kernels(variant: Variant, problem: Problem, arch: str) -> list[KernelListing]:
+def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[KernelListing]:
     """Compile every launch of the variant's plan, in order.
 
     Raises `UnsupportedProblem` where the variant does not take the problem, `PlanError` or `CompileError` where

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import string
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from textwrap import fill
 from typing import Any
 
 from harness.execution.protocol import Device
-from harness.execution.summation_tree import SummationTree
-from harness.operations.attention.problem import Problem
-from harness.operations.attention.sums import SUMS, RevealedOrder, VariantOrders
+from harness.model.operation import OrderedSum
+from harness.model.problem import BaseProblem
+from harness.model.summation_tree import SummationTree
 from harness.studies.show.order_description import INDENT, describe
+from harness.studies.show.orders import RevealedOrder, VariantOrders
 from harness.text.tables import UNKNOWN, csv_text, device_line, json_text, table
 
 NOTE_WIDTH = 120
@@ -26,7 +28,7 @@ MOST_LINES = 40
 class OrderReport:
     """What `show --order` found out."""
 
-    problem: Problem
+    problem: BaseProblem
     """What was computed."""
     tile: str | None
     """The tile sizes that were asked for; None: each variant's own."""
@@ -45,7 +47,7 @@ def render_order(report: OrderReport, format: str) -> str:
     if format == "json":
         return json_text(_object(report, letters))
     if format == "csv":
-        return csv_text([*_rows(every, letters)], [*next(_rows(every, letters))])
+        return csv_text([*_rows(every, _sums(report), letters)], [*next(_rows(every, _sums(report), letters))])
     markdown = format == "markdown"
     outline = "\n\n".join("\n".join(_outline(order)) for order in report.shown.orders)
     headline = f"{report.shown.variant}: the order in which it adds; {report.problem.headline}"
@@ -53,8 +55,8 @@ def render_order(report: OrderReport, format: str) -> str:
         headline += f"; tile {report.tile}"
     paragraphs = [headline, f"```text\n{outline}\n```" if markdown else outline]
     if report.others:
-        cells = [[each.variant, *(_cell(each, sum.name, letters) for sum in SUMS)] for each in every]
-        headers = ["variant", *(f"{sum.name}: order,\nroundings" for sum in SUMS)]
+        cells = [[each.variant, *(_cell(each, sum.name, letters) for sum in _sums(report))] for each in every]
+        headers = ["variant", *(f"{sum.name}: order,\nroundings" for sum in _sums(report))]
         paragraphs.append(table(headers, cells, [False] * len(headers), markdown))
     notes = [*_notes(report)]
     paragraphs.append("\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes))
@@ -100,7 +102,7 @@ def _notes(report: OrderReport) -> Iterator[str]:
 def _letters(every: Sequence[VariantOrders]) -> dict[tuple[str, SummationTree], str]:
     """A letter for each different order of each sum, the first variant's first."""
     letters: dict[tuple[str, SummationTree], str] = {}
-    seen = dict.fromkeys((sum.name for sum in SUMS), 0)
+    seen: Counter[str] = Counter()
     for variant in every:
         for order in variant.orders:
             if order.tree is not None and (order.sum.name, order.tree) not in letters:
@@ -120,9 +122,16 @@ def _cell(variant: VariantOrders, name: str, letters: dict[tuple[str, SummationT
     return UNKNOWN if tree is None else f"{letters[name, tree]}  {tree.depth:,}"
 
 
-def _rows(every: Sequence[VariantOrders], letters: dict[tuple[str, SummationTree], str]) -> Iterator[dict[str, Any]]:
+def _sums(report: OrderReport) -> list[OrderedSum]:
+    """The sums that were asked for."""
+    return [order.sum for order in report.shown.orders]
+
+
+def _rows(
+    every: Sequence[VariantOrders], sums: Sequence[OrderedSum], letters: dict[tuple[str, SummationTree], str]
+) -> Iterator[dict[str, Any]]:
     for variant in every:
-        orders = variant.orders or [RevealedOrder(sum, None, variant.reason) for sum in SUMS]
+        orders = variant.orders or [RevealedOrder(sum, None, variant.reason) for sum in sums]
         for order in orders:
             tree = order.tree
             yield {
@@ -154,5 +163,5 @@ def _object(report: OrderReport, letters: dict[tuple[str, SummationTree], str]) 
             }
             for order in report.shown.orders
         ],
-        "variants": [*_rows((report.shown, *report.others), letters)],
+        "variants": [*_rows((report.shown, *report.others), _sums(report), letters)],
     }

@@ -5,22 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.operations.attention.problem import Problem
-from harness.options.arguments import problem_of, problem_with
-from harness.options.choices import (
-    cache_model,
-    counted_arch,
-    discover_variants,
-    emulator_of,
-    gpu_of,
-    require_gpu,
-    tiled,
-    tiled_sweep,
-)
+from harness.model.operation import Operation
+from harness.model.problem import BaseProblem
+from harness.options.command import Command
+from harness.options.device import add_caches, add_emulator, cache_model, counted_arch, emulator_of, gpu_of, require_gpu
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.output import check_output, publish
+from harness.options.inputs import add_drawing
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_problem, problem_of, problem_with
+from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
 from harness.support.errors import CountersUnavailable, UsageError
 from harness.support.file_replacement import replace_files
 
@@ -41,8 +37,8 @@ def run_traffic(arguments: argparse.Namespace) -> int:
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
     from harness.execution.tiles import tile_of
+    from harness.model.operation import operation_of
     from harness.model.tile_sizes import tile_text
-    from harness.operations.attention.io_bound import io_bound
     from harness.studies.traffic.measurement import measure_traffic, on_chip_bytes
     from harness.studies.traffic.report import TrafficReport, render_traffic
     from harness.support.progress import progress_bar
@@ -62,7 +58,7 @@ def run_traffic(arguments: argparse.Namespace) -> int:
             progress.step(f"{variant.name} under ncu")
             account = replace(account, hardware=_hardware(arguments, problem, tile))
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
-    bound = None if on_chip is None else io_bound(problem, on_chip)
+    bound = None if on_chip is None else operation_of(problem).io_bound(problem, on_chip)
     report = TrafficReport(
         account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )
@@ -70,7 +66,7 @@ def run_traffic(arguments: argparse.Namespace) -> int:
     return FAILED if account.claim_holds is False else PASSED
 
 
-def _hardware(arguments: argparse.Namespace, problem: Problem, tile: TileSizes | None) -> HardwareTraffic | None:
+def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSizes | None) -> HardwareTraffic | None:
     """What the GPU's counters say. Where they cannot be read, a warning, and what was counted has to do."""
     from harness.gpu.executor import GpuExecutor
     from harness.gpu.hardware_counters import Run, measure_hardware
@@ -85,9 +81,10 @@ def _hardware(arguments: argparse.Namespace, problem: Problem, tile: TileSizes |
 
 def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
     from harness.execution.tiles import tile_names
-    from harness.options.sweep import parse_sweep, require_sensible
+    from harness.model.operation import operation_named
+    from harness.options.sweep import parse_sweep, what_is_fixed
     from harness.studies.traffic.sweep_plot import draw_bytes, draw_roofline
-    from harness.studies.traffic.sweep_report import other_sizes, render_sweep, what_is_fixed
+    from harness.studies.traffic.sweep_report import other_sizes, render_sweep
     from harness.studies.traffic.sweep_run import run_sweep
     from harness.support.progress import progress_bar
     from harness.text.drawing import require_drawable
@@ -101,13 +98,19 @@ def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
     registry = discover_variants(arguments).registry
-    chosen = registry.select(arguments.variants) if arguments.variant is None else [registry.get(arguments.variant)]
-    sweep = parse_sweep(arguments.sweep, lambda: tile_names(chosen, problem_of(arguments)))
+    chosen = (
+        registry.select(arguments.variants, arguments.operation)
+        if arguments.variant is None
+        else [registry.get(arguments.variant)]
+    )
+    operation = operation_named(arguments.operation)
+    sweep = parse_sweep(arguments.sweep, operation, lambda: tile_names(chosen, problem_of(arguments)))
     if sweep.of_tile:
         problems = [problem_of(arguments)] * len(sweep.values)
     else:
         problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
-    require_sensible(problems)
+    for problem in problems:
+        operation.require_sweepable(problem)
     sweep = tiled_sweep(arguments, sweep, chosen, problems)
     roof = gpu_of(arguments)
     pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
@@ -137,3 +140,65 @@ def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
     replace_files(drawn)
     publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
     return FAILED if any(point.failed or point.claim_holds is False for point in points) else PASSED
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `traffic`."""
+    parser.add_argument(
+        "variant", metavar="VARIANT", nargs="?", help="the variant's name, as 'list' shows it; --sweep needs none"
+    )
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="by source line too, with the bank conflicts of shared memory (which takes several times as long)",
+    )
+    add_problem(parser, operation)
+    add_drawing(parser, operation)
+    add_tile(parser)
+    add_plugins(parser)
+    _add_sweep(parser)
+    counting = parser.add_argument_group("device")
+    counting.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
+        "beside them what that GPU's own counters say, through Nsight Compute",
+    )
+    add_emulator(counting)
+    add_caches(parser)
+    add_report(parser)
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sweep")
+    group.add_argument(
+        "--sweep",
+        metavar="FIELD=VALUES",
+        help="bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
+        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
+    )
+    add_selection(group)
+    group.add_argument(
+        "--count",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: points that take longer than seconds to emulate are as the variant claims; never: all are",
+    )
+    group.add_argument(
+        "--plot", type=Path, metavar="FILE.png|.svg", help="draw bytes against the field, all variants, to this file"
+    )
+    group.add_argument(
+        "--roofline",
+        type=Path,
+        metavar="FILE.png|.svg",
+        help="draw each variant's arithmetic intensity under a GPU's roof",
+    )
+
+
+COMMAND = Command(
+    "traffic",
+    "a variant's bytes by level, buffer, launch and source line, or a sweep over many",
+    add_options,
+    run_traffic,
+)

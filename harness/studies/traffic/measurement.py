@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import resources
-from harness.execution.planning import claimed_traffic, make_plan
-from harness.execution.protocol import Execution, Executor
+from harness.execution.attempt import attempt
+from harness.execution.planning import make_plan
+from harness.execution.protocol import Executor
 from harness.execution.traffic_account import TrafficAccount, account
-from harness.model.plan import Plan
+from harness.model.operation import draw_inputs
+from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.operations.attention.inputs import draw_inputs
-from harness.operations.attention.problem import Problem
-from harness.support.errors import KernelFault
+from harness.support.errors import PlanError
 
 REGISTER_BYTES = 4
 _ALIGNED = 256
@@ -19,31 +19,23 @@ _ALIGNED = 256
 
 
 def measure_traffic(
-    variant: Variant, problem: Problem, executor: Executor, regime: str = "normal", seed: int = 0
+    variant: Variant, problem: BaseProblem, executor: Executor, regime: str = "normal", seed: int = 0
 ) -> TrafficAccount:
     """Run the variant once and count.
 
     Raises `UnsupportedProblem`, and whatever planning, compiling and running raise; `UsageError` for a bad regime.
     """
-    plan = make_plan(variant, problem)
     inputs = draw_inputs(problem, regime, seed)
-    execution = run_counted(executor, problem, plan, inputs)
-    names = plan.all_buffers(problem)
-    claim = claimed_traffic(variant, problem)
-    return account(variant.name, problem, regime, seed, executor.device, execution, claim, names)
+    done = attempt(variant, problem, executor, inputs)
+    done.raise_error()
+    if done.claim is None and done.claim_failure is not None:
+        raise PlanError(done.claim_failure)
+    assert done.execution is not None and done.plan is not None
+    names = done.plan.all_buffers(problem)
+    return account(variant.name, problem, regime, seed, executor.device, done.execution, done.claim, names)
 
 
-def run_counted(executor: Executor, problem: Problem, plan: Plan, inputs: object) -> Execution:
-    """`Executor.run`, where Ctrl-C is Ctrl-C also inside of a kernel."""
-    try:
-        return executor.run(problem, plan, inputs)  # type: ignore[arg-type]
-    except KernelFault as fault:
-        if fault.kind == "interrupted":
-            raise KeyboardInterrupt from fault
-        raise
-
-
-def on_chip_bytes(variant: Variant, problem: Problem, arch: str) -> int | None:
+def on_chip_bytes(variant: Variant, problem: BaseProblem, arch: str) -> int | None:
     """Registers and shared memory of one thread block, of the launch that has most. None where ptxas is missing."""
     plan = make_plan(variant, problem)
     buffers = plan.all_buffers(problem)

@@ -19,7 +19,7 @@ from harness.execution.traffic_account import (
     SharedPart,
     TrafficAccount,
 )
-from harness.operations.attention.io_bound import IoBound
+from harness.model.io_bound import IoBound
 from harness.support.source_text import short_name, source_line
 from harness.text.tables import UNKNOWN, csv_text, device_line, json_text, mib, smallest_of, table
 

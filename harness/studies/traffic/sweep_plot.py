@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.options.sweep import Sweep, SweepPoint
+from harness.options.sweep import Sweep
+from harness.studies.traffic.sweep_point import SweepPoint
 from harness.support.gpus import Gpu, attainable_flops
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, figure_with_room, label_ends, plain_numbers, saved
 
@@ -123,7 +124,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     """Each variant's arithmetic intensity under the roof of a GPU; the last value is the one that is labelled."""
     figure, axes = figure_with_room(width=0.86)
     lines = series_of(points)
-    dtypes = list(dict.fromkeys(p.problem.dtype for p in points))
+    dtypes = list(dict.fromkeys(p.problem.outputs[0].dtype for p in points))
     peaks = {"float32, CUDA cores": gpu.float32_flops}
     peaks |= {f"{t}, tensor cores": gpu.tensor_flops[t] for t in dtypes if t in gpu.tensor_flops}
     last = next(p.problem for p in points if p.value == sweep.values[-1])

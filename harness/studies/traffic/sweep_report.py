@@ -9,9 +9,8 @@ from typing import Any
 
 from harness.execution.protocol import Device
 from harness.model.tile_sizes import tile_text
-from harness.operations.attention.masks import NO_MASK
-from harness.operations.attention.problem import Problem
-from harness.options.sweep import Sweep, SweepPoint
+from harness.options.sweep import Sweep, what_is_fixed
+from harness.studies.traffic.sweep_point import SweepPoint
 from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, smallest_of, table
 
 NOTE_WIDTH = 120
@@ -24,7 +23,7 @@ def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, for
         values = {"field": sweep.field, "values": list(sweep.values)}
         return json_text({"sweep": values, "device": asdict(device), "points": [_object(p) for p in points]})
     if format == "csv":
-        return csv_text([_flat(sweep, p) for p in points], _csv_keys(sweep))
+        return csv_text([_flat(sweep, p) for p in points], _csv_keys(sweep, _object(points[0])))
     markdown = format == "markdown"
     notes = list(_footnotes(sweep, points, device))
     text = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
@@ -34,26 +33,6 @@ def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, for
 def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     fixed = what_is_fixed(sweep, [p.problem for p in points])
     return f"MiB read and written, at the sectors level, against {sweep.field}; {fixed}"
-
-
-def what_is_fixed(sweep: Sweep, problems: Sequence[Problem]) -> str:
-    """The fields that are the same all along, in words."""
-    names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "dtype", "mask")
-    parts = []
-    for name in names:
-        values = {getattr(problem, name) for problem in problems}
-        if name == "kv_heads" and all(p.kv_heads == p.heads for p in problems):
-            continue
-        swept = sweep.field == "seq_len" and name in ("q_len", "kv_len") and values == set(sweep.values)
-        if len(values) == 1 and name != sweep.field and not swept:
-            (value,) = values
-            if name == "mask":
-                parts += [] if value == NO_MASK else [str(value)]
-            else:
-                parts.append(str(value) if name == "dtype" else f"{name} {value}")
-    if sweep.tile:
-        parts.append(f"tile {tile_text(sweep.tile)}")
-    return ", ".join(parts)
 
 
 def _table(sweep: Sweep, points: Sequence[SweepPoint], markdown: bool) -> str:
@@ -130,8 +109,8 @@ def _object(point: SweepPoint) -> dict[str, Any]:
     }
 
 
-def _csv_keys(sweep: Sweep) -> list[str]:
-    problem = [name for name in Problem.__dataclass_fields__ if name != sweep.field]
+def _csv_keys(sweep: Sweep, found: dict[str, Any]) -> list[str]:
+    problem = [name for name in found["problem"] if name != sweep.field]
     return [
         sweep.field, "variant", "algorithm", "backend", "source", *_BYTES, "flops", "flops_per_byte", "tile",
         "claim_holds", "reason", *problem,
@@ -141,4 +120,4 @@ def _csv_keys(sweep: Sweep) -> list[str]:
 def _flat(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
     found = _object(point)
     values = {**found["problem"], **found, sweep.field: point.value}
-    return {key: values[key] for key in _csv_keys(sweep)}
+    return {key: values[key] for key in _csv_keys(sweep, found)}

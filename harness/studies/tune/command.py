@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from harness.operations.attention.problem import Problem
-from harness.options.arguments import effort_of, problem_of
-from harness.options.choices import discover_variants, emulator_of, require_gpu
+from harness.model.operation import Operation
+from harness.model.problem import BaseProblem
+from harness.options.command import Command
+from harness.options.device import add_emulator, emulator_of, require_gpu
+from harness.options.effort import add_effort, effort_of
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.output import check_output, publish
+from harness.options.inputs import add_drawing
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_problem, problem_of
+from harness.options.variants import add_plugins, discover_variants
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
@@ -46,7 +51,7 @@ def run_tune(arguments: argparse.Namespace) -> int:
 
 
 def _tune_by_bytes(
-    arguments: argparse.Namespace, variants: list[Variant], problem: Problem
+    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem
 ) -> tuple[str, dict[str, int | None]]:
     from harness.execution.comparison import compare
     from harness.support.progress import progress_bar
@@ -61,13 +66,13 @@ def _tune_by_bytes(
 
 
 def _tune_by_time(
-    arguments: argparse.Namespace, variants: list[Variant], problem: Problem, effort: Effort
+    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem, effort: Effort
 ) -> tuple[str, dict[str, int | None], Device]:
     from harness.gpu.contenders import bench_on_gpu, steps_of
     from harness.support.progress import progress_bar
     from harness.text.bench_report import render_bench
 
-    with progress_bar(steps_of(len(variants), libraries=False)) as progress:
+    with progress_bar(steps_of(len(variants), problem, libraries=False)) as progress:
         result = bench_on_gpu(
             variants,
             problem,
@@ -79,3 +84,29 @@ def _tune_by_time(
         )
     ranks = {row.variant: row.rank for row in result.rows}
     return render_bench(result, arguments.format), ranks, result.device
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `tune`."""
+    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    add_problem(parser, operation)
+    add_drawing(parser, operation)
+    add_plugins(parser)
+    device = parser.add_argument_group("device")
+    device.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="gpu: by time; emulator: by counted bytes, which says less; auto: the GPU if there is one",
+    )
+    add_emulator(device)
+    add_effort(parser, seed=False)
+    add_report(parser)
+
+
+COMMAND = Command(
+    "tune",
+    "try every tile size that a variant declares, and keep the fastest for this GPU",
+    add_options,
+    run_tune,
+)

@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from harness.execution.planning import declared_tiles
 from harness.execution.tiles import with_tile
+from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
-from harness.operations.attention.problem import Problem
 from harness.support.errors import UsageError
 
 
-def tile_contenders(variant: Variant, problem: Problem) -> dict[str, tuple[TileSizes, Variant]]:
+def tile_contenders(variant: Variant, problem: BaseProblem) -> dict[str, tuple[TileSizes, Variant]]:
     """Name -> tile and a variant that has only this one, the default first. Raises `UsageError` without tiles."""
     refusal = variant.supports(problem)
     if refusal is not None:

@@ -15,8 +15,8 @@ from harness.execution.comparison import judge
 from harness.execution.question import Question
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
-from harness.operations.attention.inputs import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.support.errors import CompileError, PlanError, SandboxError
 

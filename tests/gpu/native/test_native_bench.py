@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from harness.gpu.torch_attention import BACK_ENDS, torch_version
 
 from harness.cli import main
 from harness.gpu.contenders import bench_on_gpu
 from harness.gpu.effort import Effort
 from harness.gpu.executor import GpuExecutor
-from harness.gpu.torch_attention import BACK_ENDS, torch_version
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 

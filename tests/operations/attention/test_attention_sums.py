@@ -15,9 +15,9 @@ from summation_orders import orders, running, tree_of, truncating_total
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.execution.planning import make_plan
-from harness.execution.summation_tree import SummationTree
 from harness.model.discovery import discover
 from harness.model.plan import Launch, Plan
+from harness.model.summation_tree import SummationTree
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.sums import reveal_if_it_runs, reveal_orders

@@ -10,8 +10,9 @@ from attention_model import NUMERICS, online_softmax
 
 from harness.execution.accuracy import measure_accuracy
 from harness.model.numerics import Numerics
+from harness.model.operation import draw_inputs
+from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.error_budget import error_budget
-from harness.operations.attention.inputs import NUMPY_DTYPES, draw_inputs
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 

@@ -7,7 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from harness.operations.attention.inputs import NUMPY_DTYPES, REGIMES, draw_inputs
+from harness.model.operation import draw_inputs
+from harness.model.regime import NUMPY_DTYPES
+from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UsageError
 
@@ -49,7 +51,7 @@ def test_same_seed_same_bits_and_another_seed_others(regime: str):
 
 def test_the_values_are_the_same_ones_in_every_process_and_on_every_machine():
     program = (
-        "from harness.operations.attention.inputs import draw_inputs; from harness import Problem; import hashlib;"
+        "from harness.model.operation import draw_inputs; from harness import Problem; import hashlib;"
         "i = draw_inputs(Problem(), 'normal', 0); print(hashlib.sha256(i['Q'].tobytes()).hexdigest())"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()

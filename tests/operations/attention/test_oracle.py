@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import harness.operations.attention.oracle
-from harness.operations.attention.inputs import NUMPY_DTYPES, draw_inputs
+from harness.model.operation import draw_inputs
+from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 

@@ -9,9 +9,11 @@ import pytest
 from attention_model import online_softmax
 
 from harness.model.numerics import Numerics
-from harness.operations.attention.inputs import REGIMES, draw_inputs
+from harness.model.operation import draw_inputs
+from harness.model.property import Trial
+from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.properties import PROPERTIES, Trial
+from harness.operations.attention.properties import PROPERTIES
 
 Kernel = Callable[[Problem, dict[str, np.ndarray]], dict[str, np.ndarray]]
 

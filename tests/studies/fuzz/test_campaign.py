@@ -11,8 +11,8 @@ import pytest
 from harness.model.case import Case
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.strategies import Build
+from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
-from harness.studies.fuzz.worker import Machine
 from harness.support.errors import UsageError
 
 BUILDS = (Build("float32", 8, 16, 8), Build("float32", 5, 16, 8))

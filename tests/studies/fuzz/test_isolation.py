@@ -11,9 +11,9 @@ import pytest
 from harness.model.case import Case
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.strategies import BUILDS
+from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT
 from harness.studies.fuzz.isolation import Worker
-from harness.studies.fuzz.worker import Machine
 from harness.support.errors import SandboxError
 
 SHORT = Case(Problem(heads=1, q_len=2, kv_len=3, head_dim=4))

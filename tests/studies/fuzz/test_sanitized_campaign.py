@@ -7,8 +7,8 @@ import functools
 import fuzzed_variants
 
 from harness.operations.attention.strategies import Build
+from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
-from harness.studies.fuzz.worker import Machine
 
 BUILDS = (Build("float32", 8, 16, 8),)
 SANITIZED = Machine(sanitize=True)

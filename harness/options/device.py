@@ -1,23 +1,19 @@
-"""What the options choose: variants and their tiles, a GPU and its caches, and what runs it all."""
+"""Where to run and what to record: the options of devices, and the executors that they choose."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.model.discovery import Discovery, discover
-from harness.operations.attention.problem import Problem
+from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
+from harness.support.gpus import GPUS
 
 if TYPE_CHECKING:
     from harness.emulator.executor import CacheModel
     from harness.execution.protocol import Device, Executor, Sanitizer
-    from harness.model.variant import Variant
-    from harness.options.sweep import Sweep
-    from harness.studies.fuzz.worker import Machine
+    from harness.options.machine import Machine
     from harness.support.gpus import Gpu
     from harness.support.progress import Progress
 
@@ -27,38 +23,64 @@ DEFAULT_ARCH = "sm_90"
 """What kernels are compiled for where there is no GPU to ask."""
 
 
-def discover_variants(arguments: argparse.Namespace) -> Discovery:
-    """All variants, the plugins' too; what could not be loaded is a warning."""
-    found = discover(arguments.plugin)
-    for broken in found.broken:
-        print(f"harness: warning: {broken.reason}", file=sys.stderr)
-    return found
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """--device and --count, and the emulator's options."""
+    group = parser.add_argument_group("device")
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="auto: the GPU if there is one, else the emulator",
+    )
+    group.add_argument(
+        "--count",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="on a GPU: count bytes by running on the emulator too (auto: where that takes seconds). The emulator "
+        "itself always counts",
+    )
+    add_emulator(group)
 
 
-def tiled(arguments: argparse.Namespace, variants: list[Variant], problem: Problem) -> tuple[str | None, list[Variant]]:
-    """What --tile says, in one spelling, and the variants with that tile only."""
-    if arguments.tile is None:
-        return None, variants
-    from harness.execution.tiles import choose_tile, parse_tile
-    from harness.model.tile_sizes import tile_text
+def add_emulator(group: argparse._ActionsContainer) -> None:
+    """--step-limit, --seed, --threads."""
+    group.add_argument(
+        "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="same seed, same inputs and same order of warps (default: 0)"
+    )
+    group.add_argument("--threads", type=int, metavar="N", help="emulator: CPU threads (default: one per core)")
 
-    wanted = parse_tile(arguments.tile)
-    return tile_text(wanted), choose_tile(variants, problem, wanted)
+
+def add_sanitizer(
+    parser: argparse.ArgumentParser, on_gpu: str = "On a GPU: by compute-sanitizer, where it is installed"
+) -> None:
+    """--sanitize."""
+    group = parser.add_argument_group("sanitizer")
+    group.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="look for races, reads of memory that nobody wrote, outputs not written and answers that depend on the "
+        f"schedule; a finding fails the variant. {on_gpu}",
+    )
 
 
-def tiled_sweep(
-    arguments: argparse.Namespace, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[Problem]
-) -> Sweep:
-    """The sweep with what --tile says. Raises `UsageError` where no variant has such a tile anywhere."""
-    from harness.execution.tiles import parse_tile, require_tile
-
-    if arguments.tile is not None:
-        sweep = replace(sweep, tile=parse_tile(arguments.tile))
-        if sweep.of_tile and sweep.field in sweep.tile:
-            raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
-    if sweep.tile or sweep.of_tile:
-        require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
-    return sweep
+def add_caches(parser: argparse.ArgumentParser) -> None:
+    """--gpu, --l2-bytes, --cache-control."""
+    group = parser.add_argument_group("GPU")
+    group.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help=f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)",
+    )
+    group.add_argument("--l2-bytes", type=int, metavar="N", help="another size of its L2")
+    group.add_argument(
+        "--cache-control",
+        choices=("all", "none"),
+        help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
+        "launch of a plan (default: none, but all beside a GPU's own counters)",
+    )
 
 
 def arch_here() -> str:
@@ -132,7 +154,7 @@ def sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Execu
 def machine_of(arguments: argparse.Namespace) -> Machine:
     """What `executor_of` would choose, for worker processes to make."""
     from harness.gpu.executor import GpuExecutor
-    from harness.studies.fuzz.worker import Machine
+    from harness.options.machine import Machine
 
     require_positive(arguments, "step_limit")
     require_gpu(arguments)
@@ -182,7 +204,9 @@ def require_positive(arguments: argparse.Namespace, *options: str) -> None:
             raise UsageError(f"--{option.replace('_', '-')} is {value}; it has to be at least 1")
 
 
-def counter_of(arguments: argparse.Namespace, problem: Problem, device: Device, progress: Progress) -> Executor | None:
+def counter_of(
+    arguments: argparse.Namespace, problem: BaseProblem, device: Device, progress: Progress
+) -> Executor | None:
     """An emulator to count bytes beside a GPU, where `--count` asks for it."""
     from harness.execution.comparison import counts_beside
 

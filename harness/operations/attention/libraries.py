@@ -1,17 +1,16 @@
-"""PyTorch's own attention as contenders: `scaled_dot_product_attention` with each of its back ends.
+"""The libraries' rows: PyTorch's `scaled_dot_product_attention` with each of its back ends.
 
 They are somebody else's kernels: nothing here but handing over pointers. Without PyTorch there are none.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
 import numpy as np
 
-from harness.gpu.context import GpuContext
-from harness.gpu.stage import GpuStage
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
@@ -25,35 +24,24 @@ BACK_ENDS = {
 """Our name -> PyTorch's (torch.nn.attention.SDPBackend)."""
 
 
-def torch_version() -> str | None:
-    """PyTorch's version; None where it is absent or sees no GPU."""
-    try:
-        import torch
-
-        return str(torch.__version__) if torch.cuda.is_available() else None
-    except Exception:
-        return None
-
-
 class TorchAttention:
-    """One back end on a stage's inputs. Raises what PyTorch raises where it does not take the problem."""
+    """One back end on a stage's inputs."""
 
-    def __init__(self, name: str, stage: GpuStage) -> None:
+    def __init__(self, name: str, stage: Any) -> None:
+        """`stage`: inputs on a GPU and its stream (`gpu.stage.GpuStage`). Raises `UnsupportedProblem`."""
         import torch
         from torch.nn.attention import SDPBackend
 
         self._torch = torch
         self._name = name
-        self._context: GpuContext = stage.context
         self._backend = getattr(SDPBackend, BACK_ENDS[name])
         self._stream = torch.cuda.ExternalStream(stage.context.stream.ptr)
-        problem = stage.problem
-        if not isinstance(problem, Problem):
-            raise UnsupportedProblem(name, f"scaled_dot_product_attention has nothing to do with {problem.operation}")
+        problem: Problem = stage.problem
         self._inputs = [[_tensor(torch, arrays[x], problem) for x in "QKV"] for arrays in stage.inputs]
         self._options = _options(problem)
         self._dtype = problem.dtype
         self._O: Any = None
+        self._require_support()
 
     def enqueue(self, inputs: int) -> None:
         """One forward pass on that set of inputs, without waiting."""
@@ -63,7 +51,7 @@ class TorchAttention:
         with self._torch.no_grad(), self._torch.cuda.stream(self._stream), sdpa_kernel(self._backend):
             self._O = scaled_dot_product_attention(*self._inputs[inputs], **self._options)
 
-    def require_support(self) -> None:
+    def _require_support(self) -> None:
         """Run once. Raises `UnsupportedProblem` with PyTorch's own reasons, which it gives as warnings."""
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -114,3 +102,7 @@ def _options(problem: Problem) -> dict[str, Any]:
 
         options["attn_mask"] = causal_lower_right(problem.q_len, problem.kv_len)
     return options
+
+
+LIBRARIES = {name: functools.partial(TorchAttention, name) for name in BACK_ENDS}
+"""Name -> what makes a contender of a stage."""

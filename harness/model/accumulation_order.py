@@ -21,7 +21,7 @@ import random
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from harness.execution.summation_tree import SummationTree
+from harness.model.summation_tree import SummationTree
 from harness.support.errors import OrderNotRevealed
 
 Pair = tuple[int, int]

@@ -1,0 +1,177 @@
+"""One variant on one problem: planned, run, held against the answer, its claim against the count; all of it as data.
+
+Whatever goes wrong on the way is in the attempt. Every study gets its rows from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.execution.accuracy import Accuracy
+from harness.execution.planning import claimed_traffic, make_plan
+from harness.execution.protocol import Execution, Executor, Sanitizer
+from harness.execution.question import Question
+from harness.execution.tiles import tile_of
+from harness.model.finding import Finding
+from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
+from harness.model.tile_sizes import TileSizes
+from harness.model.traffic import Traffic
+from harness.model.variant import Variant
+from harness.support.errors import KernelFault, SandboxError, UnsupportedProblem
+from harness.support.exception_place import where_and_what
+
+PASS, FAIL, ERROR, UNSUPPORTED = "pass", "fail", "error", "unsupported"
+VERDICTS = (PASS, FAIL, ERROR, UNSUPPORTED)
+"""Right; a wrong answer, or not the bytes that it claims; did not plan, compile or run; does not take this problem."""
+
+Inputs = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """How far one variant came on one problem. What is not known is None."""
+
+    variant: Variant
+    problem: BaseProblem
+    plan: Plan | None = None
+    tile: TileSizes | None = None
+    """The tile sizes that it used; None where it declares none."""
+    execution: Execution | None = None
+    """What the run left behind."""
+    counted: Execution | None = None
+    """The run whose bytes were counted: that one, or another beside it."""
+    accuracy: Accuracy | None = None
+    """What came of holding the outputs against the answer; None where that was not asked for."""
+    claim: Traffic | None = None
+    """The bytes that it claims."""
+    claim_failure: str | None = None
+    """Why its claim could not be had, or does not hold."""
+    findings: tuple[Finding, ...] | None = None
+    """What the sanitizer found; None where it did not look."""
+    refusal: str | None = None
+    """Why it does not take the problem."""
+    error: Exception | None = None
+    """What ended the attempt."""
+    note: str | None = None
+    """A remark that does not change the verdict."""
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if self.refusal is not None:
+            return UNSUPPORTED
+        if self.error is not None:
+            return ERROR
+        return FAIL if self.reason is not None else PASS
+
+    @property
+    def reason(self) -> str | None:
+        """Why the verdict is not `pass`."""
+        if self.refusal is not None:
+            return self.refusal
+        if self.error is not None:
+            return str(self.error) if isinstance(self.error, SandboxError) else where_and_what(self.error)
+        wrong = [text for text in (self.accuracy and self.accuracy.reason, self.claim_failure) if text]
+        if wrong:
+            return "; ".join(wrong)
+        return f"{self.findings[0].kind}: {self.findings[0].message}" if self.findings else None
+
+    @property
+    def claim_holds(self) -> bool | None:
+        """Claimed and counted bytes are equal, reads and writes each; None where either is unknown."""
+        if self.claim is None or self.counted is None or self.counted.read_bytes is None:
+            return None
+        return (self.claim.read_bytes, self.claim.write_bytes) == (self.counted.read_bytes, self.counted.write_bytes)
+
+    def raise_error(self) -> None:
+        """Raise what ended the attempt, or `UnsupportedProblem`, for callers who have nothing else to show."""
+        if self.refusal is not None:
+            raise UnsupportedProblem(self.variant.name, self.refusal)
+        if self.error is not None:
+            raise self.error
+
+
+def attempt(
+    variant: Variant,
+    problem: BaseProblem,
+    executor: Executor | None = None,
+    inputs: Inputs | Callable[[], Inputs] | None = None,
+    *,
+    question: Question | None = None,
+    counter: Executor | None = None,
+    sanitizer: Sanitizer | None = None,
+    runs: Callable[[Plan], bool] = lambda plan: True,
+) -> Attempt:
+    """Plan; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
+
+    Inputs are those of the question, or `inputs`, or what `inputs()` gives when they are needed. `counter` counts bytes
+    where `executor` does not. Never raises for what a variant does.
+    """
+    done = Attempt(variant=variant, problem=problem)
+    try:
+        plan = make_plan(variant, problem)
+        done = dataclasses.replace(done, plan=plan, tile=tile_of(variant, problem))
+        done = _with_claim(done)
+        if executor is None or not runs(plan):
+            return done
+        given = question.inputs if question is not None else inputs() if callable(inputs) else inputs
+        assert given is not None
+        execution = executor.run(problem, plan, given)
+        done = dataclasses.replace(done, execution=execution, counted=execution)
+        if question is not None:
+            done = dataclasses.replace(done, accuracy=question.hold(execution.outputs, variant.numerics))
+        if execution.read_bytes is None:
+            done = _counted_beside(done, plan, given, counter)
+        done = _with_claim_held(done)
+        return done if sanitizer is None else _sanitized(done, plan, given, sanitizer)
+    except UnsupportedProblem as refusal:
+        return dataclasses.replace(done, refusal=refusal.reason)
+    except KernelFault as fault:
+        found = None if sanitizer is None else (*fault.findings, Finding(kind=fault.kind, message=str(fault)))
+        return dataclasses.replace(done, error=fault, findings=found)
+    except Exception as error:
+        return dataclasses.replace(done, error=error)
+
+
+def _with_claim(done: Attempt) -> Attempt:
+    try:
+        return dataclasses.replace(done, claim=claimed_traffic(done.variant, done.problem))
+    except SandboxError as error:
+        return dataclasses.replace(done, claim_failure=str(error))
+
+
+def _counted_beside(done: Attempt, plan: Plan, inputs: Inputs, counter: Executor | None) -> Attempt:
+    """The same plan once more where bytes are counted. What fails there says nothing about the run on the GPU."""
+    done = dataclasses.replace(done, counted=None)
+    if counter is None:
+        return done
+    try:
+        return dataclasses.replace(done, counted=counter.run(done.problem, plan, inputs))
+    except SandboxError as error:
+        return dataclasses.replace(done, note=f"bytes not counted: {' '.join(str(error).split())}")
+
+
+def _with_claim_held(done: Attempt) -> Attempt:
+    """A claim that is not what was counted is a failed check."""
+    if done.claim_holds is not False:
+        return done
+    claim, counted = done.claim, done.counted
+    assert claim is not None and counted is not None
+    return dataclasses.replace(
+        done,
+        claim_failure=f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "
+        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}",
+    )
+
+
+def _sanitized(done: Attempt, plan: Plan, inputs: Inputs, sanitizer: Sanitizer) -> Attempt:
+    """What the sanitizer found fails a variant whose answer passed. Where it cannot look, that is a note."""
+    try:
+        return dataclasses.replace(done, findings=sanitizer.check(done.variant, done.problem, plan, inputs))
+    except SandboxError as error:
+        return dataclasses.replace(done, note=f"not sanitized: {' '.join(str(error).split())}")

@@ -1,0 +1,57 @@
+"""What kernels have compiled in, as campaigns draw it: each build is a compilation of its own, so there are few."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.model.case import Case
+from harness.model.problem import BaseProblem
+from harness.model.tile_sizes import TileSizes
+
+
+class Build(ABC):
+    """One choice of compile-time parameters of an operation's kernels. Subclasses are frozen dataclasses."""
+
+    tile: str | None
+    """The sizes as a variant takes them, such as `Br=16,Bc=8`, where they are not its default ones."""
+
+    @property
+    @abstractmethod
+    def plain_problem(self) -> BaseProblem:
+        """A problem of this build that a variant is asked about: whether it takes it, and with which tiles."""
+
+    @abstractmethod
+    def sized(self, tile: TileSizes, text: str | None) -> Build:
+        """The same build with a variant's tile sizes; `text` is how they are asked for, None for the default ones."""
+
+    @abstractmethod
+    def tiles(self, problem: Any) -> tuple[int, ...]:
+        """How many tiles the problem has, each way."""
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What is compiled in."""
+        return (self.plain_problem.build_key, self.tile)
+
+
+@dataclass(frozen=True)
+class Builds:
+    """The builds of a campaign, the plainest first."""
+
+    known: Sequence[Build]
+
+    def of(self, case: Case) -> Any:
+        """The build that a case runs."""
+        wanted = (case.problem.build_key, case.tile)
+        return next(build for build in self.known if build.key == wanted)
+
+    def rank(self, case: Case) -> int:
+        """How far from the plainest a case's build is."""
+        return self.known.index(self.of(case))
+
+    def plainer(self, build: Build) -> Sequence[Any]:
+        """Those before it."""
+        return self.known[: self.known.index(build)]

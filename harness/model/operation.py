@@ -1,0 +1,244 @@
+"""What an operation is: the mathematics of one thing to compute, and all that follows from it. Knows no kernel.
+
+An operation is a folder of `harness/operations`, whose module `operation` holds an `Operation` under the name
+`OPERATION`. Nothing lists them: `operation_names` looks, and `operation_named` imports the one that is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from hypothesis import strategies as st
+
+    from harness.model.build import Build, Builds
+    from harness.model.case import Case
+    from harness.model.io_bound import IoBound
+    from harness.model.numerics import Numerics
+    from harness.model.problem import BaseProblem
+    from harness.model.property import Arrays, Property
+    from harness.model.regime import Regime
+    from harness.model.summation_tree import SummationTree
+
+    Float64Array = npt.NDArray[np.float64]
+
+PACKAGE = "harness.operations"
+DEFAULT_OPERATION = "attention"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest errors of one output, element by element, in float64, shaped as the output.
+
+    0 where nothing but the answer, rounded to nearest, will do; inf where nothing is promised, not even a number; NaN
+    where the answer is not finite.
+    """
+
+    allowed: Float64Array
+    """What a correct kernel may be off by: above is wrong."""
+    expected: Float64Array
+    """What it is expected to be off by, as if roundings were random: above is suspicious. At most `allowed`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a problem's outputs, as they are checked where the whole would take minutes."""
+
+    where: tuple[slice, ...] = ()
+    """An index into every output, along their first axes; empty for all of it."""
+    name: str = "everywhere"
+    """Where it lies, for messages."""
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True)
+class Hints:
+    """Numbers that wrong answers of an output are known to differ by, and what each is a sign of."""
+
+    factors: Mapping[float, str] = field(default_factory=dict)
+    addends: Mapping[float, str] = field(default_factory=dict)
+    """Sums to be looked for; empty where a difference says nothing."""
+
+
+@dataclass(frozen=True)
+class OrderedSum:
+    """A sum whose order can be revealed."""
+
+    name: str
+    """What it makes, such as O."""
+    meaning: str
+    """The formula, in words."""
+    noun: str
+    """What is counted through, in the plural."""
+    reveal: Callable[[], SummationTree]
+    """Asks the kernel. Raises `OrderNotRevealed`."""
+
+
+class Operation(ABC):
+    """The mathematics of one thing to compute. Its methods import what they need: naming one costs nothing."""
+
+    name: ClassVar[str]
+    """How the command line calls it, such as `attention`."""
+    idea: ClassVar[str]
+    """One line."""
+
+    @property
+    @abstractmethod
+    def problem(self) -> type[BaseProblem]:
+        """The class of its problems, whose fields are the command line's options."""
+
+    @property
+    @abstractmethod
+    def regimes(self) -> Mapping[str, Regime]:
+        """The ways to draw inputs, by name, the plainest first."""
+
+    @abstractmethod
+    def answer(self, problem: Any, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
+        """Every output in float64 from the stored inputs, by name; of a part, as indexing the whole would give it."""
+
+    @abstractmethod
+    def tolerance(
+        self,
+        problem: Any,
+        inputs: Arrays,
+        answer: Mapping[str, Float64Array],
+        numerics: Numerics,
+        part: Part = WHOLE,
+    ) -> Mapping[str, Tolerance]:
+        """How far off each output may be for these very inputs; `answer` is what `answer` gave for the same part."""
+
+    # What the fuzzer needs.
+
+    @property
+    @abstractmethod
+    def builds(self) -> tuple[Build, ...]:
+        """What kernels may have compiled in, the plainest first."""
+
+    @abstractmethod
+    def cases(self, builds: Sequence[Build], most_tiles: int | None, checks: Sequence[str]) -> st.SearchStrategy[Case]:
+        """Cases of these builds: problem, regime, seed, edits and, in a share of them, one of `checks`.
+
+        `most_tiles`: problems of at most so many tiles; None for the operation's own choice.
+        """
+
+    @property
+    def properties(self) -> Mapping[str, Property]:
+        """What must hold besides the answer itself, by name."""
+        return {}
+
+    def simpler(self, case: Case, builds: Builds) -> Iterator[Case]:
+        """Cases that are smaller in one respect, the most worthwhile first; some may be no smaller at all."""
+        return iter(())
+
+    @abstractmethod
+    def size(self, case: Case, builds: Builds) -> tuple[object, ...]:
+        """Smaller is easier to look at: compared field by field."""
+
+    def enlarged(self, case: Case, builds: Builds) -> Case:
+        """The same inputs in a problem where the pattern of a mistake has room to show."""
+        return case
+
+    def peculiarities(self, case: Case, tiles: Sequence[int]) -> list[str]:
+        """What a case has beyond the plainest one, in words."""
+        return []
+
+    def hints(self, problem: Any, output: str) -> Hints:
+        """What wrong answers of `output` are known to look like."""
+        return Hints()
+
+    # What other studies need.
+
+    def parts(self, problem: Any, whole_flops: float) -> tuple[Part, ...]:
+        """Where to check an answer that takes more than `whole_flops` to work out; else the whole of it."""
+        return (WHOLE,)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The fields of a problem that do not follow from the shapes and the dtype of its inputs."""
+        return ()
+
+    def problem_of_shapes(self, shapes: Mapping[str, tuple[int, ...]], dtype: str, said: Mapping[str, Any]) -> Any:
+        """The problem that arrays of these shapes pose, by input; `said` sets `settings`.
+
+        Raises `UsageError` or `ProblemError` where the shapes do not fit together.
+        """
+        raise UsageError(f"'run' cannot tell a problem of {self.name} from its arrays")
+
+    @property
+    def lengths(self) -> Mapping[str, tuple[str, ...]]:
+        """Options that set several fields at once where these are not given, such as seq_len for q_len and kv_len."""
+        return {}
+
+    def field_in_words(self, problem: Any, name: str) -> list[str]:
+        """One field of a problem for a headline, or nothing where it says nothing."""
+        value = getattr(problem, name)
+        return [value if name == "dtype" else f"{name} {value}"]
+
+    def require_sweepable(self, problem: Any) -> None:
+        """Raise `UsageError` where a problem is so large that even closed forms would not end soon."""
+        return
+
+    def ordered_sums(
+        self, problem: Any, run: Callable[[Any, Arrays], Arrays], known: Mapping[str, Sequence[SummationTree]]
+    ) -> Sequence[OrderedSum]:
+        """The sums of a kernel whose order shows, given what runs it. Orders `known`, by sum, are tried first.
+
+        Raises `UsageError` where this operation, or this problem, has none.
+        """
+        raise UsageError(f"--order asks for the order of sums, and {self.name} has none that it could ask for")
+
+    def io_bound(self, problem: Any, on_chip_bytes: int) -> IoBound | None:
+        """How few bytes the problem can be solved with, given so much on-chip memory; None where nothing is known."""
+        return None
+
+    def libraries(self) -> Mapping[str, Callable[[Any], Any]]:
+        """Other people's kernels, by name: each makes a contender of a GPU's stage (`gpu.stage.GpuStage`)."""
+        return {}
+
+
+def operation_names() -> tuple[str, ...]:
+    """Every operation, the default one first."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None and spec.submodule_search_locations is not None
+    found = pkgutil.iter_modules(spec.submodule_search_locations)
+    names = [module.name.replace("_", "-") for module in found if module.ispkg]
+    return tuple(sorted(names, key=lambda name: (name != DEFAULT_OPERATION, name)))
+
+
+@functools.cache
+def operation_named(name: str) -> Operation:
+    """The operation of that name. Raises `UsageError` with the nearest one."""
+    names = operation_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise UsageError(f"no operation {name!r}{hint} There are {', '.join(names)}")
+    module = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}.operation")
+    operation: Operation = module.OPERATION
+    return operation
+
+
+def operation_of(problem: BaseProblem) -> Operation:
+    """The operation that a problem is one of."""
+    return operation_named(problem.operation)
+
+
+def draw_inputs(problem: BaseProblem, regime: str = "normal", seed: int = 0) -> dict[str, np.ndarray]:
+    """An array per input of `problem`, as `regime.draw` makes them. Raises `UsageError`."""
+    from harness.model.regime import draw
+
+    return draw(operation_of(problem).regimes, problem, regime, seed)

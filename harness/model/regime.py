@@ -1,0 +1,59 @@
+"""How inputs are drawn. Problem + regime + seed = inputs, bit for bit the same every time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.problem import BaseProblem
+from harness.support.errors import UsageError
+
+Float64Array = npt.NDArray[np.float64]
+
+NUMPY_DTYPES: dict[str, np.dtype] = {
+    **{name: np.dtype(name) for name in ("float32", "float16", "float64", "int32", "int64", "uint8")},
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+"""How an array of each dtype that a tensor can have is held in NumPy."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """One way to draw the inputs of an operation."""
+
+    name: str
+    """How the command line calls it."""
+    idea: str
+    """One line: what the values look like, and what that provokes."""
+    draw: Callable[[np.random.Generator, Any], Sequence[np.ndarray]]
+    """Generator and problem -> an array per input, in their order and shapes, not yet rounded to their dtypes."""
+
+
+def by_name(*regimes: Regime) -> Mapping[str, Regime]:
+    """The regimes of an operation as it offers them; the first is the plainest."""
+    return {regime.name: regime for regime in regimes}
+
+
+def draw(regimes: Mapping[str, Regime], problem: BaseProblem, regime: str, seed: int) -> dict[str, np.ndarray]:
+    """An array per input of `problem`, C-contiguous, in its shape and dtype (bfloat16 as `ml_dtypes.bfloat16`).
+
+    Raises `UsageError` where the regime does not exist or the seed is negative.
+    """
+    if regime not in regimes:
+        near = difflib.get_close_matches(regime, regimes, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"no regime {regime!r}; {hint}There are {', '.join(regimes)}")
+    if seed < 0:
+        raise UsageError(f"seed is {seed}; it has to be a whole number of at least 0")
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn = regimes[regime].draw(generator, problem)
+    return {
+        tensor.name: np.ascontiguousarray(values.astype(NUMPY_DTYPES[tensor.dtype]))
+        for tensor, values in zip(problem.inputs, drawn, strict=True)
+    }

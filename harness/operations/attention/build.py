@@ -1,0 +1,59 @@
+"""What attention kernels have compiled in, as campaigns draw it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from harness.model.build import Build
+from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.problem import Problem
+
+ROWS, KEYS, SPLIT = "Br", "Bc", "split"
+"""What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
+lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
+PLAIN_LENGTH = 128
+
+
+@dataclass(frozen=True)
+class AttentionBuild(Build):
+    """What kernels have compiled in, which makes each a compilation of its own: there are few to draw from."""
+
+    dtype: str
+    head_dim: int
+    tile_rows: int = 64
+    """Query rows per tile: lengths are drawn around its multiples."""
+    tile_keys: int = 32
+    """Keys per tile."""
+    tile: str | None = None
+    """See `Build.tile`."""
+
+    @property
+    def plain_problem(self) -> Problem:
+        """One head of `PLAIN_LENGTH` rows and keys."""
+        return Problem(heads=1, q_len=PLAIN_LENGTH, kv_len=PLAIN_LENGTH, head_dim=self.head_dim, dtype=self.dtype)
+
+    def sized(self, tile: TileSizes, text: str | None) -> AttentionBuild:
+        """See `Build.sized`."""
+        keys = tile.get(SPLIT, tile.get(KEYS, self.tile_keys))
+        return dataclasses.replace(self, tile_rows=tile.get(ROWS, self.tile_rows), tile_keys=keys, tile=text)
+
+    def tiles(self, problem: Problem) -> tuple[int, int]:
+        """How many tiles of rows and of keys the problem has, per head."""
+        return -(-problem.q_len // self.tile_rows), -(-problem.kv_len // self.tile_keys)
+
+
+BUILDS = (
+    # float32 first: small mistakes cannot hide behind rounding there.
+    AttentionBuild("float32", 16),
+    AttentionBuild("float32", 20),
+    AttentionBuild("float16", 24),
+    AttentionBuild("bfloat16", 33),
+    AttentionBuild("float32", 72, 32, 32),
+    AttentionBuild("float16", 64),
+    AttentionBuild("float32", 1),
+    AttentionBuild("bfloat16", 128, 32, 32),
+    AttentionBuild("float16", 7),
+    AttentionBuild("float32", 160, 16, 16),
+)
+"""Rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that, a single one."""

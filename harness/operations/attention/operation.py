@@ -1,0 +1,203 @@
+"""Attention as an operation: where each part of it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from harness.model.numerics import Numerics
+from harness.model.operation import WHOLE, Hints, Operation, OrderedSum, Part, Tolerance
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from hypothesis import strategies as st
+
+    from harness.model.build import Builds
+    from harness.model.case import Case
+    from harness.model.io_bound import IoBound
+    from harness.model.property import Arrays, Property
+    from harness.model.regime import Regime
+    from harness.model.summation_tree import SummationTree
+    from harness.operations.attention.build import AttentionBuild
+    from harness.operations.attention.problem import Problem
+
+    Float64Array = npt.NDArray[np.float64]
+
+LARGEST_LENGTH = 2**20
+LARGEST_ROWS = 2**22
+"""Rows of all heads together. Beyond, even the closed forms would take minutes."""
+
+
+class Attention(Operation):
+    """O = softmax(scale * Q K^T + mask) V per head, after Vaswani et al. 2017, equation 1."""
+
+    name: ClassVar[str] = "attention"
+    idea: ClassVar[str] = "O = softmax(scale Q K^T + mask) V, forward"
+
+    @property
+    def problem(self) -> type[Problem]:
+        """See `Operation.problem`."""
+        from harness.operations.attention.problem import Problem
+
+        return Problem
+
+    @property
+    def regimes(self) -> Mapping[str, Regime]:
+        """See `inputs`."""
+        from harness.operations.attention.inputs import REGIMES
+
+        return REGIMES
+
+    def answer(self, problem: Any, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
+        """See `oracle`."""
+        from harness.operations.attention.oracle import attention
+
+        reference = attention(problem, inputs, part)
+        return {"O": reference.O, "lse": reference.lse}
+
+    def tolerance(
+        self,
+        problem: Any,
+        inputs: Arrays,
+        answer: Mapping[str, Float64Array],
+        numerics: Numerics,
+        part: Part = WHOLE,
+    ) -> Mapping[str, Tolerance]:
+        """See `error_budget`."""
+        from harness.operations.attention.error_budget import error_budget
+        from harness.operations.attention.oracle import Reference
+
+        budget = error_budget(problem, inputs, Reference(answer["O"], answer["lse"]), numerics, part)
+        return {"O": Tolerance(budget.O, budget.expected_O), "lse": Tolerance(budget.lse, budget.expected_lse)}
+
+    @property
+    def builds(self) -> tuple[AttentionBuild, ...]:
+        """See `build`."""
+        from harness.operations.attention.build import BUILDS
+
+        return BUILDS
+
+    def cases(self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str]) -> st.SearchStrategy[Case]:
+        """See `strategies`."""
+        from harness.operations.attention.strategies import MOST_TILES, cases
+
+        return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks)
+
+    @property
+    def properties(self) -> Mapping[str, Property]:
+        """See `properties`."""
+        from harness.operations.attention.properties import PROPERTIES
+
+        return PROPERTIES
+
+    def simpler(self, case: Case, builds: Builds) -> Iterator[Case]:
+        """See `simplification`."""
+        from harness.operations.attention.simplification import simpler
+
+        return simpler(case, builds)
+
+    def size(self, case: Case, builds: Builds) -> tuple[object, ...]:
+        """See `simplification`."""
+        from harness.operations.attention.simplification import size
+
+        return size(case, builds)
+
+    def enlarged(self, case: Case, builds: Builds) -> Case:
+        """See `simplification`."""
+        from harness.operations.attention.simplification import enlarged
+
+        return enlarged(case, builds)
+
+    def peculiarities(self, case: Case, tiles: Sequence[int]) -> list[str]:
+        """See `simplification`."""
+        from harness.operations.attention.simplification import peculiarities
+
+        return peculiarities(case, tiles)
+
+    def hints(self, problem: Any, output: str) -> Hints:
+        """Bases of logarithms and exponentials mixed up, signs; for lse a scale that is missing or there twice."""
+        factors = {
+            1 / math.log(2): "1 / ln 2: a logarithm to base 2",
+            math.log(2): "ln 2: a base of 2 where it should be e, or the other way round",
+            -1.0: "the sign is wrong",
+        }
+        if output != "lse":
+            return Hints(factors)
+        if problem.tau not in (0.0, 1.0):
+            factors |= {1 / problem.tau: "the scale is missing", problem.tau: "the scale is applied twice"}
+        return Hints(factors, {math.log(2): "ln 2: counted twice, or half"})
+
+    def parts(self, problem: Any, whole_flops: float) -> tuple[Part, ...]:
+        """See `parts`."""
+        from harness.operations.attention.parts import choose_parts
+
+        return choose_parts(problem, whole_flops)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What shapes do not say."""
+        return ("mask", "scale")
+
+    def problem_of_shapes(self, shapes: Mapping[str, tuple[int, ...]], dtype: str, said: Mapping[str, Any]) -> Problem:
+        """See `Operation.problem_of_shapes`."""
+        q, k, v = (shapes[name] for name in "QKV")
+        if k != v:
+            raise UsageError(f"K has shape {k} and V {v}; they have to be the same")
+        if q[0] != k[0]:
+            raise UsageError(f"Q has batch {q[0]} and K and V have {k[0]}; they have to be the same")
+        if q[3] != k[3]:
+            raise UsageError(
+                f"the rows of Q have {q[3]} elements and those of K and V {k[3]}; they have to be the same"
+            )
+        sizes = {"batch": q[0], "heads": q[1], "kv_heads": k[1], "q_len": q[2], "kv_len": k[2], "head_dim": q[3]}
+        return self.problem.from_fields({**sizes, "dtype": dtype, **said})
+
+    @property
+    def lengths(self) -> Mapping[str, tuple[str, ...]]:
+        """seq_len is both lengths."""
+        return {"seq_len": ("q_len", "kv_len")}
+
+    def field_in_words(self, problem: Any, name: str) -> list[str]:
+        """See `Operation.field_in_words`."""
+        if name == "mask":
+            return [problem.mask.text] if problem.features else []
+        if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):
+            return []
+        return super().field_in_words(problem, name)
+
+    def require_sweepable(self, problem: Any) -> None:
+        """See `Operation.require_sweepable`."""
+        p = problem
+        longest = max(p.q_len, p.kv_len)
+        rows = p.batch * p.heads * longest
+        if longest > LARGEST_LENGTH or rows > LARGEST_ROWS or p.head_dim > LARGEST_LENGTH:
+            raise UsageError(
+                f"--sweep reaches batch {p.batch}, {p.heads} heads, {p.q_len} x {p.kv_len}, head_dim {p.head_dim}; "
+                f"the most is {LARGEST_LENGTH:,} rows, {LARGEST_ROWS:,} over all heads"
+            )
+
+    def ordered_sums(
+        self, problem: Any, run: Callable[[Any, Arrays], Arrays], known: Mapping[str, Sequence[SummationTree]]
+    ) -> Sequence[OrderedSum]:
+        """See `sums`."""
+        from harness.operations.attention.sums import ordered_sums
+
+        return ordered_sums(problem, run, known)
+
+    def io_bound(self, problem: Any, on_chip_bytes: int) -> IoBound:
+        """See `io_bound`."""
+        from harness.operations.attention.io_bound import io_bound
+
+        return io_bound(problem, on_chip_bytes)
+
+    def libraries(self) -> Mapping[str, Callable[[Any], Any]]:
+        """See `libraries`."""
+        from harness.operations.attention.libraries import LIBRARIES
+
+        return LIBRARIES
+
+
+OPERATION = Attention()

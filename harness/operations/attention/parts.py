@@ -1,0 +1,33 @@
+"""Which rows of a large answer are worked out: the first and the last ones and some between, over the heads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.model.operation import WHOLE, Part
+from harness.operations.attention.problem import Problem
+
+ROWS_PER_PART = 32
+MOST_PARTS = 12
+
+
+def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
+    """The whole of a problem of up to `whole_flops`, masks left out; of a larger one runs of rows of single heads."""
+    p = problem
+    if 4.0 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= whole_flops:
+        return (WHOLE,)
+    # Rows that see no key at all have nothing to be asked.
+    first, end = p.span(np.arange(p.q_len))
+    seeing = np.flatnonzero(end > first)
+    first_row, end_row = (int(seeing[0]), int(seeing[-1]) + 1) if len(seeing) else (0, p.q_len)
+    heads = p.batch * p.heads
+    count = min(MOST_PARTS, max(2, heads))
+    parts = []
+    for number in range(count):
+        batch, head = divmod(number * (heads - 1) // (count - 1), p.heads)
+        start = first_row + round(number * (end_row - first_row) / (count - 1) / ROWS_PER_PART) * ROWS_PER_PART
+        start = max(0, min(start, end_row - ROWS_PER_PART))
+        stop = min(p.q_len, start + ROWS_PER_PART)
+        where = (slice(batch, batch + 1), slice(head, head + 1), slice(start, stop))
+        parts.append(Part(where, f"batch {batch}, head {head}, rows {start} to {stop - 1}"))
+    return tuple(parts)

@@ -1,0 +1,41 @@
+"""What a command is: a name, its options, and what runs it. `harness/studies` has a list of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from harness.model.operation import Operation
+from harness.support.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the command line."""
+
+    name: str
+    help: str
+    """One line, for the list of commands; `--help` begins with it."""
+    add_options: Callable[[argparse.ArgumentParser, Operation], None]
+    """Declares what can be said; the operation is the one that --operation names."""
+    run: Callable[[argparse.Namespace], int]
+    """Does it; the exit status."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage is one `--help` away."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `UsageError`."""
+        raise UsageError(f"{message}; see '{self.prog} --help'")
+
+
+def add_epilog(parser: argparse.ArgumentParser, title: str, entries: Iterable[tuple[str, str]]) -> None:
+    """Names with a line each, under the options of `--help`."""
+    entries = list(entries)
+    widest = max((len(name) for name, _ in entries), default=0)
+    lines = [f"{title}:", *(f"  {name:{widest}}  {idea}" for name, idea in entries)]
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join([*([parser.epilog, ""] if parser.epilog else []), *lines])

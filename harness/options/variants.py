@@ -1,0 +1,82 @@
+"""Which variants: names and patterns, plugins, tile sizes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.model.discovery import Discovery, discover
+from harness.model.problem import BaseProblem
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.model.variant import Variant
+    from harness.options.sweep import Sweep
+
+
+def add_selection(parser: argparse._ActionsContainer) -> None:
+    """--variants."""
+    parser.add_argument(
+        "--variants", metavar="GLOB[,GLOB]", help="names, or shell patterns such as 'fa*' (default: all)"
+    )
+
+
+def add_tile(parser: argparse._ActionsContainer) -> None:
+    """--tile."""
+    parser.add_argument(
+        "--tile",
+        metavar="NAME=N[,NAME=N]",
+        help="tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each variant's own)",
+    )
+
+
+def add_plugins(parser: argparse.ArgumentParser) -> None:
+    """--plugin."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.py",
+        help="a file with a function register(registry) that adds variants; may be given again",
+    )
+
+
+def discover_variants(arguments: argparse.Namespace) -> Discovery:
+    """All variants, the plugins' too; what could not be loaded is a warning."""
+    found = discover(arguments.plugin)
+    for broken in found.broken:
+        print(f"harness: warning: {broken.reason}", file=sys.stderr)
+    return found
+
+
+def tiled(
+    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem
+) -> tuple[str | None, list[Variant]]:
+    """What --tile says, in one spelling, and the variants with that tile only."""
+    if arguments.tile is None:
+        return None, variants
+    from harness.execution.tiles import choose_tile, parse_tile
+    from harness.model.tile_sizes import tile_text
+
+    wanted = parse_tile(arguments.tile)
+    return tile_text(wanted), choose_tile(variants, problem, wanted)
+
+
+def tiled_sweep(
+    arguments: argparse.Namespace, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[BaseProblem]
+) -> Sweep:
+    """The sweep with what --tile says. Raises `UsageError` where no variant has such a tile anywhere."""
+    from harness.execution.tiles import parse_tile, require_tile
+
+    if arguments.tile is not None:
+        sweep = replace(sweep, tile=parse_tile(arguments.tile))
+        if sweep.of_tile and sweep.field in sweep.tile:
+            raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
+    if sweep.tile or sweep.of_tile:
+        require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
+    return sweep

@@ -1,0 +1,78 @@
+"""The order in which a variant adds up: its operation's sums, asked by running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.execution.planning import make_plan
+from harness.execution.protocol import Executor
+from harness.model.operation import OrderedSum, operation_of
+from harness.model.problem import BaseProblem
+from harness.model.property import Arrays
+from harness.model.summation_tree import SummationTree
+from harness.model.variant import Variant
+from harness.support.errors import OrderNotRevealed, SandboxError, UnsupportedProblem
+
+
+@dataclass(frozen=True)
+class RevealedOrder:
+    """The order of one sum of a variant."""
+
+    sum: OrderedSum
+    """Which one."""
+    tree: SummationTree | None
+    """None where it does not show."""
+    reason: str | None = None
+    """Why not."""
+
+
+@dataclass(frozen=True)
+class VariantOrders:
+    """The orders of a variant's sums."""
+
+    variant: str
+    """Its name."""
+    orders: tuple[RevealedOrder, ...]
+    """Those of its operation; none where the variant did not run."""
+    reason: str | None = None
+    """Why it did not."""
+
+
+def reveal_orders(
+    variant: Variant, problem: BaseProblem, executor: Executor, known: Sequence[VariantOrders] = ()
+) -> VariantOrders:
+    """The order of each sum of the operation. What does not show is there with its reason.
+
+    Orders of variants that are `known` are tried first. Raises `UsageError` where the problem has no such sums, and
+    whatever planning, compiling and running raise.
+    """
+
+    def run(asked: BaseProblem, inputs: Arrays) -> Arrays:
+        return executor.run(asked, make_plan(variant, asked), inputs).outputs
+
+    guesses: dict[str, dict[SummationTree, None]] = {}
+    for order in (order for each in known for order in each.orders):
+        if order.tree is not None:
+            guesses.setdefault(order.sum.name, {})[order.tree] = None
+    sums = operation_of(problem).ordered_sums(problem, run, {name: list(trees) for name, trees in guesses.items()})
+    return VariantOrders(variant.name, tuple(_revealed(each) for each in sums))
+
+
+def reveal_if_it_runs(
+    variant: Variant, problem: BaseProblem, executor: Executor, known: Sequence[VariantOrders] = ()
+) -> VariantOrders:
+    """The same, for one of many: what keeps the variant from running is there as its reason."""
+    try:
+        return reveal_orders(variant, problem, executor, known)
+    except UnsupportedProblem as refusal:
+        return VariantOrders(variant.name, (), refusal.reason)
+    except SandboxError as error:
+        return VariantOrders(variant.name, (), str(error))
+
+
+def _revealed(ordered: OrderedSum) -> RevealedOrder:
+    try:
+        return RevealedOrder(ordered, ordered.reveal())
+    except OrderNotRevealed as reason:
+        return RevealedOrder(ordered, None, str(reason))

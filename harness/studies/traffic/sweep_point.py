@@ -1,0 +1,50 @@
+"""One point of a sweep: what one variant moves at one value. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.model.problem import BaseProblem
+from harness.model.tile_sizes import TileSizes
+from harness.options.sweep import Value
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One variant at one value."""
+
+    variant: str
+    algorithm: str
+    backend: str
+    value: Value
+    problem: BaseProblem
+    source: str | None
+    """`counted` or `claimed`: where the bytes come from. None where there are none; `reason` says why."""
+    read_bytes: int | None = None
+    """At the `sectors` level."""
+    write_bytes: int | None = None
+    """At the `sectors` level."""
+    requested_bytes: int | None = None
+    """Read and written, as the lanes asked for them; None where not counted."""
+    claim_holds: bool | None = None
+    """Claimed and counted bytes are equal; None where either is not known."""
+    tile: TileSizes | None = None
+    """The tile sizes that it used; None where it declares none."""
+    reason: str | None = None
+    failed: bool = False
+    """Something went wrong, as opposed to: the variant does not take the problem, or claims nothing."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Read and written, at the `sectors` level."""
+        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
+
+    @property
+    def flops(self) -> int:
+        """Of the two matrix products."""
+        return self.problem.flops
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP per byte at the `sectors` level."""
+        return self.flops / self.total_bytes if self.total_bytes else None
