@@ -26,8 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from harness.cli import main  # noqa: E402
-from harness.options.arguments import build_parser  # noqa: E402
+from harness.cli import build_parser, main  # noqa: E402
+from harness.model.operation import DEFAULT_OPERATION  # noqa: E402
+from harness.support.errors import UsageError  # noqa: E402
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PATHS = re.compile(r"(?<!\S)/\S*/(?=variants/|[a-z_]+\.py:)")
@@ -106,6 +107,12 @@ def harness_arguments(command: str) -> list[str] | None:
     return words[3:] if words[:3] == ["python", "-m", "harness"] else None
 
 
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """What the arguments of `python -m harness` say. Raises `UsageError`."""
+    operation = arguments[arguments.index("--operation") + 1] if "--operation" in arguments else DEFAULT_OPERATION
+    return build_parser(operation).parse_args(arguments)
+
+
 @contextlib.contextmanager
 def folder_of_the_reader() -> Iterator[Path]:
     """A folder with the files that pages show, and `tests`; the working directory as long as it is there."""
@@ -144,9 +151,9 @@ def _shell(command: str, folder: Path, text: str = "") -> str:
 
 
 def _harness_output(arguments: list[str]) -> str:
-    options = build_parser().parse_args(arguments)
-    if getattr(options, "device", None) == "auto":
-        arguments = [*arguments, "--device", "emulator"]
+    with contextlib.suppress(UsageError):  # `main` says what is wrong
+        if getattr(parsed(arguments), "device", None) == "auto":
+            arguments = [*arguments, "--device", "emulator"]
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         main(arguments)

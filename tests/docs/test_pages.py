@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 
 import harness
-from scripts.shown_outputs import ROOT, build_parser, pages
+from harness.cli import build_parser
+from harness.model.operation import operation_names
+from scripts.shown_outputs import ROOT, pages
 
 COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 README_BYTES = 8192
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    (found,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+def commands(operation: str) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (a for a in build_parser(operation)._actions if isinstance(a, argparse._SubParsersAction))
     return dict(found.choices)
+
+
+OPTIONS = [
+    (operation, name, action)
+    for operation in operation_names()
+    for name, parser in commands(operation).items()
+    for action in parser._actions
+]
 
 
 def anchors(page: Path) -> set[str]:
@@ -30,17 +40,16 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_command_and_option_has_help_and_stands_in_the_page(name: str) -> None:
-    assert f"`{name}" in COMMANDS
-    for action in commands()[name]._actions:
-        assert action.help, (name, action.option_strings)
+def test_every_command_and_option_has_help_and_stands_in_the_page() -> None:
+    for operation, name, action in OPTIONS:
+        assert f"`{name}" in COMMANDS, name
+        assert action.help, (operation, name, action.option_strings)
         for option in action.option_strings:
-            assert re.search(rf"`{option}\b", COMMANDS) or option == "-h", f"{name} {option} is not in commands.md"
+            assert re.search(rf"`{option}\b", COMMANDS) or option == "-h", f"{operation}: {name} {option} is missing"
 
 
 def test_the_page_of_commands_has_no_option_that_is_gone() -> None:
-    there = {option for parser in commands().values() for action in parser._actions for option in action.option_strings}
+    there = {option for _, _, action in OPTIONS for option in action.option_strings}
     assert set(re.findall(r"`(--[\w-]+)", COMMANDS)) <= there
 
 
