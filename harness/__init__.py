@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.compilers.ptx_text import PtxKernel as PtxKernel
     from harness.model.numerics import Numerics as Numerics
     from harness.model.plan import Buffer as Buffer
     from harness.model.plan import Launch as Launch
@@ -27,6 +28,7 @@ _HOMES = {
     "Plan": "harness.model.plan",
     "PlanError": "harness.support.errors",
     "Problem": "harness.operations.attention.problem",
+    "PtxKernel": "harness.compilers.ptx_text",
     "Registry": "harness.model.registry",
     "Traffic": "harness.model.traffic",
     "Variant": "harness.model.variant",

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 from attention_model import online_softmax
 
+from harness.compilers import CompiledKernel, toolchains
+from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.toolchain import Call, Toolchain
 from harness.execution.protocol import Device, Execution, LaunchReport, SiteTraffic
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.regime import NUMPY_DTYPES
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
+from harness.support.errors import CompileError
 from harness.support.intervals import Interval
 
 
@@ -26,6 +30,31 @@ class NumpyKernel:
     body: Callable[[Problem, dict[str, np.ndarray]], None]
     read_sectors: int = 10
     write_sectors: int = 5
+
+
+class NumpyToolchain(Toolchain):
+    """The language of `NumpyKernel`, which nothing compiles: `NumpyExecutor` calls its functions."""
+
+    name = "numpy"
+    kernels = "a NumpyKernel"
+
+    def owns(self, kernel: object) -> bool:
+        return isinstance(kernel, NumpyKernel)
+
+    def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
+        raise CompileError(f"{kernel.name} is a function of NumPy's")
+
+    def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
+        raise NotImplementedError
+
+    def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
+        raise NotImplementedError
+
+    def source(self, kernel: Any) -> str:
+        raise NotImplementedError
+
+
+toolchains.TOOLCHAINS = (*toolchains.TOOLCHAINS, NumpyToolchain())
 
 
 @dataclass
@@ -80,4 +109,4 @@ def numpy_variant(
         buffers = (Buffer("lse", problem.lse_shape, "float32"),) if lse else ()
         return Plan((Launch(NumpyKernel(name, body, **kernel), (1,), (32,), ("Q", "K", "V", "O")),), buffers)
 
-    return Variant(name=name, plan=plan, claim=None if claim is None else lambda problem: claim)
+    return Variant(name=name, backend="numpy", plan=plan, claim=None if claim is None else lambda problem: claim)

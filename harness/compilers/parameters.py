@@ -7,11 +7,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from harness.support.errors import CompileError
+
 _ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]+\d+)\s*(?:\.ptr\b[^,]*?)?"
     r"\s+(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$"
 )
+_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+"""A string is matched as well, for what looks like a comment within one is none."""
 _C_NAMES = {
     "u8": "bool or 8-bit integer",
     "s8": "8-bit integer",
@@ -49,15 +53,23 @@ class Parameter:
 
 @functools.lru_cache(maxsize=256)
 def entry_parameters(ptx: str) -> Mapping[str, tuple[Parameter, ...]]:
-    """Every kernel of the module by its mangled name, with its parameters in order."""
-    return {match[1]: _parameters(match[2] or "") for match in _ENTRY.finditer(ptx)}
+    """Every kernel of the module by its mangled name, with its parameters in order.
+
+    Raises `CompileError` where a parameter is declared in a way that PTX does not have.
+    """
+    code = _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", ptx)
+    return {match[1]: _parameters(match[1], match[2] or "") for match in _ENTRY.finditer(code)}
 
 
-def _parameters(text: str) -> tuple[Parameter, ...]:
+def _parameters(entry: str, text: str) -> tuple[Parameter, ...]:
     found = []
     for declaration in filter(None, (part.strip() for part in text.split(","))):
         match = _PARAMETER.match(declaration)
-        assert match is not None, f"unexpected parameter in the compiler's PTX: {declaration}"
+        if match is None:
+            raise CompileError(
+                f"kernel {entry}: its PTX declares a parameter as {' '.join(declaration.split())!r}; "
+                "write it like .param .u64 name"
+            )
         element_bytes = int(re.sub(r"\D", "", match["type"])) // 8
         size_bytes = element_bytes * int(match["count"] or 1)
         found.append(

@@ -1,7 +1,7 @@
-"""Where a RawKernel's source stands in the user's files, so that messages and line tables name the user's own lines.
+"""Where a kernel's text stands in the user's files, so that messages and line tables name the user's own lines.
 
-A RawKernel knows its text only. The text is looked up in the files of the modules that are loaded and in the CUDA
-files beside them; installed packages are left out.
+A `RawKernel` or a `PtxKernel` knows its text only. The text is looked up in the files of the modules that are loaded
+and in the CUDA and PTX files beside them; installed packages are left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,17 @@ import sys
 from collections.abc import Iterator
 
 _CUDA_SUFFIXES = (".cu", ".cuh", ".h", ".hpp")
+_SUFFIXES = (*_CUDA_SUFFIXES, ".ptx")
+
+
+def place_of(text: str) -> tuple[str, int] | None:
+    """The file that holds `text` as it is, and the line where it begins there; None where none does."""
+    for path in _user_files():
+        content = _text(path, *_stamp(path))
+        position = content.find(text)
+        if position >= 0:
+            return path, content.count("\n", 0, position) + 1
+    return None
 
 
 def with_line_directive(code: str) -> str:
@@ -52,7 +63,7 @@ def _user_files() -> Iterator[str]:
             names = sorted(os.listdir(folder))
         except OSError:
             continue
-        yield from (os.path.join(folder, name) for name in names if name.endswith(_CUDA_SUFFIXES))
+        yield from (os.path.join(folder, name) for name in names if name.endswith(_SUFFIXES))
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.compilers.toolchains import check_backend, check_kernels
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
@@ -14,9 +15,10 @@ from harness.support.exception_place import where_and_what
 
 
 def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
-    """The variant's plan, its buffers and arguments checked.
+    """The variant's plan; its buffers and arguments are checked, and that its kernels are of the variant's toolchain.
 
-    Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan.
+    Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan or kernels
+    of another toolchain or of none, `PluginError` where the variant says a toolchain that there is not.
     """
     refusal = refusal_of(variant, problem)
     if refusal is not None:
@@ -28,6 +30,8 @@ def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
     if not isinstance(plan, Plan):
         raise PlanError(f"plan() returned a {type(plan).__name__}; it has to return a Plan")
     plan.all_buffers(problem)
+    check_backend(variant)
+    check_kernels(variant, [launch.kernel for launch in plan.launches])
     return plan
 
 

@@ -53,7 +53,7 @@ def bench_on_gpu(
     libraries: bool,
     step: Step,
 ) -> BenchResult:
-    """Measure `variants` in turns, with `libraries` other people's kernels, too. Raises `SandboxError` without a GPU."""
+    """Measure `variants` in turns, and with `libraries` other people's kernels. Raises `SandboxError` without a GPU."""
     context = GpuContext()
     step("inputs and the oracle")
     input_sets = [draw_inputs(problem, regime, seed + number) for number in range(INPUT_SETS)]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.toolchain import Call
+from harness.compilers.toolchains import toolchain_of
 from harness.execution.protocol import Device
-from harness.gpu.binding import Binder
-from harness.model.plan import Buffer
+from harness.model.plan import Buffer, Launch
 from harness.support.errors import KernelFault, SandboxError
 
 FAULT_KINDS = {700: "out of bounds", 716: "misaligned", 717: "out of bounds", 702: "step limit"}
@@ -55,7 +57,7 @@ class GpuContext:
             name=properties["name"].decode(),
             arch=f"sm_{properties['major']}{properties['minor']}",
         )
-        self.binder = Binder(cupy, self.stream, self.device.name)
+        self._native = NativeGpu(cupy, self.stream, self.device.name, self.device.arch)
         self._pool = cupy.cuda.MemoryPool()
         self._lost_to: str | None = None
 
@@ -66,6 +68,13 @@ class GpuContext:
                 f"not run: {self._lost_to} broke this process's CUDA context. Leave it out with --variants, or run it "
                 "with --device emulator, which shows where it goes wrong"
             )
+
+    def bind(self, launch: Launch, arrays: Mapping[str, Any]) -> Call:
+        """A call that launches with these arrays, and does nothing else, so that the launch alone can be timed.
+
+        Raises `CompileError`, and `PlanError` where no toolchain owns the kernel or it wants too much shared memory.
+        """
+        return toolchain_of(launch.kernel).bind(launch, arrays, self._native)
 
     @contextmanager
     def memory(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Runs plans natively: CuPy launches RawKernels, Numba launches its own, on one stream and one memory pool."""
+"""Runs plans natively: each kernel's own toolchain launches it, on one stream and one memory pool."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.compilers.toolchain import Call
 from harness.execution.protocol import Device, Execution, LaunchReport
-from harness.gpu.binding import Call
 from harness.gpu.context import GpuContext, gpu_available
 from harness.gpu.stopwatch import Stopwatch
 from harness.model.plan import Plan
@@ -67,7 +67,7 @@ class GpuExecutor:
         arrays: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
         for name in given:
             context.upload(arrays[name], inputs[name])
-        calls = [context.binder.bind(launch, arrays) for launch in plan.launches]
+        calls = [context.bind(launch, arrays) for launch in plan.launches]
         for name, array in arrays.items():
             if self._poison and name not in given:
                 context.poison(array)

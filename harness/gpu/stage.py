@@ -62,8 +62,8 @@ class BoundPlan:
         self._own = own
         self._output_names = plan.output_names(stage.problem)
         self._dtypes = {name: buffer.dtype for name, buffer in plan.all_buffers(stage.problem).items()}
-        binder = stage.context.binder
-        self._calls = [[binder.bind(launch, inputs | own) for launch in plan.launches] for inputs in stage.inputs]
+        bind = stage.context.bind
+        self._calls = [[bind(launch, inputs | own) for launch in plan.launches] for inputs in stage.inputs]
 
     def enqueue(self, inputs: int) -> None:
         """All launches on that set of inputs, without waiting. A fault that CUDA reports here is named."""

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.model.registry import Registry
+from harness.model.variant import Variant
 from harness.support.errors import PluginError
 from harness.support.exception_place import where_and_what
 
@@ -26,6 +27,9 @@ ENTRY_POINT_GROUP = "attention_sandbox.variants"
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 _plugin_numbers = itertools.count()
+
+Check = Callable[[Variant], None]
+"""What more is asked of a variant than its own fields can tell. Raises `PluginError`."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,14 @@ class Discovery:
     """Broken modules of `variants/` and broken installed packages: the others still work."""
 
 
-def discover(plugins: Iterable[Path] = (), package: str = "variants") -> Discovery:
+def _accept(variant: Variant) -> None:
+    pass
+
+
+def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Check = _accept) -> Discovery:
     """Load every module of `package`, every entry point of the group, and the plugin files, in this order.
+
+    `check` is called with each variant; where it raises `PluginError`, what registers the variant counts as broken.
 
     Raises `PluginError` where a plugin file cannot be loaded or registers a name that is taken: the user asked for
     that very file. A broken module of `package` or a broken entry point is reported in `Discovery.broken`.
@@ -64,11 +74,11 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants") -> Discove
             broken.append(BrokenModule(name, str(error)))
 
     for module in _modules_of(package):
-        attempt(module, lambda m=module: _add_module_of_package(registry, package, m))  # type: ignore[misc]
+        attempt(module, lambda m=module: _add_module_of_package(registry, package, m, check))  # type: ignore[misc]
     for entry_point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)):
-        attempt(entry_point.name, lambda e=entry_point: _add_entry_point(registry, e))  # type: ignore[misc]
+        attempt(entry_point.name, lambda e=entry_point: _add_entry_point(registry, e, check))  # type: ignore[misc]
     for path in plugins:
-        _add_plugin_file(registry, path)
+        _add_plugin_file(registry, path, check)
     return Discovery(registry, tuple(broken))
 
 
@@ -101,22 +111,22 @@ def _modules_of(package: str) -> list[str]:
     )
 
 
-def _add_module_of_package(registry: Registry, package: str, name: str) -> None:
+def _add_module_of_package(registry: Registry, package: str, name: str, check: Check) -> None:
     origin = f"module {package}.{name}"
     module = _importing(origin, lambda: importlib.import_module(f"{package}.{name}"))
-    _add(registry, origin, _register_of(module, origin))
+    _add(registry, origin, _register_of(module, origin), check)
 
 
-def _add_entry_point(registry: Registry, entry_point: importlib.metadata.EntryPoint) -> None:
+def _add_entry_point(registry: Registry, entry_point: importlib.metadata.EntryPoint, check: Check) -> None:
     package = entry_point.dist.name if entry_point.dist is not None else entry_point.value
     origin = f"installed package {package}"
     register = _importing(f"{origin} ({entry_point.value})", entry_point.load)
     if not callable(register):
         raise PluginError(f"{origin}: its entry point {entry_point.value} is not a function register(registry)")
-    _add(registry, origin, register)
+    _add(registry, origin, register, check)
 
 
-def _add_plugin_file(registry: Registry, path: Path) -> None:
+def _add_plugin_file(registry: Registry, path: Path, check: Check) -> None:
     origin = f"plugin {path}"
     if path.is_dir():
         path = path / "__init__.py"
@@ -125,7 +135,7 @@ def _add_plugin_file(registry: Registry, path: Path) -> None:
     if path.suffix != ".py":
         raise PluginError(f"{origin}: a plugin is a Python file with a function register(registry); this is not a .py")
     module = _importing(origin, lambda: _import_file(path))
-    _add(registry, origin, _register_of(module, origin))
+    _add(registry, origin, _register_of(module, origin), check)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -166,12 +176,14 @@ def _register_of(module: ModuleType, origin: str) -> Callable[[Registry], object
     return register  # type: ignore[no-any-return]
 
 
-def _add(registry: Registry, origin: str, register: Callable[[Registry], object]) -> None:
+def _add(registry: Registry, origin: str, register: Callable[[Registry], object], check: Check) -> None:
     """Register all that one origin has, or, where anything is wrong with it, nothing."""
     own = Registry()
     own.origin = origin
     try:
         register(own)
+        for variant in own:
+            check(variant)
     except PluginError as error:
         raise PluginError(str(error) if str(error).startswith(origin) else f"{origin}: {error}") from error
     except (Exception, SystemExit) as error:

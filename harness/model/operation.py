@@ -129,10 +129,13 @@ class Operation(ABC):
         """What kernels may have compiled in, the plainest first."""
 
     @abstractmethod
-    def cases(self, builds: Sequence[Build], most_tiles: int | None, checks: Sequence[str]) -> st.SearchStrategy[Case]:
+    def cases(
+        self, builds: Sequence[Build], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+    ) -> st.SearchStrategy[Case]:
         """Cases of these builds: problem, regime, seed, edits and, in a share of them, one of `checks`.
 
-        `most_tiles`: problems of at most so many tiles; None for the operation's own choice.
+        `most_tiles`: problems of at most so many tiles; None for the operation's own choice. `takes`: the features that
+        problems may have, as `Variant.takes`.
         """
 
     @property

@@ -12,7 +12,7 @@ from harness.support.errors import PlanError
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 """CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
-__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan"]
+__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Buffer:
 class Launch:
     """One kernel launch.
 
-    `kernel` is the ecosystem's own object: a `cupy.RawKernel` or a function decorated with `numba.cuda.jit`.
+    `kernel` is the ecosystem's own object, such as a `cupy.RawKernel`, a function decorated with `numba.cuda.jit` or a
+    `PtxKernel`.
     An argument is the name of a buffer, or a scalar (write `np.int32(n)`, `np.float32(x)`: the type is passed on
     as it is).
     """
@@ -66,8 +67,12 @@ class Launch:
     @property
     def kernel_name(self) -> str:
         """The name that the user gave the kernel."""
-        name = getattr(self.kernel, "name", None) or getattr(self.kernel, "__name__", None)
-        return str(name or type(self.kernel).__name__)
+        return kernel_name(self.kernel)
+
+
+def kernel_name(kernel: object) -> str:
+    """The name that the user gave the kernel, whatever its language."""
+    return str(getattr(kernel, "name", None) or getattr(kernel, "__name__", None) or type(kernel).__name__)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from harness.support.errors import UsageError
 Float64Array = npt.NDArray[np.float64]
 
 NUMPY_DTYPES: dict[str, np.dtype] = {
-    **{name: np.dtype(name) for name in ("float32", "float16", "float64", "int32", "int64", "uint8")},
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-"""How an array of each dtype that a tensor can have is held in NumPy."""
+"""How an array of each dtype that an input can have is held in NumPy."""
 
 
 @dataclass(frozen=True)

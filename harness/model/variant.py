@@ -12,8 +12,6 @@ from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.support.errors import PluginError
 
-BACKENDS = ("cupy", "numba")
-
 
 def _supports_all(problem: Any) -> str | None:
     return None
@@ -32,7 +30,7 @@ class Variant:
     algorithm: str = "custom"
     """Variants of one algorithm share this word."""
     backend: str = "cupy"
-    """`cupy` (RawKernel) or `numba` (cuda.jit)."""
+    """The toolchain that all its kernels are of: `cupy` (RawKernel), `numba` (cuda.jit) or `ptx` (PtxKernel)."""
     idea: str = ""
     """One line for `list`."""
     supports: Callable[[Any], str | None] = field(default=_supports_all)
@@ -52,7 +50,5 @@ class Variant:
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):
             raise PluginError(f"variant name {self.name!r} is not usable: no blanks, commas or wildcards")
-        if self.backend not in BACKENDS:
-            raise PluginError(f"variant {self.name!r} has backend {self.backend!r}; choose {' or '.join(BACKENDS)}")
         if not isinstance(self.numerics, Numerics):
             raise PluginError(f"variant {self.name!r} has numerics {self.numerics!r}; it has to be a Numerics(...)")

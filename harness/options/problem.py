@@ -66,7 +66,7 @@ def problem_of(arguments: argparse.Namespace) -> Any:
             continue
         if all(field in said for field in fields):
             words = " and ".join(option_of(field) for field in fields)
-            raise UsageError(f"{option_of(together)} sets what {words} do not; leave out one of the {len(fields) + 1}")
+            raise UsageError(f"{option_of(together)} sets what {words} do not; leave out one of them")
         said = {**dict.fromkeys(fields, value), **said}
     return operation.problem.from_fields(said)
 

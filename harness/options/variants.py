@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.compilers.toolchains import check_backend
 from harness.model.discovery import Discovery, discover
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
@@ -48,7 +49,7 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 def discover_variants(arguments: argparse.Namespace) -> Discovery:
     """All variants, the plugins' too; what could not be loaded is a warning."""
-    found = discover(arguments.plugin)
+    found = discover(arguments.plugin, check=check_backend)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from counted_builds import Builds
 
-from harness.compilers import rawkernel
+from harness.compilers.cupy import rawkernel
 from harness.support import cache as cache_module
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.compilers import numba_kernel, nvrtc
+from harness.compilers.cupy import nvrtc
+from harness.compilers.numba import dispatcher
 
 
 class Builds:
@@ -15,7 +16,7 @@ class Builds:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        for module, name in ((nvrtc, "compile_source"), (numba_kernel, "_run_numba")):
+        for module, name in ((nvrtc, "compile_source"), (dispatcher, "_run_numba")):
             monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
 
     def _counting(self, compiler: Callable[..., str]) -> Callable[..., str]:

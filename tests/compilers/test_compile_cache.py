@@ -11,7 +11,8 @@ from counted_builds import Builds
 from numba import cuda
 from sample_kernels import ARCH, AXPY, AXPY_ARGS, axpy, buffer
 
-from harness.compilers import compile_kernel, rawkernel
+from harness.compilers import compile_kernel
+from harness.compilers.cupy import rawkernel
 
 
 def test_a_rawkernel_is_compiled_once(builds: Builds) -> None:

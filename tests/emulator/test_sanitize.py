@@ -124,7 +124,7 @@ def test_without_the_option_nothing_is_sanitized(capsys: pytest.CaptureFixture[s
 
 
 def test_a_finding_alone_fails_a_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.execution.comparison import judge
+    from harness.execution.attempt import attempt
     from harness.execution.question import Question
 
     class Found:
@@ -135,6 +135,6 @@ def test_a_finding_alone_fails_a_right_answer(monkeypatch: pytest.MonkeyPatch) -
 
     problem = Problem(heads=1, q_len=8, kv_len=8, head_dim=64)
     question = Question.pose(problem, draw_inputs(problem))
-    row, _ = judge(REGISTRY.get("fa2-cupy"), question, EmulatorExecutor(), sanitizer=Found())
+    row = attempt(REGISTRY.get("fa2-cupy"), problem, EmulatorExecutor(), question=question, sanitizer=Found())
     assert (row.verdict, row.reason) == ("fail", "RAW race: here and there")
     assert len(row.findings or ()) == 1

@@ -16,7 +16,7 @@ from harness.gpu.bench import BenchResult, BenchRow, Entry, bench
 from harness.gpu.ceilings import Ceilings
 from harness.gpu.effort import Effort
 from harness.gpu.floor import least_ms
-from harness.model.operation import draw_inputs
+from harness.model.operation import WHOLE, draw_inputs, operation_named
 from harness.operations.attention.problem import Problem
 from harness.options.sweep import parse_sweep
 from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
@@ -27,6 +27,7 @@ from tests.attention_model import online_softmax
 
 PROBLEM = Problem(heads=2, q_len=40, kv_len=48, head_dim=8)
 INPUTS = [draw_inputs(PROBLEM, "normal", seed) for seed in (0, 1)]
+SWEEP = parse_sweep("seq_len=64..256", operation_named("attention"))
 SPOTS = [choose_spots(PROBLEM, inputs) for inputs in INPUTS]
 
 
@@ -172,6 +173,8 @@ def test_a_device_is_found_in_the_table(name: str, key: str | None):
         {"q_len": 700, "kv_len": 500, "mask": "causal"},
         {"q_len": 300, "kv_len": 900, "mask": "causal"},
         {"q_len": 7, "kv_len": 900},
+        {"q_len": 700, "kv_len": 700, "mask": "window:90,40"},
+        {"q_len": 700, "kv_len": 500, "mask": "causal+window:64"},
         {"q_len": 700, "kv_len": 700, "scale": -0.3},
     ],
 )
@@ -180,19 +183,19 @@ def test_spots_are_answered_as_the_whole_problem_is(monkeypatch: pytest.MonkeyPa
     inputs = draw_inputs(problem, "normal", 3)
     monkeypatch.setattr("harness.execution.spot_check.WHOLE_FLOPS", 0.0)
     spots = choose_spots(problem, inputs)
-    assert len(spots) == 12 and len({spot.where[0].start for spot in spots}) == 2
+    assert len(spots) == 12 and len({spot.part.where[0].start for spot in spots}) == 2
     right = online_softmax(problem, inputs)
     checked = check_spots(spots, right)
     assert checked.reason is None and 0 < checked.error_over_budget <= 1
     wrong = {name: array.copy() for name, array in right.items()}
-    batch, head, rows = spots[-1].where
+    batch, head, rows = spots[-1].part.where
     wrong["O"][batch, head, rows][..., -1, 3] += 0.5
     assert check_spots(spots, wrong).reason.startswith(f"batch 1, head 5, rows {rows.start} to {rows.stop - 1}: 1 of")
 
 
 def test_a_small_problem_is_checked_everywhere():
     (spot,) = SPOTS[0]
-    assert spot.name == "everywhere"
+    assert spot.part is WHOLE
     wrong = dict(online_softmax(PROBLEM, INPUTS[0]))
     wrong["O"] = np.full_like(wrong["O"], np.nan)
     checked = check_spots([spot], wrong)
@@ -243,18 +246,18 @@ def points() -> list[BenchPoint]:
 
 
 def test_a_sweep_is_a_table_of_times():
-    text = render_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", "table")
+    text = render_bench_sweep(SWEEP, points(), "heads 2", "table")
     assert "Milliseconds, median of cold runs, against seq_len; heads 2" in text
     assert [line.split() for line in text.splitlines() if line.strip().startswith("128")] == [
         ["128", "12.800", "25.600", "error", "1.280"]
     ]
     assert "b-cupy at 64: error: it strays" in text
-    rows = render_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", "csv").splitlines()
+    rows = render_bench_sweep(SWEEP, points(), "heads 2", "csv").splitlines()
     assert len(rows) == 1 + 3 * 4
 
 
 def test_a_sweep_is_drawn_with_every_line_named_once():
-    picture = draw_bench_sweep(parse_sweep("seq_len=64..256"), points(), "heads 2", ".svg").decode()
+    picture = draw_bench_sweep(SWEEP, points(), "heads 2", ".svg").decode()
     names = re.findall(r"<!-- (a-cupy|a-numba|a|b-cupy|torch-flash) -->", picture)
     assert sorted(names) == ["a", "a", "a-cupy", "a-numba", "torch-flash"], "bytes are the same for both backends"
     for title in ("milliseconds", "GiB at the sectors level", "FLOP per byte"):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.comparison import Question, judge
+from harness.execution.attempt import attempt
+from harness.execution.question import Question
 from harness.gpu import compute_sanitizer
 from harness.gpu.compute_sanitizer import ComputeSanitizer, parse_log
 from harness.model.discovery import discover
@@ -62,7 +63,8 @@ def test_a_missing_program_is_one_line_and_the_row_stays(monkeypatch: pytest.Mon
     with pytest.raises(SandboxError, match=r"compute-sanitizer is not on the PATH; .* --device emulator needs none"):
         check()
     variant = discover([]).registry.get("fa2-cupy")
-    row, _ = judge(variant, Question.pose(PROBLEM, INPUTS), EmulatorExecutor(), sanitizer=ComputeSanitizer())
+    question = Question.pose(PROBLEM, INPUTS)
+    row = attempt(variant, PROBLEM, EmulatorExecutor(), question=question, sanitizer=ComputeSanitizer())
     assert row.verdict == "pass" and row.findings is None
     assert row.note is not None and row.note.startswith("not sanitized: compute-sanitizer is not on the PATH")
 

@@ -45,7 +45,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Executor:
 
 
 def ask(folder: Path, *runs: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    defaults = {"problem": PROBLEM, "regime": "normal", "seed": 0, "tile": None}
+    defaults = {"operation": "attention", "problem": PROBLEM, "regime": "normal", "seed": 0, "tile": None}
     request, reply = folder / "request.json", folder / "reply.json"
     request.write_text(json.dumps({"plugins": [str(PLUGIN)], "runs": [defaults | run for run in runs]}))
     status = profiled_run.main(str(request), str(reply))

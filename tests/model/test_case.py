@@ -30,7 +30,7 @@ def test_tile_and_check_come_back_too():
 
 
 def test_inputs_are_drawn_and_single_elements_overwritten():
-    edits = (Edit("K", 0, 0, 4, 3, math.nan), Edit("Q", 0, 1, 2, 0, -7.5), Edit("V", 0, 0, 0, 0, 6e4))
+    edits = (Edit("K", (0, 0, 4, 3), math.nan), Edit("Q", (0, 1, 2, 0), -7.5), Edit("V", (0, 0, 0, 0), 6e4))
     inputs = Case(SMALL, "rising", 3, edits).inputs()
     plain = draw_inputs(SMALL, "rising", 3)
     assert np.isnan(inputs["K"][0, 0, 4, 3])
@@ -42,10 +42,10 @@ def test_inputs_are_drawn_and_single_elements_overwritten():
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (Edit("O", 0, 0, 0, 0, 1.0), "array 'O'"),
-        (Edit("K", 0, 1, 0, 0, 1.0), "head 1; it has 1"),
-        (Edit("Q", 0, 0, 3, 0, 1.0), "row 3; it has 3"),
-        (Edit("V", 0, 0, 0, -1, 1.0), "column -1"),
+        (Edit("O", (0, 0, 0, 0), 1.0), "array 'O'"),
+        (Edit("K", (0, 1, 0, 0), 1.0), "head 1; it has 1"),
+        (Edit("Q", (0, 0, 3, 0), 1.0), "row 3; it has 3"),
+        (Edit("V", (0, 0, 0, -1), 1.0), "column -1"),
     ],
 )
 def test_an_edit_outside_of_its_array_is_told(edit: Edit, message: str):

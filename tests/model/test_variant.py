@@ -67,11 +67,6 @@ def test_names_that_a_pattern_could_not_mean_are_refused(name: str):
         variant(name)
 
 
-def test_backends_are_cupy_and_numba():
-    with pytest.raises(PluginError, match="cupy or numba"):
-        Variant(name="x", plan=lambda problem: Plan(()), backend="triton")
-
-
 def test_two_variants_of_one_name_clash_loudly():
     registry = Registry()
     registry.origin = "module one"

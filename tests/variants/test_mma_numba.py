@@ -12,7 +12,7 @@ from cuda_kernel import run
 from numba import cuda, float32, uint8, uint32, uint64
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
-from harness.compilers.function_identity import function_identity
+from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator.executor import EmulatorExecutor
 from harness.model.discovery import discover

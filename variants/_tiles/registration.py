@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness import Numerics, Plan, Problem, Registry, Traffic
-from harness.model.variant import BACKENDS, Variant
+from harness import Numerics, Plan, Problem, Registry, Traffic, Variant
 from variants._tiles import Tile, unsupported
 
 
@@ -22,7 +21,7 @@ def register_backends(
     *,
     supports: Callable[[Problem], str | None] = unsupported,
     tile_class: type[Tile] = Tile,
-    backends: Sequence[str] = BACKENDS,
+    backends: Sequence[str] = ("cupy", "numba"),
 ) -> None:
     """Add `<algorithm>-<backend>` of each. `plan` is called with the problem, the backend and the tile.
 

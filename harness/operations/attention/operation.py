@@ -80,11 +80,13 @@ class Attention(Operation):
 
         return BUILDS
 
-    def cases(self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str]) -> st.SearchStrategy[Case]:
+    def cases(
+        self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+    ) -> st.SearchStrategy[Case]:
         """See `strategies`."""
         from harness.operations.attention.strategies import MOST_TILES, cases
 
-        return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks)
+        return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes)
 
     @property
     def properties(self) -> Mapping[str, Property]:

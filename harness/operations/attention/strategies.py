@@ -40,6 +40,8 @@ from harness.operations.attention.problem import Problem
 MOST_TILES = 6
 """Tiles of rows times tiles of keys, per head: enough for a first, a middle and a last one both ways."""
 MOST_TILES_ONE_WAY = 4
+MASKS = ("causal", "window")
+"""Kinds of masks that are drawn."""
 CROWD = 23
 """Heads, or sequences, in a few problems that are tiny otherwise."""
 
@@ -48,12 +50,13 @@ def problems(
     builds: Sequence[AttentionBuild] = BUILDS,
     most_tiles: int = MOST_TILES,
     scales: Sequence[float | None] = (None, None, None, None, 1.0, 0.25, -0.25, 0.0),
+    takes: Sequence[str] = MASKS,
 ) -> st.SearchStrategy[Problem]:
     """Problems of a few tiles: lengths at and beside the edges of tiles, groups, batches, masks, any scale.
 
     `q_len` and `kv_len` are drawn on their own, so causal problems with rows that see nothing come along.
     """
-    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales))
+    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales), frozenset(takes))
 
 
 @functools.cache
@@ -84,9 +87,13 @@ def cases(
     most_tiles: int = MOST_TILES,
     checks: Sequence[str] = (),
     check_share: int = 4,
+    takes: Sequence[str] = MASKS,
 ) -> st.SearchStrategy[Case]:
-    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
-    return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`.
+
+    `takes`: the kinds of masks that problems may have.
+    """
+    return _cases(tuple(builds), most_tiles, tuple(checks), check_share, frozenset(takes))
 
 
 # Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it. For the
@@ -102,13 +109,17 @@ _CROWDS = ((5, 2, 2), (1, 1, CROWD), (CROWD, 1, 1)) * 2
 
 @st.composite
 def _problems(
-    draw: st.DrawFn, of_builds: st.SearchStrategy[AttentionBuild], most_tiles: int, scales: tuple[float | None, ...]
+    draw: st.DrawFn,
+    of_builds: st.SearchStrategy[AttentionBuild],
+    most_tiles: int,
+    scales: tuple[float | None, ...],
+    takes: frozenset[str],
 ) -> Problem:
     build = draw(of_builds)
     row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
     crowds = _CROWDS if row_tiles * key_tiles <= 2 else ()
     batch, kv_heads, group = draw(_sampled(_BATCH_KV_HEADS_GROUP + crowds))
-    masked, scale = draw(_sampled(tuple(itertools.product((False, True), scales))))
+    masked, scale = draw(_sampled(tuple(itertools.product((False, True) if takes & {*MASKS} else (False,), scales))))
     q_len = (row_tiles - 1) * build.tile_rows + draw(_last_tile(build.tile_rows))
     kv_len = (key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys))
     return Problem(
@@ -119,18 +130,19 @@ def _problems(
         kv_len=kv_len,
         head_dim=build.head_dim,
         dtype=build.dtype,
-        mask=draw(_masks(build.tile_keys)) if masked else NO_MASK,
+        mask=draw(_masks(build.tile_keys, takes)) if masked else NO_MASK,
         scale=scale,
     )
 
 
 @functools.cache
-def _masks(tile_keys: int) -> st.SearchStrategy[Mask]:
+def _masks(tile_keys: int, takes: frozenset[str]) -> st.SearchStrategy[Mask]:
     """Causal as often as all windows together, whose ends lie at and beside the edges of a tile of keys."""
     edges = tuple(sorted({0, 1, tile_keys // 2, tile_keys - 1, tile_keys, tile_keys + 1, 2 * tile_keys}))
     windows = tuple(Window(left, right) for left in edges for right in edges)
     banded = (*windows, *(Causal() & Window(left, left) for left in edges for _ in edges))
-    return st.sampled_from(((Causal(),) * len(banded)) + banded)
+    drawn = ((Causal(),) * len(banded)) + banded
+    return st.sampled_from([mask for mask in drawn if takes.issuperset(part.kind for part in mask.parts)])
 
 
 @functools.cache
@@ -175,15 +187,20 @@ def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
 
 
 @functools.cache
-def _problems_of(build: AttentionBuild, most_tiles: int) -> st.SearchStrategy[Problem]:
-    return problems((build,), most_tiles)
+def _problems_of(build: AttentionBuild, most_tiles: int, takes: frozenset[str]) -> st.SearchStrategy[Problem]:
+    return problems((build,), most_tiles, takes=tuple(sorted(takes)))
 
 
 @st.composite
 def _cases(
-    draw: st.DrawFn, builds: tuple[AttentionBuild, ...], most_tiles: int, checks: tuple[str, ...], share: int
+    draw: st.DrawFn,
+    builds: tuple[AttentionBuild, ...],
+    most_tiles: int,
+    checks: tuple[str, ...],
+    share: int,
+    takes: frozenset[str],
 ) -> Case:
     build = draw(_sampled(builds))
-    problem = draw(_problems_of(build, most_tiles))
+    problem = draw(_problems_of(build, most_tiles, takes))
     check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
     return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), build.tile, check)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.gpu.bench import BenchResult, BenchRow
 from harness.options.sweep import Sweep, Value
-from harness.text.drawing import COLOURS, GREY, MARKERS, label_ends, open_frame, plain_numbers, saved
+from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, label_ends, open_frame, plain_numbers, saved
 from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, table
 
 GIB = 2**30
@@ -93,17 +93,18 @@ def _lines(points: Sequence[BenchPoint], height: Callable[[BenchPoint, BenchRow]
         line = [(value, float(at)) for value, at in found if at]
         if not line:
             continue
-        stem, _, backend = name.rpartition("-")
+        stem = name.rpartition("-")[0]
         if stem == "torch":
             yield name, GREY, MARKERS[len(drawn) % len(MARKERS)], ":", line
             continue
         if (stem, tuple(line)) in drawn:
             continue  # the other backend's very same bytes
+        dashes = DASHES[sum(key[0] == stem for key in drawn) % len(DASHES)]
         drawn[stem, tuple(line)] = name
         number = stems.setdefault(stem, len(stems))
         same = all(row.sector_bytes and height(p, row) != row.time_ms for p in points if (row := _row(p, name)))
         label = stem if same else name
-        yield label, COLOURS[number % len(COLOURS)], MARKERS[number], "--" if backend == "numba" else "-", line
+        yield label, COLOURS[number % len(COLOURS)], MARKERS[number], dashes, line
 
 
 def _names(points: Sequence[BenchPoint]) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.strategies import SearchStrategy
 
 from harness.model.build import Build, Builds
 from harness.model.case import Case
@@ -281,13 +282,16 @@ class _Campaign:
         # so the settings come after it.
         @how
         @seed(hash((self.how.seed, number)))
-        @given(case=self.operation.cases(builds, self.how.most_tiles, self.how.checks or ()))
+        @given(case=self._strategy(builds))
         def hold(case: Case) -> None:
             self._hold(case)
 
         # SkipTest: the database had nothing, and nothing was to be drawn.
         with no_pareto_front(), contextlib.suppress(_Found, _RoundOver, unittest.SkipTest):
             hold()
+
+    def _strategy(self, builds: tuple[Build, ...]) -> SearchStrategy[Case]:
+        return self.operation.cases(builds, self.how.most_tiles, self.how.checks or (), self.worker.takes)
 
     def _hold(self, case: Case) -> None:
         if self.first is None and self.examples >= self.until:

@@ -50,6 +50,8 @@ class Worker:
         self._load, self._machine, self._case_seconds = load, machine, case_seconds
         self.builds = builds
         """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
+        self.takes: tuple[str, ...] = ()
+        """The features of problems that the variant takes; known once a process has started."""
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
         self._compiled: set[tuple[Hashable, ...]] = set()
@@ -96,7 +98,7 @@ class Worker:
             self.end()
             raise SandboxError(said)
         if self.started == 1:
-            self.builds = said
+            self.builds, self.takes = said
 
     def ask(self, case: Case) -> Answer:
         """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""

@@ -23,7 +23,7 @@ Load = Callable[[], Variant]
 
 
 def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:
-    """Send what `builds` come to for the variant, or why it cannot be had; then receive cases and send answers.
+    """Send what `builds` come to for the variant and what it takes, or why it cannot be had; then answer cases.
 
     It ends with the pipe.
 
@@ -41,7 +41,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
     except Exception as error:
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
         return
-    connection.send(own_builds)
+    connection.send((own_builds, variant.takes))
     while True:
         try:
             case = connection.recv()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,14 +32,8 @@ class KernelListing:
 
     @property
     def source(self) -> str:
-        """The author's own text: the code of a RawKernel, the Python of a Numba kernel."""
-        code = getattr(self.launch.kernel, "code", None)
-        if isinstance(code, str):
-            return code
-        try:
-            return inspect.getsource(self.launch.kernel.py_func)
-        except OSError:
-            return "(the source is not in a file)\n"
+        """The author's own text."""
+        return self.compiled.toolchain.source(self.launch.kernel)
 
 
 def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[KernelListing]:
@@ -82,7 +75,7 @@ def render_kernels(listings: list[KernelListing], ptx: bool) -> str:
         text = each.compiled.ptx if ptx else each.source
         if text not in shown:
             shown.add(text)
-            options = " ".join(getattr(each.launch.kernel, "options", ()))
+            options = " ".join(each.compiled.toolchain.options(each.launch.kernel))
             title = f"{'PTX' if ptx else 'Source'} of {each.launch.kernel_name}, {each.compiled.arch}"
             parts.append(f"--- {title}{', ' + options if options else ''}\n{text.rstrip()}")
     return "\n\n".join(parts) + "\n"

@@ -11,7 +11,8 @@ import cupy
 import numpy as np
 import pytest
 
-from harness.execution.comparison import judge
+from harness.execution.attempt import attempt
+from harness.execution.outcome import Row
 from harness.execution.question import Question
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
@@ -61,7 +62,9 @@ def question(questions: dict, shape: str, dtype: str, regime: str = "normal") ->
 @pytest.mark.parametrize("shape", PROBLEMS)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_is_right_natively(executor: GpuExecutor, questions: dict, name: str, shape: str, dtype: str):
-    row, execution = judge(discover().registry.get(name), question(questions, shape, dtype), executor)
+    asked = question(questions, shape, dtype)
+    done = attempt(discover().registry.get(name), asked.problem, executor, question=asked)
+    row, execution = Row.of(done), done.execution
     if row.verdict == "unsupported":
         pytest.skip(row.reason)
     assert row.verdict == "pass", row.reason
@@ -76,7 +79,7 @@ def test_every_variant_is_right_on_hard_inputs(executor: GpuExecutor, questions:
     variant = discover().registry.get(name)
     takes_float32 = variant.supports(Problem()) is None
     asked = question(questions, "primes", "float32" if takes_float32 else "bfloat16", regime)
-    row, _ = judge(variant, asked, executor)
+    row = attempt(variant, asked.problem, executor, question=asked)
     assert row.verdict == "pass", row.reason
 
 
@@ -178,7 +181,7 @@ def test_a_fault_names_the_kernel_and_later_runs_say_why_they_do_not(tmp_path: P
         "from harness.gpu.executor import GpuExecutor\n"
         "from harness.operations.attention.inputs import draw_inputs\n"
         "from harness.operations.attention.problem import Problem\n"
-        "from harness.model.variant import Launch, Plan\n"
+        "from harness import Launch, Plan\n"
         "problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=4)\n"
         "code = 'extern \"C\" __global__ void wild(float* O) { *(float*)64 = 1.0f; }'\n"
         "plan = Plan((Launch(cupy.RawKernel(code, 'wild'), (1,), (1,), ('O',)),))\n"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from harness.gpu.torch_attention import BACK_ENDS, torch_version
 
 from harness.cli import main
-from harness.gpu.contenders import bench_on_gpu
+from harness.gpu.contenders import bench_on_gpu, torch_version
 from harness.gpu.effort import Effort
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
+from harness.operations.attention.libraries import BACK_ENDS
 from harness.operations.attention.problem import Problem
 
 pytestmark = pytest.mark.skipif(not GpuExecutor.available(), reason="CuPy finds no GPU on this machine")

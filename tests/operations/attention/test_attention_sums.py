@@ -20,7 +20,7 @@ from harness.model.plan import Launch, Plan
 from harness.model.summation_tree import SummationTree
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.sums import reveal_if_it_runs, reveal_orders
+from harness.studies.show.orders import reveal_if_it_runs, reveal_orders
 from harness.support.errors import KernelFault, PlanError, UnsupportedProblem, UsageError
 
 PLUGIN = Path(__file__).parents[2] / "plugins" / "one_thread_per_row.py"
@@ -28,7 +28,7 @@ PLUGIN = Path(__file__).parents[2] / "plugins" / "one_thread_per_row.py"
 
 def variant_of(body, supports=lambda problem: None) -> Variant:
     launch = Launch(NumpyKernel("numpy", body), (1,), (32,), ("Q", "K", "V", "O"))
-    return Variant(name="mine", plan=lambda problem: Plan((launch,)), supports=supports)
+    return Variant(name="mine", backend="numpy", plan=lambda problem: Plan((launch,)), supports=supports)
 
 
 def attention(O: SummationTree, l: SummationTree, S: SummationTree, spoil=None):

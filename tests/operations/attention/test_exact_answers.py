@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from attention_answers import hold
 from attention_model import NUMERICS, online_softmax
 
-from harness.execution.accuracy import measure_accuracy
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
 from harness.model.regime import NUMPY_DTYPES
@@ -34,12 +34,12 @@ def test_one_bit_off_is_wrong_where_the_answer_is_exact(dtype: str, regime: str)
     assert (budget.O == 0).mean() > 0.99
     for tile in (1, 16, 48):
         outputs = online_softmax(problem, inputs, tile=tile)
-        accuracy = measure_accuracy(outputs, reference, budget)
-        assert accuracy.passed and accuracy.error_over_budget == 0
+        accuracy = hold(outputs, reference, budget)
+        assert accuracy.passed and accuracy.main.error_over_budget == 0
     outputs["O"].view(f"u{outputs['O'].itemsize}")[0, 1, 3, 7] ^= 1
-    accuracy = measure_accuracy(outputs, reference, budget)
+    accuracy = hold(outputs, reference, budget)
     assert "1 of 240 elements" in accuracy.reason and "only the exact answer" in accuracy.reason
-    assert accuracy.first_wrong.index == (0, 1, 3, 7)
+    assert accuracy.guilty.first_wrong.index == (0, 1, 3, 7)
     assert accuracy.error_over_budget == np.inf
 
 
@@ -60,7 +60,7 @@ def test_a_tie_is_rounded_to_even_and_not_the_other_way(dtype: str):
     assert budget.O == 0
 
     def passes(value: float) -> bool:
-        return measure_accuracy({"O": np.full((1, 1, 1, 1), value, NUMPY_DTYPES[dtype])}, reference, budget).passed
+        return hold({"O": np.full((1, 1, 1, 1), value, NUMPY_DTYPES[dtype])}, reference, budget).passed
 
     assert passes(large + 2) and not passes(large + 1)
 
@@ -127,11 +127,11 @@ def test_where_a_right_kernel_may_overflow_anything_goes():
         with np.errstate(over="ignore"):
             outputs = {"O": reference.O.astype(NUMPY_DTYPES[dtype]), "lse": reference.lse.astype(np.float32)}
         outputs["O"][0, 0, 0] = np.nan
-        accuracy = measure_accuracy(outputs, reference, budget)
+        accuracy = hold(outputs, reference, budget)
         assert accuracy.passed == np.isposinf(budget.O[0, 0, 0]).all()
         # The other row, and where only V is large, lse, are judged as ever.
         outputs["O"][0, 0, 1] = np.nan
-        return accuracy.passed, measure_accuracy(outputs, reference, budget).passed
+        return accuracy.passed, hold(outputs, reference, budget).passed
 
     stores = NUMERICS[True]
     assert is_open(SHARP) == (False, False)
@@ -150,7 +150,7 @@ def test_where_a_right_kernel_may_overflow_anything_goes():
     budget = error_budget(problem, inputs, reference)
     for O, lse in ((0.0, -np.inf), (np.nan, np.nan)):
         outputs = {"O": np.full((1, 1, 1, 1), O, np.float32), "lse": np.full((1, 1, 1), lse, np.float32)}
-        assert measure_accuracy(outputs, reference, budget).passed
+        assert hold(outputs, reference, budget).passed
 
 
 def test_what_nobody_sees_opens_nothing():

@@ -5,12 +5,18 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.model.build import Builds
 from harness.model.case import Case, Edit
+from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.simplification import Builds, enlarged, simplify
-from harness.operations.attention.strategies import Build
+from harness.operations.attention.simplification import enlarged
+from harness.studies.fuzz.simplification import simplify
 
-PLAIN, SMALL_TILES, HALF = Build("float32", 16), Build("float32", 16, 16, 8, "Br=16,Bc=8"), Build("float16", 24, 32, 16)
+PLAIN, SMALL_TILES, HALF = (
+    AttentionBuild("float32", 16),
+    AttentionBuild("float32", 16, 16, 8, "Br=16,Bc=8"),
+    AttentionBuild("float16", 24, 32, 16),
+)
 BUILDS = Builds((PLAIN, SMALL_TILES, HALF))
 LARGE = Case(
     Problem(
@@ -26,7 +32,7 @@ LARGE = Case(
     ),
     regime="hot",
     seed=77,
-    edits=(Edit("K", 2, 1, 40, 3, math.nan), Edit("V", 0, 0, 0, 0, 60.0)),
+    edits=(Edit("K", (2, 1, 40, 3), math.nan), Edit("V", (0, 0, 0, 0), 60.0)),
     check="determinism",
 )
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 
 from harness.model.case import Case
+from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import BUILDS, Build, cases, edits, problems, regimes, seeds
+from harness.operations.attention.strategies import cases, edits, problems, regimes, seeds
 
-BUILD = Build("float32", 16, tile_rows=64, tile_keys=32)
+BUILD = AttentionBuild("float32", 16, tile_rows=64, tile_keys=32)
 
 
 def drawn(count: int, **options: object) -> list[Case]:
@@ -68,7 +69,7 @@ def test_problems_stay_within_their_tiles():
 
 
 def test_builds_are_drawn_and_go_with_their_tiles():
-    other = Build("float16", 24, 16, 8, tile="Br=16,Bc=8")
+    other = AttentionBuild("float16", 24, 16, 8, tile="Br=16,Bc=8")
     seen = {(c.problem.dtype, c.problem.head_dim, c.tile) for c in drawn(50, builds=(BUILD, other))}
     assert seen == {("float32", 16, None), ("float16", 24, "Br=16,Bc=8")}
     assert all(build.head_dim % 8 for build in BUILDS[1:2])

@@ -9,13 +9,13 @@ import fuzzed_variants
 import pytest
 
 from harness.model.case import Case
+from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import Build
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
 from harness.support.errors import UsageError
 
-BUILDS = (Build("float32", 8, 16, 8), Build("float32", 5, 16, 8))
+BUILDS = (AttentionBuild("float32", 8, 16, 8), AttentionBuild("float32", 5, 16, 8))
 
 
 def campaign(load: object, **how: object) -> CampaignResult:
@@ -57,7 +57,7 @@ def test_a_wrong_kernel_is_found_and_shrunk_to_what_its_mistake_needs(old: str, 
     assert result.verdict == "fail"
     failure = result.failure
     assert failure is not None and failure.finding.kind == "wrong answer"
-    assert {name: getattr(failure.case.problem, name) for name in smallest} == smallest
+    assert {name: failure.case.problem.to_fields()[name] for name in smallest} == smallest
     assert failure.repeatable and not failure.remembered
     element = failure.finding.first
     assert element is not None and not abs(element.got - element.answer) <= element.allowed
@@ -89,7 +89,7 @@ def test_an_endless_loop_is_found():
 
 def test_shrinking_survives_the_death_of_processes():
     load = functools.partial(fuzzed_variants.long_keys_do, "segfault")
-    result = campaign(load, builds=(Build("float32", 8, 64, 40),), shrink_seconds=600.0)
+    result = campaign(load, builds=(AttentionBuild("float32", 8, 64, 40),), shrink_seconds=600.0)
     assert result.failure is not None
     assert result.failure.finding.kind == "crash"
     problem = result.failure.case.problem

@@ -9,8 +9,8 @@ import fuzzed_variants
 import pytest
 
 from harness.model.case import Case
+from harness.operations.attention.build import BUILDS
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import BUILDS
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT
 from harness.studies.fuzz.isolation import Worker

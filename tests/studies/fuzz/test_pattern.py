@@ -5,10 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from harness.model.operation import operation_of
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.pattern import describe_pattern
 
+AXES = ("batch", "head", "row", "column")
 PROBLEM = Problem(batch=2, heads=2, q_len=70, kv_len=50, head_dim=8)
+HINTS = operation_of(PROBLEM).hints(PROBLEM, "O")
 ANSWER = np.random.default_rng(1).standard_normal(PROBLEM.q_shape)
 NOWHERE = np.zeros(PROBLEM.q_shape, bool)
 
@@ -19,7 +22,7 @@ def described(where: tuple[object, ...], value: object, unwritten: bool = False)
     wrong[where] = True
     got = ANSWER.copy()
     got[where] = ANSWER[where] * value if isinstance(value, float) else value(ANSWER[where])
-    return describe_pattern(PROBLEM, "O", got, ANSWER, wrong, wrong if unwritten else NOWHERE, tile_rows=32)
+    return describe_pattern(HINTS, AXES, got, ANSWER, wrong, wrong if unwritten else NOWHERE, tile_rows=32)
 
 
 def other(values: np.ndarray) -> np.ndarray:
@@ -54,11 +57,11 @@ def test_scattered_elements_are_told_from_whole_rows():
     wrong = NOWHERE.copy()
     wrong[0, 0, :10, 0] = wrong[0, 0, 3, :] = True
     got = np.where(wrong, other(ANSWER), ANSWER)
-    text = describe_pattern(PROBLEM, "O", got, ANSWER, wrong, NOWHERE)
+    text = describe_pattern(HINTS, AXES, got, ANSWER, wrong, NOWHERE)
     assert text == "batch entry 0 alone, head 0 alone, rows 0 to 9, 21 % of the elements there"
     wrong[:] = False
     wrong[0, 0, :10] = wrong[1, 1, 4] = True
-    text = describe_pattern(PROBLEM, "O", np.where(wrong, other(ANSWER), ANSWER), ANSWER, wrong, NOWHERE)
+    text = describe_pattern(HINTS, AXES, np.where(wrong, other(ANSWER), ANSWER), ANSWER, wrong, NOWHERE)
     assert text == "rows 0 to 9, 28 % of the rows there"
 
 
@@ -80,7 +83,7 @@ def test_what_stands_where_the_answer_should(value: object, relation: str):
 def test_a_factor_per_row_is_told_from_other_errors():
     factors = np.random.default_rng(4).uniform(1.5, 3, (*PROBLEM.lse_shape, 1))
     wrong = ~NOWHERE
-    text = describe_pattern(PROBLEM, "O", ANSWER * factors, ANSWER, wrong, NOWHERE)
+    text = describe_pattern(HINTS, AXES, ANSWER * factors, ANSWER, wrong, NOWHERE)
     assert text == "each row x a factor of its own; every element"
 
 
@@ -91,7 +94,15 @@ def test_what_was_never_written_is_told():
 def lse_pattern(problem: Problem, change: object) -> str:
     answer = np.random.default_rng(3).uniform(-5, 5, problem.lse_shape)
     everywhere = np.ones(problem.lse_shape, bool)
-    return describe_pattern(problem, "lse", change(answer), answer, everywhere, ~everywhere)
+    return describe_pattern(
+        operation_of(problem).hints(problem, "lse"),
+        AXES[:3],
+        change(answer),
+        answer,
+        everywhere,
+        ~everywhere,
+        is_main=False,
+    )
 
 
 def test_a_logarithm_of_the_wrong_base_is_named():
@@ -112,5 +123,5 @@ def test_rows_that_see_no_key_are_named():
     wrong = np.zeros(problem.q_shape, bool)
     wrong[:, :, :2] = True
     answer = np.where(wrong, 0.0, 1.0)
-    text = describe_pattern(problem, "O", np.ones(problem.q_shape), answer, wrong, ~wrong & wrong)
+    text = describe_pattern(HINTS, AXES, np.ones(problem.q_shape), answer, wrong, ~wrong & wrong, has_features=True)
     assert text == "rows that see no key are not empty; rows 0 to 1"

@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from harness.model.discovery import discover
-from harness.operations.attention.strategies import BUILDS
+from harness.operations.attention.build import BUILDS
 from harness.studies.fuzz.builds import builds_for
 from harness.studies.fuzz.rounds import rounds
 

@@ -6,11 +6,11 @@ import functools
 
 import fuzzed_variants
 
-from harness.operations.attention.strategies import Build
+from harness.operations.attention.build import AttentionBuild
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
 
-BUILDS = (Build("float32", 8, 16, 8),)
+BUILDS = (AttentionBuild("float32", 8, 16, 8),)
 SANITIZED = Machine(sanitize=True)
 # Each of two warps reads what the other writes, with no barrier between; whoever comes first, it is 0 or 1.
 EDIT = (

@@ -7,10 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.operations.attention.masks import NO_MASK, parse_mask
+from harness.model.operation import operation_named
+from harness.operations.attention.masks import parse_mask
 from harness.studies.run.user_arrays import UserArrays, load_arrays
 from harness.support.errors import UsageError
 
+ATTENTION = operation_named("attention")
 SHAPES = {"Q": (2, 4, 5, 8), "K": (2, 2, 7, 8), "V": (2, 2, 7, 8)}
 
 
@@ -24,8 +26,8 @@ def saved(folder: Path, shapes: dict[str, tuple[int, ...]] = SHAPES, **arrays: n
 
 
 def test_four_axes_are_taken_as_they_are(tmp_path: Path):
-    arrays = load_arrays(saved(tmp_path))
-    problem = arrays.problem(mask=parse_mask("causal"), scale=0.5)
+    arrays = load_arrays(ATTENTION, saved(tmp_path))
+    problem = arrays.problem({"mask": parse_mask("causal"), "scale": 0.5})
     assert (problem.batch, problem.heads, problem.kv_heads) == (2, 4, 2)
     assert (problem.q_len, problem.kv_len, problem.head_dim, problem.dtype) == (5, 7, 8, "float32")
     assert problem.causal
@@ -34,8 +36,8 @@ def test_four_axes_are_taken_as_they_are(tmp_path: Path):
 
 
 def test_two_axes_are_one_head_and_outputs_have_two_again(tmp_path: Path):
-    arrays = load_arrays(saved(tmp_path, {"Q": (5, 8), "K": (7, 8), "V": (7, 8)}))
-    problem = arrays.problem(mask=NO_MASK, scale=None)
+    arrays = load_arrays(ATTENTION, saved(tmp_path, {"Q": (5, 8), "K": (7, 8), "V": (7, 8)}))
+    problem = arrays.problem({})
     assert problem.q_shape == arrays.inputs["Q"].shape == (1, 1, 5, 8)
     assert np.load(io.BytesIO(arrays.npy(np.ones(problem.q_shape, np.float32)))).shape == (5, 8)
     assert np.load(io.BytesIO(arrays.npy(np.ones(problem.lse_shape, np.float32)))).shape == (5,)
@@ -44,7 +46,7 @@ def test_two_axes_are_one_head_and_outputs_have_two_again(tmp_path: Path):
 def test_any_memory_order_and_byte_order_gives_the_same_values(tmp_path: Path):
     q = np.random.default_rng(1).standard_normal(SHAPES["Q"]).astype(np.float32)
     for stored in (np.asfortranarray(q), q.astype(">f4")):
-        found = load_arrays(saved(tmp_path, Q=stored)).inputs["Q"]
+        found = load_arrays(ATTENTION, saved(tmp_path, Q=stored)).inputs["Q"]
         assert found.dtype == np.float32
         assert found.dtype.isnative
         assert found.flags.c_contiguous
@@ -58,8 +60,8 @@ def test_bfloat16_is_its_bits_and_comes_out_as_bits(tmp_path: Path, as_bits: boo
         arrays = {name: array.view(np.uint16) for name, array in arrays.items()}
     paths = saved(tmp_path, **arrays)
     with pytest.raises(UsageError, match="--dtype bfloat16"):
-        load_arrays(paths)
-    found = load_arrays(paths, "bfloat16")
+        load_arrays(ATTENTION, paths)
+    found = load_arrays(ATTENTION, paths, "bfloat16")
     assert found.dtype == "bfloat16"
     assert (found.inputs["Q"].astype(np.float32) == 1).all()
     out = np.load(io.BytesIO(found.npy(found.inputs["Q"])))
@@ -104,7 +106,7 @@ def test_a_missing_or_broken_file_is_one_line_that_names_it(tmp_path: Path, kind
     paths = saved(tmp_path)
     broken(paths["Q"], kind)
     with pytest.raises(UsageError) as caught:
-        load_arrays(paths)
+        load_arrays(ATTENTION, paths)
     assert str(caught.value).startswith("Q: ")
     assert str(paths["Q"]) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -118,15 +120,15 @@ def test_nothing_in_a_file_is_ever_executed(tmp_path: Path):
     paths = saved(tmp_path)
     np.save(paths["Q"], np.array([Bomb()]), allow_pickle=True)
     with pytest.raises(UsageError):
-        load_arrays(paths)
+        load_arrays(ATTENTION, paths)
     assert not (tmp_path / "exploded").exists()
 
 
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        ({"Q": (5, 8)}, "all have to be (batch, heads, len, dim)"),
-        ({"Q": (8,), "K": (8,), "V": (8,)}, "all have to be (batch, heads, len, dim)"),
+        ({"Q": (5, 8)}, "all have to be (batch, head, row, column)"),
+        ({"Q": (8,), "K": (8,), "V": (8,)}, "all have to be (batch, head, row, column)"),
         ({"Q": (2, 4, 0, 8)}, "no extent may be 0"),
         ({"V": (2, 2, 6, 8)}, "K has shape (2, 2, 7, 8) and V (2, 2, 6, 8)"),
         ({"Q": (3, 4, 5, 8)}, "Q has batch 3"),
@@ -136,7 +138,7 @@ def test_nothing_in_a_file_is_ever_executed(tmp_path: Path):
 )
 def test_shapes_that_do_not_fit_together(tmp_path: Path, shapes: dict[str, tuple[int, ...]], words: str):
     with pytest.raises(UsageError) as caught:
-        load_arrays(saved(tmp_path, SHAPES | shapes)).problem(mask=NO_MASK, scale=None)
+        load_arrays(ATTENTION, saved(tmp_path, SHAPES | shapes)).problem({})
     assert words in str(caught.value)
 
 
@@ -155,10 +157,10 @@ def test_shapes_that_do_not_fit_together(tmp_path: Path, shapes: dict[str, tuple
 def test_dtypes_are_never_converted_silently(tmp_path: Path, dtypes: dict[str, str], option: str | None, words: str):
     arrays = {name: np.ones(SHAPES[name], np.dtype(dtype)) for name, dtype in dtypes.items()}
     with pytest.raises(UsageError) as caught:
-        load_arrays(saved(tmp_path, **arrays), option)
+        load_arrays(ATTENTION, saved(tmp_path, **arrays), option)
     assert words in str(caught.value)
 
 
 def test_the_holder_keeps_what_it_is_given():
-    arrays = UserArrays({"Q": np.zeros((1, 1, 2, 3), np.float16)}, "float16", single_head=False)
+    arrays = UserArrays(ATTENTION, {"Q": np.zeros((1, 1, 2, 3), np.float16)}, "float16", axes_left_out=0)
     assert np.load(io.BytesIO(arrays.npy(arrays.inputs["Q"]))).dtype == np.float16

@@ -8,13 +8,22 @@ import random
 from summation_orders import butterfly, running, strided, tree_of
 
 from harness.execution.protocol import Device
+from harness.model.operation import OrderedSum
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.sums import SUMS, RevealedOrder, VariantOrders
 from harness.studies.show.order_report import OrderReport, render_order
+from harness.studies.show.orders import RevealedOrder, VariantOrders
 
 CHAIN = tree_of(running(range(64)))
 LANES = tree_of(butterfly([strided(lane, 8, 8) for lane in range(8)], [4, 2, 1]))
 SHORT = tree_of(butterfly(range(8), [4, 2, 1]))
+SUMS = [
+    OrderedSum(name, meaning, noun, reveal=lambda: CHAIN)
+    for name, meaning, noun in (
+        ("O", "sum of P V over keys", "keys"),
+        ("l", "sum of P over keys", "keys"),
+        ("S", "sum of Q K over the elements of a row", "elements"),
+    )
+]
 ONCE = "with one key there is no more to see"
 
 

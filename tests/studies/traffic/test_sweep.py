@@ -8,11 +8,13 @@ import pytest
 from numpy_executor import NumpyExecutor, numpy_variant
 
 from harness.execution.protocol import Device
+from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
-from harness.options.sweep import Sweep, SweepPoint, parse_sweep, require_sensible
+from harness.options.sweep import Sweep, parse_sweep
+from harness.studies.traffic.sweep_point import SweepPoint
 from harness.studies.traffic.sweep_report import render_sweep, what_is_fixed
 from harness.studies.traffic.sweep_run import LARGEST_COUNTED_FLOPS, run_sweep
 from harness.support.errors import UsageError
@@ -36,7 +38,7 @@ MIB = 2**20
     ],
 )
 def test_sweeps(text: str, values: tuple[object, ...]):
-    assert parse_sweep(text).values == values
+    assert parse_sweep(text, operation_named("attention")).values == values
 
 
 @pytest.mark.parametrize(
@@ -61,16 +63,16 @@ def test_sweeps(text: str, values: tuple[object, ...]):
 )
 def test_what_is_no_sweep_is_one_line(text: str, words: str):
     with pytest.raises(UsageError) as caught:
-        parse_sweep(text)
+        parse_sweep(text, operation_named("attention"))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_would_take_for_ever_is_refused():
-    require_sensible([Problem(q_len=2**20, kv_len=2**20, heads=1)])
+    operation_named("attention").require_sweepable(Problem(q_len=2**20, kv_len=2**20, heads=1))
     for problem in (Problem(q_len=2**21), Problem(kv_len=2**21), Problem(heads=64, q_len=2**17)):
         with pytest.raises(UsageError, match="--sweep reaches"):
-            require_sensible([problem])
+            operation_named("attention").require_sweepable(problem)
 
 
 def run(*variants: Variant, field: str = "q_len", **options: object) -> dict[tuple[str, object], SweepPoint]:

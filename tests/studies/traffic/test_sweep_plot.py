@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from harness.operations.attention.problem import Problem
-from harness.options.sweep import Sweep, SweepPoint, Value
+from harness.options.sweep import Sweep, Value
 from harness.studies.traffic.sweep_plot import CLAIMED_NOTE, draw_bytes, draw_roofline, series_of
+from harness.studies.traffic.sweep_point import SweepPoint
 from harness.support.errors import UsageError
 from harness.support.gpus import GPUS
 from harness.text.drawing import require_drawable

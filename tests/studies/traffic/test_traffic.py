@@ -146,7 +146,7 @@ def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[
         (["--sweep", "q_len=1,2", "--cache-control", "all"], "a sweep stays before the caches"),
         (["--sweep", "q_len=1,2", "--q-len", 8], "--sweep q_len and --q-len set the same field"),
         (["--sweep", "heads=1,2", "--heads", 8], "--sweep heads and --heads set the same field"),
-        (["--sweep", "seq_len=1,2", "--q-len", 8, "--kv-len", 8], "leave out one of the three"),
+        (["--sweep", "seq_len=1,2", "--q-len", 8, "--kv-len", 8], "leave out one of them"),
         (["--sweep", "heads=2,3", "--kv-heads", 2], "heads (3) is not a multiple of kv_heads (2)"),
         (["--sweep", "dtype=float8"], "dtype is 'float8'"),
         (["--sweep", "tile=1,2"], "no field 'tile'"),

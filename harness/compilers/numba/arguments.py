@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.compilers.kernel import DevicePointer
+from harness.compilers.compiled_kernel import DevicePointer
 from harness.model.plan import ELEMENT_BYTES
 from harness.support.errors import PlanError
 

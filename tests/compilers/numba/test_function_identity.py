@@ -10,7 +10,7 @@ import pytest
 from numba import cuda, float32, int32
 from sample_kernels import staged, twice
 
-from harness.compilers import function_identity
+from harness.compilers.numba import function_identity
 
 
 def identity(function: Any) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Iterator, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
-from harness.compilers.function_identity import function_identity
-from harness.compilers.kernel import CompiledKernel
-from harness.compilers.numba_arguments import signature_of
+from harness.compilers.compiled_kernel import CompiledKernel
+from harness.compilers.numba.arguments import signature_of
+from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.parameters import entry_parameters
+from harness.compilers.toolchain import Toolchain
 from harness.support.cache import default_cache
 from harness.support.errors import CompileError, PlanError
 
@@ -23,7 +24,7 @@ _EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")
 _SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
 
 
-def compile_dispatcher(dispatcher: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
+def compile_dispatcher(dispatcher: Any, toolchain: Toolchain, args: tuple[Any, ...], arch: str) -> CompiledKernel:
     """Compile for `arch` and the types of `args`.
 
     Raises `CompileError` with Numba's own message, `PlanError` where the number of arguments is wrong.
@@ -34,7 +35,7 @@ def compile_dispatcher(dispatcher: Any, args: tuple[Any, ...], arch: str) -> Com
     known = _known.setdefault(dispatcher, {})
     compiled = known.get((signature, arch))
     if compiled is None:
-        compiled = known[signature, arch] = _compiled(dispatcher, name, signature, arch)
+        compiled = known[signature, arch] = _compiled(dispatcher, toolchain, name, signature, arch)
     return compiled
 
 
@@ -42,7 +43,9 @@ def compile_dispatcher(dispatcher: Any, args: tuple[Any, ...], arch: str) -> Com
 _known: MutableMapping[Any, dict[Any, CompiledKernel]] = weakref.WeakKeyDictionary()
 
 
-def _compiled(dispatcher: Any, name: str, signature: tuple[Any, ...], arch: str) -> CompiledKernel:
+def _compiled(
+    dispatcher: Any, toolchain: Toolchain, name: str, signature: tuple[Any, ...], arch: str
+) -> CompiledKernel:
     options = dict(dispatcher.targetoptions)
     _check_options(name, options)
     ptx = _compile(dispatcher, name, signature, options, arch)
@@ -60,7 +63,7 @@ def _compiled(dispatcher: Any, name: str, signature: tuple[Any, ...], arch: str)
         ptx=ptx,
         entry=entry,
         name=name,
-        backend="numba",
+        toolchain=toolchain,
         arch=arch,
         parameters=parameters,
         signature=tuple(str(numba_type) for numba_type in signature),

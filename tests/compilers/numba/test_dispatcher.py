@@ -15,7 +15,7 @@ from harness.support.errors import CompileError, PlanError
 
 def test_numba_compiles_to_ptx() -> None:
     compiled = compile_kernel(staged, STAGED_ARGS, ARCH)
-    assert (compiled.name, compiled.backend, compiled.arch) == ("staged", "numba", ARCH)
+    assert (compiled.name, compiled.toolchain.name, compiled.arch) == ("staged", "numba", ARCH)
     assert f".entry {compiled.entry}(" in compiled.ptx
     assert compiled.signature == ("array(float32, 1d, C)", "array(float32, 2d, C)", "float32", "int32")
     assert len(compiled.parameters) == 7 + 9 + 1 + 1
@@ -78,7 +78,7 @@ def test_what_cannot_be_honoured_is_said() -> None:
         compile_kernel(cuda.jit(extensions=[object()])(body), (buffer(1),), ARCH)
     with pytest.raises(PlanError, match="device function"):
         compile_kernel(twice, (np.float32(1),), ARCH)
-    with pytest.raises(PlanError, match=r"kernel body is a function; it has to be a cupy\.RawKernel or"):
+    with pytest.raises(PlanError, match=r"kernel body is a function; it has to be a cupy\.RawKernel, a function under"):
         compile_kernel(body, (buffer(1),), ARCH)
 
 

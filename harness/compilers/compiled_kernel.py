@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.compilers.parameters import Parameter
 from harness.support.errors import PlanError
+
+if TYPE_CHECKING:
+    from harness.compilers.toolchain import Toolchain
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,14 @@ class CompiledKernel:
     """The mangled name behind `.entry`."""
     name: str
     """The name that the user gave the kernel."""
-    backend: str
-    """`cupy` or `numba`."""
+    toolchain: Toolchain
+    """The language that it was written in, which lays out its arguments."""
     arch: str
     """What it was compiled for, such as `sm_90`."""
     parameters: tuple[Parameter, ...]
     """The entry's `.param`s in order."""
     signature: tuple[str, ...] = ()
-    """Numba: the type of each argument, as Numba writes it. Empty for CuPy, whose kernels have C's types."""
+    """The type of each argument, as a language with types of its own writes it. Empty where they are C's types."""
     max_registers: int | None = None
     """The limit that the user asked for; the PTX does not carry it, `ptxas` has to be told."""
 
@@ -47,14 +50,7 @@ class CompiledKernel:
 
         Raises `PlanError` where arguments and parameters do not fit; it says what the kernel wants.
         """
-        if self.backend == "numba":
-            from harness.compilers import numba_arguments
-
-            words = numba_arguments.pack(self.name, self.signature, args)
-        else:
-            from harness.compilers import cupy_arguments
-
-            words = cupy_arguments.pack(self.name, self.parameters, args)
+        words = self.toolchain.pack(self, args)
         sizes = tuple(len(word) for word in words)
         wanted = tuple(parameter.size_bytes for parameter in self.parameters)
         if sizes != wanted:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from harness.compilers import nvrtc
-from harness.compilers.headers import include_directories
-from harness.compilers.included_files import included_files
-from harness.compilers.kernel import CompiledKernel
+from harness.compilers.compiled_kernel import CompiledKernel
+from harness.compilers.cupy import nvrtc
+from harness.compilers.cupy.headers import include_directories
+from harness.compilers.cupy.included_files import included_files
 from harness.compilers.parameters import entry_parameters
 from harness.compilers.source_place import with_line_directive
+from harness.compilers.toolchain import Toolchain
 from harness.support.cache import Key, default_cache
 from harness.support.errors import CompileError
 
@@ -18,8 +19,8 @@ _ARCH_OPTIONS = ("-arch", "--gpu-architecture")
 _REGISTER_OPTIONS = ("-maxrregcount", "--maxrregcount")
 
 
-def compile_rawkernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
-    """Compile for `arch`; `args` are only checked later, by `CompiledKernel.pack`. Raises `CompileError`."""
+def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledKernel:
+    """Compile for `arch`; arguments are only checked later, by `CompiledKernel.pack`. Raises `CompileError`."""
     state = kernel.__getstate__()  # CuPy's own record of how the kernel was made, attributes that it hides included
     name = str(kernel.name)
     for field, instead in (
@@ -43,7 +44,7 @@ def compile_rawkernel(kernel: Any, args: tuple[Any, ...], arch: str) -> Compiled
         ptx=ptx,
         entry=name,
         name=name,
-        backend="cupy",
+        toolchain=toolchain,
         arch=arch,
         parameters=entries[name],
         max_registers=max_registers,

@@ -1,4 +1,4 @@
-"""Arguments of a RawKernel -> the bytes of its parameters, as CuPy itself passes them."""
+"""Arguments of a kernel with C's types -> the bytes of its parameters, as CuPy itself passes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.compilers.kernel import DevicePointer
+from harness.compilers.compiled_kernel import DevicePointer
 from harness.compilers.parameters import Parameter
 from harness.support.errors import PlanError
 

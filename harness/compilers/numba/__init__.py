@@ -1,0 +1,1 @@
+"""Functions under `numba.cuda.jit` -> PTX through libNVVM; natively Numba launches them."""

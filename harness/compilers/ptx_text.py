@@ -1,0 +1,135 @@
+"""PTX as text, from whatever wrote it: a person, `nvcc --ptx`, a compiler that is no toolchain of its own yet."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.compilers.compiled_kernel import CompiledKernel
+from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.parameters import entry_parameters
+from harness.compilers.toolchain import Call, Toolchain
+from harness.model.plan import Launch
+from harness.support.errors import CompileError, PlanError
+
+_TARGET = re.compile(r"^[ \t]*\.target\s+(sm_(\d+)([af]?))\b", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class PtxKernel:
+    """A kernel that is PTX already: `Launch(PtxKernel(text, "softmax"), ...)` in a variant with `backend="ptx"`.
+
+    Arguments are given as to a `cupy.RawKernel`: a buffer's name for a pointer, NumPy scalars of the parameter's size.
+    Raises `PlanError` where `text` or `name` is not text.
+    """
+
+    text: str
+    """A whole PTX module, with `.version`, `.target` and `.address_size`."""
+    name: str
+    """The kernel's name as it stands behind `.entry`: mangled, where a C++ compiler has mangled it."""
+
+    def __post_init__(self) -> None:
+        for field, value in (("text", self.text), ("name", self.name)):
+            if not isinstance(value, str) or not value.strip():
+                raise PlanError(f"PtxKernel(text, name): its {field} is {value!r}; it has to be text")
+
+
+class PtxToolchain(Toolchain):
+    """`PtxKernel`: nothing is compiled before the emulator or the driver does it."""
+
+    name = "ptx"
+    kernels = "a harness.PtxKernel"
+
+    def owns(self, kernel: object) -> bool:
+        """See `Toolchain.owns`."""
+        return isinstance(kernel, PtxKernel)
+
+    def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
+        """The text itself, checked, with its own line numbers where it has none of the source that it came from.
+
+        `args` do not matter, for the text says the types. Raises `CompileError` where there is no such entry, no
+        target, or one that `arch` does not run.
+        """
+        return _compiled(self, kernel, arch)
+
+    def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
+        """See `Toolchain.pack`."""
+        from harness.compilers import c_arguments
+
+        return c_arguments.pack(compiled.name, compiled.parameters, args)
+
+    def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
+        """See `Toolchain.bind`; the driver compiles the text as it stands."""
+        kernel = launch.kernel
+        self.compile(kernel, launch.args, gpu.arch)
+        module = gpu.cupy.cuda.function.Module()
+        try:
+            module.load(kernel.text.encode())
+            function = module.get_function(kernel.name)
+        except Exception as error:
+            raise CompileError(
+                f"kernel {kernel.name}: the driver does not take its PTX ({error}); "
+                "the command show has it compiled by ptxas, which says why"
+            ) from error
+        driver = gpu.cupy.cuda.driver
+        limit = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if launch.shared_bytes > driver.funcGetAttribute(limit, function.ptr):
+            # Beyond 48 KB, static and dynamic together, CUDA wants to be asked.
+            static_bytes = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
+            with gpu.shared_memory_refusal_explained(launch, static_bytes):
+                driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
+        args = tuple(arrays[a] if isinstance(a, str) else a for a in launch.args)
+        return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
+
+    def source(self, kernel: Any) -> str:
+        """See `Toolchain.source`."""
+        return str(kernel.text)
+
+    def identity(self, kernel: Any) -> str | None:
+        """See `Toolchain.identity`."""
+        return repr((kernel.name, kernel.text))
+
+
+@functools.lru_cache(maxsize=128)  # a search for many small problems launches the same kernels again and again
+def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> CompiledKernel:
+    from harness.compilers.ptx_lines import with_own_lines
+
+    entries = entry_parameters(kernel.text)
+    if kernel.name not in entries:
+        raise CompileError(
+            f"there is no kernel {kernel.name} in its PTX, which has {', '.join(entries) or 'none'}; "
+            "name it as it stands behind .entry"
+        )
+    return CompiledKernel(
+        ptx=with_own_lines(kernel.text, kernel.name),
+        entry=kernel.name,
+        name=kernel.name,
+        toolchain=toolchain,
+        arch=_runnable(kernel, arch),
+        parameters=entries[kernel.name],
+    )
+
+
+def _runnable(kernel: PtxKernel, arch: str) -> str:
+    """What to compile the text for so that `arch` runs it: `arch`, or the feature set that the text asks of it."""
+    target = _TARGET.search(kernel.text)
+    if target is None:
+        raise CompileError(f"kernel {kernel.name}: its PTX has no .target; write .target {arch} below .version")
+    wanted, number, suffix = target[1], int(target[2]), target[3]
+    here = int(re.sub(r"\D", "", arch))
+    # PTX ISA, .target: `a` runs on that very architecture only, `f` on its family, all else on any later one.
+    if suffix == "a":
+        fits = number == here
+    elif suffix == "f":
+        fits = number <= here and number // 10 == here // 10
+    else:
+        fits = number <= here
+    if not fits:
+        raise CompileError(
+            f"kernel {kernel.name}: its PTX is for {wanted}, and is to run on {arch}; "
+            f"write .target {arch}, or what it came from has to be compiled for that"
+        )
+    return wanted if suffix else arch
