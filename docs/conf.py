@@ -13,6 +13,10 @@ sys.path.insert(0, str(HERE.parent))
 project = "Attention sandbox"
 html_title = project
 html_theme = "furo"
+html_theme_options = {
+    "light_css_variables": {"code-font-size": "11px"},
+    "dark_css_variables": {"code-font-size": "11px"},
+}
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx"]
 exclude_patterns = ["inventories"]
 
