@@ -29,10 +29,13 @@ autodoc_typehints = "description"
 # SPHINX_INTERSPHINX=1 asks for it, and read where it lies in docs/inventories/NAME.inv or where Debian puts it.
 _MANUALS = {
     "python": ("https://docs.python.org/3", "/usr/share/doc/python3/html/objects.inv"),
-    "numpy": ("https://numpy.org/doc/stable", "/usr/share/doc/python-numpy/html/objects.inv"),
+    "numpy": ("https://numpy.org/doc/stable", None),
     "numba": ("https://numba.readthedocs.io/en/stable", None),
     "cupy": ("https://docs.cupy.dev/en/stable", None),
-    "hypothesis": ("https://hypothesis.readthedocs.io/en/latest", None),
+    "hypothesis": (
+        "https://hypothesis.readthedocs.io/en/latest",
+        "/usr/share/doc/python-hypothesis-doc/html/objects.inv",
+    ),
 }
 
 
