@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.model.numerics import Numerics
 from harness.model.regime import NUMPY_DTYPES
+from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 
 MUTANTS = (
@@ -81,9 +82,10 @@ def _one_head(problem, q, k, v, tile, mutant, stored):
             s = ((q @ kj.T) * tau).astype(stored).astype(f32)
             if mutant != "padding not masked":
                 s = np.where(inside, s, start)
-            if problem.causal:
-                offset = 0 if mutant == "causal top-left" else N_k - N_q
-                seen = columns[None, :] <= rows[:, None] + offset
+            if problem.mask != NO_MASK:
+                # On a square of scores the diagonal is aligned top-left.
+                first, end = problem.mask.span(rows, N_q, N_q if mutant == "causal top-left" else N_k)
+                seen = (first[:, None] <= columns) & (columns < end[:, None])
                 if mutant == "one row not masked once" and j0 <= N_k // 2 < j0 + tile:
                     seen[N_q // 2] = True
                 s = np.where(seen, s, start)

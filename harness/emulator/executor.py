@@ -11,32 +11,19 @@ import numpy.typing as npt
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
-from harness.emulator.codegen.facts import KernelFacts, Site
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.compile_worker import HERE, Compiler, WorkerPool
-from harness.emulator.machine.kernels import NativeKernel, native_kernel
-from harness.emulator.machine.launch import (
-    DeviceBuffer,
-    Geometry,
-    LaunchCounts,
-    LaunchOptions,
-    aligned_zeros,
-    default_threads,
-    launch,
-)
-from harness.emulator.memory.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
-from harness.emulator.memory.hierarchy import CacheCount, CacheSizes, MemoryHierarchy
+from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
+from harness.emulator.launch.configuration import Geometry, LaunchOptions, default_threads
+from harness.emulator.launch.device_memory import DeviceBuffer
+from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.memory.residency import Residency, residency
-from harness.execution.protocol import (
-    CacheReport,
-    CacheTraffic,
-    Device,
-    Execution,
-    LaunchReport,
-    SharedTraffic,
-    SiteTraffic,
-)
+from harness.emulator.native.compile_worker import HERE, Compiler, WorkerPool
+from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
+from harness.execution.counts import CacheReport, CacheTraffic, by_place
+from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.model.finding import Finding
 from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
@@ -45,16 +32,6 @@ from harness.support.gpus import Gpu
 
 DEFAULT_STEP_LIMIT = 1_000_000_000
 """Instructions per warp: some ten seconds of an endless loop."""
-
-_KINDS = {
-    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
-    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
-    **dict.fromkeys(("atom", "red"), "atomic"),
-    "cp": "load",
-}
-_SHARED_KINDS = {**_KINDS, "cp": "store"}
-"""An asynchronous copy loads from global memory and stores to shared memory."""
-
 
 CODE = "code"
 """The buffer that a kernel's instructions are counted as."""
@@ -190,10 +167,10 @@ class EmulatorExecutor:
             caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
         report = LaunchReport(
             step.kernel_name,
-            _by_source_line(kernel.facts, counts),
+            by_place(counts.sites),
             counts.warp_instructions,
             counts.lane_instructions,
-            _shared_by_source_line(kernel.facts, counts) if self._instruments.bank_conflicts else None,
+            by_place(counts.shared) if self._instruments.bank_conflicts else None,
             counts.seconds,
             caches,
         )
@@ -277,30 +254,3 @@ def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Itera
         offset=first * ELEMENT_BYTES[buffer.dtype],
         count=count,
     )
-
-
-def _by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SiteTraffic, ...]:
-    """Add up the instructions of one source line, kind and buffer."""
-    rows: dict[tuple[str, str, str, int], list[int]] = {}
-    for count in counts.sites:
-        site = facts.sites[count.site]
-        row = rows.setdefault((count.buffer, _KINDS[site.opcode], *_place(site)), [0, 0, 0, 0])
-        numbers = (count.requests, count.requested_bytes, count.sectors, count.ideal_sectors)
-        row[:] = map(sum, zip(row, numbers))
-    return tuple(SiteTraffic(*key, *row) for key, row in sorted(rows.items()))
-
-
-def _shared_by_source_line(facts: KernelFacts, counts: LaunchCounts) -> tuple[SharedTraffic, ...]:
-    """The same for shared memory, which has no buffers."""
-    rows: dict[tuple[str, str, int], list[int]] = {}
-    for count in counts.shared:
-        site = facts.sites[count.site]
-        row = rows.setdefault((_SHARED_KINDS[site.opcode], *_place(site)), [0, 0, 0, 0])
-        numbers = (count.requests, count.requested_bytes, count.wavefronts, count.ideal_wavefronts)
-        row[:] = map(sum, zip(row, numbers))
-    return tuple(SharedTraffic(*key, *row) for key, row in sorted(rows.items()))
-
-
-def _place(site: Site) -> tuple[str, int]:
-    """File and line."""
-    return (site.source.file, site.source.line) if site.source else ("", 0)

@@ -68,8 +68,6 @@ def _run(
     try:
         execution = executor.run(problem, plan, inputs)
     except KernelFault as fault:
-        if fault.kind == "interrupted":
-            raise
         return (*fault.findings, Finding(kind=fault.kind, message=str(fault))), None
     assert execution.findings is not None
     return execution.findings, execution

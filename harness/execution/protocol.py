@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from harness.execution.counts import LOCAL, READS, WRITES, CacheReport, SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -28,73 +29,6 @@ class Device:
     """What to show a person."""
     arch: str
     """The instruction set that kernels are compiled for, such as `sm_90`."""
-
-
-@dataclass(frozen=True)
-class SiteTraffic:
-    """What the memory instructions of one source line did to one buffer during one launch."""
-
-    buffer: str
-    """The buffer's name; `local` for the threads' local memory."""
-    kind: str
-    """`load`, `store` or `atomic`."""
-    file: str
-    """Source file of the kernel, as the compiler names it."""
-    line: int
-    """Source line, or 0 where the compiler gave none."""
-    requests: int
-    """Warp-wide memory instructions executed."""
-    requested_bytes: int
-    """Bytes that the active lanes asked for."""
-    sectors: int
-    """Distinct 32-byte sectors per request, added up."""
-    ideal_sectors: int
-    """The fewest sectors that the distinct bytes of each request fit into, added up."""
-
-
-@dataclass(frozen=True)
-class SharedTraffic:
-    """What the loads, or the stores, of one source line did to shared memory during one launch."""
-
-    kind: str
-    """`load` or `store`."""
-    file: str
-    """Source file of the kernel, as the compiler names it."""
-    line: int
-    """Source line, or 0 where the compiler gave none."""
-    requests: int
-    """Warp-wide instructions executed."""
-    requested_bytes: int
-    """Bytes that the active lanes asked for."""
-    wavefronts: int
-    """Rounds that the 32 banks took, added up."""
-    ideal_wavefronts: int
-    """Rounds that they would have taken without any bank conflict."""
-
-
-@dataclass(frozen=True)
-class CacheTraffic:
-    """What the caches left of one buffer's traffic during one launch."""
-
-    buffer: str
-    """The buffer's name; `code` for the kernel's own instructions and parameters, which no level above has."""
-    l2_read_bytes: int
-    """What L1 left of the loads."""
-    l2_write_bytes: int
-    dram_read_bytes: int
-    """What L2 left."""
-    dram_write_bytes: int
-    """Up to the end of the launch; what was stored late is still in L2."""
-
-
-@dataclass(frozen=True)
-class CacheReport:
-    """What the caches left of one launch's traffic. Local memory is no part of it."""
-
-    buffers: tuple[CacheTraffic, ...]
-    """Those that were touched."""
-    dirty_bytes: int
-    """What L2 holds at the end that is not yet in DRAM, of earlier launches too where L2 stays warm."""
 
 
 @dataclass(frozen=True)
@@ -136,18 +70,18 @@ class Execution:
         for launch in self.launches:
             if launch.traffic is None:
                 return None
-            total += sum(32 * s.sectors for s in launch.traffic if s.kind in kinds and s.buffer != "local")
+            total += sum(s.count.sector_bytes for s in launch.traffic if s.kind in kinds and s.buffer != LOCAL)
         return total
 
     @property
     def read_bytes(self) -> int | None:
         """Bytes read at the `sectors` level. An atomic reads and writes."""
-        return self.sector_bytes(("load", "atomic"))
+        return self.sector_bytes(READS)
 
     @property
     def write_bytes(self) -> int | None:
         """Bytes written at the `sectors` level."""
-        return self.sector_bytes(("store", "atomic"))
+        return self.sector_bytes(WRITES)
 
 
 class Executor(Protocol):

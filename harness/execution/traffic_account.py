@@ -10,14 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from harness.execution.protocol import CacheTraffic, Device, Execution, LaunchReport, SharedTraffic, SiteTraffic
+from harness.execution.counts import LOCAL, READS, WRITES, CacheTraffic, Count, SharedTraffic, SiteTraffic, by_place
+from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.model.problem import BaseProblem
 from harness.model.traffic import Traffic
-
-SECTOR_BYTES = 32
-LOCAL = "local"
-READS, WRITES = ("load", "atomic"), ("store", "atomic")
-"""Kinds of access. An atomic reads and writes."""
 
 LEVELS = {
     "compulsory": "every input read once, every output written once",
@@ -48,41 +44,6 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Count:
-    """What warps asked of memory."""
-
-    requests: int = 0
-    """Warp-wide memory instructions."""
-    requested_bytes: int = 0
-    """Bytes that the active lanes asked for."""
-    sectors: int = 0
-    """Distinct 32-byte sectors per request, added up."""
-    ideal_sectors: int = 0
-    """The fewest sectors that the distinct bytes of each request fit into, added up."""
-
-    def __add__(self, other: Count) -> Count:
-        return Count(
-            self.requests + other.requests,
-            self.requested_bytes + other.requested_bytes,
-            self.sectors + other.sectors,
-            self.ideal_sectors + other.ideal_sectors,
-        )
-
-    @property
-    def sector_bytes(self) -> int:
-        """Bytes at the `sectors` level."""
-        return SECTOR_BYTES * self.sectors
-
-    @classmethod
-    def of(cls, sites: Iterable[SiteTraffic]) -> Count:
-        """All sites together."""
-        total = cls()
-        for site in sites:
-            total += cls(site.requests, site.requested_bytes, site.sectors, site.ideal_sectors)
-        return total
-
-
-@dataclass(frozen=True)
 class Part:
     """One line of a breakdown: a buffer or a launch."""
 
@@ -99,41 +60,6 @@ class Part:
     def sector_bytes(self) -> int:
         """Read and written."""
         return self.read.sector_bytes + self.written.sector_bytes
-
-
-@dataclass(frozen=True)
-class LinePart:
-    """What one source line did to one buffer, all launches together."""
-
-    file: str
-    """As the compiler names it; empty where it gave none."""
-    line: int
-    """0 where the compiler gave none."""
-    buffer: str
-    """`local` for the threads' local memory."""
-    kind: str
-    """`load`, `store` or `atomic`."""
-    count: Count
-
-    @property
-    def sector_bytes(self) -> int:
-        """Read and written: an atomic's sectors count twice."""
-        return self.count.sector_bytes * ((self.kind in READS) + (self.kind in WRITES))
-
-
-@dataclass(frozen=True)
-class SharedPart:
-    """What one source line did to shared memory, all launches together."""
-
-    file: str
-    line: int
-    kind: str
-    requests: int
-    requested_bytes: int
-    wavefronts: int
-    """Rounds that the banks took."""
-    ideal_wavefronts: int
-    """Rounds without any bank conflict."""
 
 
 @dataclass(frozen=True)
@@ -218,9 +144,9 @@ class TrafficAccount:
     """In order."""
     local: Part
     """The threads' local memory: the kernel's own doing, and no part of any level above."""
-    lines: tuple[LinePart, ...]
+    lines: tuple[SiteTraffic, ...]
     """By file, line, buffer and kind; local memory too."""
-    shared: tuple[SharedPart, ...] | None
+    shared: tuple[SharedTraffic, ...] | None
     """By file, line and kind; None where it was not counted."""
     hardware: HardwareTraffic | None = None
     """None where no GPU was asked, or did not say."""
@@ -274,11 +200,8 @@ def account(
             for launch, rows in zip(execution.launches, per_launch)
         ),
         local=_part(LOCAL, [site for site in sites if site.buffer == LOCAL]),
-        lines=tuple(
-            LinePart(*key, Count.of(rows))
-            for key, rows in sorted(_grouped(sites, lambda s: (s.file, s.line, s.buffer, s.kind)).items())
-        ),
-        shared=_shared_parts(shared) if counted else None,
+        lines=tuple(sorted(by_place(sites), key=lambda row: (row.file, row.line, row.buffer, row.kind))),
+        shared=tuple(sorted(by_place(shared), key=lambda row: (row.file, row.line, row.kind))) if counted else None,
         caches=caches,
     )
 
@@ -320,19 +243,6 @@ def _part(name: str, sites: list[SiteTraffic]) -> Part:
         Count.of(sites),
         read=Count.of(site for site in sites if site.kind in READS),
         written=Count.of(site for site in sites if site.kind in WRITES),
-    )
-
-
-def _shared_parts(rows: list[SharedTraffic]) -> tuple[SharedPart, ...]:
-    return tuple(
-        SharedPart(
-            *key,
-            requests=sum(row.requests for row in group),
-            requested_bytes=sum(row.requested_bytes for row in group),
-            wavefronts=sum(row.wavefronts for row in group),
-            ideal_wavefronts=sum(row.ideal_wavefronts for row in group),
-        )
-        for key, group in sorted(_grouped(rows, lambda row: (row.file, row.line, row.kind)).items())
     )
 
 

@@ -15,13 +15,10 @@ from typing import Protocol
 
 import numpy as np
 
-from harness.execution.protocol import Device
 from harness.execution.question import ANY_KERNEL, Question
 from harness.execution.spot_check import check_spots
-from harness.gpu.ceilings import Ceilings
-from harness.gpu.effort import Effort
+from harness.execution.timings import BenchRow, Effort
 from harness.model.numerics import Numerics
-from harness.model.problem import BaseProblem
 from harness.support.errors import SandboxError
 from harness.support.intervals import FEWEST_SAMPLES, Interval, median_interval, ranks
 
@@ -48,67 +45,6 @@ class Timer(Protocol):
     def sustained_ms(self, enqueue: Callable[[], None], seconds: float) -> float:
         """Mean time of a run, back to back for so many seconds."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchRow:
-    """What one contender came to. What is not known is None."""
-
-    variant: str
-    """Its name."""
-    kind: str
-    """`variant`, or `library` for somebody else's kernels."""
-    verdict: str
-    """`pass`, `fail`, `error`, `unsupported`."""
-    reason: str | None = None
-    """Why the verdict is not `pass`."""
-    rank: int | None = None
-    """1 + how many are surely faster; those that share a rank cannot be told apart. None where it did not pass."""
-    time_ms: float | None = None
-    """Median of cold runs."""
-    time_low_ms: float | None = None
-    time_high_ms: float | None = None
-    """The true median lies between these two, with a confidence of 95 %."""
-    samples: int | None = None
-    """Cold runs that were measured."""
-    sustained_ms: float | None = None
-    """Mean of runs back to back, caches warm, clocks as a loaded GPU has them."""
-    sustained_mhz: float | None = None
-    """Median clock of the multiprocessors meanwhile; None where NVML is not there."""
-    held_down_by: str | None = None
-    """What lowered the clock meanwhile, as NVML tells; None for nothing or unknown."""
-    plan_ms: float | None = None
-    """Making the plan."""
-    compile_ms: float | None = None
-    """Compiling and binding, or fetching from the compilers' caches."""
-    error_over_budget: float | None = None
-    """The largest, of O, at the places that were checked, before and after timing."""
-    sector_bytes: int | None = None
-    """Bytes at the `sectors` level, as the variant claims them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchResult:
-    """All rows, best first, and what they were measured on."""
-
-    problem: BaseProblem
-    regime: str
-    seed: int
-    device: Device
-    driver: str | None
-    """The GPU driver's version; None without NVML."""
-    torch: str | None
-    """PyTorch's version; None where its rows are not there."""
-    ceilings: Ceilings
-    floor_ms: float
-    """Below this a time is no time."""
-    effort: Effort
-    rows: tuple[BenchRow, ...]
-
-    @property
-    def failed(self) -> bool:
-        """Whether a variant is wrong or broken. What a library does is its own affair."""
-        return any(row.kind == "variant" and row.verdict in ("fail", "error") for row in self.rows)
 
 
 @dataclass

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 from typing import Any
 
+from harness.execution.timings import Ceilings
 from harness.gpu.context import GpuContext
 from harness.gpu.stopwatch import Stopwatch
 
 COPY_BYTES = 1 << 30
 MATRIX_EXTENT = 8192
 SAMPLES = 9
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """Medians of cold runs, as the contenders' are."""
-
-    copy_bytes_per_s: float
-    """Read and written, of a copy of 1 GiB from device memory to device memory."""
-    matrix_flops: float
-    """Per second, of a product of random square matrices of 8192 through cuBLAS."""
-    matrix_dtype: str
-    """Of those matrices. bfloat16 has float16's rate on every GPU, and CuPy multiplies only the latter."""
 
 
 def measure_ceilings(context: GpuContext, stopwatch: Stopwatch, dtype: str) -> Ceilings:

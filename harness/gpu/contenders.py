@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from harness.execution.attempt import ERROR, FAIL, attempt
 from harness.execution.spot_check import choose_spots
-from harness.gpu.bench import BenchResult, Contender, Entry, Step, bench
+from harness.execution.timings import BenchResult, Effort
+from harness.gpu.bench import Contender, Entry, Step, bench
 from harness.gpu.ceilings import measure_ceilings
 from harness.gpu.clocks import ClockReader
 from harness.gpu.context import GpuContext
-from harness.gpu.effort import Effort
 from harness.gpu.floor import least_ms
 from harness.gpu.stage import GpuStage
 from harness.gpu.stopwatch import Stopwatch

@@ -84,7 +84,7 @@ class OrderedSum:
     """The formula, in words."""
     noun: str
     """What is counted through, in the plural."""
-    reveal: Callable[[], SummationTree]
+    reveal: Callable[[], SummationTree] = field(compare=False, repr=False)
     """Asks the kernel. Raises `OrderNotRevealed`."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from harness.gpu.effort import Effort
+from harness.execution.timings import Effort
 from harness.support.errors import UsageError
 
 

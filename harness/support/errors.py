@@ -53,7 +53,6 @@ class KernelFault(SandboxError):
         "trap",
         "copy size",
         "copies in flight",
-        "interrupted",
     )
 
     def __init__(self, kind: str, message: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from textwrap import fill
 from typing import Any
 
-from harness.gpu.bench import BenchResult, BenchRow
+from harness.execution.timings import BenchResult, BenchRow
 from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, table
 
 NOTE_WIDTH = 120
@@ -31,7 +31,9 @@ HEADERS = {
 def render_bench(result: BenchResult, format: str) -> str:
     """The whole result in one of `FORMATS`, ending in a line break."""
     if format == "json":
-        about = {key: value for key, value in asdict(result).items() if key != "rows"}
+        about = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "rows"}
+        about |= {"problem": result.problem.to_fields()}
+        about |= {name: asdict(about[name]) for name in ("device", "ceilings", "effort")}
         return json_text(about | {"rows": [_object(row, result) for row in result.rows]})
     if format == "csv":
         return csv_text([_object(row, result) for row in result.rows], _keys())

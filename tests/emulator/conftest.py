@@ -1,4 +1,7 @@
-"""Every kernel of the tests of opcodes is held against what a GPU answered, beside what the test itself expects."""
+"""Every kernel of the tests of opcodes is held against what a GPU answered, once the test's own expectations are met.
+
+A test whose kernels no GPU has answered yet needs none: it is passed, and the comparison alone is skipped.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 import single_opcode
 from single_opcode import Launched
 
-from tests.hardware.opcode_record import OpcodeRecord, differences, is_recorded, key_of, load
+from tests.hardware.opcode_record import OpcodeRecord, hold_against, is_recorded, key_of, load
 
 RECORD = Path(__file__).parents[1] / "hardware" / "opcodes_h200.zip"
 RECORDER = "opcode-recorder"
@@ -41,12 +44,4 @@ def _held_against_the_hardware(request: pytest.FixtureRequest, monkeypatch: pyte
     launched: list[Launched] = []
     monkeypatch.setattr(single_opcode, "LISTENERS", [launched.append])
     yield
-    answers = record().answers.get(key, [])
-    if [one.digest for one in launched] != [answer.digest for answer in answers]:
-        pytest.fail(
-            f"the record of opcodes is stale: the kernels or operands of {key} are others than those that "
-            f"{record().environment['gpu']} answered on {record().environment['date']}; run "
-            "scripts/record_opcodes.py on a GPU"
-        )
-    found = [line for one, answer in zip(launched, answers) for line in differences(key, one, answer)]
-    assert not found, "\n".join(found)
+    hold_against(record(), key, launched)

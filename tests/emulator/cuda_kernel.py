@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from harness.compilers import DevicePointer, compile_kernel
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.kernels import native_kernel
-from harness.emulator.machine.launch import DeviceBuffer, Geometry, LaunchCounts, LaunchOptions, aligned_zeros, launch
-from harness.emulator.machine.tracing import BlockListener
+from harness.emulator.abi import layout as at
+from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.device_memory import DeviceBuffer
+from harness.emulator.launch.kernel_launch import LaunchCounts, launch
+from harness.emulator.launch.tracing import BlockListener
+from harness.emulator.native.kernel_cache import native_kernel
 
 STEP_LIMIT = 2_000_000
 

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.kernels import native_kernel
-from harness.emulator.machine.launch import DeviceBuffer, Geometry, LaunchOptions, aligned_zeros, launch
+from harness.emulator.abi import layout as at
+from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.device_memory import DeviceBuffer
+from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.native.kernel_cache import native_kernel
 
 Array = npt.NDArray[Any]
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.emulator.abi import cache_layout
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
-from harness.emulator.machine.copy_queues import FIRST_CAPACITY, capacity_limit
-from harness.emulator.memory import cache_layout
-from harness.execution.protocol import SharedTraffic, SiteTraffic
+from harness.emulator.launch.copy_queues import FIRST_CAPACITY, capacity_limit
+from harness.execution.counts import SharedTraffic, SiteTraffic
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault

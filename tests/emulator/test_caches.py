@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
-from harness.emulator.memory import cache_layout as at
-from harness.emulator.memory.hierarchy import CacheCount, CacheSizes, MemoryHierarchy
+from harness.emulator.abi import cache_layout as at
+from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import Residency
 from harness.support.errors import PlanError
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN
-from harness.emulator.machine.compile_worker import HERE, CompileWorker, WorkerPool
+from harness.emulator.native.compile_worker import HERE, CompileWorker, WorkerPool
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem

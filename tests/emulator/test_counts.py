@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.execution.counts import Count
 from tests.emulator.cuda_kernel import run
 
 N = 4096
@@ -12,24 +13,14 @@ A = {"A": np.arange(N, dtype=np.float32), "B": np.zeros(N, dtype=np.float32)}
 
 
 def counted(source: str, threads_per_block: int = 128, blocks: int = 1) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """(buffer, opcode) -> requests, requested bytes, sectors."""
+    """(buffer, kind) -> requests, requested bytes, sectors."""
     import cupy
 
-    from harness.compilers import DevicePointer, compile_kernel
-    from harness.emulator.machine import layout as at
-    from harness.emulator.machine.kernels import native_kernel
-
-    kernel = cupy.RawKernel(source, "k")
-    _, counts = run(kernel, A, ("A", "B"), grid=(blocks, 1, 1), block=(threads_per_block, 1, 1))
-    pointers = tuple(DevicePointer(at.buffer_address(i), (N,), "float32") for i in range(2))
-    compiled = compile_kernel(kernel, pointers, "sm_90")
-    sites = native_kernel(compiled.ptx, compiled.entry).facts.sites
-    rows: dict[tuple[str, str], list[int]] = {}
+    _, counts = run(cupy.RawKernel(source, "k"), A, ("A", "B"), grid=(blocks, 1, 1), block=(threads_per_block, 1, 1))
+    rows: dict[tuple[str, str], Count] = {}
     for site in counts.sites:
-        row = rows.setdefault((site.buffer, sites[site.site].opcode), [0, 0, 0])
-        for index, value in enumerate((site.requests, site.requested_bytes, site.sectors)):
-            row[index] += value
-    return {key: (row[0], row[1], row[2]) for key, row in rows.items()}
+        rows[site.buffer, site.kind] = rows.get((site.buffer, site.kind), Count()) + site.count
+    return {key: (row.requests, row.requested_bytes, row.sectors) for key, row in rows.items()}
 
 
 def kernel(body: str) -> str:
@@ -58,7 +49,7 @@ def test_access_patterns(body: str, load: tuple[int, int, int], store: tuple[int
     if "37" in body:
         words = (np.arange(128) * 37) % 128
         load = (4, 512, sum(len(set(words[w * 32 : w * 32 + 32] // 8)) for w in range(4)))
-    assert found == {("A", "ld"): load, ("B", "st"): store}
+    assert found == {("A", "load"): load, ("B", "store"): store}
 
 
 @pytest.mark.parametrize(
@@ -86,19 +77,19 @@ def test_the_fewest_possible_sectors(body: str, sectors: int, ideal: int) -> Non
 
 def test_every_block_and_iteration_counts() -> None:
     found = counted(kernel("for (int j = 0; j < 10; ++j) b[i + 128 * blockIdx.x] += a[i + j * 128];"), blocks=3)
-    assert found["A", "ld"] == (3 * 4 * 10, 3 * 512 * 10, 3 * 16 * 10)
+    assert found["A", "load"] == (3 * 4 * 10, 3 * 512 * 10, 3 * 16 * 10)
 
 
 def test_atomics_count_once_for_each_request() -> None:
     found = counted(kernel("atomicAdd(&b[i % 8], a[i]);"))
-    assert found["B", "red" if ("B", "red") in found else "atom"] == (4, 512, 4)
+    assert found["B", "atomic"] == (4, 512, 4)
 
 
 def test_local_memory_is_counted_interleaved() -> None:
     body = "float t[16]; for (int j = 0; j < 16; ++j) t[j] = a[j]; int at = (int)a[i] & 15; b[i] = t[at] + t[at ^ 5];"
     found = counted(kernel(body), threads_per_block=32)
     # 64 bytes in each of 32 lanes are written, whatever the width of the stores: 64 sectors.
-    assert found["local", "st"][1:] == (2048, 64)
+    assert found["local", "store"][1:] == (2048, 64)
     _, counts = run(kernel(body), A, ("A", "B"))
     assert sum(site.ideal_sectors for site in counts.sites if site.buffer == "local") == sum(
         site.requested_bytes // 32 for site in counts.sites if site.buffer == "local"

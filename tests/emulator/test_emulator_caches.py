@@ -8,7 +8,8 @@ import pytest
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.executor import CODE, CacheModel, EmulatorExecutor
-from harness.execution.protocol import CacheTraffic, Execution
+from harness.execution.counts import CacheTraffic
+from harness.execution.protocol import Execution
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem

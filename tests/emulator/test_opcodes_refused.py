@@ -10,9 +10,9 @@ import llvmlite.binding as llvm
 import pytest
 from single_opcode import HEADER, run_body
 
+from harness.emulator.codegen.emitters import emitter_for, supported_opcodes
 from harness.emulator.codegen.kernel import generate
 from harness.emulator.codegen.lanes import Lanes, Storage
-from harness.emulator.codegen.table import emitter_for, supported_opcodes
 from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.parser import parse
 from harness.emulator.ptx.types import TYPES, PtxType

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from harness.emulator.codegen.facts import Site
-from harness.emulator.machine import tracing
-from harness.emulator.machine.tracing import Accesses, access_kind
-from harness.emulator.memory import cache_layout as at
+from harness.emulator.abi import cache_layout as at
+from harness.emulator.codegen.kernel_facts import Site
+from harness.emulator.launch import tracing
+from harness.emulator.launch.tracing import Accesses, access_kind
 from tests.emulator.cuda_kernel import cuda_source, run
 
 N = 4096

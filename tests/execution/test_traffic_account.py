@@ -1,15 +1,8 @@
 from __future__ import annotations
 
-from harness.execution.protocol import (
-    CacheReport,
-    CacheTraffic,
-    Device,
-    Execution,
-    LaunchReport,
-    SharedTraffic,
-    SiteTraffic,
-)
-from harness.execution.traffic_account import CachePart, Count, Level, TrafficAccount, account
+from harness.execution.counts import CacheReport, CacheTraffic, Count, SharedTraffic, SiteTraffic
+from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.execution.traffic_account import CachePart, Level, TrafficAccount, account
 from harness.model.traffic import Traffic
 from harness.operations.attention.problem import Problem
 

@@ -12,9 +12,8 @@ import pytest
 
 from harness.execution.protocol import Device
 from harness.execution.spot_check import check_spots, choose_spots
-from harness.gpu.bench import BenchResult, BenchRow, Entry, bench
-from harness.gpu.ceilings import Ceilings
-from harness.gpu.effort import Effort
+from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.gpu.bench import Entry, bench
 from harness.gpu.floor import least_ms
 from harness.model.operation import WHOLE, draw_inputs, operation_named
 from harness.operations.attention.problem import Problem

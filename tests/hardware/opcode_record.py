@@ -7,13 +7,14 @@ left in memory; operands are not recorded, the tests draw them from fixed seeds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from single_opcode import Case, Launched
 
 from tests.hardware.approximations import approximation
@@ -99,6 +100,23 @@ def load(path: Path) -> OpcodeRecord:
 def opcodes_of(text: str) -> set[str]:
     """The opcodes of PTX text, without their modifiers."""
     return {match[1].partition(".")[0] for match in OPCODE.finditer(text)}
+
+
+def hold_against(record: OpcodeRecord, key: str, launched: Sequence[Launched]) -> None:
+    """Fail where the emulator's answers are others than the recorded ones; skip where a kernel has no recorded answer.
+
+    A kernel whose text or operands have changed is another one, and has none.
+    """
+    answers = {answer.digest: answer for answer in record.answers.get(key, [])}
+    known = [(one, answers[one.digest]) for one in launched if one.digest in answers]
+    found = [line for one, answer in known for line in differences(key, one, answer)]
+    assert not found, "\n".join(found)
+    if len(known) < len(launched):
+        pytest.skip(
+            f"{len(launched) - len(known)} of the {len(launched)} kernels of {key} are not in the record of what "
+            f"{record.environment['gpu']} answered on {record.environment['date']}; scripts/record_opcodes.py makes a "
+            "new one, on a GPU"
+        )
 
 
 def differences(key: str, launched: Launched, answer: Answer) -> Iterator[str]:

@@ -16,8 +16,8 @@ import pytest
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
-from harness.emulator.memory.cache_layout import LAUNCH_BYTES
-from harness.emulator.memory.hierarchy import CacheSizes, MemoryHierarchy
+from harness.emulator.abi.cache_layout import LAUNCH_BYTES
+from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import residency
 from harness.support.gpus import GPUS
 from tests.emulator.cuda_kernel import run

@@ -44,9 +44,9 @@ def plain_attention(problem: Problem, inputs: Inputs) -> Float64Array:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ml_dtypes warns of infinities by itself
         scores = rounded(rounded(q * np.float32(problem.tau)) @ k.mT)
-        if problem.causal:
-            last = np.arange(problem.q_len)[:, None] + problem.kv_len - problem.q_len
-            scores = np.where(np.arange(problem.kv_len) <= last, scores, -np.inf)
+        first, end = problem.span(np.arange(problem.q_len))
+        keys = np.arange(problem.kv_len)
+        scores = np.where((first[:, None] <= keys) & (keys < end[:, None]), scores, -np.inf)
         largest = scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
         sums = weights.sum(axis=-1, keepdims=True)

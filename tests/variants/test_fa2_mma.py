@@ -11,7 +11,7 @@ from attention_answers import hold
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
-from harness.execution.protocol import SharedTraffic
+from harness.execution.counts import SharedTraffic
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes

@@ -5,12 +5,12 @@ Copies that an mbarrier or a bulk group completes are refused.
 
 from __future__ import annotations
 
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import count_shared, store_addresses
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import splat, vector
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand
 
 _SIZES = {"ca": (4, 8, 16), "cg": (16,)}

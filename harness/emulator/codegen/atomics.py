@@ -6,14 +6,14 @@ of CPU cores; within a block warps take turns. No host atomics are needed.
 
 from __future__ import annotations
 
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, to_float
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import translate
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_memory
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
@@ -34,8 +34,8 @@ _TYPES = {
 """Operation -> its types."""
 
 
-@emits("atom", operands=(3, 4))
-@emits("red", operands=2)
+@emits("atom")
+@emits("red")
 def atomic(lanes: Lanes, instruction: Instruction) -> None:
     """atom: old value to the destination; red: without one."""
     form = Form(instruction)

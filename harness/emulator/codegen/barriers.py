@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import splat
 from harness.emulator.codegen.warp import check_members
 from harness.emulator.codegen.watched import watch_warp_barrier
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Imm, Instruction, Operand
-
-RESULT = "barrier_result"
-"""Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived."""
-
+from harness.emulator.ptx.opcodes import BARRIER_RESULT
 
 _OPERANDS = {"sync": (1, 2), "arrive": (2,), "red": (3, 4)}
 _VOTE_TYPES = {"popc": "u32", "and": "pred", "or": "pred"}
@@ -65,7 +62,7 @@ def _scalar(lanes: Lanes, operand: Operand) -> str:
     return lanes.op(f"extractelement <32 x i32> {lanes.use(operand, 'i32')}, i32 {lanes.first_lane(lanes.mask)}")
 
 
-@emits(RESULT)
+@emits(BARRIER_RESULT)
 def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
     """The vote's outcome, for every lane."""
     result = lanes.spread("i32", lanes.warp_load("i32", at.VOTE_RESULT, 4))
@@ -75,6 +72,6 @@ def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(instruction.operands[0], result, "i32")
 
 
-@emits("nanosleep", operands=1)
+@emits("nanosleep")
 def nanosleep(lanes: Lanes, instruction: Instruction) -> None:
     """The warp gives the others a turn; the block's end does it."""

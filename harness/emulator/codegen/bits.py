@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
 from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Pair
 
@@ -20,7 +20,7 @@ def _element(instruction: Instruction, allowed: str) -> tuple[str, str]:
     return INTEGER[kind.bits], kind.kind
 
 
-@emits("and", "or", "xor", operands=3)
+@emits("and", "or", "xor")
 def logic(lanes: Lanes, instruction: Instruction) -> None:
     """and, or, xor, on predicates too."""
     element, _ = _element(instruction, f"pred {_UNTYPED}")
@@ -29,7 +29,7 @@ def logic(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-@emits("not", "cnot", operands=2)
+@emits("not", "cnot")
 def complement(lanes: Lanes, instruction: Instruction) -> None:
     """not; cnot is 1 for zero and 0 otherwise."""
     element, _ = _element(instruction, f"pred {_UNTYPED}" if instruction.opcode == "not" else _UNTYPED)
@@ -41,7 +41,7 @@ def complement(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, element)
 
 
-@emits("lop3", operands=(5, 6))
+@emits("lop3")
 def lop3(lanes: Lanes, instruction: Instruction) -> None:
     """Any function of three bits, by its table of eight answers; d|p: p = (d != 0) and, or q."""
     form = Form(instruction)
@@ -69,7 +69,7 @@ def lop3(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(destination, result, "i32")
 
 
-@emits("shl", "shr", operands=3)
+@emits("shl", "shr")
 def shift(lanes: Lanes, instruction: Instruction) -> None:
     """Shifts; amounts beyond the width give 0, or the sign."""
     allowed = _UNTYPED if instruction.opcode == "shl" else f"{_UNTYPED} u16 s16 {_WORDS}"
@@ -88,7 +88,7 @@ def shift(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-@emits("shf", operands=4)
+@emits("shf")
 def funnel_shift(lanes: Lanes, instruction: Instruction) -> None:
     """Shift of the 64 bits {b, a}: the high half to the left, the low half to the right."""
     form = Form(instruction)
@@ -125,7 +125,7 @@ _SELECTORS = {
 """The selector of the default mode that each special mode stands for, by the two low bits of c."""
 
 
-@emits("prmt", operands=4)
+@emits("prmt")
 def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
     """prmt: four bytes of eight; the special modes look their selector up."""
     form = Form(instruction)
@@ -142,7 +142,7 @@ def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.prelude("permute_bytes", lanes.use(a, "i32"), lanes.use(b, "i32"), selector), "i32")
 
 
-@emits("popc", "clz", "brev", operands=2)
+@emits("popc", "clz", "brev")
 def count(lanes: Lanes, instruction: Instruction) -> None:
     """popc, clz, brev."""
     element, _ = _element(instruction, "b32 b64")
@@ -159,7 +159,7 @@ def count(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.cast("trunc", element, result, "i32"), "i32")
 
 
-@emits("bfind", operands=2)
+@emits("bfind")
 def find_leading(lanes: Lanes, instruction: Instruction) -> None:
     """Place of the most significant bit that is not a sign bit; all ones if there is none."""
     form = Form(instruction)
@@ -184,7 +184,7 @@ def _low_byte(lanes: Lanes, operand: Operand, limit: int, element: str) -> str:
     return lanes.cast("zext", "i32", lanes.select("i32", above, splat("i32", limit), value), element)
 
 
-@emits("bfe", operands=4)
+@emits("bfe")
 def extract_field(lanes: Lanes, instruction: Instruction) -> None:
     """bfe: `length` bits from `start`, extended by zero, or by the field's highest bit that exists."""
     element, kind = _element(instruction, _WORDS)
@@ -202,7 +202,7 @@ def extract_field(lanes: Lanes, instruction: Instruction) -> None:
     )
 
 
-@emits("bfi", operands=5)
+@emits("bfi")
 def insert_field(lanes: Lanes, instruction: Instruction) -> None:
     """bfi: the low `length` bits of a, placed at `start` in b."""
     element, _ = _element(instruction, "b32 b64")
@@ -217,7 +217,7 @@ def insert_field(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.binary("or", element, field, rest), element)
 
 
-@emits("bmsk", operands=3)
+@emits("bmsk")
 def bit_mask(lanes: Lanes, instruction: Instruction) -> None:
     """bmsk: `length` ones from `start`."""
     form = Form(instruction)

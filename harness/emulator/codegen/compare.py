@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import flush, put_packed, to_float, unpack
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, splat_float
 from harness.emulator.ptx.instructions import Instruction, Operand, Pair
 from harness.emulator.ptx.types import PtxType
@@ -66,7 +66,7 @@ class _Comparison:
         return [lanes.flush(value) if self._ftz else value]
 
 
-@emits("setp", operands=(3, 4))
+@emits("setp")
 def setp(lanes: Lanes, instruction: Instruction) -> None:
     """setp.order[.boolean] p[|q], a, b[, c]: p = (a ? b) op c, q = !(a ? b) op c. Pairs answer with p and q."""
     comparison = _Comparison(instruction)
@@ -97,7 +97,7 @@ _ONE = {"f32": 0x3F800000, "f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16
 """What stands for true, where it is not all ones."""
 
 
-@emits("set", operands=(3, 4))
+@emits("set")
 def set_value(lanes: Lanes, instruction: Instruction) -> None:
     """set.order[.boolean].dtype.stype: one, or all ones, where true; a pair answers with two halves."""
     comparison = _Comparison(instruction)
@@ -110,7 +110,7 @@ def set_value(lanes: Lanes, instruction: Instruction) -> None:
     put_packed(lanes, instruction.operands[0], target if len(found) == 1 else comparison.kind, found)
 
 
-@emits("selp", operands=4)
+@emits("selp")
 def selp(lanes: Lanes, instruction: Instruction) -> None:
     """selp: a where the predicate holds, else b."""
     form = Form(instruction)
@@ -122,7 +122,7 @@ def selp(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-@emits("slct", operands=4)
+@emits("slct")
 def slct(lanes: Lanes, instruction: Instruction) -> None:
     """slct: a where c >= 0, else b; NaN is not."""
     form = Form(instruction)

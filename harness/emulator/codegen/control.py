@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.ptx.instructions import Instruction, Symbol
 
 

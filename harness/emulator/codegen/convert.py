@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.floating import ROUNDINGS, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, without_negatives
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import BITS, FLOAT, INTEGER, splat, splat_float, vector
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.types import PtxType
 
@@ -19,7 +19,7 @@ _REGISTERS = "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f16 bf16 f16x2 bf16x2 f32
 _INTEGERS = "u8 s8 u16 s16 u32 s32 u64 s64"
 
 
-@emits("mov", operands=2)
+@emits("mov")
 def mov(lanes: Lanes, instruction: Instruction) -> None:
     """mov: a register, a literal, an address; or packing and unpacking `{ }`."""
     form = Form(instruction)
@@ -64,7 +64,7 @@ _SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param:
 _WINDOWS = {"shared": at.SHARED_WINDOW, "local": at.LOCAL_WINDOW, "param": at.PARAM_WINDOW}
 
 
-@emits("cvta", operands=2)
+@emits("cvta")
 def cvta(lanes: Lanes, instruction: Instruction) -> None:
     """Between a space's own addresses and generic ones."""
     form = Form(instruction)
@@ -85,7 +85,7 @@ def cvta(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], value, "i64")
 
 
-@emits("isspacep", operands=2)
+@emits("isspacep")
 def is_space(lanes: Lanes, instruction: Instruction) -> None:
     """Whether a generic address lies in a space. Parameters lie in global space, too."""
     form = Form(instruction)
@@ -175,7 +175,7 @@ def _holds(target: PtxType, source: PtxType) -> bool:
     return target.bits - (target.kind == "s") >= source.bits - (source.kind == "s")
 
 
-@emits("cvt", operands=(2, 3))
+@emits("cvt")
 def cvt(lanes: Lanes, instruction: Instruction) -> None:
     """Every conversion between integers and floats of 8 to 64 bits, tf32, and two floats into a pair."""
     conversion = _read_form(instruction)

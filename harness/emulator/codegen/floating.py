@@ -7,9 +7,9 @@ just below the smallest normal one, which otherwise rounds up to that and stays.
 
 from __future__ import annotations
 
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
 from harness.emulator.ptx.instructions import Instruction, Operand
 from harness.emulator.ptx.types import PtxType
@@ -95,7 +95,7 @@ def _negative_zero_downwards(lanes: Lanes, total: str, a: str, b: str) -> str:
     return lanes.select("double", zero, lanes.cast("bitcast", "i64", sign, "double"), total)
 
 
-@emits("add.float", "sub.float", operands=3)
+@emits("add.float", "sub.float")
 def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     """add, sub."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
@@ -109,7 +109,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, destination, result)
 
 
-@emits("mul.float", operands=3)
+@emits("mul.float")
 def mul(lanes: Lanes, instruction: Instruction) -> None:
     """Product."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
@@ -119,7 +119,7 @@ def mul(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, destination, result)
 
 
-@emits("fma.float", "mad.float", operands=4)
+@emits("fma.float", "mad.float")
 def fma(lanes: Lanes, instruction: Instruction) -> None:
     """fma; `mad` is the same on every GPU that we emulate."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
@@ -129,8 +129,8 @@ def fma(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, destination, result)
 
 
-@emits("div.float", operands=3)
-@emits("rcp.float", "sqrt.float", operands=2)
+@emits("div.float")
+@emits("rcp.float", "sqrt.float")
 def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
     """div, rcp, sqrt: rounded as they say; the approximate ones to nearest.
 
@@ -194,7 +194,7 @@ def _approximate_double(lanes: Lanes, instruction: Instruction, form: _FloatForm
 _FUNCTIONS = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh", "rsqrt": "rsqrt"}
 
 
-@emits("ex2.float", "lg2.float", "sin.float", "cos.float", "tanh.float", "rsqrt.float", operands=2)
+@emits("ex2.float", "lg2.float", "sin.float", "cos.float", "tanh.float", "rsqrt.float")
 def transcendental(lanes: Lanes, instruction: Instruction) -> None:
     """ex2, lg2, sin, cos, tanh, rsqrt: all `.approx`."""
     form = _FloatForm(instruction, "approx", types="f32 f64" if instruction.opcode == "rsqrt" else "f32")
@@ -211,7 +211,7 @@ def transcendental(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, instruction.operands[0], result)
 
 
-@emits("neg.float", "abs.float", operands=2)
+@emits("neg.float", "abs.float")
 def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
     """neg, abs."""
     form = _FloatForm(instruction)
@@ -246,7 +246,7 @@ def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) 
     return lanes.select(element, canonical, float_from_bits(element, _NAN), result)
 
 
-@emits("min.float", "max.float", operands=(3, 4))
+@emits("min.float", "max.float")
 def min_max(lanes: Lanes, instruction: Instruction) -> None:
     """min, max, of two or three operands."""
     form = _FloatForm(instruction, "NaN")
@@ -259,7 +259,7 @@ def min_max(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, instruction.operands[0], result)
 
 
-@emits("copysign", operands=3)
+@emits("copysign")
 def copysign(lanes: Lanes, instruction: Instruction) -> None:
     """The magnitude of b with the sign of a."""
     form = _FloatForm(instruction)
@@ -272,7 +272,7 @@ def copysign(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], lanes.binary("or", integer, sign, rest), integer)
 
 
-@emits("testp", operands=2)
+@emits("testp")
 def testp(lanes: Lanes, instruction: Instruction) -> None:
     """Which kind of float it is; zeros count as normal."""
     form = Form(instruction)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.floating import extreme, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import INTEGER, splat
 from harness.emulator.ptx.instructions import Instruction, Operand
 from harness.emulator.ptx.types import PtxType
@@ -84,14 +84,14 @@ def _elementwise(lanes: Lanes, instruction: Instruction, compute: Callable[..., 
     put_packed(lanes, instruction.operands[0], kind, results)
 
 
-@emits("add.half", "sub.half", "mul.half", operands=3)
+@emits("add.half", "sub.half", "mul.half")
 def arithmetic(lanes: Lanes, instruction: Instruction) -> None:
     """add, sub, mul."""
     word = "f" + instruction.opcode
     _elementwise(lanes, instruction, lambda _, x, y: lanes.binary(word, "float", x, y), "rn", "ftz", "sat")
 
 
-@emits("fma.half", operands=4)
+@emits("fma.half")
 def fma(lanes: Lanes, instruction: Instruction) -> None:
     """fma: the product is exact in double, the sum is rounded to odd, then to nearest."""
 
@@ -103,21 +103,21 @@ def fma(lanes: Lanes, instruction: Instruction) -> None:
     _elementwise(lanes, instruction, compute, "rn", "ftz", "sat", "relu")
 
 
-@emits("min.half", "max.half", operands=3)
+@emits("min.half", "max.half")
 def min_max(lanes: Lanes, instruction: Instruction) -> None:
     """min, max."""
     opcode = instruction.opcode
     _elementwise(lanes, instruction, lambda nan, x, y: extreme(lanes, opcode, "float", x, y, nan), "ftz", "NaN")
 
 
-@emits("ex2.half", "tanh.half", operands=2)
+@emits("ex2.half", "tanh.half")
 def transcendental(lanes: Lanes, instruction: Instruction) -> None:
     """ex2, tanh: approximate."""
     name, ftz = ("exp2_float", ["ftz"]) if instruction.opcode == "ex2" else ("tanh_float", [])
     _elementwise(lanes, instruction, lambda _, x: lanes.prelude(name, x), "approx", *ftz)
 
 
-@emits("neg.half", "abs.half", operands=2)
+@emits("neg.half", "abs.half")
 def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
     """neg, abs: on the sign bits; NaN becomes the hardware's one pattern."""
     form = Form(instruction)

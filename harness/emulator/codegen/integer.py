@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import put_packed, unpack
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
 from harness.emulator.ptx.instructions import CARRY, Instruction, Operand, Reg
 from harness.emulator.ptx.types import PtxType
@@ -24,7 +24,7 @@ def _add_saturated(lanes: Lanes, word: str, element: str, a: str, b: str) -> str
     return lanes.intrinsic(f"llvm.s{word}.sat.v32{element}", kind, (kind, a), (kind, b))
 
 
-@emits("add.int", "sub.int", operands=3)
+@emits("add.int", "sub.int")
 def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     """add, sub; `.sat` clamps s32; `.cc` sets the carry."""
     form = Form(instruction)
@@ -45,7 +45,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     put_packed(lanes, destination, kind, results)
 
 
-@emits("addc", "subc", operands=3)
+@emits("addc", "subc")
 def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
     """addc, subc{.cc}: the carry flag comes in, and goes out with `.cc`."""
     form = Form(instruction)
@@ -91,8 +91,8 @@ def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, 
     raise instruction.unsupported("it needs '.lo', '.hi' or '.wide'")
 
 
-@emits("mul.int", operands=3)
-@emits("mad.int", operands=4)
+@emits("mul.int")
+@emits("mad.int")
 def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
     """Products: mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
     form = Form(instruction)
@@ -113,7 +113,7 @@ def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, wide, signed=kind.kind == "s")
 
 
-@emits("madc", operands=4)
+@emits("madc")
 def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
     """madc{.cc}: product + c + carry."""
     form = Form(instruction)
@@ -132,8 +132,8 @@ def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, element)
 
 
-@emits("mul24", operands=3)
-@emits("mad24", operands=4)
+@emits("mul24")
+@emits("mad24")
 def mul24(lanes: Lanes, instruction: Instruction) -> None:
     """Products of the low 24 bits: bits 0 to 31 of them, or 16 to 47."""
     form = Form(instruction)
@@ -156,7 +156,7 @@ def mul24(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, "i32")
 
 
-@emits("div.int", "rem.int", operands=3)
+@emits("div.int", "rem.int")
 def div_rem(lanes: Lanes, instruction: Instruction) -> None:
     """Division that never traps: by zero it is all ones, as on an H200, and the smallest integer over -1 wraps."""
     form = Form(instruction)
@@ -181,7 +181,7 @@ def div_rem(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-@emits("abs.int", "neg.int", operands=2)
+@emits("abs.int", "neg.int")
 def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
     """abs, neg: the smallest integer stays itself."""
     form = Form(instruction)
@@ -194,7 +194,7 @@ def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, element)
 
 
-@emits("min.int", "max.int", operands=3)
+@emits("min.int", "max.int")
 def min_max(lanes: Lanes, instruction: Instruction) -> None:
     """min, max; `.relu` puts 0 in the place of negative results."""
     form = Form(instruction)
@@ -213,7 +213,7 @@ def min_max(lanes: Lanes, instruction: Instruction) -> None:
     put_packed(lanes, destination, kind, results)
 
 
-@emits("sad", operands=4)
+@emits("sad")
 def sad(lanes: Lanes, instruction: Instruction) -> None:
     """|a - b| + c."""
     form = Form(instruction)
@@ -227,7 +227,7 @@ def sad(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], lanes.binary("add", element, distance, z), element)
 
 
-@emits("dp4a", "dp2a", operands=4)
+@emits("dp4a", "dp2a")
 def dot_product(lanes: Lanes, instruction: Instruction) -> None:
     """Four products of bytes, or two of halfwords with bytes, added to c."""
     form = Form(instruction)

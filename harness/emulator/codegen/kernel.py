@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from harness.emulator.codegen.facts import KernelFacts, ModuleVariable, Parameter, SharedVariable, Site
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.integer import CARRY
+from harness.emulator.codegen.kernel_facts import KernelFacts, ModuleVariable, Parameter, SharedVariable, Site
 from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.codegen.prelude import PRELUDE
-from harness.emulator.codegen.table import emitter_for
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.emulator.ptx.call_parameters import lower_call_parameters
 from harness.emulator.ptx.inline import inline_calls
@@ -28,6 +28,7 @@ from harness.emulator.ptx.instructions import (
     Symbol,
     Variable,
 )
+from harness.emulator.ptx.opcodes import ATOMIC, COPY
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
@@ -70,7 +71,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         lanes.register_bytes,
         any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
-        any(i.opcode == "cp" for i in flat.instructions()),
+        any(i.facts.memory is COPY for i in flat.instructions()),
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )
@@ -78,7 +79,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
 
 
 def _connects_blocks(instruction: Instruction) -> bool:
-    return instruction.opcode in ("atom", "red") and not any(m.startswith("shared") for m in instruction.modifiers)
+    return instruction.facts.memory is ATOMIC and not any(m.startswith("shared") for m in instruction.modifiers)
 
 
 def _align(offset: int, align: int) -> int:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.special_registers import special_register
 from harness.emulator.codegen.vocabulary import (
@@ -20,7 +22,6 @@ from harness.emulator.codegen.vocabulary import (
     vector,
 )
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
 from harness.emulator.ptx.types import PtxType
 from harness.support.errors import UnsupportedInstruction
@@ -84,7 +85,7 @@ class Lanes(Vocabulary):
 
     def slot_pointer(self, name: str) -> str:
         """Pointer to a slot of the context."""
-        return self._pointer(f"%ctx.{name}", f"getelementptr i64, ptr %ctx.p, i64 {at.SLOT[name]}")
+        return self._pointer(f"%ctx.{name}", f"getelementptr i64, ptr %ctx.p, i64 {SLOT[name]}")
 
     def slot(self, name: str) -> str:
         """Value of a slot of the context, i64."""

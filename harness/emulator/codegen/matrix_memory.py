@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import count_shared
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp
 from harness.emulator.codegen.watched import watch_shared
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
+from harness.emulator.ptx.opcodes import STORE_ROWS
 
 ROW_BYTES = 16
 _ROWS = 8
@@ -29,7 +30,7 @@ _MATRIX_BYTES = ROW_BYTES * _ROWS
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 
 
-@emits("ldmatrix", operands=2)
+@emits("ldmatrix")
 def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
     """ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]."""
     registers, address = instruction.operands
@@ -40,7 +41,7 @@ def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(item, value, "i32")
 
 
-@emits("stmatrix", operands=2)
+@emits("stmatrix")
 def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
     """stmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 [p], r."""
     address, registers = instruction.operands
@@ -50,7 +51,7 @@ def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
     _store_rows(lanes, instruction, space, addresses, [lanes.use(item, "i32") for item in items], transposed)
 
 
-@emits("movmatrix", operands=2)
+@emits("movmatrix")
 def transpose_matrix(lanes: Lanes, instruction: Instruction) -> None:
     """movmatrix.sync.aligned.m8n8.trans.b16 d, a."""
     form = Form(instruction)
@@ -126,7 +127,7 @@ def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: st
     some = lanes.op(f"icmp ne i32 {active}, 0")
     mask = lanes.op(f"select i1 {some}, i64 {(1 << rows) - 1}, i64 0")
     count_shared(lanes, instruction, mask, ROW_BYTES, generic)
-    function = "store_rows" if instruction.opcode == "stmatrix" else "load_rows"
+    function = "store_rows" if instruction.facts.memory is STORE_ROWS else "load_rows"
     failed = lanes.runtime(function, "%ctx", "%warp", str(lanes.site(instruction)), mask, str(int(generic)))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     return lanes.cast("trunc", "i64", addresses, "i32") if generic else addresses

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.emulator.codegen.dot_product import DOT_PRODUCTS, DotProduct
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import Fragment
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.ptx.instructions import Instruction, Operand, Vector
 
 _DEPTHS = {"m16n8k4": 4, "m16n8k8": 8, "m16n8k16": 16}
 
 
-@emits("mma", operands=4)
+@emits("mma")
 def mma(lanes: Lanes, instruction: Instruction) -> None:
     """mma.sync.aligned.m16n8k*.row.col.dtype.atype.btype.ctype d, a, b, c."""
     form = Form(instruction)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import INTEGER, vector
 from harness.emulator.codegen.watched import watch_fence, watch_memory, watch_shared
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
+from harness.emulator.ptx.opcodes import ATOMIC, LOAD
 from harness.emulator.ptx.types import PtxType
 
 # Caching, ordering and scope: with warps that take turns they change nothing that a kernel could see.
@@ -98,7 +99,7 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
     store_addresses(lanes, addresses)
     mask = lanes.widen(lanes.active_bits())
     site = lanes.site(instruction)
-    if space == "generic" and instruction.opcode in ("ld", "ldu", "st", "wmma"):
+    if space == "generic" and instruction.facts.memory is not ATOMIC:
         count_shared(lanes, instruction, mask, size_bytes, generic=True)
     code = at.SPACES[space]
     failed = lanes.runtime("translate", "%ctx", "%warp", str(site), str(code), mask, str(size_bytes))
@@ -116,7 +117,7 @@ def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: 
 
 def _fills_registers(instruction: Instruction) -> bool:
     """Whether lanes that agree make a request shorter, see `memory/banks.py`."""
-    return instruction.opcode in ("ld", "ldu", "atom") or "load" in instruction.modifiers
+    return instruction.facts.memory is LOAD
 
 
 def _read_data(lanes: Lanes, access: Access) -> list[str]:
@@ -129,7 +130,7 @@ def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
         lanes.warp_store(vector(access.element), value, at.DATA + index * at.LANES * access.kind.size_bytes, 32)
 
 
-@emits("ld", "ldu", operands=2)
+@emits("ld", "ldu")
 def load(lanes: Lanes, instruction: Instruction) -> None:
     """ld, from any space."""
     destination, address = instruction.operands
@@ -207,7 +208,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     return values
 
 
-@emits("st", operands=2)
+@emits("st")
 def store(lanes: Lanes, instruction: Instruction) -> None:
     """st, to any space."""
     address, value = instruction.operands

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.emulator.abi import layout as at
 from harness.emulator.codegen import lane_tables
-from harness.emulator.machine import layout as at
 from harness.support.errors import UnsupportedInstruction
 
 if TYPE_CHECKING:

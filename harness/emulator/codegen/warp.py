@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lane_tables import LANE_ID
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
 
 
@@ -61,7 +61,7 @@ def _groups(lanes: Lanes, instruction: Instruction, members: Operand) -> str:
     return lanes.binary("and", "i32", lanes.use(members, "i32"), active)
 
 
-@emits("shfl", operands=5)
+@emits("shfl")
 def shuffle(lanes: Lanes, instruction: Instruction) -> None:
     """shfl.sync.{up,down,bfly,idx}.b32 d[|p], a, b, c, membermask."""
     form = Form(instruction)
@@ -132,7 +132,7 @@ def _dynamic_shuffle(lanes: Lanes, mode: str, value: str, b: str, c: str) -> tup
     return lanes.warp_load("<32 x i32>", at.DATA), valid
 
 
-@emits("vote", operands=3)
+@emits("vote")
 def vote(lanes: Lanes, instruction: Instruction) -> None:
     """vote.sync.{all,any,uni}.pred and .ballot.b32."""
     form = Form(instruction)
@@ -155,7 +155,7 @@ def vote(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, answers[mode], "i1")
 
 
-@emits("activemask", operands=1)
+@emits("activemask")
 def active_mask(lanes: Lanes, instruction: Instruction) -> None:
     """The lanes that are here."""
     form = Form(instruction)
@@ -164,7 +164,7 @@ def active_mask(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], lanes.spread("i32", lanes.active_bits()), "i32")
 
 
-@emits("match", operands=3)
+@emits("match")
 def match(lanes: Lanes, instruction: Instruction) -> None:
     """match.any.sync: the lanes that hold the same value; match.all.sync: everyone, if all agree."""
     form = Form(instruction)
@@ -194,7 +194,7 @@ def match(lanes: Lanes, instruction: Instruction) -> None:
 _REDUCTIONS = {"add": "u32 s32", "min": "u32 s32", "max": "u32 s32", "and": "b32", "or": "b32", "xor": "b32"}
 
 
-@emits("redux", operands=3)
+@emits("redux")
 def reduce(lanes: Lanes, instruction: Instruction) -> None:
     """redux.sync: one integer from all lanes of a group."""
     form = Form(instruction)
@@ -242,7 +242,7 @@ def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -
     return next_results
 
 
-@emits("elect", operands=2)
+@emits("elect")
 def elect(lanes: Lanes, instruction: Instruction) -> None:
     """elect.sync d|p, membermask: the lowest lane leads."""
     form = Form(instruction)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from harness.emulator.abi import layout as at
+from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import vector
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Instruction, Operand
-from harness.emulator.sanitizer import layout as sanitizer
+from harness.emulator.ptx.opcodes import ATOMIC
 
 _STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
+_CODES = {"load": sanitizer.LOAD, "store": sanitizer.STORE, "atomic": sanitizer.ATOMIC}
 _NARROW_SCOPES = {"cta", "cluster"}
 
 
@@ -42,16 +44,13 @@ def watch_fence(lanes: Lanes, instruction: Instruction) -> None:
 
 def _access(instruction: Instruction) -> int:
     words = set(instruction.modifiers)
-    atomic = instruction.opcode in ("atom", "red")
-    if not atomic and not words & _STRONG:
-        stores = instruction.opcode in ("st", "stmatrix") or "store" in words
-        return sanitizer.STORE if stores else sanitizer.LOAD
-    code = sanitizer.STRONG
-    if atomic:
-        code |= sanitizer.ATOMIC
-    elif instruction.opcode == "st":
-        code |= sanitizer.STORE
-    if instruction.opcode not in ("st", "red"):
+    memory = instruction.facts.memory
+    assert memory is not None
+    code = _CODES[memory.in_shared]
+    if memory is not ATOMIC and not words & _STRONG:
+        return code
+    code |= sanitizer.STRONG
+    if instruction.facts.writes:
         code |= sanitizer.ACQUIRES
     if "exch" in words:
         code |= sanitizer.OVERWRITES

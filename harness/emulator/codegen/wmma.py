@@ -11,34 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.emulator.abi import layout as at
 from harness.emulator.codegen.dot_product import DOT_PRODUCTS, DotProduct
+from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import WMMA_SHAPES, Fragment, wmma_layout
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_memory import load_rows, transpose
 from harness.emulator.codegen.matrix_multiply import homes_of, multiply, put_registers, registers_of
 from harness.emulator.codegen.memory import count_shared, translate
-from harness.emulator.codegen.table import emits
 from harness.emulator.codegen.vocabulary import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.codegen.watched import watch_memory, watch_shared
-from harness.emulator.machine import layout as at
 from harness.emulator.ptx.instructions import Instruction, Operand
 
 _ORDERS = ("row", "col")
 
 
-@emits("wmma")
-def wmma(lanes: Lanes, instruction: Instruction) -> None:
-    """Tell load, mma and store apart."""
-    what = instruction.modifiers[:1]
-    emitters = {("load",): _load, ("mma",): _multiply, ("store",): _store}
-    if what not in emitters or not {"sync", "aligned"} <= set(instruction.modifiers):
-        raise instruction.unsupported()
-    emitters[what](lanes, instruction)
-
-
 def _begin(instruction: Instruction) -> Form:
+    if not {"sync", "aligned"} <= set(instruction.modifiers):
+        raise instruction.unsupported()
     form = Form(instruction)
     for word in (instruction.modifiers[0], "sync", "aligned"):
         form.flag(word)
@@ -160,7 +152,8 @@ def _constants(element: str, values: tuple[int, ...]) -> str:
     return "<" + ", ".join(f"{element} {value}" for value in values) + ">"
 
 
-def _load(lanes: Lanes, instruction: Instruction) -> None:
+@emits("wmma.load")
+def load(lanes: Lanes, instruction: Instruction) -> None:
     """wmma.load.{a,b,c}.sync.aligned.{row,col}.shape{.space}.type r, [p]{, stride}."""
     matrix, registers = _read_form(lanes, instruction, ("a", "b", "c"))
     fragment = matrix.fragment
@@ -209,7 +202,8 @@ def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, reque
     return [lanes.warp_load(vector("i32"), at.DATA + 128 * index) for index in range(count)]
 
 
-def _store(lanes: Lanes, instruction: Instruction) -> None:
+@emits("wmma.store")
+def store(lanes: Lanes, instruction: Instruction) -> None:
     """wmma.store.d.sync.aligned.{row,col}.shape{.space}.type [p], r{, stride}."""
     matrix, registers = _read_form(lanes, instruction, ("d",))
     values = [lanes.use(item, "i32") for item in registers_of(instruction, registers, matrix.fragment)]
@@ -245,7 +239,8 @@ def _store_request(
 # Arithmetic -----------------------------------------------------------------------------------------------------------
 
 
-def _multiply(lanes: Lanes, instruction: Instruction) -> None:
+@emits("wmma.mma")
+def multiply_fragments(lanes: Lanes, instruction: Instruction) -> None:
     """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c."""
     form = _begin(instruction)
     orders = [form.choice(*_ORDERS) for _ in "ab"]

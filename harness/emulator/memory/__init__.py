@@ -1,1 +1,1 @@
-"""From lanes to sectors; caches come behind."""
+"""A warp's requests -> bytes, sectors and banks, and what caches leave of them. Compiled by Numba."""

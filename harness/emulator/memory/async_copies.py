@@ -18,8 +18,9 @@ from collections.abc import Callable
 
 from numba import njit
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.context import (
+from harness.emulator.abi import copy_layout as queue_at
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import (
     COPY_QUEUE_FULL,
     COPY_QUEUES,
     SANITIZER,
@@ -27,11 +28,10 @@ from harness.emulator.machine.context import (
     SHARED_SIZE,
     WARP_COUNT,
     WARP_INDEX,
-    set_fault,
 )
-from harness.emulator.memory import copy_layout as queue_at
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import fill_ones, load8, load32, load64, store8, store32, store64
 from harness.emulator.memory.copies import shared_fault
-from harness.emulator.memory.raw import fill_ones, load8, load32, load64, store8, store32, store64
 from harness.emulator.memory.trace import call_host
 from harness.emulator.memory.translation import translate_lanes
 from harness.emulator.sanitizer.copies_in_flight import settle, watch_copy

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.context import SHARED_COUNTERS
-from harness.emulator.memory.raw import load32, load64, store64
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SHARED_COUNTERS
+from harness.emulator.abi.raw_memory import load32, load64, store64
 
 SHARED_WINDOW = at.SHARED_WINDOW
 WORDS = at.DATA_3

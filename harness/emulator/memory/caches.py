@@ -8,15 +8,36 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.memory import cache_layout as at
-from harness.emulator.memory.raw import load8, load32, load64, store8, store32, store64
-
-(
-    L1_TAGS, L1_VALID, L1_USED, L1_SETS, L1_SET_WAYS, L1_RANDOM,
-    L2_TAGS, L2_VALID, L2_DIRTY, L2_USED, L2_SETS, L2_SET_WAYS, L2_PARTITIONS,
-    NOW, TICK, COUNTERS, BUFFER_COUNT, FIRST_LINES,
-    RESIDENTS, NEXT_ACCESS, END_ACCESS, ACCESS_TIME, SM, PARTITION, STORED_LINE, STORED_MASK,
-) = (8 * slot for slot in range(len(at.SLOTS)))  # fmt: skip
+from harness.emulator.abi import cache_layout as at
+from harness.emulator.abi.cache_slots import (
+    ACCESS_TIME,
+    BUFFER_COUNT,
+    COUNTERS,
+    END_ACCESS,
+    FIRST_LINES,
+    L1_RANDOM,
+    L1_SET_WAYS,
+    L1_SETS,
+    L1_TAGS,
+    L1_USED,
+    L1_VALID,
+    L2_DIRTY,
+    L2_PARTITIONS,
+    L2_SET_WAYS,
+    L2_SETS,
+    L2_TAGS,
+    L2_USED,
+    L2_VALID,
+    NEXT_ACCESS,
+    NOW,
+    PARTITION,
+    RESIDENTS,
+    SM,
+    STORED_LINE,
+    STORED_MASK,
+    TICK,
+)
+from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store32, store64
 
 MAX = (1 << 63) - 1
 SPREAD = 0x9E3779B1

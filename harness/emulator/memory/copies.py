@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.context import SHARED_BASE, SHARED_SIZE, set_fault
-from harness.emulator.memory.raw import (
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import (
     load8,
     load16,
     load32,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.context import SHARED_BASE, SHARED_SIZE, set_fault
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.memory.banks import shared_offset
 from harness.emulator.memory.copies import OUT_OF_BOUNDS, shared_fault
-from harness.emulator.memory.raw import load64, store64
 
 ROW_BYTES = 16
 

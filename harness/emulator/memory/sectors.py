@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.memory.raw import load64, store64
+from harness.emulator.abi.raw_memory import load64, store64
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""What each warp request touches and when, recorded for the cache model. See `machine/tracing.py` for the other end."""
+"""What each warp request touches and when, recorded for the cache model. See `launch/tracing.py` for the other end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.context import (
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import (
     STEPS,
     TRACE_END,
     TRACE_FIRST_LINES,
@@ -18,7 +18,7 @@ from harness.emulator.machine.context import (
     TRACE_NEXT,
     WARP_INDEX,
 )
-from harness.emulator.memory.raw import load8, load64, store64
+from harness.emulator.abi.raw_memory import load8, load64, store64
 
 
 @intrinsic  # type: ignore[untyped-decorator]

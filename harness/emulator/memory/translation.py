@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.context import (
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import (
     BUFFER_COUNT,
     BUFFERS,
     COUNTERS,
@@ -17,9 +17,9 @@ from harness.emulator.machine.context import (
     SHARED_SIZE,
     VARIABLE_COUNT,
     VARIABLES,
-    set_fault,
 )
-from harness.emulator.memory.raw import load32, load64, store64
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import load32, load64, store64
 from harness.emulator.memory.sectors import insert_sector
 from harness.emulator.memory.trace import is_traced, record
 

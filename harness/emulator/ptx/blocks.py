@@ -13,13 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from harness.emulator.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Not, Reg, Symbol
+from harness.emulator.ptx.opcodes import BARRIER_RESULT, Flow
 from harness.support.errors import CompileError
 
 EXIT = -1
 """Where a lane goes that has returned."""
-
-BARRIER_OPCODES = ("bar", "barrier")
-_ENDS = ("bra", "brx", "ret", "exit")
 
 
 @dataclass
@@ -45,12 +43,12 @@ class Graph:
 
 def is_block_barrier(instruction: Instruction) -> bool:
     """Whether warps of a block meet here; `bar.warp.sync` is not one."""
-    return instruction.opcode in BARRIER_OPCODES and "warp" not in instruction.modifiers
+    return instruction.facts.flow is Flow.BARRIER and "warp" not in instruction.modifiers
 
 
 def yields(instruction: Instruction) -> bool:
     """Whether the warp returns to the scheduler behind this instruction."""
-    return is_block_barrier(instruction) or instruction.opcode == "nanosleep"
+    return is_block_barrier(instruction) or instruction.facts.flow is Flow.YIELD
 
 
 def build_graph(function: Function) -> Graph:
@@ -84,11 +82,12 @@ def _cut(function: Function) -> list[Block]:
             labels[statement.name] = len(blocks) - 1
             continue
         block = blocks[-1] if open_block else start()
-        if statement.opcode in _ENDS:
+        flow = statement.facts.flow
+        if flow in (Flow.BRANCH, Flow.LEAVE):
             block.branch = statement
             block.source = block.source or statement
             following = len(blocks)
-            if statement.opcode in ("ret", "exit"):
+            if flow is Flow.LEAVE:
                 block.targets = [EXIT] if statement.predicate is None else [EXIT, following]
             else:
                 pending.append((block, _branch_labels(function, statement)))
@@ -101,8 +100,8 @@ def _cut(function: Function) -> list[Block]:
             if yields(statement):
                 block.targets = [len(blocks)]
                 open_block = False
-            if statement.opcode in BARRIER_OPCODES and "red" in statement.modifiers:
-                start().body.append(replace(statement, opcode="barrier_result", operands=statement.operands[:1]))
+            if flow is Flow.BARRIER and "red" in statement.modifiers:
+                start().body.append(replace(statement, opcode=BARRIER_RESULT, operands=statement.operands[:1]))
     last = blocks[-1]
     if open_block:
         last.targets = [EXIT]
@@ -300,24 +299,17 @@ def live_registers(graph: Graph) -> Liveness:
     return Liveness(live_in, live_out)
 
 
-_NO_DESTINATION = {"st", "red", "bra", "brx", "ret", "exit", "trap", "membar", "fence", "prefetch", "prefetchu"}
-_NO_DESTINATION |= {"nanosleep", "brkpt", "pmevent", "call", "discard", "applypriority", "griddepcontrol", "cp"}
-
-
-_READ_CARRY = ("addc", "subc", "madc")
-
-
 def registers_of(instruction: Instruction) -> tuple[set[str], set[str]]:
     """The registers that an instruction reads, and those that it writes (lanes that are off keep their old value)."""
     reads: set[str] = set()
     writes: set[str] = set()
-    has_destination = instruction.opcode not in (*_NO_DESTINATION, *BARRIER_OPCODES)
+    facts = instruction.facts
     for position, operand in enumerate(instruction.operands):
-        into = writes if has_destination and position == 0 else reads
+        into = writes if facts.writes and position == 0 else reads
         _collect(operand, into, reads)
     if instruction.predicate is not None:
         reads.add(instruction.predicate.name)
-    if instruction.opcode in _READ_CARRY:
+    if facts.reads_carry:
         reads.add(CARRY)
     if "cc" in instruction.modifiers:
         writes.add(CARRY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from harness.emulator.ptx.opcodes import Opcode, facts_of, row_name
 from harness.emulator.ptx.types import PtxType
 from harness.support.errors import UnsupportedInstruction
 
@@ -106,6 +107,16 @@ class Instruction:
     def form(self) -> str:
         """Opcode and modifiers as PTX writes them."""
         return ".".join((self.opcode, *self.modifiers))
+
+    @property
+    def row_name(self) -> str:
+        """Its row in `ptx.opcodes.OPCODES`."""
+        return row_name(self.opcode, self.modifiers)
+
+    @property
+    def facts(self) -> Opcode:
+        """What is known of its opcode; `UNKNOWN` of one that is not in the table."""
+        return facts_of(self.opcode, self.modifiers)
 
     def where(self) -> str:
         """For messages: the PTX line and, if known, the source line."""

@@ -2,6 +2,6 @@
 
 `watch.py` is called at every request of a warp, `vector_clock.py` knows which of two accesses came first whatever the
 schedule, `shadow_cell.py` remembers who touched a piece of memory last, `copies_in_flight.py` follows asynchronous
-copies until they are waited for, `finding_table.py` counts what was found, and `recorder.py` is the side of it that
-Python sees.
+copies until they are waited for, `finding_table.py` counts what was found, and `launch/sanitizer_recorder.py` is the
+side of it that Python sees.
 """

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.machine import layout as machine
-from harness.emulator.machine.context import SANITIZER, WARP_INDEX
-from harness.emulator.memory import copy_layout
-from harness.emulator.memory.raw import load32, load64, store64
-from harness.emulator.sanitizer import layout as at
+from harness.emulator.abi import copy_layout
+from harness.emulator.abi import layout as machine
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.context import SANITIZER, WARP_INDEX
+from harness.emulator.abi.raw_memory import load32, load64, store64
 from harness.emulator.sanitizer.shadow_cell import check, global_reader, info_word, note_reader
 from harness.emulator.sanitizer.vector_clock import tick
 from harness.emulator.sanitizer.watch import check_read, nobody_wrote, unwritten_bytes

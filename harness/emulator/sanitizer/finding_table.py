@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.memory.raw import load64, store64
-from harness.emulator.sanitizer import layout as at
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.raw_memory import load64, store64
 
 TIME, FINDINGS, FINDING_COUNT, LOST = (at.SLOT[n] for n in ("TIME", "FINDINGS", "FINDING_COUNT", "LOST"))
 LIMIT, STRIDE = at.FINDING_LIMIT, 8 * at.FINDING_WORDS

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.machine import layout as machine
-from harness.emulator.memory.raw import load8, load64, store64
-from harness.emulator.sanitizer import layout as at
+from harness.emulator.abi import layout as machine
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.raw_memory import load8, load64, store64
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.vector_clock import unordered
 

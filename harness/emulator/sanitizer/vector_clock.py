@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.memory.raw import fill_ones, load64, store64
-from harness.emulator.sanitizer import layout as at
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.raw_memory import fill_ones, load64, store64
 
 (
     TIME, BLOCK_START, FLOOR, WARPS, SHARED_SYNC, CLOCKS, LANE_CLOCKS, LANE_SYNC, OWN_PREFIX, OTHER_PREFIX, FENCED,

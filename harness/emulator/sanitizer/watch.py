@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from numba import njit
 
-from harness.emulator.machine import layout as machine
-from harness.emulator.machine.context import (
+from harness.emulator.abi import layout as machine
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.context import (
     LOCALS,
     SANITIZER,
     SHARED_BASE,
     SHARED_SIZE,
     WARP_INDEX,
 )
-from harness.emulator.memory.raw import load8, load32, load64, store8, store64
-from harness.emulator.sanitizer import layout as at
+from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store64
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.shadow_cell import (
     check,

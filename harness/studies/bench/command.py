@@ -19,8 +19,7 @@ from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
-    from harness.gpu.bench import BenchResult
-    from harness.gpu.effort import Effort
+    from harness.execution.timings import BenchResult, Effort
     from harness.model.variant import Variant
     from harness.support.progress import Progress
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
-from harness.gpu.bench import BenchResult, BenchRow
+from harness.execution.timings import BenchResult, BenchRow
 from harness.options.sweep import Sweep, Value
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, label_ends, open_frame, plain_numbers, saved
 from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, table

@@ -7,16 +7,13 @@ from dataclasses import asdict, dataclass
 from textwrap import fill
 from typing import Any, TypeVar
 
+from harness.execution.counts import LOCAL, Count, SharedTraffic, SiteTraffic
 from harness.execution.traffic_account import (
     LEVELS,
-    LOCAL,
     CachePart,
-    Count,
     HardwareTraffic,
     Level,
-    LinePart,
     Part,
-    SharedPart,
     TrafficAccount,
 )
 from harness.model.io_bound import IoBound
@@ -154,7 +151,7 @@ def _coalescing(count: Count) -> list[str]:
     return [f"{count.requests:,}", _per(count.sectors, count.requests), _per(count.ideal_sectors, count.requests)]
 
 
-def _lines(rows: Sequence[LinePart], account: TrafficAccount, markdown: bool) -> str:
+def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount, markdown: bool) -> str:
     smallest = smallest_of(row.count.requested_bytes for row in rows)
     cells = [
         [
@@ -175,7 +172,7 @@ def _lines(rows: Sequence[LinePart], account: TrafficAccount, markdown: bool) ->
     return table(headers, cells, [True, False, False, *[True] * 6, False], markdown)
 
 
-def _shared(rows: Sequence[SharedPart], markdown: bool) -> str:
+def _shared(rows: Sequence[SharedTraffic], markdown: bool) -> str:
     smallest = smallest_of(row.requested_bytes for row in rows)
     cells = [
         [
@@ -194,7 +191,7 @@ def _shared(rows: Sequence[SharedPart], markdown: bool) -> str:
     return table([*headers, "source"], cells, [True, False, *[True] * 5, False], markdown)
 
 
-_Row = TypeVar("_Row", LinePart, SharedPart)
+_Row = TypeVar("_Row", SiteTraffic, SharedTraffic)
 
 
 def _by_file(
@@ -377,12 +374,12 @@ def _part_object(part: Part) -> dict[str, Any]:
     }
 
 
-def _line_object(row: LinePart) -> dict[str, Any]:
+def _line_object(row: SiteTraffic) -> dict[str, Any]:
     place = {"file": row.file, "line": row.line, "source": source_line(row.file, row.line)}
     return {**place, "buffer": row.buffer, "kind": row.kind, **asdict(row.count), "total_bytes": row.sector_bytes}
 
 
-def _shared_object(row: SharedPart) -> dict[str, Any]:
+def _shared_object(row: SharedTraffic) -> dict[str, Any]:
     return asdict(row) | {"source": source_line(row.file, row.line)}
 
 

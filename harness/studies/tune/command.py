@@ -18,7 +18,7 @@ from harness.options.variants import add_plugins, discover_variants
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
-    from harness.gpu.effort import Effort
+    from harness.execution.timings import Effort
     from harness.model.variant import Variant
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from harness.cli import main
+from harness.execution.timings import Effort
 from harness.gpu.contenders import bench_on_gpu, torch_version
-from harness.gpu.effort import Effort
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
 from harness.operations.attention.libraries import BACK_ENDS

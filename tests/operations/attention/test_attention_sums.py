@@ -21,7 +21,7 @@ from harness.model.summation_tree import SummationTree
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.studies.show.orders import reveal_if_it_runs, reveal_orders
-from harness.support.errors import KernelFault, PlanError, UnsupportedProblem, UsageError
+from harness.support.errors import PlanError, UnsupportedProblem, UsageError
 
 PLUGIN = Path(__file__).parents[2] / "plugins" / "one_thread_per_row.py"
 
@@ -161,7 +161,7 @@ def test_what_does_not_run_says_so():
         raise PlanError("no such thing")
 
     def interrupted(problem, arrays):
-        raise KernelFault("interrupted", "stopped")
+        raise KeyboardInterrupt
 
     problem, executor = Problem(q_len=2, kv_len=2, head_dim=2), NumpyExecutor()
     assert reveal_if_it_runs(variant_of(fails), problem, executor).reason == "no such thing"

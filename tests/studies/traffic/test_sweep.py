@@ -45,7 +45,7 @@ def test_sweeps(text: str, values: tuple[object, ...]):
     ("text", "words"),
     [
         ("q_len", "FIELD=a..b"),
-        ("qlen=1..2", "no field 'qlen'; choose one of batch"),
+        ("qlen=1..2", "no field 'qlen'; choose one of seq_len, batch"),
         ("q_len=", "no values"),
         ("q_len=4..2", "empty"),
         ("q_len=0..8", "at least 1"),

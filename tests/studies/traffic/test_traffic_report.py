@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.execution.counts import Count, SharedTraffic, SiteTraffic
 from harness.execution.protocol import Device
 from harness.execution.traffic_account import (
     CacheAccount,
     CachePart,
-    Count,
     Level,
-    LinePart,
     Part,
-    SharedPart,
     TrafficAccount,
 )
 from harness.operations.attention.io_bound import io_bound
@@ -29,6 +27,10 @@ PROBLEM = Problem(heads=8, q_len=1024, kv_len=1024)  # 2 MiB each of Q, K, V, O
 LOADED = Count(requests=8192, requested_bytes=MIB, sectors=65536, ideal_sectors=32768)
 STORED = Count(requests=8192, requested_bytes=MIB, sectors=32768, ideal_sectors=32768)
 NOTHING = Count()
+
+
+def line(file: str, number: int, buffer: str, kind: str, count: Count) -> SiteTraffic:
+    return SiteTraffic(buffer, kind, file, number, **dataclasses.asdict(count))
 
 
 def make(source: Path | None = None, **fields: object) -> TrafficAccount:
@@ -49,8 +51,8 @@ def make(source: Path | None = None, **fields: object) -> TrafficAccount:
         "buffers": (Part("Q", LOADED, LOADED, NOTHING), Part("O", STORED, NOTHING, STORED)),
         "launches": (Part("kernel", LOADED + STORED, LOADED, STORED),),
         "local": Part("local", NOTHING, NOTHING, NOTHING),
-        "lines": (LinePart(file, 2, "Q", "load", LOADED), LinePart(file, 3, "O", "store", STORED)),
-        "shared": (SharedPart(file, 2, "store", 1024, 131072, 32768, 1024),),
+        "lines": (line(file, 2, "Q", "load", LOADED), line(file, 3, "O", "store", STORED)),
+        "shared": (SharedTraffic("store", file, 2, 1024, 131072, 32768, 1024),),
     }
     return TrafficAccount(**(values | fields))  # type: ignore[arg-type]
 
@@ -104,7 +106,7 @@ def test_a_claim_that_does_not_hold_says_both_numbers():
 
 
 def test_local_memory_is_on_its_own(tmp_path: Path):
-    local = LinePart("", 2, "local", "store", STORED)
+    local = line("", 2, "local", "store", STORED)
     found = text(make(local=Part("local", STORED, NOTHING, STORED), lines=(local,)), lines=True)
     assert "Local memory: 0 MiB read, 1.00 MiB written in 8,192 requests." in found
     assert cells(found, "2")[8] == "-"  # no share of the buffers' traffic

@@ -8,8 +8,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from harness.emulator.machine import layout as at
-from harness.emulator.machine.context import (
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import (
     BARRIERS,
     BLOCK,
     CLEAR_REGISTERS,
@@ -40,9 +40,9 @@ from harness.emulator.machine.context import (
     WARP_INDEX,
     WARP_INSTRUCTIONS,
     WARPS,
-    set_fault,
 )
-from harness.emulator.memory.raw import fill_ones, load32, load64, store32, store64
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store32, store64
 from harness.emulator.memory.trace import call_host
 from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, begin_block, leave_barrier, reset_barrier
 

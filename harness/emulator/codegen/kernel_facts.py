@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.emulator.ptx.instructions import Instruction, SourceLine
+from harness.emulator.ptx.opcodes import OPCODES, MemoryAccess
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Site:
     """An instruction that generated code refers to by number: whatever touches memory or can fault."""
 
     opcode: str
-    """With `.load`, `.mma` or `.store` where it is `wmma`."""
+    """The name of its row in `ptx.opcodes.OPCODES`."""
     form: str
     """Opcode and modifiers."""
     ptx_line: int
@@ -51,15 +52,23 @@ class Site:
     @classmethod
     def of(cls, instruction: Instruction) -> Site:
         """The site of an instruction."""
-        # Of wmma, what it does to memory is part of the name.
-        opcode = ".".join((instruction.opcode, *instruction.modifiers[: instruction.opcode == "wmma"]))
-        return cls(opcode, instruction.form, instruction.ptx_line, instruction.source)
+        return cls(instruction.row_name, instruction.form, instruction.ptx_line, instruction.source)
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Site:
         """A site that was written as JSON."""
         source = fields["source"]
         return cls(**{**fields, "source": None if source is None else SourceLine(**source)})
+
+    @property
+    def memory(self) -> MemoryAccess | None:
+        """What it does to memory, if anything."""
+        return OPCODES[self.opcode].memory if self.opcode in OPCODES else None
+
+    @property
+    def file_and_line(self) -> tuple[str, int]:
+        """Of the source; empty and 0 where the compiler gave none."""
+        return (self.source.file, self.source.line) if self.source else ("", 0)
 
     def where(self) -> str:
         """For messages: the PTX line and, if known, the source line."""

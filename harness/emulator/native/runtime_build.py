@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from harness.emulator.machine.llvm_compiler import host, host_key, initialize, optimize, target_machine
+from harness.emulator.native.llvm_compiler import host, host_key, initialize, optimize, target_machine
+from harness.emulator.native.source_key import source_hash
 
 
 def runtime_key() -> tuple[str, ...]:
-    """What the object file depends on. Found from files, so that a warm start does not import Numba."""
-    emulator = Path(__file__).parents[1]
-    folders = ("machine", "memory", "sanitizer")
-    sources = sorted(s for folder in folders for s in emulator.glob(f"{folder}/*.py"))
-    sources += [emulator / "codegen" / f"{name}.py" for name in ("dot_product", "fragments", "prelude", "vocabulary")]
-    texts = b"\0".join(source.read_bytes() for source in sources)
-    return hashlib.sha256(texts).hexdigest(), version("numba"), *host_key()
+    """What the object files depend on."""
+    return source_hash(), version("numba"), *host_key()
 
 
 def build_runtime() -> bytes:
-    """`runtime.EXPORTS`, and the dot products of tensor cores."""
+    """`exports.EXPORTS`, and the dot products of tensor cores."""
     from harness.emulator.codegen.dot_product import runtime_ir
-    from harness.emulator.machine.runtime import EXPORTS
+    from harness.emulator.runtime.exports import EXPORTS
 
     return _build(EXPORTS, runtime_ir())
 

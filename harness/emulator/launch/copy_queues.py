@@ -7,9 +7,9 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.machine import layout as machine
-from harness.emulator.machine.native import load_copies
-from harness.emulator.memory import copy_layout as at
+from harness.emulator.abi import copy_layout as at
+from harness.emulator.abi.context import SLOT
+from harness.emulator.native.object_loading import load_copies
 
 FIRST_CAPACITY = 32
 NARROWEST_BYTES = 4
@@ -34,9 +34,9 @@ class CopyQueues:
             self._point(warp)
         # ctypes frees the function when nothing holds it.
         self._on_full = _ON_FULL(self._grow)
-        context[machine.SLOT["DROP_COPIES"]] = load_copies()
-        context[machine.SLOT["COPY_QUEUES"]] = self._queues.ctypes.data
-        context[machine.SLOT["COPY_QUEUE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
+        context[SLOT["DROP_COPIES"]] = load_copies()
+        context[SLOT["COPY_QUEUES"]] = self._queues.ctypes.data
+        context[SLOT["COPY_QUEUE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
 
     @staticmethod
     def _ring(capacity: int) -> npt.NDArray[np.int64]:
@@ -48,7 +48,7 @@ class CopyQueues:
 
     def _grow(self, context: int) -> None:
         """Twice the room for the warp that runs, unless it has all that a program can want."""
-        warp = int(self._context[machine.SLOT["WARP_INDEX"]])
+        warp = int(self._context[SLOT["WARP_INDEX"]])
         old = self._rings[warp]
         if len(old) >= self._limit:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from harness.emulator.codegen.facts import KernelFacts
+from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.instruments import Instruments
 
 _LENGTH = struct.Struct("<Q")
@@ -17,7 +17,7 @@ def build_kernel(ptx: str, entry: str, instruments: Instruments) -> bytes:
     """
     # Here, so that a warm start, which only splits, loads no code generator.
     from harness.emulator.codegen.kernel import generate
-    from harness.emulator.machine.llvm_compiler import compile_ir
+    from harness.emulator.native.llvm_compiler import compile_ir
     from harness.emulator.ptx.parser import parse
 
     code = generate(parse(ptx), entry, instruments)

@@ -9,18 +9,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.codegen.facts import KernelFacts, SharedVariable, Site
-from harness.emulator.machine import layout as machine
+from harness.emulator.abi import layout as machine
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.ptx.types import TYPES
-from harness.emulator.sanitizer import layout as at
 from harness.model.finding import Finding, Place
 
-_VERBS = {
-    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
-    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
-    **dict.fromkeys(("atom", "red"), "atomic"),
-    "cp": "asynchronous copy",
-}
 _OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 Extents = tuple[int, int, int]
 
@@ -153,7 +147,9 @@ class LaunchRecorder:
         )
 
     def _verb(self, site: int) -> str:
-        return _VERBS[self._facts.sites[site].opcode]
+        memory = self._facts.sites[site].memory
+        assert memory is not None
+        return memory.verb
 
     def _what(self, site: int, size: int) -> str:
         return f"{self._verb(site)} of {size} byte{'s' if size > 1 else ''}"
@@ -164,8 +160,7 @@ class LaunchRecorder:
     def _place(self, site: int, time: int, thread: int) -> Place:
         log = self._blocks.reshape(-1, 2)[: self._get("BLOCK_COUNT")]
         block = int(log[np.searchsorted(log[:, 0], time, side="right") - 1, 1])
-        source = self._facts.sites[site].source
-        file, line = (source.file, source.line) if source else ("", 0)
+        file, line = self._facts.sites[site].file_and_line
         return Place(file, line, machine.coordinates(block, self._grid), machine.coordinates(thread, self._block))
 
     def _target(self, address: int) -> tuple[str, int]:
@@ -205,11 +200,13 @@ def _granule(sites: Sequence[Site], space: str) -> int:
     """Bytes of the narrowest element by which this space is accessed: nothing smaller has to be told apart."""
     widths = [16]
     for site in sites:
+        if site.memory is None:
+            continue
         words = site.form.split(".")
-        if site.opcode == "cp":
+        if site.memory.asynchronous:
             widths.append(4 if "ca" in words else 16)
             continue
         named = {w.partition("::")[0] for w in words} & {"global", "shared", "local", "const", "param"}
-        if site.opcode in _VERBS and named in (set(), {space}):
+        if named in (set(), {space}):
             widths += [TYPES[word].size_bytes for word in words if word in TYPES]
     return min(widths)

@@ -1,19 +1,18 @@
-"""PTX -> a kernel that can be launched: from this process, from the disk cache, or compiled now."""
+"""PTX -> a kernel that can be launched: from this process, from the disk cache, or built now."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
-from harness.emulator.codegen.facts import KernelFacts
+from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.machine.compile_worker import HERE, Compiler
-from harness.emulator.machine.kernel_object import split_kernel
-from harness.emulator.machine.llvm_compiler import host_key
-from harness.emulator.machine.native import load_copies, load_runtime, native_address
+from harness.emulator.native.compile_worker import HERE, Compiler
+from harness.emulator.native.kernel_build import split_kernel
+from harness.emulator.native.llvm_compiler import host_key
+from harness.emulator.native.object_loading import load_copies, load_runtime, native_address
+from harness.emulator.native.source_key import source_hash
 from harness.support.cache import default_cache
 
 
@@ -41,7 +40,7 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: 
     kernel = _loaded.get((ptx, entry, instruments))
     if kernel is None:
         identity = hashlib.sha256(f"{entry}\0{instruments}\0{ptx}".encode()).hexdigest()
-        key = (identity, _emitter_version(), *host_key())
+        key = (identity, source_hash(), *host_key())
         payload = default_cache().cached("kernel", key, lambda: compiler.build_kernel(ptx, entry, instruments))
         facts, native = split_kernel(payload)
         load_runtime(compiler.build_runtime)
@@ -51,12 +50,3 @@ def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: 
         with _lock:
             kernel = _loaded.setdefault((ptx, entry, instruments), NativeKernel(facts, address, instruments))
     return kernel
-
-
-@lru_cache(maxsize=1)
-def _emitter_version() -> str:
-    """A hash of the code that makes code: whoever changes it need not remember to raise a number."""
-    emulator = Path(__file__).parents[1]
-    folders = ("ptx", "codegen", "machine", "sanitizer")
-    sources = sorted(source for folder in folders for source in emulator.glob(f"{folder}/*.py"))
-    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()

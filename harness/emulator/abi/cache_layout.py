@@ -1,6 +1,6 @@
 """What Python and the compiled cache model share: constants of the model, and where things lie in its memory.
 
-`hierarchy.py` says what is modelled.
+`launch/cache_hierarchy.py` says what is modelled.
 """
 
 from __future__ import annotations
@@ -35,17 +35,6 @@ MASK_BITS = 4
 KIND_BITS = 2
 LINE_BITS = 30
 LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = range(4)
-
-# The state: one array of 64-bit slots; names in capitals are what `caches.py` calls them.
-# fmt: off
-SLOTS = (
-    "L1_TAGS", "L1_VALID", "L1_USED", "L1_SETS", "L1_SET_WAYS", "L1_RANDOM",
-    "L2_TAGS", "L2_VALID", "L2_DIRTY", "L2_USED", "L2_SETS", "L2_SET_WAYS", "L2_PARTITIONS",
-    "NOW", "TICK", "COUNTERS", "BUFFER_COUNT", "FIRST_LINES",
-    "RESIDENTS", "NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "SM", "PARTITION", "STORED_LINE", "STORED_MASK",
-)
-# fmt: on
-SLOT = {name: index for index, name in enumerate(SLOTS)}
 
 COUNTERS = ("l2_read", "l2_write", "dram_read", "dram_write")
 """Sectors, for each buffer."""

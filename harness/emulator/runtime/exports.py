@@ -1,20 +1,22 @@
 """The functions that generated code calls, and the one that calls generated code.
 
-They are written in the subset of Python that Numba compiles for the CPU. `native.py` takes the LLVM IR that Numba makes
-of them, so that neither Numba's dispatch nor the interpreter is on the path. All addresses are plain integers.
+They are written in the subset of Python that Numba compiles for the CPU. `native/runtime_build.py` takes the
+LLVM IR that Numba makes of them, so that neither Numba's dispatch nor the interpreter is on the path. All addresses are
+plain integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.emulator.machine.context import FAULT_MASK, set_fault
-from harness.emulator.machine.schedule import lowest_lane, run_blocks
+from harness.emulator.abi.context import FAULT_MASK
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import store64
 from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
 from harness.emulator.memory.matrix_rows import load_rows, store_rows
-from harness.emulator.memory.raw import store64
 from harness.emulator.memory.translation import translate
+from harness.emulator.runtime.schedule import lowest_lane, run_blocks
 from harness.emulator.sanitizer.watch import watch_fence, watch_lanes, watch_memory, watch_shared
 
 

@@ -39,22 +39,7 @@ def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, i
 # State spaces, as generated code names them to the runtime ------------------------------------------------------------
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
 
-# The context: one array of 64-bit slots per worker --------------------------------------------------------------------
-# fmt: off
-_SLOTS = (
-    "SHARED_BASE", "SHARED_SIZE", "LOCAL_BASE", "LOCAL_SIZE", "PARAMS", "PARAMS_SIZE", "COUNTERS", "BUFFER_COUNT",
-    "BUFFERS", "CTAID_X", "CTAID_Y", "CTAID_Z", "NTID_X", "NTID_Y", "NTID_Z", "NCTAID_X", "NCTAID_Y", "NCTAID_Z",
-    "WARP_INDEX", "BLOCK", "STEPS", "STEP_LIMIT", "TURN_END", "WARP_INSTRUCTIONS", "LANE_INSTRUCTIONS", "STOP_AT",
-    "FAULT_KIND", "FAULT_SITE", "FAULT_LANE", "FAULT_ADDRESS", "FAULT_SIZE", "FAULT_BLOCK", "FAULT_WARP", "FAULT_MASK",
-    "WARPS", "WARP_COUNT", "WARP_BYTES", "THREADS", "ENTRY", "BARRIERS", "LOCALS", "ORDER", "SEED", "CLEAR_REGISTERS",
-    "VARIABLES", "VARIABLE_COUNT", "SHARED_COUNTERS",
-    "SANITIZER", "PLACES", "RANDOM",
-    "TRACE_NEXT", "TRACE_END", "TRACE_FULL", "TRACE_KINDS", "TRACE_FIRST_LINES",
-    "COPY_QUEUES", "COPY_QUEUE_FULL", "DROP_COPIES",
-)
-# fmt: on
-SLOT = {name: index for index, name in enumerate(_SLOTS)}
-CONTEXT_SLOTS = len(_SLOTS)
+# Counters -----------------------------------------------------------------------------------------------------------
 COUNTERS_PER_ENTRY = 4  # requests, requested bytes, sectors, fewest possible sectors
 SHARED_COUNTERS_PER_SITE = 4  # requests, requested bytes, wavefronts, fewest possible wavefronts
 BARRIER_SLOTS = 16
@@ -105,7 +90,6 @@ FAULTS = (
     "divergent barrier",
     "step limit",
     "trap",
-    "interrupted",
     "divergent warp operation",
     "copy size",
     "copies in flight",

@@ -32,7 +32,7 @@ class Compiler(Protocol):
     """What makes native code of kernels and of the runtime."""
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
-        """A kernel's facts and object file, see `kernel_object`. Raises `CompileError`, `UnsupportedInstruction`."""
+        """A kernel's facts and object file, see `kernel_build`. Raises `CompileError`, `UnsupportedInstruction`."""
         ...
 
     def build_runtime(self) -> bytes:
@@ -44,12 +44,12 @@ class _Here:
     """In this process."""
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
-        from harness.emulator.machine.kernel_object import build_kernel
+        from harness.emulator.native.kernel_build import build_kernel
 
         return build_kernel(ptx, entry, instruments)
 
     def build_runtime(self) -> bytes:
-        from harness.emulator.machine.runtime_object import build_runtime
+        from harness.emulator.native.runtime_build import build_runtime
 
         return build_runtime()
 

@@ -5,7 +5,7 @@ Each warp has a queue, a ring of requests in the order in which they were issued
 
 from __future__ import annotations
 
-from harness.emulator.machine.layout import LANES
+from harness.emulator.abi.layout import LANES
 
 # A queue ----------------------------------------------------------------------------------------------------------
 REQUESTS, CAPACITY, HEAD, TAIL = 0, 8, 16, 24

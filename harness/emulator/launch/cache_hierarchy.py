@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.machine.native import load_caches
-from harness.emulator.machine.tracing import Accesses
-from harness.emulator.memory import cache_layout as at
+from harness.emulator.abi import cache_layout as at
+from harness.emulator.abi.cache_slots import SLOT
+from harness.emulator.launch.tracing import Accesses
 from harness.emulator.memory.residency import Residency
+from harness.emulator.native.object_loading import load_caches
 from harness.support.errors import PlanError
 from harness.support.gpus import Gpu
 
@@ -80,12 +81,12 @@ class MemoryHierarchy:
         if ends[-1] >= 1 << at.LINE_BITS:
             limit = (at.LINE_BYTES << at.LINE_BITS) / 2**30
             raise PlanError(f"the cache model takes plans of at most {limit:.0f} GiB; this one has more")
-        self._state = np.zeros(len(at.SLOTS), dtype=np.int64)
+        self._state = np.zeros(len(SLOT), dtype=np.int64)
         self._held: dict[str, npt.NDArray[np.generic]] = {}
         self._advance = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(load_caches())
         self._hold("COUNTERS", np.zeros((len(buffers), len(at.COUNTERS)), dtype=np.int64))
         self._hold("FIRST_LINES", np.array(self.first_lines, dtype=np.int64))
-        self._state[at.SLOT["BUFFER_COUNT"]] = len(buffers)
+        self._state[SLOT["BUFFER_COUNT"]] = len(buffers)
         self.flush()
 
     def flush(self) -> None:
@@ -96,9 +97,9 @@ class MemoryHierarchy:
         count = self._sizes.l2_partitions * sets * ways
         for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("DIRTY", np.uint8), ("USED", np.int64)):
             self._hold(f"L2_{name}", np.zeros(count, dtype=dtype))
-        self._state[at.SLOT["L2_SETS"]] = sets
-        self._state[at.SLOT["L2_SET_WAYS"]] = ways
-        self._state[at.SLOT["L2_PARTITIONS"]] = self._sizes.l2_partitions
+        self._state[SLOT["L2_SETS"]] = sets
+        self._state[SLOT["L2_SET_WAYS"]] = ways
+        self._state[SLOT["L2_PARTITIONS"]] = self._sizes.l2_partitions
 
     def launch(self, blocks: int, residency: Residency) -> LaunchCaches:
         """A kernel begins: L1 is empty, L2 is as the kernel before left it."""
@@ -107,9 +108,9 @@ class MemoryHierarchy:
         count = self._sizes.multiprocessors * sets * ways
         for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("USED", np.int64)):
             self._hold(f"L1_{name}", np.zeros(max(1, count), dtype=dtype))
-        self._state[at.SLOT["L1_SETS"]] = sets
-        self._state[at.SLOT["L1_SET_WAYS"]] = ways
-        self._state[at.SLOT["L1_RANDOM"]] = int(residency.l1_random)
+        self._state[SLOT["L1_SETS"]] = sets
+        self._state[SLOT["L1_SET_WAYS"]] = ways
+        self._state[SLOT["L1_RANDOM"]] = int(residency.l1_random)
         places = self._sizes.multiprocessors * residency.blocks
         sm = np.arange(places, dtype=np.int64) % self._sizes.multiprocessors
         # Another number of multiprocessors is divided likewise.
@@ -118,7 +119,7 @@ class MemoryHierarchy:
         self._hold("PARTITION", run % self._sizes.l2_partitions)
         for name in ("NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "STORED_LINE", "STORED_MASK"):
             self._hold(name, np.zeros(places, dtype=np.int64))
-        self._state[at.SLOT["RESIDENTS"]] = places
+        self._state[SLOT["RESIDENTS"]] = places
         self._counters[:] = 0
         return LaunchCaches(self, blocks, places)
 
@@ -138,13 +139,13 @@ class MemoryHierarchy:
 
     def _hold(self, slot: str, array: npt.NDArray[np.generic]) -> None:
         self._held[slot] = array
-        self._state[at.SLOT[slot]] = array.ctypes.data
+        self._state[SLOT[slot]] = array.ctypes.data
 
     # For LaunchCaches ----------------------------------------------------------------------------------------------
 
     def seat(self, place: int, accesses: Accesses) -> None:
         """A block begins at a place."""
-        now, delay = int(self._state[at.SLOT["NOW"]]), int(accesses[0]) & ((1 << at.DELAY_BITS) - 1)
+        now, delay = int(self._state[SLOT["NOW"]]), int(accesses[0]) & ((1 << at.DELAY_BITS) - 1)
         self._held["ACCESS_TIME"].view(np.int64)[place] = now + delay
         self._held["STORED_LINE"].view(np.int64)[place] = -1
         self._held["END_ACCESS"].view(np.int64)[place] = accesses.ctypes.data + accesses.nbytes

@@ -13,9 +13,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from harness.emulator.codegen.facts import Site
-from harness.emulator.machine import layout as at
-from harness.emulator.memory import cache_layout as cache
+from harness.emulator.abi import cache_layout as cache
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SLOT
+from harness.emulator.codegen.kernel_facts import Site
 
 Accesses = npt.NDArray[np.uint64]
 """One block's accesses in order, each as `cache_layout` says."""
@@ -28,12 +29,12 @@ _BEYOND_L1 = ("cg", "cv", "volatile", "relaxed", "acquire", "mmio")
 
 def access_kind(site: Site) -> int:
     """What an instruction means to the caches."""
-    opcode, *modifiers = site.form.split(".")
-    if opcode in ("atom", "red"):
+    kind = None if site.memory is None else site.memory.in_global
+    if kind == "atomic":
         return cache.ATOMIC
-    if opcode == "st" or modifiers[:1] == ["store"]:
+    if kind == "store":
         return cache.STORE
-    return cache.LOAD_BEYOND_L1 if any(m in _BEYOND_L1 for m in modifiers) else cache.LOAD
+    return cache.LOAD_BEYOND_L1 if any(word in _BEYOND_L1 for word in site.form.split(".")) else cache.LOAD
 
 
 class BlockListener(Protocol):
@@ -60,10 +61,10 @@ class TraceBuffer:
         self._earlier: list[npt.NDArray[np.int64]] = []
         # ctypes frees the function when nothing holds it.
         self._on_full = _ON_FULL(self._make_room)
-        context[at.SLOT["TRACE_END"]] = self._records.ctypes.data + self._records.nbytes
-        context[at.SLOT["TRACE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
-        context[at.SLOT["TRACE_KINDS"]] = self._kinds.ctypes.data
-        context[at.SLOT["TRACE_FIRST_LINES"]] = self._first_lines.ctypes.data
+        context[SLOT["TRACE_END"]] = self._records.ctypes.data + self._records.nbytes
+        context[SLOT["TRACE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
+        context[SLOT["TRACE_KINDS"]] = self._kinds.ctypes.data
+        context[SLOT["TRACE_FIRST_LINES"]] = self._first_lines.ctypes.data
         self._rewind()
 
     def take(self) -> Accesses:
@@ -74,12 +75,12 @@ class TraceBuffer:
         return _in_order(records[:, 0], records[:, 1])
 
     def _make_room(self, context: int) -> None:
-        used = (int(self._context[at.SLOT["TRACE_NEXT"]]) - self._records.ctypes.data) // self._records.strides[0]
+        used = (int(self._context[SLOT["TRACE_NEXT"]]) - self._records.ctypes.data) // self._records.strides[0]
         self._earlier.append(self._records[:used].copy())
         self._rewind()
 
     def _rewind(self) -> None:
-        self._context[at.SLOT["TRACE_NEXT"]] = self._records.ctypes.data
+        self._context[SLOT["TRACE_NEXT"]] = self._records.ctypes.data
 
 
 def _in_order(moments: npt.NDArray[np.int64], accesses: npt.NDArray[np.int64]) -> Accesses:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.emulator.codegen.facts import Site
-from harness.emulator.machine import layout as at
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.kernel_facts import Site
 from harness.support.errors import KernelFault
 
 
@@ -60,23 +60,15 @@ def describe(fault: Fault) -> KernelFault:
     return KernelFault(kind, f"{where}, {place}: {explain(fault)}")
 
 
-_VERBS = {
-    **dict.fromkeys(("ld", "ldu", "ldmatrix", "wmma.load"), "load"),
-    **dict.fromkeys(("st", "stmatrix", "wmma.store"), "store"),
-    "cp": "asynchronous copy",
-}
-
-
 def _access(fault: Fault) -> str:
     instruction = fault.site
-    assert instruction is not None
-    verb = _VERBS.get(instruction.opcode, "atomic")
-    what = f"{fault.kind} {verb} of {fault.size_bytes} bytes"
+    assert instruction is not None and instruction.memory is not None
+    what = f"{fault.kind} {instruction.memory.verb} of {fault.size_bytes} bytes"
     name, size, offset = _target(fault)
     if name is None:
         hint = "a null pointer" if fault.address == 0 else "no buffer is there"
         return f"{what} at address {fault.address:#x}; {hint}"
-    if instruction.opcode in ("ldmatrix", "stmatrix") and name != "shared memory":
+    if instruction.memory.in_global is None and name != "shared memory":
         return f"{what} at offset {offset} bytes of {name}; '{instruction.form}' reaches shared memory alone"
     if fault.kind == "misaligned":
         return f"{what} at offset {offset} bytes of {name}; the offset has to be a multiple of {fault.size_bytes}"

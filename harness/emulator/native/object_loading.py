@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-from harness.emulator.machine.llvm_compiler import host, initialize, target_machine
-from harness.emulator.machine.runtime_object import build_caches, build_copies, build_runtime, runtime_key
+from harness.emulator.native.llvm_compiler import host, initialize, target_machine
+from harness.emulator.native.runtime_build import build_caches, build_copies, build_runtime, runtime_key
 from harness.support.cache import default_cache
 
 _LOCK = threading.RLock()

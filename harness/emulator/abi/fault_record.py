@@ -1,0 +1,30 @@
+"""How the runtime records a fault in a worker's context."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from harness.emulator.abi.context import (
+    BLOCK,
+    FAULT_ADDRESS,
+    FAULT_BLOCK,
+    FAULT_KIND,
+    FAULT_LANE,
+    FAULT_SITE,
+    FAULT_SIZE,
+    FAULT_WARP,
+    WARP_INDEX,
+)
+from harness.emulator.abi.raw_memory import load64, store64
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def set_fault(ctx: int, kind: int, site: int, lane: int, address: int, size: int) -> None:
+    """Record the first fault of this worker; the caller returns."""
+    store64(ctx + FAULT_KIND, kind)
+    store64(ctx + FAULT_SITE, site)
+    store64(ctx + FAULT_LANE, lane)
+    store64(ctx + FAULT_ADDRESS, address)
+    store64(ctx + FAULT_SIZE, size)
+    store64(ctx + FAULT_BLOCK, load64(ctx + BLOCK))
+    store64(ctx + FAULT_WARP, load64(ctx + WARP_INDEX))

@@ -1,0 +1,75 @@
+"""Row of the table of opcodes -> the function that emits its code. The families register themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from harness.emulator.ptx.instructions import Instruction
+from harness.emulator.ptx.opcodes import OPCODES
+
+if TYPE_CHECKING:
+    from harness.emulator.codegen.lanes import Lanes
+
+Emitter = Callable[["Lanes", Instruction], None]
+
+
+_EMITTERS: dict[str, Emitter] = {}
+_FAMILIES = (
+    "integer",
+    "floating",
+    "halves",
+    "bits",
+    "compare",
+    "convert",
+    "memory",
+    "async_copies",
+    "atomics",
+    "warp",
+    "barriers",
+    "matrix_memory",
+    "matrix_multiply",
+    "wmma",
+    "control",
+)
+
+
+def emits(*names: str) -> Callable[[Emitter], Emitter]:
+    """Register an emitter for rows of `ptx.opcodes.OPCODES`, by their names."""
+
+    def register(emitter: Emitter) -> Emitter:
+        for name in names:
+            assert name in OPCODES and name not in _EMITTERS, name
+            _EMITTERS[name] = emitter
+        return emitter
+
+    return register
+
+
+def emitter_for(instruction: Instruction) -> Emitter:
+    """The emitter of an instruction.
+
+    Raises `UnsupportedInstruction` where there is none, or where the number of operands is not the form's.
+    """
+    _load_families()
+    found = _EMITTERS.get(instruction.row_name)
+    if found is None:
+        raise instruction.unsupported()
+    expected = instruction.facts.operands
+    if expected and len(instruction.operands) not in expected:
+        raise instruction.unsupported(f"a form with {len(instruction.operands)} operands")
+    return found
+
+
+@lru_cache(maxsize=1)
+def _load_families() -> None:
+    for family in _FAMILIES:
+        import_module(f"harness.emulator.codegen.{family}")
+
+
+def supported_opcodes() -> list[str]:
+    """Every row that has an emitter."""
+    _load_families()
+    return sorted(_EMITTERS)

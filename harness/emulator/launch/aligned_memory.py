@@ -1,0 +1,17 @@
+"""Arrays as native code wants them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+CACHE_LINE_BYTES = 64
+SLACK_BYTES = 64
+"""Room behind an array, for vector loads that begin inside."""
+
+
+def aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Bytes that start on a cache line, with slack behind."""
+    raw = np.zeros(size_bytes + CACHE_LINE_BYTES + SLACK_BYTES, dtype=np.uint8)
+    shift = -raw.ctypes.data % CACHE_LINE_BYTES
+    return raw[shift : shift + size_bytes + SLACK_BYTES]

@@ -1,0 +1,101 @@
+"""Memory that kernels reach, as arrays of the host: buffers, the module's variables, parameters, and their counters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.kernel_facts import KernelFacts
+from harness.emulator.launch.aligned_memory import CACHE_LINE_BYTES, SLACK_BYTES, aligned_zeros
+from harness.emulator.launch.worker import Worker
+from harness.execution.counts import SharedTraffic, SiteTraffic
+from harness.support.errors import PlanError
+
+
+@dataclass(frozen=True)
+class DeviceBuffer:
+    """A named array that kernels can reach."""
+
+    name: str
+    data: npt.NDArray[np.uint8]
+    """Its bytes, C-contiguous, one-dimensional."""
+    unwritten: npt.NDArray[np.uint8] | None = None
+    """For the sanitizer: 0xFF for each byte that nobody has written yet, else 0."""
+
+
+class BufferTables:
+    """Addresses and sizes of buffers and module variables, and each worker's counters."""
+
+    def __init__(self, facts: KernelFacts, buffers: Sequence[DeviceBuffer]) -> None:
+        self._facts = facts
+        self._names = [b.name for b in buffers] + ["local"]
+        self._buffers = np.array([[b.data.ctypes.data, b.data.nbytes] for b in buffers], dtype=np.int64).reshape(-1, 2)
+        # One piece of memory for all: Numba's modules have dozens of variables of a few bytes.
+        sizes = [-(-(v.size_bytes + SLACK_BYTES) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES for v in facts.variables]
+        starts = [0, *itertools.accumulate(sizes)]
+        self._storage = aligned_zeros(starts[-1])
+        for start, variable in zip(starts, facts.variables):
+            if variable.initial is not None:
+                initial = np.frombuffer(variable.initial, dtype=np.uint8)
+                self._storage[start : start + len(initial)] = initial
+        first = self._storage.ctypes.data
+        rows = [[first + start, v.size_bytes] for start, v in zip(starts, facts.variables)]
+        self._variables = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        self._counters: list[npt.NDArray[np.int64]] = []
+        self._shared: list[npt.NDArray[np.int64]] = []
+
+    def attach(self, worker: Worker) -> None:
+        """Give a worker the tables, and counters of its own."""
+        counters = np.zeros((len(self._facts.sites), len(self._names), at.COUNTERS_PER_ENTRY), dtype=np.int64)
+        shared = np.zeros((len(self._facts.sites), at.SHARED_COUNTERS_PER_SITE), dtype=np.int64)
+        self._counters.append(counters)
+        self._shared.append(shared)
+        worker.set("COUNTERS", counters.ctypes.data)
+        worker.set("SHARED_COUNTERS", shared.ctypes.data)
+        worker.set("BUFFERS", self._buffers.ctypes.data)
+        worker.set("BUFFER_COUNT", len(self._names) - 1)
+        worker.set("VARIABLES", self._variables.ctypes.data)
+        worker.set("VARIABLE_COUNT", len(self._variables))
+
+    def traffic(self) -> tuple[SiteTraffic, ...]:
+        """What all workers counted in global and local memory, by instruction and buffer."""
+        total = np.sum(self._counters, axis=0)
+        rows = []
+        for number, buffer in np.argwhere(total[:, :, 0]):
+            site = self._facts.sites[number]
+            assert site.memory is not None and site.memory.in_global is not None
+            counted = (int(n) for n in total[number, buffer])
+            rows.append(SiteTraffic(self._names[buffer], site.memory.in_global, *site.file_and_line, *counted))
+        return tuple(rows)
+
+    def shared_traffic(self) -> tuple[SharedTraffic, ...]:
+        """The same for shared memory, which has no buffers."""
+        total = np.sum(self._shared, axis=0)
+        rows = []
+        for number in np.flatnonzero(total[:, 0]):
+            site = self._facts.sites[number]
+            assert site.memory is not None
+            rows.append(SharedTraffic(site.memory.in_shared, *site.file_and_line, *(int(n) for n in total[number])))
+        return tuple(rows)
+
+
+def parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    """The values of a kernel's parameters as they lie in memory. Raises `PlanError` where they do not fit it."""
+    if len(values) != len(facts.parameters):
+        raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; the plan gives {len(values)}")
+    end = max((p.offset + p.size_bytes for p in facts.parameters), default=0)
+    packed = bytearray(end)
+    for parameter, value in zip(facts.parameters, values):
+        if len(value) != parameter.size_bytes:
+            raise PlanError(
+                f"kernel {name}: argument {parameter.name} takes {parameter.size_bytes} bytes, not {len(value)}"
+            )
+        packed[parameter.offset : parameter.offset + len(value)] = value
+    block = aligned_zeros(end)[:end]
+    block[:] = np.frombuffer(packed, dtype=np.uint8)
+    return block

@@ -1,0 +1,227 @@
+"""One kernel launch: lay out contexts, warps and buffers, spread the blocks over the CPU's cores, collect counts."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.kernel_facts import KernelFacts, Site
+from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
+from harness.emulator.launch.faults import Fault, describe
+from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
+from harness.emulator.launch.tracing import BlockListener, TraceBuffer
+from harness.emulator.launch.worker import Worker
+from harness.emulator.native.kernel_cache import NativeKernel
+from harness.emulator.native.object_loading import load_runtime
+from harness.execution.counts import SharedTraffic, SiteTraffic
+from harness.model.finding import Finding
+from harness.support.errors import PlanError
+
+MAX_SHARED_BYTES = 227 * 1024
+"""What a block may have on sm_90, static and dynamic; more cannot be launched."""
+MAX_STATIC_SHARED_BYTES = 48 * 1024
+
+
+@dataclass(frozen=True)
+class LaunchCounts:
+    """What a launch did."""
+
+    sites: tuple[SiteTraffic, ...]
+    """By instruction and buffer."""
+    shared: tuple[SharedTraffic, ...]
+    """Empty unless the kernel was compiled to count them."""
+    warp_instructions: int
+    lane_instructions: int
+    seconds: float
+    findings: tuple[Finding, ...] | None = None
+    """None unless the kernel was compiled for the sanitizer."""
+
+
+def launch(
+    kernel: NativeKernel,
+    name: str,
+    geometry: Geometry,
+    parameters: Sequence[bytes],
+    buffers: Sequence[DeviceBuffer],
+    options: LaunchOptions,
+    progress: Callable[[float], None] | None = None,
+    listener: BlockListener | None = None,
+) -> LaunchCounts:
+    """Run a kernel over its grid. `listener` is told what each block read and wrote.
+
+    `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
+    wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
+    """
+    facts = kernel.facts
+    if facts.shared_bytes > MAX_STATIC_SHARED_BYTES:
+        raise PlanError(
+            f"kernel {name} declares {facts.shared_bytes} bytes of static shared memory; ptxas takes at most "
+            f"{MAX_STATIC_SHARED_BYTES}, beyond that it has to be dynamic ('extern __shared__')"
+        )
+    shared = facts.shared_bytes + geometry.dynamic_shared_bytes
+    if shared > MAX_SHARED_BYTES:
+        raise PlanError(f"kernel {name} asks for {shared} bytes of shared memory per block; {MAX_SHARED_BYTES} is all")
+    run_blocks = _run_blocks()
+    block_of_parameters = parameter_block(facts, name, parameters)
+    tables = BufferTables(facts, buffers)
+    recorder = _recorder(kernel, name, geometry, buffers)
+    one_after_another = facts.ordered or recorder is not None or options.shuffle
+    places = np.random.default_rng(options.seed).permutation(geometry.blocks) if options.shuffle else None
+    count = 1 if one_after_another else max(1, min(options.threads, geometry.blocks))
+    stop_at = np.array([geometry.blocks], dtype=np.int64)
+    workers = []
+    for _ in range(count):
+        worker = Worker(facts, geometry, options)
+        worker.set("ENTRY", kernel.address)
+        worker.set("PARAMS", block_of_parameters.ctypes.data)
+        worker.set("PARAMS_SIZE", len(block_of_parameters))
+        worker.set("STOP_AT", stop_at.ctypes.data)
+        worker.set("PLACES", 0 if places is None else places.ctypes.data)
+        worker.set("SANITIZER", 0 if recorder is None else recorder.address)
+        tables.attach(worker)
+        if listener is not None:
+            worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
+        workers.append(worker)
+    started = time.perf_counter()
+    faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress, listener)
+    seconds = time.perf_counter() - started
+    if faults:
+        _, worker = min(faults, key=lambda pair: pair[0])
+        fault = describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault.findings = () if recorder is None else recorder.findings()
+        raise fault
+    return LaunchCounts(
+        tables.traffic(),
+        tables.shared_traffic(),
+        sum(w.get("WARP_INSTRUCTIONS") for w in workers),
+        sum(w.get("LANE_INSTRUCTIONS") for w in workers),
+        seconds,
+        None if recorder is None else recorder.findings(),
+    )
+
+
+def _recorder(
+    kernel: NativeKernel, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+) -> LaunchRecorder | None:
+    if not kernel.instruments.sanitizer:
+        return None
+    maps = [b.unwritten if b.unwritten is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
+    shared = kernel.facts.shared_bytes + geometry.dynamic_shared_bytes
+    sizes = [(b.name, b.data.nbytes) for b in buffers]
+    return LaunchRecorder(kernel.facts, name, geometry.grid, geometry.block, shared, sizes, maps)
+
+
+def _run_blocks() -> Callable[[int, int, int], int]:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    return kind(load_runtime())
+
+
+def _run_all(
+    workers: list[Worker],
+    blocks: int,
+    stop_at: npt.NDArray[np.int64],
+    run_blocks: Callable[[int, int, int], int],
+    progress: Callable[[float], None] | None,
+    listener: BlockListener | None,
+) -> list[tuple[int, Worker]]:
+    """Hand out blocks in order, in chunks; the faults that were met, as (block, worker)."""
+    chunk = max(1, min(64, blocks // (8 * len(workers))))
+    lock = threading.Lock()
+    faults: list[tuple[int, Worker]] = []
+    state = {"next": 0, "done": 0}
+
+    def run(worker: Worker, first: int, last: int) -> int:
+        if listener is None or worker.trace is None:
+            return run_blocks(worker.context.ctypes.data, first, last)
+        for block in range(first, last):
+            if run_blocks(worker.context.ctypes.data, block, block + 1):
+                return 1
+            listener.deliver(block, worker.trace.take())
+        return 0
+
+    def work(worker: Worker) -> None:
+        while True:
+            with lock:
+                first = state["next"]
+                state["next"] = first + chunk
+            if first >= blocks or first > stop_at[0]:
+                return
+            failed = run(worker, first, min(first + chunk, blocks))
+            with lock:
+                state["done"] += chunk
+                if failed:
+                    block = worker.get("FAULT_BLOCK")
+                    faults.append((block, worker))
+                    stop_at[0] = min(int(stop_at[0]), block)
+                    return
+
+    if len(workers) == 1 and progress is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
+        work(workers[0])
+        return faults
+    with ThreadPoolExecutor(len(workers)) as pool:
+        pending = {pool.submit(work, worker) for worker in workers}
+        try:
+            while pending:
+                finished, pending = wait(pending, timeout=0.1)
+                for future in finished:
+                    future.result()
+                if progress is not None:
+                    progress(min(1.0, state["done"] / blocks))
+        except BaseException:
+            # Ctrl-C: no new blocks, and running warps stop at their next loop.
+            state["next"] = blocks
+            for worker in workers:
+                worker.set("STEP_LIMIT", 0)
+            raise
+    return faults
+
+
+def _fault_of(
+    worker: Worker, facts: KernelFacts, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+) -> Fault:
+    waiting = []
+    for warp in range(worker.get("WARP_COUNT")):
+        status = worker.warp_word(warp, at.STATUS)
+        site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)] if status == at.AT_BARRIER else None
+        waiting.append((warp, site))
+    return Fault(
+        kernel=name,
+        kind=at.FAULTS[worker.get("FAULT_KIND")],
+        site=_site_of(worker, facts),
+        block=worker.get("FAULT_BLOCK"),
+        warp=worker.get("FAULT_WARP"),
+        lane=worker.get("FAULT_LANE"),
+        lanes=worker.get("FAULT_MASK"),
+        address=worker.get("FAULT_ADDRESS"),
+        size_bytes=worker.get("FAULT_SIZE"),
+        step_limit=worker.get("STEP_LIMIT"),
+        shared_bytes=worker.get("SHARED_SIZE"),
+        waiting=tuple(waiting),
+        grid=geometry.grid,
+        threads=geometry.block,
+        buffers=tuple((b.name, b.data.nbytes) for b in buffers),
+        variables=tuple((v.name, v.size_bytes) for v in facts.variables),
+        local_bytes=facts.local_bytes,
+    )
+
+
+def _site_of(worker: Worker, facts: KernelFacts) -> Site | None:
+    """The instruction at fault; for a warp that was stopped in a loop, where its lowest lane would go on."""
+    number = worker.get("FAULT_SITE")
+    if number >= 0:
+        return facts.sites[number]
+    if worker.get("FAULT_KIND") != at.FAULT["step limit"]:
+        return None
+    pc = min(worker.warp_word(worker.get("FAULT_WARP"), at.PCS + 4 * lane) for lane in range(at.LANES))
+    return facts.blocks[pc]

@@ -1,0 +1,79 @@
+"""One core of the host at work: its context, and the memory of one thread block at a time."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SLOT
+from harness.emulator.codegen.kernel_facts import KernelFacts
+from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.copy_queues import CopyQueues
+from harness.emulator.launch.tracing import TraceBuffer
+
+
+class Worker:
+    """One core's context, with the memory of one thread block at a time."""
+
+    def __init__(self, facts: KernelFacts, geometry: Geometry, options: LaunchOptions) -> None:
+        warps = -(-geometry.threads // at.LANES)
+        self.warp_bytes = -(-(at.REGISTERS + facts.register_bytes) // 64) * 64
+        shared = facts.shared_bytes + geometry.dynamic_shared_bytes
+        self.context = np.zeros(len(SLOT), dtype=np.int64)
+        self.shared = aligned_zeros(shared)
+        self.warps = aligned_zeros(self.warp_bytes * warps)
+        self.locals = aligned_zeros(facts.local_bytes * at.LANES * warps)
+        self.order = np.zeros(warps, dtype=np.int32)
+        self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
+        self.copies = CopyQueues(self.context, warps, shared) if facts.copies else None
+        self.trace: TraceBuffer | None = None
+        self.set("SHARED_BASE", self.shared.ctypes.data)
+        self.set("SHARED_SIZE", shared)
+        self.set("WARPS", self.warps.ctypes.data)
+        self.set("WARP_COUNT", warps)
+        self.set("WARP_BYTES", self.warp_bytes)
+        self.set("LOCALS", self.locals.ctypes.data)
+        self.set("LOCAL_SIZE", facts.local_bytes)
+        self.set("ORDER", self.order.ctypes.data)
+        self.set("BARRIERS", self.barriers.ctypes.data)
+        self.set("THREADS", geometry.threads)
+        self.set("STEP_LIMIT", options.step_limit)
+        self.set("SEED", options.seed)
+        self.set("CLEAR_REGISTERS", int(facts.clear_registers))
+        for axis, name in enumerate("XYZ"):
+            self.set(f"NTID_{name}", geometry.block[axis])
+            self.set(f"NCTAID_{name}", geometry.grid[axis])
+        self._number_threads(warps, geometry)
+
+    def set(self, slot: str, value: int) -> None:
+        """Write a slot of the context."""
+        self.context[SLOT[slot]] = value
+
+    def get(self, slot: str) -> int:
+        """Read a slot of the context."""
+        return int(self.context[SLOT[slot]])
+
+    def _number_threads(self, warps: int, geometry: Geometry) -> None:
+        states = self.warps[: warps * self.warp_bytes].reshape(warps, self.warp_bytes)
+        states[:, at.TID_X : at.TID_X + 3 * 4 * at.LANES] = _thread_numbers(geometry.block)
+
+    def warp_word(self, warp: int, offset: int) -> int:
+        """A 32-bit word of a warp's state."""
+        start = warp * self.warp_bytes + offset
+        return int(self.warps[start : start + 4].view(np.int32)[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _thread_numbers(block: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """(warps, bytes): x, y and z of every lane's thread, as they lie one behind the other in the state of a warp."""
+    assert (at.TID_Y, at.TID_Z) == (at.TID_X + 4 * at.LANES, at.TID_X + 8 * at.LANES)
+    x, y, _ = block
+    warps = -(-math.prod(block) // at.LANES)
+    thread = np.arange(warps * at.LANES, dtype=np.int32)
+    numbers = [axis.reshape(warps, at.LANES) for axis in (thread % x, thread // x % y, thread // (x * y))]
+    return np.hstack(numbers).view(np.uint8)

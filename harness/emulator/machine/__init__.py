@@ -1,1 +1,0 @@
-"""Native code, memory, and the order in which blocks and warps run."""

@@ -1,0 +1,32 @@
+"""What native code depends on, as part of its key in the cache on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+ABOVE = ("launch",)
+"""Rooms of the emulator that only use native code. All others, and those that nobody has thought of yet, may shape it.
+
+That nothing below imports these is what the import contracts check.
+"""
+
+
+@lru_cache(maxsize=1)
+def source_hash() -> str:
+    """A hash of the code that makes code: whoever changes it need not remember to raise a number.
+
+    Found from files, so that a warm start imports neither Numba nor the code generator.
+    """
+    emulator = Path(__file__).parents[1]
+    return hash_of_rooms(emulator)
+
+
+def hash_of_rooms(emulator: Path) -> str:
+    """A hash of names and texts of all modules in the rooms of the folder `emulator`, but for those `ABOVE`."""
+    sources = sorted(
+        source for source in emulator.rglob("*/*.py") if source.relative_to(emulator).parts[0] not in ABOVE
+    )
+    parts = (part for source in sources for part in (str(source.relative_to(emulator)).encode(), source.read_bytes()))
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()

@@ -1,0 +1,157 @@
+"""What is known of each opcode, one row each: everybody who has to tell opcodes apart by what they do reads this table.
+
+Block graph and liveness (`ptx.blocks`), the number of operands that is checked before code is emitted (`codegen`), the
+traffic counts, the sanitizer, the cache model and the words of faults. How an opcode computes its result is in the
+families of `codegen`; an opcode with a row and no emitter, or the other way round, fails a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from harness.emulator.ptx.types import TYPES
+
+AccessKind = Literal["load", "store", "atomic"]
+
+
+@dataclass(frozen=True)
+class MemoryAccess:
+    """What an opcode does to memory."""
+
+    in_global: AccessKind | None
+    """In global and local memory; None where the opcode reaches shared memory alone."""
+    in_shared: AccessKind
+    asynchronous: bool = False
+    """Whether it is over only after a wait. Such an opcode reads one space and writes another."""
+
+    @property
+    def verb(self) -> str:
+        """For messages."""
+        return "asynchronous copy" if self.asynchronous else self.in_shared
+
+
+LOAD = MemoryAccess("load", "load")
+STORE = MemoryAccess("store", "store")
+ATOMIC = MemoryAccess("atomic", "atomic")
+LOAD_ROWS = MemoryAccess(None, "load")
+STORE_ROWS = MemoryAccess(None, "store")
+"""Of a matrix: a lane has the address of a row, and not of what it loads or stores itself."""
+COPY = MemoryAccess("load", "store", asynchronous=True)
+
+
+class Flow(Enum):
+    """Where a warp goes behind an opcode."""
+
+    NEXT = "to the next instruction"
+    BRANCH = "to a label, which ends the block"
+    LEAVE = "out of the function, which ends the block"
+    BARRIER = "to the scheduler, until others have arrived; but for its `.warp` forms, whose lanes go on together"
+    YIELD = "to the scheduler, so that others have a turn"
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """One row."""
+
+    operands: tuple[int, ...] = ()
+    """How many operands it may have, the destination included; empty where its emitter looks itself."""
+    memory: MemoryAccess | None = None
+    """None where it does not touch memory that a kernel could see."""
+    flow: Flow = Flow.NEXT
+    writes: bool = True
+    """Whether its first operand is its destination."""
+    reads_carry: bool = False
+    """Whether it adds the carry that a `.cc` left."""
+
+
+UNKNOWN = Opcode()
+"""Of what has no row. It has no emitter either, and is refused by name when code is emitted."""
+BARRIER_RESULT = "barrier_result"
+"""Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived."""
+
+
+def _rows(names: str, *operands: int, **facts: MemoryAccess | Flow | bool) -> dict[str, Opcode]:
+    """The same row for each of these names."""
+    return dict.fromkeys(names.split(), Opcode(operands, **facts))  # type: ignore[arg-type]
+
+
+# `add.int`, `add.float` and `add.half` are what the type makes of one opcode, `wmma.load` what the first modifier does.
+OPCODES: dict[str, Opcode] = {
+    # Integers and bits
+    **_rows("add.int sub.int mul.int mul24 div.int rem.int min.int max.int", 3),
+    **_rows("mad.int mad24 sad dp4a dp2a", 4),
+    **_rows("addc subc", 3, reads_carry=True),
+    **_rows("madc", 4, reads_carry=True),
+    **_rows("abs.int neg.int not cnot popc clz brev bfind", 2),
+    **_rows("and or xor shl shr bmsk", 3),
+    **_rows("shf prmt bfe", 4),
+    **_rows("bfi", 5),
+    **_rows("lop3", 5, 6),
+    # Floats
+    **_rows("add.float sub.float mul.float div.float copysign", 3),
+    **_rows("fma.float mad.float", 4),
+    **_rows("min.float max.float", 3, 4),
+    **_rows("rcp.float sqrt.float rsqrt.float ex2.float lg2.float sin.float cos.float tanh.float", 2),
+    **_rows("neg.float abs.float testp", 2),
+    **_rows("add.half sub.half mul.half min.half max.half", 3),
+    **_rows("fma.half", 4),
+    **_rows("ex2.half tanh.half neg.half abs.half", 2),
+    # Comparing, choosing, converting, moving
+    **_rows("setp set", 3, 4),
+    **_rows("selp slct", 4),
+    **_rows("mov cvta isspacep", 2),
+    **_rows("cvt", 2, 3),
+    # Memory
+    **_rows("ld ldu", 2, memory=LOAD),
+    **_rows("st", 2, memory=STORE, writes=False),
+    **_rows("atom", 3, 4, memory=ATOMIC),
+    **_rows("red", 2, memory=ATOMIC, writes=False),
+    **_rows("cp", memory=COPY, writes=False),
+    **_rows("prefetch prefetchu discard applypriority membar fence", writes=False),
+    # Matrices
+    **_rows("ldmatrix", 2, memory=LOAD_ROWS),
+    **_rows("stmatrix", 2, memory=STORE_ROWS, writes=False),
+    **_rows("wmma.load", memory=LOAD),
+    **_rows("wmma.store", memory=STORE, writes=False),
+    **_rows("movmatrix", 2),
+    **_rows("mma", 4),
+    **_rows("wmma.mma"),
+    # Lanes of a warp, warps of a block
+    **_rows("activemask", 1),
+    **_rows("elect", 2),
+    **_rows("vote match redux", 3),
+    **_rows("shfl", 5),
+    **_rows("bar barrier", flow=Flow.BARRIER, writes=False),
+    **_rows(BARRIER_RESULT),
+    **_rows("nanosleep", 1, flow=Flow.YIELD, writes=False),
+    # Control
+    **_rows("bra brx", flow=Flow.BRANCH, writes=False),
+    **_rows("ret exit", flow=Flow.LEAVE, writes=False),
+    **_rows("trap call brkpt pmevent griddepcontrol", writes=False),
+}
+
+
+def row_name(opcode: str, modifiers: Sequence[str]) -> str:
+    """The name of an instruction's row in `OPCODES`; the opcode itself where it has none."""
+    if opcode in OPCODES:
+        return opcode
+    for word in (*modifiers[:1], _kind(modifiers)):
+        if f"{opcode}.{word}" in OPCODES:
+            return f"{opcode}.{word}"
+    return opcode
+
+
+def facts_of(opcode: str, modifiers: Sequence[str]) -> Opcode:
+    """The row of an instruction; `UNKNOWN` where it has none."""
+    return OPCODES.get(row_name(opcode, modifiers), UNKNOWN)
+
+
+def _kind(modifiers: Sequence[str]) -> str:
+    """`int`, `half` or `float`: what the first type among the modifiers is."""
+    types = [TYPES[m] for m in modifiers if m in TYPES]
+    if not types or not types[0].is_float:
+        return "int"
+    return "half" if types[0].bits == 16 else "float"

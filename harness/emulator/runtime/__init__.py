@@ -1,0 +1,1 @@
+"""The functions that generated code calls, and the one that runs blocks and their warps. Numba compiles them."""
