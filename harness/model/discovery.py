@@ -160,9 +160,20 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
+MOVED = ("harness.variant", "harness.problem", "harness.errors")
+"""Modules that plugins used to import from."""
+
+
 def _importing(origin: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
+    except ModuleNotFoundError as error:
+        if error.name not in MOVED:
+            raise PluginError(f"{origin} does not import: {where_and_what(error)}") from error
+        raise PluginError(
+            f"{origin} imports {error.name}, which has moved; write: "
+            "from harness import Buffer, Launch, Numerics, Plan, PlanError, Problem, Traffic, Variant"
+        ) from error
     except (Exception, SystemExit) as error:
         raise PluginError(f"{origin} does not import: {where_and_what(error)}") from error
 

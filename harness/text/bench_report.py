@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from textwrap import fill
 from typing import Any
 
 from harness.execution.timings import BenchResult, BenchRow
-from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, table
+from harness.text.report import Report, Table
+from harness.text.tables import UNKNOWN, device_line, finite
 
-NOTE_WIDTH = 120
 HEADERS = {
     "rank": True,
     "variant": False,
@@ -30,19 +29,23 @@ HEADERS = {
 
 def render_bench(result: BenchResult, format: str) -> str:
     """The whole result in one of `FORMATS`, ending in a line break."""
-    if format == "json":
-        about = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "rows"}
-        about |= {"problem": result.problem.to_fields()}
-        about |= {name: asdict(about[name]) for name in ("device", "ceilings", "effort")}
-        return json_text(about | {"rows": [_object(row, result) for row in result.rows]})
-    if format == "csv":
-        return csv_text([_object(row, result) for row in result.rows], _keys())
-    markdown = format == "markdown"
-    text = table([*HEADERS], [_cells(row, result) for row in result.rows], [*HEADERS.values()], markdown)
-    notes = _notes(result)
-    told = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
-    inputs = f"inputs {result.regime}, seeds from {result.seed}"
-    return f"{result.problem.headline}; {inputs}\n\n{text}\n\n{told}\n"
+    headline = f"{result.problem.headline}; inputs {result.regime}, seeds from {result.seed}"
+    return Report(
+        paragraphs=lambda: [
+            headline,
+            Table([*HEADERS], [_cells(row, result) for row in result.rows], [*HEADERS.values()]),
+        ],
+        notes=lambda: _notes(result),
+        records=lambda: ([_object(row, result) for row in result.rows], _keys()),
+        document=lambda: _document(result),
+    ).render(format)
+
+
+def _document(result: BenchResult) -> dict[str, Any]:
+    about = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "rows"}
+    about |= {"problem": result.problem.to_fields()}
+    about |= {name: asdict(about[name]) for name in ("device", "ceilings", "effort")}
+    return about | {"rows": [_object(row, result) for row in result.rows]}
 
 
 def tera_flops(row: BenchRow, result: BenchResult) -> float | None:

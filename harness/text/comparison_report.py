@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from harness.execution.attempt import UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.model.finding import Finding
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
 from harness.model.registry import Registry
 from harness.model.variant import Variant
-from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, table
+from harness.text.report import Report, Table
+from harness.text.tables import UNKNOWN, device_line, finite, mib
 
 
 @dataclass(frozen=True)
@@ -29,32 +31,45 @@ class Column:
 
 def render_comparison(comparison: Comparison, format: str) -> str:
     """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
-    if format == "json":
-        return json_text(_comparison_object(comparison))
-    if format == "csv":
-        rows = [
-            _row_object(r, comparison.problem) | {"findings": None if r.findings is None else len(r.findings)}
-            for r in comparison.rows
-        ]
-        return csv_text(rows, _row_keys(comparison.problem))
-    columns = _columns(comparison)
-    markdown = format == "markdown"
-    cells = [[c.cell(r) for c in columns] for r in comparison.rows]
-    text = table([c.header for c in columns], cells, [c.number for c in columns], markdown)
-    footnotes = ("\n\n" if markdown else "\n").join(_footnotes(comparison))
-    return f"{_headline(comparison)}\n\n{text}\n\n{footnotes}\n"
+    return Report(
+        paragraphs=lambda: [_headline(comparison), _table(comparison)],
+        notes=lambda: _footnotes(comparison),
+        records=lambda: (
+            [
+                _row_object(row, comparison.problem) | {"findings": None if row.findings is None else len(row.findings)}
+                for row in comparison.rows
+            ],
+            _row_keys(comparison.problem),
+        ),
+        document=lambda: _comparison_object(comparison),
+        wraps_notes=False,
+    ).render(format)
 
 
 def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
     """The registered variants in one of `FORMATS`, ending in a line break."""
     keys = ["name", "algorithm", "backend", "idea"]
-    listing = [{key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name)} for v in variants]
-    if format == "json":
-        return json_text({"variants": listing})
-    if format == "csv":
-        return csv_text(listing, [*keys, "origin"])
-    cells = [[entry[key] for key in keys] for entry in listing]
-    return table(keys, cells, [False] * len(keys), format == "markdown") + "\n"
+    listing = [
+        {key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name), "operation": v.operation}
+        for v in variants
+    ]
+    return Report(
+        paragraphs=lambda: [Table(keys, [[entry[key] for key in keys] for entry in listing], [False] * len(keys))],
+        notes=lambda: [],
+        records=lambda: (listing, [*keys, "origin", "operation"]),
+        document=lambda: {"variants": listing},
+    ).render(format)
+
+
+def _table(comparison: Comparison) -> Table:
+    """A line per variant that takes the problem; of the others there is a note. If there is no other: all of them."""
+    columns = _columns(comparison)
+    rows = [row for row in comparison.rows if row.verdict != UNSUPPORTED] or comparison.rows
+    return Table(
+        [column.header for column in columns],
+        [[column.cell(row) for column in columns] for row in rows],
+        [column.number for column in columns],
+    )
 
 
 def _columns(comparison: Comparison) -> list[Column]:
@@ -125,8 +140,9 @@ def _footnotes(comparison: Comparison) -> list[str]:
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if comparison.sanitized_by is not None:
         notes.append(f"findings: races, unwritten memory and faults, by {comparison.sanitized_by}.")
+    notes += _refusals(comparison)
     for row in comparison.rows:
-        if row.reason is not None:
+        if row.reason is not None and row.verdict != UNSUPPORTED:
             notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
         if row.verdict == "pass" and (row.worst_over_expected or 0.0) > 1:
             notes.append(
@@ -138,6 +154,15 @@ def _footnotes(comparison: Comparison) -> list[str]:
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
+
+
+def _refusals(comparison: Comparison) -> list[str]:
+    """Variants that do not take the problem, those with the same reason together."""
+    names: dict[str | None, list[str]] = {}
+    for row in comparison.rows:
+        if row.verdict == UNSUPPORTED:
+            names.setdefault(row.reason, []).append(row.variant)
+    return [f"{', '.join(refusing)}: unsupported: {reason}" for reason, refusing in names.items()]
 
 
 MOST_FINDINGS = 5

@@ -205,8 +205,18 @@ def test_the_listing():
     assert table[2].split() == ["mine", "fa9", "numba", "a", "|", "b"]
     assert json.loads(render_listing(list(registry), registry, "json")) == {
         "variants": [
-            {"name": "mine", "algorithm": "fa9", "backend": "numba", "idea": "a | b", "origin": "plugin mine.py"}
+            {
+                "name": "mine",
+                "algorithm": "fa9",
+                "backend": "numba",
+                "idea": "a | b",
+                "origin": "plugin mine.py",
+                "operation": "attention",
+            }
         ]
     }
-    assert render_listing(list(registry), registry, "csv").splitlines()[0] == "name,algorithm,backend,idea,origin"
+    assert (
+        render_listing(list(registry), registry, "csv").splitlines()[0]
+        == "name,algorithm,backend,idea,origin,operation"
+    )
     assert "a \\| b" in render_listing(list(registry), registry, "markdown")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any
 
 from harness.execution.timings import BenchResult, BenchRow
 from harness.options.sweep import Sweep, Value
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, label_ends, open_frame, plain_numbers, saved
-from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, table
+from harness.text.report import Report, Table
+from harness.text.tables import UNKNOWN, device_line, finite
 
 GIB = 2**30
-NOTE_WIDTH = 120
 _KEYS = ("verdict", "time_ms", "time_low_ms", "time_high_ms", "sustained_ms", "sector_bytes", "reason")
 
 
@@ -27,12 +26,25 @@ class BenchPoint:
 
 def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, format: str) -> str:
     """Times in one of `FORMATS`, ending in a line break."""
-    if format == "json":
-        told = [{sweep.field: p.value, "rows": [_object(row) for row in p.result.rows]} for p in points]
-        return json_text({"sweep": sweep.field, "device": points[0].result.device.name, "points": told})
-    if format == "csv":
-        rows = [{sweep.field: p.value, **_object(row)} for p in points for row in p.result.rows]
-        return csv_text(rows, [sweep.field, "variant", *_KEYS])
+    return Report(
+        paragraphs=lambda: [
+            f"Milliseconds, median of cold runs, against {sweep.field}; {fixed}",
+            _table(sweep, points),
+        ],
+        notes=lambda: [*_notes(points)],
+        records=lambda: (
+            [{sweep.field: p.value, **_object(row)} for p in points for row in p.result.rows],
+            [sweep.field, "variant", *_KEYS],
+        ),
+        document=lambda: {
+            "sweep": sweep.field,
+            "device": points[0].result.device.name,
+            "points": [{sweep.field: p.value, "rows": [_object(row) for row in p.result.rows]} for p in points],
+        },
+    ).render(format)
+
+
+def _table(sweep: Sweep, points: Sequence[BenchPoint]) -> Table:
     names = _names(points)
     cells = [
         [f"{point.value:,}" if isinstance(point.value, int) else str(point.value)]
@@ -40,13 +52,7 @@ def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, f
         for point in points
     ]
     headers = [sweep.field, *(name.replace("-", "-\n") for name in names)]
-    markdown = format == "markdown"
-    text = table(
-        [h.replace("\n", "") for h in headers] if markdown else headers, cells, [True] * len(headers), markdown
-    )
-    notes = [*_notes(points)]
-    told_notes = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
-    return f"Milliseconds, median of cold runs, against {sweep.field}; {fixed}\n\n{text}\n\n{told_notes}\n"
+    return Table(headers, cells, [True] * len(headers))
 
 
 def draw_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, suffix: str) -> bytes:

@@ -13,7 +13,8 @@ from harness.model.case import Case
 from harness.model.operation import operation_of
 from harness.studies.fuzz.campaign import CampaignResult, Failure
 from harness.studies.fuzz.finding import Answer, Finding
-from harness.text.tables import UNKNOWN, csv_text, finite, json_text, table
+from harness.text.report import Report, Table, Verbatim
+from harness.text.tables import UNKNOWN, finite, json_text
 
 _HEADERS = ("variant", "verdict", "examples", "refused", "per second", "error /\nbudget")
 _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds", "error_over_budget", "seed", "replay")
@@ -21,11 +22,19 @@ _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds"
 
 def render_campaigns(results: Sequence[CampaignResult], device: str, format: str, options: Sequence[str] = ()) -> str:
     """All campaigns in one of `FORMATS`, ending in a line break. `options` are those that a replay needs again."""
-    if format == "json":
-        return json_text({"device": device, "campaigns": [_object(result, options) for result in results]})
-    if format == "csv":
-        rows = [{key: value for key, value in _object(r, options).items() if key in _CSV} for r in results]
-        return csv_text(rows, _CSV)
+    told = [result for result in results if result.reason is not None]
+    return Report(
+        paragraphs=lambda: [_table(results), *(part for result in told for part in _failure_text(result, options))],
+        notes=lambda: [
+            f"Device: {device}. Seed {results[0].seed}.",
+            "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
+        ],
+        records=lambda: ([{key: _object(r, options).get(key) for key in _CSV} for r in results], _CSV),
+        document=lambda: {"device": device, "campaigns": [_object(result, options) for result in results]},
+    ).render(format)
+
+
+def _table(results: Sequence[CampaignResult]) -> Table:
     cells = [
         (
             r.variant,
@@ -37,14 +46,7 @@ def render_campaigns(results: Sequence[CampaignResult], device: str, format: str
         )
         for r in results
     ]
-    markdown = format == "markdown"
-    text = table(_HEADERS, cells, (False, False, True, True, True, True), markdown)
-    parts = [text, *(_told(result, options, markdown) for result in results if result.reason is not None)]
-    parts.append(
-        f"Device: {device}. Seed {results[0].seed}.\n"
-        "error / budget: the largest among the examples that passed. refused: not taken by the variant, so unknown."
-    )
-    return "\n\n".join(parts) + "\n"
+    return Table(_HEADERS, cells, (False, False, True, True, True, True))
 
 
 def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
@@ -68,11 +70,11 @@ def replay_command(variant: str, case: Case, options: Sequence[str] = ()) -> str
     return shlex.join(words)
 
 
-def _told(result: CampaignResult, options: Sequence[str], markdown: bool) -> str:
+def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | Verbatim]:
     """All that there is to say about a variant that did not pass."""
     failure = result.failure
     if failure is None:
-        return f"{result.variant}: {result.verdict}: {result.reason}"
+        return [f"{result.variant}: {result.verdict}: {result.reason}"]
     found = "in a failure of an earlier campaign" if failure.remembered else f"at example {failure.examples:,}"
     lines = [
         ("smallest", _case_line(failure.case)),
@@ -90,8 +92,7 @@ def _told(result: CampaignResult, options: Sequence[str], markdown: bool) -> str
         f"{result.variant}: {failure.finding.kind}, found {found}, "
         f"shrunk with {failure.shrinking:,} more in {result.shrink_seconds:.1f} s"
     )
-    body = _aligned(lines)
-    return f"{headline}\n\n```text\n{body}\n```" if markdown else f"{headline}\n{body}"
+    return [headline, Verbatim(_aligned(lines))]
 
 
 def _finding_lines(finding: Finding) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ import string
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from textwrap import fill
 from typing import Any
 
 from harness.execution.protocol import Device
@@ -15,9 +14,9 @@ from harness.model.problem import BaseProblem
 from harness.model.summation_tree import SummationTree
 from harness.studies.show.order_description import INDENT, describe
 from harness.studies.show.orders import RevealedOrder, VariantOrders
-from harness.text.tables import UNKNOWN, csv_text, device_line, json_text, table
+from harness.text.report import Report, Table, Verbatim
+from harness.text.tables import UNKNOWN, device_line
 
-NOTE_WIDTH = 120
 BRACKETED_TERMS = 16
 """Sums of so many terms are shown in brackets too."""
 MOST_LINES = 40
@@ -42,25 +41,34 @@ class OrderReport:
 
 def render_order(report: OrderReport, format: str) -> str:
     """The report in one of `FORMATS`, ending in a line break."""
-    every = (report.shown, *report.others)
-    letters = _letters(every)
-    if format == "json":
-        return json_text(_object(report, letters))
-    if format == "csv":
-        return csv_text([*_rows(every, _sums(report), letters)], [*next(_rows(every, _sums(report), letters))])
-    markdown = format == "markdown"
-    outline = "\n\n".join("\n".join(_outline(order)) for order in report.shown.orders)
+    letters = _letters((report.shown, *report.others))
+    return Report(
+        paragraphs=lambda: _paragraphs(report, letters),
+        notes=lambda: [*_notes(report)],
+        records=lambda: _records(report, letters),
+        document=lambda: _object(report, letters),
+    ).render(format)
+
+
+def _records(
+    report: OrderReport, letters: dict[tuple[str, SummationTree], str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    rows = [*_rows((report.shown, *report.others), _sums(report), letters)]
+    return rows, [*rows[0]]
+
+
+def _paragraphs(report: OrderReport, letters: dict[tuple[str, SummationTree], str]) -> list[str | Table | Verbatim]:
     headline = f"{report.shown.variant}: the order in which it adds; {report.problem.headline}"
     if report.tile is not None:
         headline += f"; tile {report.tile}"
-    paragraphs = [headline, f"```text\n{outline}\n```" if markdown else outline]
+    outline = "\n\n".join("\n".join(_outline(order)) for order in report.shown.orders)
+    paragraphs: list[str | Table | Verbatim] = [headline, Verbatim(outline)]
     if report.others:
+        every = (report.shown, *report.others)
         cells = [[each.variant, *(_cell(each, sum.name, letters) for sum in _sums(report))] for each in every]
         headers = ["variant", *(f"{sum.name}: order,\nroundings" for sum in _sums(report))]
-        paragraphs.append(table(headers, cells, [False] * len(headers), markdown))
-    notes = [*_notes(report)]
-    paragraphs.append("\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes))
-    return "\n\n".join(paragraphs) + "\n"
+        paragraphs.append(Table(headers, cells, [False] * len(headers)))
+    return paragraphs
 
 
 def _outline(order: RevealedOrder) -> Iterator[str]:

@@ -18,13 +18,13 @@ from harness.execution.traffic_account import (
 )
 from harness.model.io_bound import IoBound
 from harness.support.source_text import short_name, source_line
-from harness.text.tables import UNKNOWN, csv_text, device_line, json_text, mib, smallest_of, table
+from harness.text.report import Paragraph, Report, Table, Title
+from harness.text.tables import UNKNOWN, device_line, mib, smallest_of
 
 SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
 NARROW_WIDTH = 36
 """Of what a level is, where the hardware's columns stand before it."""
-NOTE_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -46,38 +46,39 @@ class TrafficReport:
 
 def render_traffic(report: TrafficReport, format: str) -> str:
     """All of it in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
-    if format == "json":
-        return json_text(_object(report))
-    if format == "csv":
-        return csv_text(_flat_rows(report), CSV_KEYS)
+    return Report(
+        paragraphs=lambda: _paragraphs(report),
+        notes=lambda: _footnotes(report),
+        records=lambda: (_flat_rows(report), CSV_KEYS),
+        document=lambda: _object(report),
+    ).render(format)
+
+
+def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     account = report.account
-    markdown = format == "markdown"
     tile = "" if report.tile is None else f"; tile {report.tile}"
     headline = f"{account.problem.headline}; inputs {account.regime}, seed {account.seed}{tile}"
-    parts = [f"{account.variant}: {headline}"]
-    parts.append(_levels(account, markdown))
-    parts.append(_parts("buffer", account.buffers, account, markdown))
-    parts.append(_parts("launch", account.launches, account, markdown, numbered=True))
+    parts: list[Paragraph] = [f"{account.variant}: {headline}"]
+    parts.append(_levels(account))
+    parts.append(_parts("buffer", account.buffers, account))
+    parts.append(_parts("launch", account.launches, account, numbered=True))
     if account.caches is not None:
-        parts.append(_cache_parts("buffer", account.caches.buffers, markdown))
+        parts.append(_cache_parts("buffer", account.caches.buffers))
         if len(account.caches.launches) > 1:
-            parts.append(_cache_parts("launch", account.caches.launches, markdown, numbered=True))
-    parts.append(_hardware(account, markdown))
+            parts.append(_cache_parts("launch", account.caches.launches, numbered=True))
+    if account.hardware is not None:
+        parts.append(_hardware(account.hardware))
     if report.lines:
-        parts += _by_file(account.lines, lambda rows: _lines(rows, account, markdown), "", markdown)
+        parts += _by_file(account.lines, lambda rows: _lines(rows, account), "")
         if account.shared:
-            parts += _by_file(account.shared, lambda rows: _shared(rows, markdown), "shared memory, ", markdown)
-    notes = _footnotes(report)
-    parts.append(
-        "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
-    )
-    return "\n\n".join(part for part in parts if part) + "\n"
+            parts += _by_file(account.shared, _shared, "shared memory, ")
+    return parts
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def _levels(account: TrafficAccount, markdown: bool) -> str:
+def _levels(account: TrafficAccount) -> Table:
     compulsory = account.problem.compulsory_bytes
     measured = None if account.hardware is None else {level.name: level for level in account.hardware.levels}
     counted = {level.name: level for level in account.levels}
@@ -95,14 +96,12 @@ def _levels(account: TrafficAccount, markdown: bool) -> str:
         cells.append([*row, LEVELS[name] if measured is None else fill(LEVELS[name], NARROW_WIDTH)])
     headers = ["level", "read\nMiB", "written\nMiB", "total\nMiB", "total /\ncompulsory"]
     headers += [] if measured is None else ["hardware\nread MiB", "hardware\nwritten MiB"]
-    return table([*headers, "what it is"], cells, [False, *[True] * (len(headers) - 1), False], markdown)
+    return Table([*headers, "what it is"], cells, [False, *[True] * (len(headers) - 1), False])
 
 
-def _hardware(account: TrafficAccount, markdown: bool) -> str:
+def _hardware(hardware: HardwareTraffic) -> Table:
     """Launch by launch; the first table has the sums."""
-    if account.hardware is None:
-        return ""
-    launches = account.hardware.launches
+    launches = hardware.launches
     sizes = [(size or 0) for launch in launches for level in launch.levels for size in _both(level)]
     smallest = smallest_of(sizes)
     cells = [
@@ -111,14 +110,14 @@ def _hardware(account: TrafficAccount, markdown: bool) -> str:
     ]
     names = [level.name for level in launches[0].levels]
     headers = [f"hardware:\n{name}\n{way} MiB" for name in names for way in ("read", "written")]
-    return table(["launch", *headers], cells, [False, *[True] * len(headers)], markdown)
+    return Table(["launch", *headers], cells, [False, *[True] * len(headers)])
 
 
 def _both(level: Level) -> tuple[int | None, int | None]:
     return level.read_bytes, level.write_bytes
 
 
-def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, markdown: bool, numbered: bool = False) -> str:
+def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, numbered: bool = False) -> Table:
     smallest = smallest_of(part.sector_bytes for part in parts)
     cells = []
     for number, part in enumerate(parts, start=1):
@@ -127,17 +126,17 @@ def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, markdown: 
         share = _share(part.sector_bytes, account.sector_bytes)
         cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
-    return table(headers, cells, [False, *[True] * 8], markdown)
+    return Table(headers, cells, [False, *[True] * 8])
 
 
-def _cache_parts(what: str, parts: Sequence[CachePart], markdown: bool, numbered: bool = False) -> str:
+def _cache_parts(what: str, parts: Sequence[CachePart], numbered: bool = False) -> Table:
     smallest = smallest_of(size for part in parts for size in _sizes(part))
     cells = [
         [f"{number} {part.name}" if numbered else part.name, *(_size(size, smallest) for size in _sizes(part))]
         for number, part in enumerate(parts, start=1)
     ]
     headers = [what, "L2\nread MiB", "L2\nwritten MiB", "DRAM\nread MiB", "DRAM\nwritten MiB"]
-    return table(headers, cells, [False, *[True] * 4], markdown)
+    return Table(headers, cells, [False, *[True] * 4])
 
 
 def _sizes(part: CachePart) -> list[int]:
@@ -151,7 +150,7 @@ def _coalescing(count: Count) -> list[str]:
     return [f"{count.requests:,}", _per(count.sectors, count.requests), _per(count.ideal_sectors, count.requests)]
 
 
-def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount, markdown: bool) -> str:
+def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
     smallest = smallest_of(row.count.requested_bytes for row in rows)
     cells = [
         [
@@ -169,10 +168,10 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount, markdown: bool)
     ]
     requests, *per_request = _COALESCING
     headers = ["line", "buffer", "kind", requests, "requested\nMiB", "sectors", *per_request, "share", "source"]
-    return table(headers, cells, [True, False, False, *[True] * 6, False], markdown)
+    return Table(headers, cells, [True, False, False, *[True] * 6, False])
 
 
-def _shared(rows: Sequence[SharedTraffic], markdown: bool) -> str:
+def _shared(rows: Sequence[SharedTraffic]) -> Table:
     smallest = smallest_of(row.requested_bytes for row in rows)
     cells = [
         [
@@ -188,20 +187,17 @@ def _shared(rows: Sequence[SharedTraffic], markdown: bool) -> str:
         for row in rows
     ]
     headers = ["line", "kind", "requests", "requested\nMiB", "wavefronts", "wavefronts /\nrequest", "fewest\npossible"]
-    return table([*headers, "source"], cells, [True, False, *[True] * 5, False], markdown)
+    return Table([*headers, "source"], cells, [True, False, *[True] * 5, False])
 
 
 _Row = TypeVar("_Row", SiteTraffic, SharedTraffic)
 
 
-def _by_file(
-    rows: Sequence[_Row], render: Callable[[Sequence[_Row]], str], prefix: str, markdown: bool
-) -> Iterable[str]:
+def _by_file(rows: Sequence[_Row], made: Callable[[Sequence[_Row]], Table], prefix: str) -> Iterable[Title | Table]:
     """A title and a table for each file, in the order of the rows."""
     for file in dict.fromkeys(row.file for row in rows):
-        title = f"{prefix}{short_name(file) or 'no source line known'}"
-        text = render([row for row in rows if row.file == file])
-        yield f"**{title}**\n\n{text}" if markdown else f"{title}\n\n{text}"
+        yield Title(f"{prefix}{short_name(file) or 'no source line known'}")
+        yield made([row for row in rows if row.file == file])
 
 
 def _source(file: str, line: int) -> str:

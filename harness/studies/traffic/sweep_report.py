@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from textwrap import fill
 from typing import Any
 
 from harness.execution.protocol import Device
 from harness.model.tile_sizes import tile_text
 from harness.options.sweep import Sweep, what_is_fixed
 from harness.studies.traffic.sweep_point import SweepPoint
-from harness.text.tables import UNKNOWN, csv_text, device_line, finite, json_text, mib, smallest_of, table
+from harness.text.report import Report, Table
+from harness.text.tables import UNKNOWN, device_line, finite, mib, smallest_of
 
-NOTE_WIDTH = 120
 CLAIMED_MARK = "*"
 
 
 def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, format: str) -> str:
     """The whole sweep in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
-    if format == "json":
-        values = {"field": sweep.field, "values": list(sweep.values)}
-        return json_text({"sweep": values, "device": asdict(device), "points": [_object(p) for p in points]})
-    if format == "csv":
-        return csv_text([_flat(sweep, p) for p in points], _csv_keys(sweep, _object(points[0])))
-    markdown = format == "markdown"
-    notes = list(_footnotes(sweep, points, device))
-    text = "\n\n".join(notes) if markdown else "\n".join(fill(note, NOTE_WIDTH) for note in notes)
-    return f"{_headline(sweep, points)}\n\n{_table(sweep, points, markdown)}\n\n{text}\n"
+    return Report(
+        paragraphs=lambda: [_headline(sweep, points), _table(sweep, points)],
+        notes=lambda: list(_footnotes(sweep, points, device)),
+        records=lambda: ([_flat(sweep, p) for p in points], _csv_keys(sweep, _object(points[0]))),
+        document=lambda: {
+            "sweep": {"field": sweep.field, "values": list(sweep.values)},
+            "device": asdict(device),
+            "points": [_object(p) for p in points],
+        },
+    ).render(format)
 
 
 def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
@@ -35,7 +35,7 @@ def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     return f"MiB read and written, at the sectors level, against {sweep.field}; {fixed}"
 
 
-def _table(sweep: Sweep, points: Sequence[SweepPoint], markdown: bool) -> str:
+def _table(sweep: Sweep, points: Sequence[SweepPoint]) -> Table:
     variants = list(dict.fromkeys(point.variant for point in points))
     found = {(point.value, point.variant): point for point in points}
     smallest = smallest_of(point.total_bytes or 0 for point in points)
@@ -45,9 +45,7 @@ def _table(sweep: Sweep, points: Sequence[SweepPoint], markdown: bool) -> str:
         compulsory = mib(row[0].problem.compulsory_bytes, smallest)
         cells.append([str(value), compulsory, *(_cell(point, smallest) for point in row)])
     headers = [sweep.field, "compulsory", *(variant.replace("-", "-\n") for variant in variants)]
-    if markdown:
-        headers = [sweep.field, "compulsory", *variants]
-    return table(headers, cells, [sweep.is_numeric, *[True] * (len(headers) - 1)], markdown)
+    return Table(headers, cells, [sweep.is_numeric, *[True] * (len(headers) - 1)])
 
 
 def _cell(point: SweepPoint, smallest: int) -> str:

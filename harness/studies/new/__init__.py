@@ -1,0 +1,1 @@
+"""`new`: a variant that runs and passes, ready to be edited."""

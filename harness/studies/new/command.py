@@ -1,0 +1,56 @@
+"""`new`: write a variant that runs and passes, ready to be edited."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from harness.model.operation import Operation
+from harness.options.command import Command
+from harness.options.exit_status import PASSED
+from harness.options.problem import add_operation
+from harness.support.errors import UsageError
+
+
+def run_new(arguments: argparse.Namespace) -> int:
+    """Run `new`; the exit status."""
+    from harness.model.discovery import discover
+    from harness.studies.new.writing import new_variant, path_of
+    from harness.support.file_replacement import replace_files
+
+    language = "numba" if arguments.numba else "cupy"
+    path = path_of(arguments.name, arguments.operation, arguments.folder)
+    text = new_variant(arguments.name, arguments.operation, language)
+    if path.exists():
+        raise UsageError(f"{path} is there already; choose another NAME, or remove it")
+    if arguments.name in {variant.name for variant in discover().registry}:
+        raise UsageError(f"there is a variant {arguments.name!r} already; choose another NAME")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_files({path: text.encode()})
+    plugin = f" --plugin {os.path.relpath(path)}" if arguments.folder is not None else ""
+    operation = "" if arguments.operation == "attention" else f" --operation {arguments.operation}"
+    shown = os.path.relpath(path)
+    sys.stdout.write(
+        f"wrote {shown}: it is right and slow, and yours to change.\n"
+        f"  python -m harness compare{operation} --variants {arguments.name}{plugin}\n"
+        f"  python -m harness fuzz {arguments.name}{plugin}\n",
+    )
+    return PASSED
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `new`."""
+    parser.add_argument("name", metavar="NAME", help="what the variant is to be called, such as my-idea")
+    add_operation(parser)
+    parser.add_argument("--numba", action="store_true", help="a Numba kernel (default: a CuPy RawKernel)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="write it there, for --plugin (default: variants/OPERATION/, where it is found without a word)",
+    )
+
+
+COMMAND = Command("new", "write a variant that runs and passes, ready to be edited", add_options, run_new)

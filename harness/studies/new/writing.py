@@ -1,0 +1,29 @@
+"""A variant's file, made of a template: a kernel with a thread per row, its plan and its registration."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from harness.support.errors import UsageError
+
+TEMPLATES = Path(__file__).parent / "templates"
+_REPOSITORY = Path(__file__).resolve().parents[3]
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def path_of(name: str, operation: str, folder: Path | None) -> Path:
+    """Where the file goes: `folder`, or the operation's folder of variants/. Raises `UsageError` for a bad name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot name a variant; write lower-case words joined by hyphens, such as my-idea")
+    home = _REPOSITORY / "variants" / operation.replace("-", "_") if folder is None else folder
+    return home / f"{name.replace('-', '_')}.py"
+
+
+def new_variant(name: str, operation: str, language: str) -> str:
+    """The text of the file. Raises `UsageError` where there is no template for such a variant."""
+    template = TEMPLATES / f"{operation.replace('-', '_')}_{language}.py.txt"
+    if not template.exists():
+        known = sorted(path.name.removesuffix(".py.txt").replace("_", " in ") for path in TEMPLATES.glob("*.py.txt"))
+        raise UsageError(f"there is no template for {operation} in {language}; there are {', '.join(known)}")
+    return template.read_text().replace("NEW_NAME", name.replace("-", "_")).replace("NEW-NAME", name)

@@ -1,0 +1,89 @@
+"""What a command says, once; and how that looks in each format: a table for people, markdown, csv and json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+
+from harness.text.tables import csv_text, json_text, table
+
+NOTE_WIDTH = 120
+"""Characters per line of notes, in a terminal."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under headers."""
+
+    headers: Sequence[str]
+    """A line break in one is a blank in markdown, or nothing after a hyphen."""
+    cells: Sequence[Sequence[str]]
+    numbers: Sequence[bool]
+    """Which columns are flush right."""
+
+    def text(self, markdown: bool) -> str:
+        """Without a line break at the end."""
+        headers = [header.replace("-\n", "-") for header in self.headers] if markdown else self.headers
+        return table(headers, self.cells, self.numbers, markdown)
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Text whose lines stay as they are."""
+
+    lines: str
+
+    def text(self, markdown: bool) -> str:
+        """Fenced in markdown."""
+        return f"```text\n{self.lines}\n```" if markdown else self.lines
+
+
+@dataclass(frozen=True)
+class Title:
+    """A line over what follows."""
+
+    title: str
+
+    def text(self, markdown: bool) -> str:
+        """Bold in markdown."""
+        return f"**{self.title}**" if markdown else self.title
+
+
+Paragraph = str | Table | Verbatim | Title
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that there is to say. What a format does not need is not worked out for it."""
+
+    paragraphs: Callable[[], Sequence[Paragraph]]
+    """For people, in order; empty texts are left out."""
+    notes: Callable[[], Sequence[str]]
+    """What is to be said under them."""
+    records: Callable[[], tuple[Sequence[Mapping[str, Any]], Sequence[str]]]
+    """For csv: rows, and the keys of their columns."""
+    document: Callable[[], Mapping[str, Any]]
+    """For json: one object. JSON has neither NaN nor infinity."""
+    wraps_notes: bool = True
+    """Whether notes are filled to `NOTE_WIDTH`; else their lines are broken already."""
+
+    def render(self, format: str) -> str:
+        """In one of `tables.FORMATS`, ending in a line break."""
+        if format == "json":
+            return json_text(self.document())
+        if format == "csv":
+            return csv_text(*self.records())
+        markdown = format == "markdown"
+        parts = [part if isinstance(part, str) else part.text(markdown) for part in self.paragraphs()]
+        notes = list(self.notes())
+        if markdown:
+            parts.append("\n\n".join(notes))
+        else:
+            parts.append("\n".join(_filled(note) for note in notes) if self.wraps_notes else "\n".join(notes))
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _filled(note: str) -> str:
+    return fill(note, NOTE_WIDTH, break_on_hyphens=False)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.studies.new.writing import TEMPLATES, path_of
+
+TEMPLATES_OF = [path.name.removesuffix(".py.txt").rsplit("_", 1) for path in sorted(TEMPLATES.glob("*.py.txt"))]
+
+
+@pytest.mark.parametrize(("operation", "language"), TEMPLATES_OF)
+def test_what_it_writes_runs_and_passes(operation: str, language: str, tmp_path: Path, capsys: pytest.CaptureFixture):
+    name = f"my-idea-{operation.replace('_', '-')}-{language}"
+    option = ["--operation", operation.replace("_", "-")]
+    numba = ["--numba"] if language == "numba" else []
+    assert main(["new", name, *option, *numba, "--folder", str(tmp_path)]) == 0
+    assert (
+        f"compare{'' if operation == 'attention' else ' ' + ' '.join(option)} --variants {name}"
+        in capsys.readouterr().out
+    )
+    path = path_of(name, operation, tmp_path)
+    assert main(["compare", *option, "--plugin", str(path), "--variants", name, "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["variant"], row["backend"], row["verdict"]) == (name, language, "pass")
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert main(["new", "my-idea", "--folder", str(tmp_path)]) == 0
+    (tmp_path / "my_idea.py").write_text("mine")
+    assert main(["new", "my-idea", "--folder", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "my_idea.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["My Idea"], "lower-case words joined by hyphens"),
+        (["fa2-cupy"], "there is a variant 'fa2-cupy' already"),
+        (["x", "--operation", "attnetion"], "did you mean 'attention'"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert main(["new", *arguments, "--folder", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_folder_it_lies_where_it_is_found():
+    root = Path(__file__).resolve().parents[3]
+    assert path_of("my-idea", "attention", None) == root / "variants" / "attention" / "my_idea.py"
