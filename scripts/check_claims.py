@@ -25,10 +25,11 @@ from hypothesis.errors import NoSuchExample  # noqa: E402
 
 from harness import Problem, Traffic, Variant  # noqa: E402
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
-from harness.execution.planning import claimed_traffic, make_plan  # noqa: E402
+from harness.execution.planning import claimed_traffic, make_plan, refusal_of  # noqa: E402
 from harness.execution.protocol import Executor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.model.operation import draw_inputs  # noqa: E402
+from harness.operations.attention.masks import NO_MASK  # noqa: E402
 from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
 from harness.text.tables import table  # noqa: E402
@@ -39,6 +40,12 @@ KERNELS = (
     ("float32", 64), ("float32", 20), ("float16", 48), ("bfloat16", 33), ("float32", 1), ("float16", 128),
 )  # fmt: skip
 LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)), st.integers(1, 150))
+WIDTHS = (0, 1, 15, 31, 33, 200)
+"""Of windows, to either side: no key, half a tile, beside a tile's edge, more than there are keys."""
+WINDOWS = tuple(f"window:{left},{right}" for left in WIDTHS for right in WIDTHS)
+MASKS = st.one_of(
+    st.sampled_from(("none", "causal")), st.sampled_from((*WINDOWS, *(f"causal+{window}" for window in WINDOWS)))
+)
 LONG = st.integers(3000, 3300)
 """Around the longest row that the three-pass softmax keeps on chip."""
 LARGEST_ROUNDS = 5
@@ -60,7 +67,7 @@ def problems(draw: st.DrawFn) -> Problem:
         kv_len=draw(st.one_of(LENGTHS, LENGTHS, LENGTHS, LENGTHS, LONG)),
         head_dim=head_dim,
         dtype=dtype,
-        mask="causal" if draw(st.booleans()) else "none",
+        mask=draw(MASKS),
     )
 
 
@@ -102,7 +109,7 @@ def check(
     held: dict[Problem, bool] = {}
 
     def differs(problem: Problem) -> bool:
-        return variant.supports(problem) is None and difference(variant, problem, executor) is not None
+        return refusal_of(variant, problem) is None and difference(variant, problem, executor) is not None
 
     for again in range(LARGEST_ROUNDS):
 
@@ -110,7 +117,7 @@ def check(
         @settings(SEARCH, max_examples=2 * examples, phases=(Phase.generate,))
         @given(problems())
         def look(problem: Problem) -> None:
-            if len(held) < examples and problem not in held and variant.supports(problem) is None:
+            if len(held) < examples and problem not in held and refusal_of(variant, problem) is None:
                 held[problem] = not differs(problem)
                 step()
 
@@ -151,7 +158,7 @@ def options(problem: Problem) -> str:
     """The problem as the command line takes it."""
     fields = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "dtype")
     words = [f"--{field.replace('_', '-')} {getattr(problem, field)}" for field in fields]
-    return " ".join([*words, *(["--causal"] if problem.causal else [])])
+    return " ".join([*words, *([] if problem.mask == NO_MASK else [f"--mask {problem.mask}"])])
 
 
 def chosen(names: Sequence[str], plugins: Sequence[Path]) -> list[Variant]:

@@ -54,8 +54,11 @@ MUTANTS = (
     ),
     *in_kernel(
         "two-pass", "K of the first tile in every tile of sweep two",
-        ("load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);", "load_tile<BC>(KV_tile, K_head, keys);"),
-        ("load_tile(KV_tile, BC, K_head, first_key, keys)", "load_tile(KV_tile, BC, K_head, 0, keys)"),
+        ("first_key);\n\n        __syncthreads();\n"
+         "        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);",
+         "first_key);\n\n        __syncthreads();\n        load_tile<BC>(KV_tile, K_head, keys);"),
+        ("first_key)\n\n            cuda.syncthreads()\n            load_tile(KV_tile, BC, K_head, first_key, keys)",
+         "first_key)\n\n            cuda.syncthreads()\n            load_tile(KV_tile, BC, K_head, 0, keys)"),
     ),
     *in_kernel(
         "fa2", "lse without the head",

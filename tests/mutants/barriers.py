@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from tests.mutants.planting import in_kernel
 
-_K_CUDA = "load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);\n"
-_V_CUDA = "load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);\n"
-_K_NUMBA = "load_tile(KV_tile, BC, K_head, first_key, keys)\n"
-_V_NUMBA = "load_tile(KV_tile, BC, V_head, first_key, keys)\n"
 _CUDA, _NUMBA = "        __syncthreads();\n", "            cuda.syncthreads()\n"
 """A barrier in the loop over tiles of keys."""
+_K_CUDA = "        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);\n"
+_V_CUDA = "        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);\n"
+_K_NUMBA = "            load_tile(KV_tile, BC, K_head, first_key, keys)\n"
+_V_NUMBA = "            load_tile(KV_tile, BC, V_head, first_key, keys)\n"
+_BEFORE_K = {"fa2": ("reads V_(j-1) any more.\n",) * 2, "two-pass": ("first_key);\n\n", "first_key)\n\n")}
+"""What stands before the barrier before the load of K, in CUDA and in Numba; of two-pass, in sweep two."""
+
+
+def _without_barrier(algorithm: str, bug: str, before: tuple[str, str], loads: tuple[str, str], after: bool):
+    """The barrier before, or `after`, the load of a tile is left out."""
+    replacements = [
+        (text + barrier + load + barrier, text + (barrier + load if after else load + barrier))
+        for text, load, barrier in zip(before, loads, (_CUDA, _NUMBA), strict=True)
+    ]
+    return in_kernel(algorithm, bug, *replacements, sanitize=True)
+
 
 MUTANTS = (
     *(
         mutant
         for algorithm in ("fa2", "two-pass")
-        for bug, cuda, numba in (
-            ("no barrier after the load of K", _K_CUDA, _K_NUMBA),
-            ("no barrier after the load of V", _V_CUDA, _V_NUMBA),
+        for tile, before, loads in (
+            ("K", _BEFORE_K[algorithm], (_K_CUDA, _K_NUMBA)),
+            ("V", ("", ""), (_V_CUDA, _V_NUMBA)),
         )
-        for mutant in in_kernel(
-            algorithm, bug, (cuda + _CUDA, cuda), (numba + _NUMBA, numba), sanitize=True
-        )
-    ),
-    *(
-        mutant
-        for algorithm in ("fa2", "two-pass")
-        for bug, cuda, numba in (
-            ("no barrier before the load of K", _K_CUDA, _K_NUMBA),
-            ("no barrier before the load of V", _V_CUDA, _V_NUMBA),
-        )
-        for mutant in in_kernel(
-            algorithm, bug, (_CUDA + "        " + cuda, "        " + cuda),
-            (_NUMBA + "            " + numba, "            " + numba), sanitize=True
+        for place in ("after", "before")
+        for mutant in _without_barrier(
+            algorithm, f"no barrier {place} the load of {tile}", before, loads, place == "after"
         )
     ),
     *in_kernel(

@@ -26,32 +26,70 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "masked after the maximum",
-        ("scale_and_mask(S, tau, seen);",
-         "int unmasked[TM];\n        for (int i = 0; i < TM; ++i) unmasked[i] = BC;\n"
-         "        scale_and_mask(S, tau, unmasked);"),
-        ("scale_and_mask(S, tau, seen)",
+        ("scale_and_mask(S, tau, first, end);",
+         "int none[TM], all[TM];\n        for (int i = 0; i < TM; ++i) none[i] = 0, all[i] = BC;\n"
+         "        scale_and_mask(S, tau, none, all);"),
+        ("scale_and_mask(S, tau, first, end)",
          "for i in range(TM):\n                for j in range(TN):\n                    S[i, j] *= tau"),
         (("const float p = exp_below(S[i][j], m_new);",
-          "const float p = key_of(j) < seen[i] ? exp_below(S[i][j], m_new) : 0.0f;"),
-         ("p = exp_below(S[i, j], m_new)", "p = exp_below(S[i, j], m_new) if key_of(j) < seen[i] else ZERO")),
+          "const float p = first[i] <= key_of(j) && key_of(j) < end[i] ? exp_below(S[i][j], m_new) : 0.0f;"),
+         ("p = exp_below(S[i, j], m_new)",
+          "p = exp_below(S[i, j], m_new) if first[i] <= key_of(j) and key_of(j) < end[i] else ZERO")),
     ),
     *in_tiles(
-        "fa2", "causal mask aligned top-left",
-        ("min(max(row + 1 - q_len + kv_len, 0), kv_len)", "min(row + 1, kv_len)"),
-        ("min(max(row + 1 - q_len + kv_len, 0), kv_len)", "min(row + 1, kv_len)"),
+        "fa2", "mask aligned top-left",
+        ("return min(max(row + kv_len - q_len + after + 1, 0), kv_len);", "return min(row + after + 1, kv_len);"),
+        ("return min(max(row + kv_len - q_len + after + 1, 0), kv_len)", "return min(row + after + 1, kv_len)"),
+        (("max(row + kv_len - q_len - before, 0)", "max(row - before, 0)"),
+         ("max(row + kv_len - q_len - before, 0)", "max(row - before, 0)")),
+        (("row_of(i) + kv_len - q_len - first_key", "row_of(i) - first_key"),
+         ("row_of(i) + kv_len - q_len - first_key", "row_of(i) - first_key")),
     ),
     *in_tiles(
-        "two-pass", "causal mask off by one",
-        ("row + 1 - q_len + kv_len", "row - q_len + kv_len"),
-        ("row + 1 - q_len + kv_len", "row - q_len + kv_len"),
+        "two-pass", "right end of what a row sees off by one",
+        ("min(own_key + after + 1, keys)", "min(own_key + after, keys)"),
+        ("min(own_key + after + 1, keys)", "min(own_key + after, keys)"),
+    ),
+    *in_tiles(
+        "fa2", "left end of what a row sees off by one",
+        ("first[i] = own_key - before;", "first[i] = own_key - before + 1;"),
+        ("first[i] = own_key - before", "first[i] = own_key - before + 1"),
+    ),
+    *in_tiles(
+        "fa1", "left end of what a row sees ignored",
+        ("first[i] = own_key - before;", "first[i] = 0;"),
+        ("first[i] = own_key - before", "first[i] = 0"),
+    ),
+    *(
+        mutant
+        for algorithm in ("two-pass", "fa2")
+        for mutant in in_kernel(
+            algorithm, "first tile of a window skipped",
+            ("const int first_by_first = first_seen(first_row, q_len, kv_len, before);",
+             "int first_by_first = first_seen(first_row, q_len, kv_len, before);\n"
+             "    if (first_by_first % BC) first_by_first += BC;"),
+            ("first_by_first = first_seen(first_row, q_len, kv_len, before)",
+             "first_by_first = first_seen(first_row, q_len, kv_len, before)\n"
+             "        if first_by_first % BC:\n            first_by_first += BC"),
+        )
+    ),
+    *in_kernel(
+        "fa1", "rows left out that see the tile's last keys only",
+        ("min(own_row + keys + before, q_len)", "min(own_row + before + 1, q_len)"),
+        ("min(own_row + keys + before, q_len)", "min(own_row + before + 1, q_len)"),
+    ),
+    *in_kernel(
+        "three-pass", "softmax of a window from the first key on",
+        ("const int first_key = first_seen(row, q_len, kv_len, before);", "const int first_key = 0;"),
+        ("first_key = first_seen(row, q_len, kv_len, before)", "first_key = 0"),
     ),
     *(
         mutant
         for algorithm in ("two-pass", "fa2")
         for mutant in in_kernel(
             algorithm, "causal bound from the first row of the tile",
-            ("seen_by_last = keys_seen(first_row + rows - 1,", "seen_by_last = keys_seen(first_row,"),
-            ("seen_by_last = keys_seen(first_row + rows - 1,", "seen_by_last = keys_seen(first_row,"),
+            ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
+            ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
         )
     ),
     *in_kernel(
@@ -61,20 +99,18 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "loop one tile short",
-        ("first_key < seen_by_last; first_key += BC", "first_key + BC <= seen_by_last; first_key += BC"),
-        ("range(0, seen_by_last, BC)", "range(0, seen_by_last - BC + 1, BC)"),
+        ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
+        ("// BC * BC, end_by_last, BC)", "// BC * BC, end_by_last - BC + 1, BC)"),
     ),
     *in_kernel(
         "fa1", "loop one tile short",
-        ("first_key < kv_len; first_key += BC", "first_key + BC <= kv_len; first_key += BC"),
-        ("range(0, kv_len, BC)", "range(0, kv_len - BC + 1, BC)"),
+        ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
+        ("// BC * BC, end_by_last, BC)", "// BC * BC, end_by_last - BC + 1, BC)"),
     ),
     *in_tiles(
         "fa2", "padding not masked",
-        ("seen[i] = min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key);",
-         "seen[i] = causal ? min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key) : BC;"),
-        ("seen[i] = min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key)",
-         "seen[i] = min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key) if causal else BC"),
+        ("end[i] = min(own_key + after + 1, keys);", "end[i] = own_key + after + 1;"),
+        ("end[i] = min(own_key + after + 1, keys)", "end[i] = own_key + after + 1"),
     ),
     *in_tiles(
         "fa2", "stale tail of a tile read",
@@ -90,32 +126,31 @@ MUTANTS = (
          "if (e + c * THREADS < rows * D) {"),
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
          "if e + c * THREADS < rows * D:"),
-        (("for (; k < keys; ++k) {", "for (; k < BC; ++k) {"),
-         ("STEP_P * STEP_P, keys):", "STEP_P * STEP_P, BC):")),
-        (("O[i][j] = k < seen[i] ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
-         ("if k < seen[i]:", "if True:")),
+        (("add_P_V_where_seen(O, P_tile, V_tile, k, keys,", "add_P_V_where_seen(O, P_tile, V_tile, k, BC,"),
+         ("end_step * STEP_P, keys,", "end_step * STEP_P, BC,")),
+        (("O[i][j] = first[i] <= k && k < end[i] ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
+         ("if first[i] <= k and k < end[i]:", "if True:")),
     ),
     *in_tiles(
         "fa2", "mask added to the score",
-        ("key_of(j) < seen[i] ? tau * S[i][j] : MINUS_INFINITY",
-         "tau * S[i][j] + (key_of(j) < seen[i] ? 0.0f : MINUS_INFINITY)"),
-        ("tau * S[i, j] if key_of(j) < seen[i] else MINUS_INFINITY",
-         "tau * S[i, j] + (ZERO if key_of(j) < seen[i] else MINUS_INFINITY)"),
+        ("key_of(j) < end[i] ? tau * S[i][j] : MINUS_INFINITY",
+         "tau * S[i][j] + (key_of(j) < end[i] ? 0.0f : MINUS_INFINITY)"),
+        ("tau * S[i, j] if key_of(j) < end[i] else MINUS_INFINITY",
+         "tau * S[i, j] + (ZERO if key_of(j) < end[i] else MINUS_INFINITY)"),
     ),
     *(
         mutant
         for algorithm in ("three-pass", "fa1")
         for mutant in in_tiles(
             algorithm, "V behind the mask times a weight of 0",
-            ("O[i][j] = k < seen[i] ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
-            ("if k < seen[i]:", "if True:"),
+            ("O[i][j] = first[i] <= k && k < end[i] ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
+            ("if first[i] <= k and k < end[i]:", "if True:"),
         )
     ),
     *in_kernel(
         "fa2", "block that sees no key writes nothing",
-        ("q_len, kv_len, causal);\n    for (int first_key",
-         "q_len, kv_len, causal);\n    if (seen_by_last == 0) return;\n    for (int first_key"),
-        ("        for first_key in", "        if seen_by_last == 0:\n            return\n        for first_key in"),
+        ("    for (int first_key", "    if (end_by_last == 0) return;\n    for (int first_key"),
+        ("        for first_key in", "        if end_by_last == 0:\n            return\n        for first_key in"),
     ),
     *in_tiles(
         "fa2", "last row of a block never written",
@@ -124,8 +159,8 @@ MUTANTS = (
     ),
     *in_tiles(
         "two-pass", "last key of a tile left out of P V",
-        ("for (; k < keys; ++k) {", "for (; k < keys - 1; ++k) {"),
-        ("STEP_P * STEP_P, keys):", "STEP_P * STEP_P, keys - 1):"),
+        ("add_P_V_where_seen(O, P_tile, V_tile, k, keys,", "add_P_V_where_seen(O, P_tile, V_tile, k, keys - 1,"),
+        ("end_step * STEP_P, keys,", "end_step * STEP_P, keys - 1,"),
     ),
     *in_kernel(
         "three-pass", "tail of S left out of the sum",

@@ -15,12 +15,15 @@ MUTANTS = (
     ),
     *in_plan(
         "three-pass", "softmax not launched",
-        'Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, causal)),', "",
+        'Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *limits)),', "",
     ),
     *in_plan(
         "fa2", "one block of rows short",
         "blocks(p.q_len, tile.Br))", "max(1, p.q_len // tile.Br))",
     ),
     *in_plan("two-pass", "every key/value head taken for its own", "np.int32(p.group)", "np.int32(1)"),
-    *in_plan("three-pass", "causal left out", "np.int32(p.causal)", "np.int32(0)"),
+    *in_plan(
+        "three-pass", "mask left out",
+        "np.float32(p.tau), band(p)", "np.float32(p.tau), (np.int32(p.q_len + p.kv_len),) * 2",
+    ),
 )  # fmt: skip

@@ -14,13 +14,13 @@ MUTANTS = (
     *in_plan("fa1", "scale missing", "np.float32(p.tau)", "np.float32(1)"),
     *in_kernel(
         "fa2", "Q K in 16 bits before the scale",
-        ("        int seen[TM];\n",
+        ("        int first[TM], end[TM];\n",
          "        stored s;\n        for (int i = 0; i < TM; ++i)\n            for (int j = 0; j < TN; ++j) {\n"
          "                narrow(S[i][j], &s);\n                S[i][j] = widen(s);\n            }\n"
-         "        int seen[TM];\n"),
-        ("            keys_seen_in_tile(seen, first_row",
+         "        int first[TM], end[TM];\n"),
+        ("            span_in_tile(first, end, first_row",
          "            for i in range(TM):\n                for j in range(TN):\n"
-         "                    S[i, j] = widen(narrow(S[i, j]))\n            keys_seen_in_tile(seen, first_row"),
+         "                    S[i, j] = widen(narrow(S[i, j]))\n            span_in_tile(first, end, first_row"),
         (None, ("    copies,\n", "    conversions,\n    copies,\n")),
         (None,
          ("    tiles = numba_tiles(head_dim, tile)\n",

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from harness import Problem, Registry, Traffic, Variant
-from variants import fa2
+from variants.attention import fa2
 
 
 def claim(problem: Problem) -> Traffic:
@@ -14,4 +14,6 @@ def claim(problem: Problem) -> Traffic:
 
 
 def register(registry: Registry) -> None:
-    registry.add(Variant(name="wrong-claim", plan=functools.partial(fa2.plan, backend="cupy"), claim=claim))
+    registry.add(
+        Variant(name="wrong-claim", plan=functools.partial(fa2.plan, kernels=fa2.LANGUAGES["cupy"]), claim=claim)
+    )

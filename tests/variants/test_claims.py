@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from test_conformance import EXECUTOR, VARIANTS, by_algorithm, problems
 
 from harness.compilers import DevicePointer, compile_kernel
+from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -40,6 +41,10 @@ ALIGNED = {
     "causal": Problem(heads=2, q_len=192, kv_len=192, head_dim=64, mask="causal"),
     "causal, more keys than rows": Problem(heads=1, q_len=64, kv_len=192, head_dim=64, mask="causal"),
     "causal, more rows than keys": Problem(heads=1, q_len=192, kv_len=64, head_dim=64, mask="causal"),
+    "window": Problem(heads=2, q_len=192, kv_len=192, head_dim=64, mask="window:32,31"),
+    "window, more keys than rows": Problem(heads=1, q_len=64, kv_len=320, head_dim=64, mask="window:64,0"),
+    "window, more rows than keys": Problem(heads=1, q_len=192, kv_len=64, head_dim=64, mask="window:31,33"),
+    "causal window": Problem(heads=2, q_len=192, kv_len=192, head_dim=64, mask="causal+window:64"),
     "grouped": Problem(batch=2, heads=6, kv_heads=2, q_len=64, kv_len=128, head_dim=64),
     "float16": Problem(heads=2, q_len=128, kv_len=128, head_dim=48, dtype="float16"),
     "float16, causal, grouped": Problem(
@@ -65,7 +70,7 @@ def traffic(execution: Execution) -> Traffic:
 @parametrize_variants
 @pytest.mark.parametrize("problem", ALIGNED.values(), ids=ALIGNED)
 def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, problem: Problem):
-    if (reason := variant.supports(problem)) is not None:
+    if (reason := refusal_of(variant, problem)) is not None:
         pytest.skip(reason)
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
 
@@ -79,7 +84,7 @@ def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, pro
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
 )
 def test_counted_is_claimed_whatever_the_shape(variant: Variant, problem: Problem):
-    assume(variant.supports(problem) is None)
+    assume(refusal_of(variant, problem) is None)
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
 
 
@@ -113,7 +118,7 @@ def test_the_script_says_what_differs_and_how_to_see_it(capsys: pytest.CaptureFi
     assert re.match(r"wrong-claim +40 +\d+ +batch 1, 1 head, \d+ x 1, head_dim 64, float32, causal", lines[2])
     assert lines[4].startswith("wrong-claim: claims ")
     assert lines[5].split()[:4] == ["python", "-m", "harness", "traffic"]
-    assert lines[5].endswith("--kv-len 1 --head-dim 64 --dtype float32 --causal")
+    assert lines[5].endswith("--kv-len 1 --head-dim 64 --dtype float32 --mask causal")
     assert check_claims.main(["fa2-cupy", "--examples", "3"]) == 0
     assert check_claims.main(["fa3"]) == 2
     assert check_claims.main([NAME_WITHOUT_CLAIM, "--plugin", str(PLUGINS / "one_thread_per_row.py")]) == 2
@@ -153,7 +158,7 @@ def test_claims_are_the_formulas_of_the_literature(algorithm: str, length: int, 
 def test_a_claim_for_another_problem_does_not_fit(variant: Variant):
     # Two blocks of rows for the largest tiles; the first of them sees half of the keys.
     problem = Problem(heads=2, q_len=256, kv_len=256, head_dim=48, dtype="float16", mask="causal")
-    if (reason := variant.supports(problem)) is not None:
+    if (reason := refusal_of(variant, problem)) is not None:
         pytest.skip(reason)
     without_mask = dataclasses.replace(problem, mask="none")
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
@@ -171,12 +176,25 @@ def bytes_by_buffer(execution: Execution, kind: str) -> Counter[str]:
 
 
 # Row blocks x key tiles of equal size. A causal row block i meets the key tiles up to its own: 1 + 2 = 3 of the 4 pairs
-# that two by two tiles have, 1 + 2 + 3 = 6 of 9.
-@pytest.mark.parametrize(("tiles", "causal", "pairs"), [(2, False, 4), (2, True, 3), (3, False, 9), (3, True, 6)])
+# that two by two tiles have, 1 + 2 + 3 = 6 of 9. A window of 4 keys ahead reaches one tile back, one of a key either
+# way the tiles to both sides, and one of no key none of them.
+@pytest.mark.parametrize(
+    ("tiles", "mask", "pairs"),
+    [
+        (2, "none", 4),
+        (2, "causal", 3),
+        (3, "none", 9),
+        (3, "causal", 6),
+        (4, "causal+window:4", 7),
+        (4, "causal+window:5", 9),
+        (4, "window:1", 10),
+        (4, "window:0", 4),
+    ],
+)
 @pytest.mark.parametrize("algorithm", LITERATURE)
-def test_causal_tiles_in_the_future_are_not_visited(algorithm: str, tiles: int, causal: bool, pairs: int):
+def test_tiles_of_which_no_row_sees_a_key_are_not_visited(algorithm: str, tiles: int, mask: str, pairs: int):
     tile = Tile(4, 4)
-    problem = Problem(heads=1, q_len=4 * tiles, kv_len=4 * tiles, head_dim=4, mask="causal" if causal else "none")
+    problem = Problem(heads=1, q_len=4 * tiles, kv_len=4 * tiles, head_dim=4, mask=mask)
     tile_bytes = 4 * 4 * 4
     for variant in by_algorithm(algorithm):
         plan = variant.plan(problem, dataclasses.asdict(tile))
@@ -241,7 +259,7 @@ def shared_memory(variant: Variant, problem: Problem, tile: TileSizes | None = N
 def test_every_kernel_fits_the_shared_memory_of_any_gpu(head_dim: int):
     problem = Problem(heads=1, q_len=64, kv_len=64, head_dim=head_dim)
     for variant in VARIANTS:
-        if variant.backend == "cupy" and variant.supports(problem) is None:  # Numba's have the same arrays
+        if variant.backend == "cupy" and refusal_of(variant, problem) is None:  # Numba's have the same arrays
             for kernel, used_bytes in shared_memory(variant, problem).items():
                 assert used_bytes <= SHARED_BYTES, kernel
 
@@ -263,9 +281,9 @@ def test_claims_hold_at_the_ends_of_what_may_be_chosen(variant: Variant):
     problem = Problem(heads=2, q_len=150, kv_len=70, head_dim=64, mask="causal")
     if variant.tiles is None:
         pytest.skip("it declares no tiles")
-    if variant.supports(problem) is not None:
+    if refusal_of(variant, problem) is not None:
         problem = dataclasses.replace(problem, dtype="float16")
-    assert variant.supports(problem) is None
+    assert refusal_of(variant, problem) is None
     tiles = variant.tiles(problem)
     # A compilation each: of the whole space the most rows and the most keys.
     for tile in (max(tiles, key=lambda tile: tile[name]) for name in tiles[0]):
@@ -295,24 +313,32 @@ def test_bytes_of_a_run_are_its_sectors_counted_one_by_one(
 
 
 @given(
+    start=st.integers(0, 200),
     first=st.integers(0, 200),
-    elements=st.integers(0, 300),
-    step=st.integers(1, 50),
+    elements=st.integers(-2, 300),
+    step=st.integers(1, 70),
     itemsize_bytes=st.sampled_from((2, 4)),
 )
-def test_bytes_of_a_run_in_tiles_are_those_of_each_tile(first: int, elements: int, step: int, itemsize_bytes: int):
-    starts = range(0, elements, step)
-    expected = sum(sectors_one_by_one(first + o, min(step, elements - o), itemsize_bytes) for o in starts)
-    assert tiled_run_bytes(np.array([first]), np.array([elements]), step, itemsize_bytes).tolist() == [32 * expected]
+def test_bytes_of_a_run_in_tiles_are_those_of_each_request(
+    start: int, first: int, elements: int, step: int, itemsize_bytes: int
+):
+    places = np.arange(first, first + max(elements, 0))
+    requests = places // step, places % step // 32
+    touched = set(zip(*(each.tolist() for each in (*requests, (start + places) * itemsize_bytes // 32)), strict=True))
+    run = (np.array([n]) for n in (start, first, first + elements))
+    assert tiled_run_bytes(*run, step, itemsize_bytes).tolist() == [32 * len(touched)]
 
 
 @given(problem=problems(), tile=st.builds(Tile, st.integers(1, 40), st.integers(1, 40)))
 def test_a_tile_is_visited_exactly_where_one_of_its_keys_is_seen(problem: Problem, tile: Tile):
     schedule = Schedule(problem, tile)
-    rows, keys = np.arange(problem.q_len), np.arange(problem.kv_len)
-    seen = keys[None, :] <= rows[:, None] + (problem.kv_len - problem.q_len if problem.causal else problem.kv_len)
+    rows, keys = np.arange(problem.q_len)[:, None], np.arange(problem.kv_len)[None, :]
+    seen = problem.mask.visible(rows, keys, problem.q_len, problem.kv_len)
     pairs = np.array(
         [[seen[r : r + tile.Br, k : k + tile.Bc].any() for k in schedule.first_keys] for r in schedule.first_rows]
     )
+    numbers = np.arange(len(schedule.first_keys))[None, :]
+    visited = (schedule.first_tiles[:, None] <= numbers) & (numbers < schedule.end_tiles[:, None])
+    assert visited.tolist() == pairs.tolist()
     assert schedule.visits.tolist() == pairs.sum(axis=1).tolist()
     assert schedule.key_visits.tolist() == pairs.sum(axis=0).tolist()

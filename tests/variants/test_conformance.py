@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.accuracy import Accuracy
+from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -36,11 +37,19 @@ KERNELS = (("float32", 64), ("float32", 20), ("float16", 48), ("bfloat16", 33))
 # The rest of the range gets one problem each.
 FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 256))
 
+# Alone and with causal; no key, half a tile, about a tile, more than there are keys.
+WINDOWS = tuple(f"window:{left},{right}" for left in (0, 1, 15, 31, 33, 200) for right in (0, 16, 32, 200))
+MASKS = st.one_of(
+    st.sampled_from(("none", "causal")), st.sampled_from((*WINDOWS, *(f"causal+{window}" for window in WINDOWS)))
+)
+
 LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)), st.integers(1, 150))
 
 
 @st.composite
-def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) -> Problem:
+def problems(
+    draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS, masks: st.SearchStrategy[str] = MASKS
+) -> Problem:
     """Problems of a few tiles, with every rule of the game: groups, batches, masks, odd lengths, any scale."""
     dtype, head_dim = draw(st.sampled_from(kernels))
     kv_heads = draw(st.integers(1, 2))
@@ -52,7 +61,7 @@ def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) ->
         kv_len=draw(LENGTHS),
         head_dim=head_dim,
         dtype=dtype,
-        mask="causal" if draw(st.booleans()) else "none",
+        mask=draw(masks),
         scale=draw(st.one_of(st.none(), st.sampled_from((1.0, -0.25, 0.0)))),
     )
 
@@ -74,7 +83,7 @@ def accuracy(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], 
 
 
 def skip_unsupported(variant: Variant, problem: Problem) -> None:
-    reason = variant.supports(problem)
+    reason = refusal_of(variant, problem)
     if reason is not None:
         pytest.skip(reason)
 
@@ -88,7 +97,7 @@ def skip_unsupported(variant: Variant, problem: Problem) -> None:
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
 )
 def test_every_output_is_within_what_is_expected(variant: Variant, problem: Problem, regime: str, seed: int):
-    assume(variant.supports(problem) is None)
+    assume(refusal_of(variant, problem) is None)
     inputs = draw_inputs(problem, regime, seed)
     result = accuracy(variant, problem, inputs, run(variant, problem, inputs))
     assert result.passed, result.reason
@@ -120,6 +129,34 @@ def test_rows_that_see_no_key_give_zero_and_minus_infinity(variant: Variant, dty
     if "lse" in outputs:
         assert np.all(np.isneginf(outputs["lse"][0, 0, blind]))
         assert np.all(np.isfinite(outputs["lse"][0, 0, seeing]))
+
+
+WINDOWED = (
+    # A window of one key and of all; ends on the edge of a tile of 32 keys and beside it, both ways; one way only.
+    *((150, 150, mask) for mask in ("window:0", "window:500", "causal+window:500", "causal+window:0")),
+    *((96, 96, f"window:{left},{right}") for left, right in ((31, 32), (32, 31), (33, 30), (32, 0), (0, 33), (64, 64))),
+    # More rows than keys: the first rows see nothing, with a window to the right later ones do.
+    *((150, 70, mask) for mask in ("window:0", "window:20", "window:5,40", "causal+window:33")),
+    # More keys than rows: whole tiles of keys ahead of all windows, and behind them.
+    *((40, 200, mask) for mask in ("window:0", "window:20", "causal+window:64", "window:150,3")),
+    (1, 100, "window:7"),
+    (100, 1, "window:7"),
+)
+
+
+@parametrize_variants()
+@pytest.mark.parametrize(("q_len", "kv_len", "mask"), WINDOWED)
+def test_windows_wherever_they_end(variant: Variant, q_len: int, kv_len: int, mask: str):
+    problem = Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=48, dtype="float16", mask=mask)
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "rising", 7)
+    execution = run(variant, problem, inputs)
+    result = accuracy(variant, problem, inputs, execution)
+    assert result.passed, result.reason
+    first, end = problem.span(np.arange(q_len))
+    assert np.all(execution.outputs["O"][:, :, end <= first] == 0)
+    if "lse" in execution.outputs:
+        assert np.array_equal(np.isneginf(execution.outputs["lse"][0, 0]), end <= first)
 
 
 @parametrize_variants()
@@ -155,6 +192,30 @@ def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, dtype: str,
         dirty = run(variant, problem, poisoned).outputs["O"]
         assert np.array_equal(dirty[:, :, :-1], clean[:, :, :-1])
         assert not np.any(np.isfinite(dirty[:, :, -1].astype(np.float32)))
+
+
+@parametrize_variants()
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize("mask", ["window:12,9", "causal+window:12"])
+@pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 64), ("float16", 48)])
+def test_what_lies_beside_a_window_does_not_reach_its_row(
+    variant: Variant, dtype: str, head_dim: int, mask: str, poison: float
+):
+    # Key 49 lies in the middle of a tile of keys, ahead of the windows of rows 62 on and behind those of earlier ones.
+    # In a block of 64 rows, it is one of the four keys among which the last row's window begins.
+    problem = Problem(heads=2, q_len=90, kv_len=90, head_dim=head_dim, dtype=dtype, mask=mask)
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = run(variant, problem, inputs).outputs["O"]
+    first, end = problem.span(np.arange(problem.q_len))
+    blind = (first > 49) | (end <= 49)
+    assert blind[:40].all() and not blind[49:62].any() and blind[62:].all()
+    for name in "KV":
+        poisoned = {**inputs, name: inputs[name].copy()}
+        poisoned[name][:, :, 49] = poison
+        dirty = run(variant, problem, poisoned).outputs["O"]
+        assert np.array_equal(dirty[:, :, blind], clean[:, :, blind])
+        assert not np.any(np.isfinite(dirty[:, :, ~blind].astype(np.float32)))
 
 
 # A worked example: scores 1, 2, 4, 2, 5, 1, 3, 1.
@@ -284,7 +345,7 @@ SANITIZED_KERNELS = (("float16", 20),)  # one pair: it has every kernel of every
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
 )
 def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, problem: Problem, seed: int):
-    assume(variant.supports(problem) is None)
+    assume(refusal_of(variant, problem) is None)
     findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", seed))
     assert findings == (), [finding.message for finding in findings]
 

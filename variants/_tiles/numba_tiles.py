@@ -59,10 +59,16 @@ def batch_index():
     return cuda.blockIdx.z & MASK
 
 
-# How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
+# Keys that a query row sees: first_seen up to, not including, end_seen; none where that is not beyond first_seen. A
+# row lies on key row + kv_len - q_len (aligned bottom-right) and sees from `before` ahead of that to `after` behind.
 @cuda.jit(device=True, forceinline=True)
-def keys_seen(row, q_len, kv_len, causal):
-    return min(max(row + 1 - q_len + kv_len, 0), kv_len) if causal else kv_len
+def first_seen(row, q_len, kv_len, before):
+    return max(row + kv_len - q_len - before, 0)
+
+
+@cuda.jit(device=True, forceinline=True)
+def end_seen(row, q_len, kv_len, after):
+    return min(max(row + kv_len - q_len + after + 1, 0), kv_len)
 
 
 # Maximum and sum over neighbouring lanes: TX of them share a row of a tile.
@@ -158,11 +164,14 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
     def has_element(j):
         return D == TX * TD or element_of(j) < D
 
-    # How many keys of the tile that starts at first_key each row of this thread sees; below 1: it sees none.
+    # The same for each row of this thread, counted from the first key of a tile of `keys` keys. Ends may lie ahead of
+    # the tile: unclipped, those of a thread's rows are TY keys apart, and it takes one register to know them all.
     @cuda.jit(device=True, forceinline=True)
-    def keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal):
+    def span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after):
         for i in range(TM):
-            seen[i] = min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key)
+            own_key = first_row + row_of(i) + kv_len - q_len - first_key
+            first[i] = own_key - before
+            end[i] = min(own_key + after + 1, keys)
 
     # S = Q_i K_j^T, each element one sum over D in ascending order.
     @cuda.jit(device=True, forceinline=True)
@@ -186,12 +195,16 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
                         S[i, j] += q[i, e] * key[j, e]
 
     # S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
-    # seen[i]: how many keys of this tile row i sees.
+    # first[i] to end[i]: the keys of this tile that row i sees.
     @cuda.jit(device=True, forceinline=True)
-    def scale_and_mask(S, tau, seen):
+    def scale_and_mask(S, tau, first, end):
         for i in range(TM):
             for j in range(TN):
-                S[i, j] = tau * S[i, j] if key_of(j) < seen[i] else MINUS_INFINITY
+                S[i, j] = tau * S[i, j] if key_of(j) < end[i] else MINUS_INFINITY
+        if first[TM - 1] > 0:  # no row sees keys ahead of those that one above it sees
+            for i in range(TM):
+                for j in range(TN):
+                    S[i, j] = S[i, j] if key_of(j) >= first[i] else MINUS_INFINITY
 
     # rowmax(S) of row i of S; the same in all lanes that share the row.
     @cuda.jit(device=True, forceinline=True)
@@ -201,12 +214,25 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
             largest = max(largest, S[i, j])
         return lanes_max(largest, TX)
 
-    # O += P V_j over the tile's `keys` keys in ascending order; the first `seen_by_all` of them no row is blind to.
-    # From there on a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
+    # O += P V_j over keys from first_key to end_key, each only where the row sees it.
     @cuda.jit(device=True, forceinline=True)
-    def add_P_V(O, P_tile, V_tile, seen_by_all, keys, seen):
+    def add_P_V_where_seen(O, P_tile, V_tile, first_key, end_key, first, end):
+        for k in range(first_key, end_key):
+            for i in range(TM):
+                p_ik = P_tile[row_of(i), k & MASK]
+                for j in range(TD):
+                    if first[i] <= k and k < end[i]:
+                        O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
+
+    # O += P V_j over the tile's `keys` keys in ascending order; all rows see those from first_by_all to end_by_all.
+    # Elsewhere a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
+    @cuda.jit(device=True, forceinline=True)
+    def add_P_V(O, P_tile, V_tile, first_by_all, end_by_all, keys, first, end):
         p = cuda.local.array((TM, STEP_P), float32)
-        for step in range(seen_by_all // STEP_P):
+        first_step = (max(first_by_all, 0) + STEP_P - 1) // STEP_P
+        end_step = max(first_step, min(end_by_all, keys) // STEP_P)
+        add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), first, end)
+        for step in range(first_step, end_step):
             k = STEP_P * (step & MASK)
             for i in range(TM):
                 for e in range(STEP_P):
@@ -216,12 +242,7 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
                     v = V_tile[k + e, tile_element(j)]
                     for i in range(TM):
                         O[i, j] += p[i, e] * v
-        for k in range(seen_by_all // STEP_P * STEP_P, keys):
-            for i in range(TM):
-                p_ik = P_tile[row_of(i), k & MASK]
-                for j in range(TD):
-                    if k < seen[i]:
-                        O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
+        add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, first, end)
 
     return SimpleNamespace(
         TM=TM,
@@ -236,7 +257,7 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
         tile_row=tile_row,
         has_row=has_row,
         has_element=has_element,
-        keys_seen_in_tile=keys_seen_in_tile,
+        span_in_tile=span_in_tile,
         multiply_Q_Kt=multiply_Q_Kt,
         scale_and_mask=scale_and_mask,
         row_max=row_max,

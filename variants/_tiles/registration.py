@@ -1,4 +1,4 @@
-"""One algorithm, two backends: how each folder here registers its variants."""
+"""One algorithm in several languages: how each folder here registers its variants."""
 
 from __future__ import annotations
 
@@ -6,52 +6,69 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from harness import Numerics, Plan, Problem, Registry, Traffic, Variant
 from variants._tiles import Tile, unsupported
+from variants._tiles.band import FEATURES
+
+Kernels = Callable[[Problem, Any], tuple[tuple[Any, ...], tuple[np.int32, ...]]]
+"""(problem, tile) -> the algorithm's kernels in one language, in the order of `plan`, and the lengths that they take.
+
+Lengths are N_q and N_k where the language's arrays do not know their shapes (`pointer_lengths`), else none.
+"""
 
 
-def register_backends(
+def pointer_lengths(problem: Problem) -> tuple[np.int32, np.int32]:
+    """(N_q, N_k), as kernels take them whose arrays are pointers."""
+    return np.int32(problem.q_len), np.int32(problem.kv_len)
+
+
+def register_languages(
     registry: Registry,
     algorithm: str,
     idea: str,
-    plan: Callable[[Problem, str, Any], Plan],
+    languages: Mapping[str, Kernels],
+    plan: Callable[[Problem, Kernels, Any], Plan],
     claim: Callable[[Problem, Any], Traffic],
     tiles: Callable[[Problem], Sequence[Mapping[str, int]]],
     numerics: Numerics,
     *,
+    takes: tuple[str, ...] = FEATURES,
     supports: Callable[[Problem], str | None] = unsupported,
     tile_class: type[Tile] = Tile,
-    backends: Sequence[str] = ("cupy", "numba"),
 ) -> None:
-    """Add `<algorithm>-<backend>` of each. `plan` is called with the problem, the backend and the tile.
+    """Add `<algorithm>-<language>` for each of `languages`, which are the variants' backends.
 
-    `tile_class` is what the sizes that `tiles` offers are the fields of.
+    `plan` is called with the problem, what `languages` has for the language, and the tile; `tile_class` is what the
+    sizes that `tiles` offers are the fields of.
     """
-    for backend in backends:
+    for language, kernels in languages.items():
         registry.add(
             Variant(
-                name=f"{algorithm}-{backend}",
+                name=f"{algorithm}-{language}",
                 algorithm=algorithm,
-                backend=backend,
+                backend=language,
                 idea=idea,
                 # Partial functions of this module's, not closures: they can be sent to worker processes.
-                plan=functools.partial(_planned, plan, tile_class, backend),
+                plan=functools.partial(_planned, plan, tile_class, kernels),
                 supports=supports,
                 claim=functools.partial(_claimed, claim, tile_class),
                 tiles=tiles,
+                takes=takes,
                 numerics=numerics,
             )
         )
 
 
 def _planned(
-    plan: Callable[[Problem, str, Any], Plan],
+    plan: Callable[[Problem, Kernels, Any], Plan],
     tile_class: type[Tile],
-    backend: str,
+    kernels: Kernels,
     problem: Problem,
     tile: Mapping[str, int] | None = None,
 ) -> Plan:
-    return plan(problem, backend, _tile(tile_class, tile))
+    return plan(problem, kernels, _tile(tile_class, tile))
 
 
 def _claimed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,16 +31,38 @@ class Schedule:
         """(T_c,): the first key of each tile of keys."""
         return np.arange(0, self.problem.kv_len, self.tile.Bc, dtype=np.int64)
 
+    @functools.cached_property
+    def _tiles_met(self) -> tuple[Integers, Integers]:
+        first, end = self.problem.span(np.arange(self.problem.q_len, dtype=np.int64))
+        sees = end > first
+        first = np.minimum.reduceat(np.where(sees, first, self.problem.kv_len), self.first_rows)
+        end = np.maximum.reduceat(np.where(sees, end, 0), self.first_rows)
+        return np.where(end > 0, first // self.tile.Bc, 0), blocks(end, self.tile.Bc)
+
+    @property
+    def first_tiles(self) -> Integers:
+        """(T_r,): the first tile of keys that row block i meets, which has a key that some row of the block sees."""
+        return self._tiles_met[0]
+
+    @property
+    def end_tiles(self) -> Integers:
+        """(T_r,): one behind the last tile that row block i meets; `first_tiles` where no row sees anything.
+
+        What rows of a block see is taken to be one run: a mask of which that is not true has to visit what lies
+        between, too.
+        """
+        return self._tiles_met[1]
+
     @property
     def visits(self) -> Integers:
-        """(T_r,): J_i, how many tiles of keys row block i meets: all that its last row sees a key of."""
-        last_rows = np.minimum(self.first_rows + self.tile.Br, self.problem.q_len) - 1
-        return blocks(keys_seen(self.problem, last_rows), self.tile.Bc)
+        """(T_r,): J_i, how many tiles of keys row block i meets."""
+        return self.end_tiles - self.first_tiles
 
     @property
     def key_visits(self) -> Integers:
         """(T_c,): how many row blocks of one query head tile j of keys meets."""
-        return np.sum(self.visits[:, None] > np.arange(len(self.first_keys)), axis=0)
+        tiles = np.arange(len(self.first_keys))
+        return np.sum((self.first_tiles[:, None] <= tiles) & (tiles < self.end_tiles[:, None]), axis=0)
 
     def row_block_bytes(self, elements_per_row: int, itemsize_bytes: int, elements_per_lane: int = 1) -> Integers:
         """(T_r,): bytes of moving row block i of every query head once, such as Q_i (or, with one element, l_i)."""
@@ -56,10 +79,3 @@ class Schedule:
         keys = np.minimum(self.tile.Bc, p.kv_len - self.first_keys)
         first = (heads * p.kv_len + self.first_keys) * p.head_dim
         return p.group * np.sum(run_bytes(first, keys * p.head_dim, p.itemsize_bytes, elements_per_lane), axis=0)
-
-
-def keys_seen(problem: Problem, rows: Integers) -> Integers:
-    """How many keys, counted from the first, these query rows see."""
-    if not problem.causal:
-        return np.full_like(rows, problem.kv_len)
-    return np.clip(rows + 1 - problem.q_len + problem.kv_len, 0, problem.kv_len)

@@ -31,11 +31,18 @@ def run_bytes(
     return SECTOR_BYTES * sectors
 
 
-def tiled_run_bytes(first: Integers, elements: Integers, step: int, itemsize_bytes: int) -> Integers:
-    """Bytes of runs that are copied `step` elements at a time, each time as a run of its own."""
-    total = np.zeros_like(first)
-    for offset in range(0, int(np.max(elements, initial=0)), step):
-        total += run_bytes(first + offset, np.clip(elements - offset, 0, step), itemsize_bytes)
+def tiled_run_bytes(start: Integers, first: Integers, end: Integers, step: int, itemsize_bytes: int) -> Integers:
+    """Bytes of elements `first` to `end` of rows that start at element `start` of their buffer, copied tile by tile.
+
+    A tile is `step` elements of a row, its warp requests are 32 of those, counted from the tile's own beginning: what
+    lies outside of `first` to `end` is left out of them.
+    """
+    total = np.zeros_like(start)
+    for tile in range(int(np.min(first)) // step * step, int(np.max(end)), step):
+        for request in range(tile, tile + step, LANES):
+            begin = np.maximum(first, request)
+            elements = np.minimum(end, min(request + LANES, tile + step)) - begin
+            total += run_bytes(start + begin, np.maximum(elements, 0), itemsize_bytes)
     return total
 
 

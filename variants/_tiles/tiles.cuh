@@ -67,19 +67,27 @@ __device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? eleme
 __device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(i) < BR; }
 __device__ __forceinline__ bool has_element(int j) { return D == TX * TD || element_of(j) < D; }
 
-// How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
-__device__ __forceinline__ int keys_seen(int row, int q_len, int kv_len, int causal)
+// Keys that a query row sees: first_seen up to, not including, end_seen; none where that is not beyond first_seen. A
+// row lies on key row + kv_len - q_len (aligned bottom-right) and sees from `before` ahead of that to `after` behind.
+__device__ __forceinline__ int first_seen(int row, int q_len, int kv_len, int before)
 {
-    return causal ? min(max(row + 1 - q_len + kv_len, 0), kv_len) : kv_len;
+    return max(row + kv_len - q_len - before, 0);
+}
+__device__ __forceinline__ int end_seen(int row, int q_len, int kv_len, int after)
+{
+    return min(max(row + kv_len - q_len + after + 1, 0), kv_len);
 }
 
-// The same for the tile of keys that starts at first_key and for each row of this thread; below 1 where it sees none.
-__device__ __forceinline__ void keys_seen_in_tile(int (&seen)[TM], int first_row, int first_key, int q_len, int kv_len,
-                                                  int causal)
+// The same for each row of this thread, counted from the first key of a tile of `keys` keys. Ends may lie ahead of the
+// tile: unclipped, those of a thread's rows are TY keys apart, and it takes one register to know them all.
+__device__ __forceinline__ void span_in_tile(int (&first)[TM], int (&end)[TM], int first_row, int first_key, int keys,
+                                             int q_len, int kv_len, int before, int after)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
-        seen[i] = min(BC, keys_seen(first_row + row_of(i), q_len, kv_len, causal) - first_key);
+        const int own_key = first_row + row_of(i) + kv_len - q_len - first_key;
+        first[i] = own_key - before;
+        end[i] = min(own_key + after + 1, keys);
     }
 }
 
@@ -153,13 +161,20 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
 }
 
 // S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
-// seen[i]: how many keys of this tile row i sees.
-__device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, const int (&seen)[TM])
+// first[i] to end[i]: the keys of this tile that row i sees.
+__device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, const int (&first)[TM],
+                                               const int (&end)[TM])
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) < seen[i] ? tau * S[i][j] : MINUS_INFINITY;
+        for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) < end[i] ? tau * S[i][j] : MINUS_INFINITY;
+    if (first[TM - 1] > 0) {  // no row sees keys ahead of those that one above it sees
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) >= first[i] ? S[i][j] : MINUS_INFINITY;
+    }
 }
 
 // Maximum and sum over neighbouring lanes: TX of them share a row of a tile.
@@ -191,14 +206,33 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
     return lanes_max<TX>(largest);
 }
 
-// O += P V_j over the tile's `keys` keys in ascending order; the first `seen_by_all` of them no row is blind to.
-// From there on a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
-__device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int seen_by_all,
-                                        int keys, const int (&seen)[TM])
+// O += P V_j over keys from k to end_key, each only where the row sees it.
+__device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
+                                                   int end_key, const int (&first)[TM], const int (&end)[TM])
 {
-    int k = 0;
+#pragma unroll 1
+    for (; k < end_key; ++k) {
+        float v[TD];
+#pragma unroll
+        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LD + tile_element(j)];
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const float p = P_tile[row_of(i) * LP + k];
+#pragma unroll
+            for (int j = 0; j < TD; ++j) O[i][j] = first[i] <= k && k < end[i] ? O[i][j] + p * v[j] : O[i][j];
+        }
+    }
+}
+
+// O += P V_j over the tile's `keys` keys in ascending order; all rows see those from first_by_all to end_by_all.
+// Elsewhere a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
+__device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int first_by_all,
+                                        int end_by_all, int keys, const int (&first)[TM], const int (&end)[TM])
+{
+    int k = min((max(first_by_all, 0) + STEP_P - 1) / STEP_P * STEP_P, keys);
+    add_P_V_where_seen(O, P_tile, V_tile, 0, k, first, end);
 #pragma unroll 2
-    for (; k + STEP_P <= seen_by_all; k += STEP_P) {
+    for (; k + STEP_P <= min(end_by_all, keys); k += STEP_P) {
         float p[TM][STEP_P];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
@@ -213,16 +247,5 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-#pragma unroll 1
-    for (; k < keys; ++k) {
-        float v[TD];
-#pragma unroll
-        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LD + tile_element(j)];
-#pragma unroll
-        for (int i = 0; i < TM; ++i) {
-            const float p = P_tile[row_of(i) * LP + k];
-#pragma unroll
-            for (int j = 0; j < TD; ++j) O[i][j] = k < seen[i] ? O[i][j] + p * v[j] : O[i][j];
-        }
-    }
+    add_P_V_where_seen(O, P_tile, V_tile, k, keys, first, end);
 }

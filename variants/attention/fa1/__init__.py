@@ -15,17 +15,21 @@ Bytes, per query head: K and V once; per visit of a row block Q_i once, O_i, l_i
     2 X_k + sum_i J_i (bytes of Q_i + 2 O_i + 2 l_i + 2 m_i) + (O + l + m)
         = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) where nothing is masked
 
-plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles of keys that its
-last row sees. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
+sees. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of consecutive elements (see
+_tiles/sectors.py).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, grid
-from variants._tiles.registration import register_backends
+from variants._tiles.band import band
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -46,29 +50,36 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
     return Tile(Br=min(Bc, head_dim), Bc=min(Bc, LARGEST_BC))
 
 
-def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    options = tile_options(problem.head_dim, tile, problem.dtype)
+    names = ("fa1_initialise", "fa1", "fa1_round")
+    return tuple(raw_kernel("attention/fa1", name, options) for name in names), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.fa1.numba_kernel import fa1_kernels
+
+    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype)
+    return (kernels.fa1_initialise, kernels.fa1, kernels.fa1_round), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Two launches, three where O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
     p, tile = problem, tile or fa1_tile(problem.head_dim)
     running_O = "O" if p.dtype == "float32" else "O_running"
-    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
-    if backend == "cupy":
-        from variants._tiles.rawkernel import raw_kernel, tile_options
-
-        options = tile_options(p.head_dim, tile, p.dtype)
-        initialise, fa1, rounding = (
-            raw_kernel("attention/fa1", n, options) for n in ("fa1_initialise", "fa1", "fa1_round")
-        )
-        lengths = (np.int32(p.q_len), np.int32(p.kv_len))
-    else:
-        from variants.attention.fa1.numba_kernel import fa1_kernels
-
-        kernels = fa1_kernels(p.head_dim, tile, p.dtype)
-        initialise, fa1, rounding = kernels.fa1_initialise, kernels.fa1, kernels.fa1_round
-        lengths = ()  # Numba's arrays know their shapes
+    (initialise, fa1, rounding), lengths = kernels(p, tile)
+    scalars = (np.int32(p.group), np.float32(p.tau), *band(p))
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     launches = [
         Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
-        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, group, tau, causal)),
+        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, *scalars)),
     ]
     buffers = [Buffer("l", p.lse_shape, "float32"), Buffer("m", p.lse_shape, "float32")]
     if running_O != "O":
@@ -84,7 +95,8 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes)
     running_bytes = schedule.row_block_bytes(p.head_dim, FLOAT32_BYTES)
     state_bytes = running_bytes + 2 * schedule.row_block_bytes(1, FLOAT32_BYTES)
-    read_bytes = 2 * schedule.key_tile_bytes().sum() + (schedule.visits * (q_bytes + state_bytes)).sum()
+    kv_bytes = 2 * ((schedule.key_visits > 0) * schedule.key_tile_bytes()).sum()
+    read_bytes = kv_bytes + (schedule.visits * (q_bytes + state_bytes)).sum()
     write_bytes = ((schedule.visits + 1) * state_bytes).sum()
     if p.dtype != "float32":
         read_bytes += running_bytes.sum()
@@ -105,4 +117,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
-    register_backends(registry, "fa1", idea, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS)

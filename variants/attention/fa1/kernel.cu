@@ -24,7 +24,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1_initialise(
 // Lines 3 to 15: one block per head.
 extern "C" __global__ __launch_bounds__(THREADS) void fa1(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, float *__restrict__ O,
-    float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, int causal)
+    float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, int before,
+    int after)
 {
     TILE K_tile[BC * LD];
     TILE V_tile[BC * LD];
@@ -38,16 +39,21 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
     const size_t first_q = head_index() * q_len;
     const size_t first_kv = kv_head_index(group) * kv_len;
 
-    // Line 5: for all K_j, V_j.
-    for (int first_key = 0; first_key < kv_len; first_key += BC) {
+    // Line 5: for all K_j, V_j with a key that some row sees.
+    const int first_by_first = first_seen(0, q_len, kv_len, before);
+    const int end_by_last = end_seen(q_len - 1, q_len, kv_len, after);
+    for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
         // Line 6: load K_j, V_j.
         const int keys = min(BC, kv_len - first_key);
         load_tile<BC>(K_tile, K + (first_kv + first_key) * D, keys);
         load_tile<BC>(V_tile, V + (first_kv + first_key) * D, keys);
 
-        // Line 7: for all Q_i, from the first on that has a row which sees key first_key.
-        const int first_seeing = causal ? max(first_key + q_len - kv_len, 0) : 0;
-        for (int first_row = first_seeing / BR * BR; first_row < q_len; first_row += BR) {
+        // Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from
+        // `after` ahead of that one to `before` behind see the key.
+        const int own_row = first_key + q_len - kv_len;
+        const int first_seeing = max(own_row - after, 0);
+        const int end_seeing = min(own_row + keys + before, q_len);
+        for (int first_row = first_seeing / BR * BR; first_row < end_seeing; first_row += BR) {
             // Line 8: load Q_i, O_i, l_i, m_i.
             const int rows = min(BR, q_len - first_row);
             load_tile<BR>(Q_tile, Q + (first_q + first_row) * D, rows);
@@ -60,10 +66,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
 
             // Line 9: S = tau Q_i K_j^T.
             float S[TM][TN];
-            int seen[TM];
+            int first[TM], end[TM];
             multiply_Q_Kt(S, Q_tile, K_tile);
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
-            scale_and_mask(S, tau, seen);
+            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
+            scale_and_mask(S, tau, first, end);
 
             float l_new[TM], m_new[TM], weight_old[TM], weight_new[TM];
 #pragma unroll
@@ -99,8 +105,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
             for (int i = 0; i < TM; ++i)
 #pragma unroll
                 for (int j = 0; j < TD; ++j) PV[i][j] = 0.0f;
-            const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal) - first_key;
-            add_P_V(PV, P_tile, V_tile, min(max(seen_by_first, 0), keys), keys, seen);
+            const int first_by_all = first_seen(first_row + rows - 1, q_len, kv_len, before) - first_key;
+            const int end_by_all = end_seen(first_row, q_len, kv_len, after) - first_key;
+            add_P_V(PV, P_tile, V_tile, first_by_all, end_by_all, keys, first, end);
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
                 if (has_row(i)) {

@@ -22,9 +22,10 @@ from variants._tiles.numba_tiles import (
     block_index,
     conversions,
     copies,
+    end_seen,
     exp_below,
+    first_seen,
     head_index,
-    keys_seen,
     kv_head_index,
     lanes_sum,
     numba_tiles,
@@ -43,7 +44,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of, tile_row = tiles.row_of, tiles.key_of, tiles.element_of, tiles.tile_row
-    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
+    has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
@@ -66,7 +67,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
 
     # Lines 3 to 15: one block per head.
     @cuda.jit
-    def fa1(Q, K, V, O, l, m, group, tau, causal):
+    def fa1(Q, K, V, O, l, m, group, tau, before, after):
         K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
@@ -80,7 +81,8 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
         m_new = cuda.local.array(TM, float32)
         weight_old = cuda.local.array(TM, float32)
         weight_new = cuda.local.array(TM, float32)
-        seen = cuda.local.array(TM, int32)
+        first = cuda.local.array(TM, int32)
+        end = cuda.local.array(TM, int32)
 
         t = thread_index()
         q_len, kv_len = Q.shape[2], K.shape[2]
@@ -91,16 +93,21 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
         l_head = l[batch_index(), head_index()]
         m_head = m[batch_index(), head_index()]
 
-        # Line 5: for all K_j, V_j.
-        for first_key in range(0, kv_len, BC):
+        # Line 5: for all K_j, V_j with a key that some row sees.
+        first_by_first = first_seen(0, q_len, kv_len, before)
+        end_by_last = end_seen(q_len - 1, q_len, kv_len, after)
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
             # Line 6: load K_j, V_j.
             keys = min(BC, kv_len - first_key)
             load_tile(K_tile, BC, K_head, first_key, keys)
             load_tile(V_tile, BC, V_head, first_key, keys)
 
-            # Line 7: for all Q_i, from the first on that has a row which sees key first_key.
-            first_seeing = max(first_key + q_len - kv_len, 0) if causal else 0
-            for first_row in range(first_seeing // BR * BR, q_len, BR):
+            # Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from
+            # `after` ahead of that one to `before` behind see the key.
+            own_row = first_key + q_len - kv_len
+            first_seeing = max(own_row - after, 0)
+            end_seeing = min(own_row + keys + before, q_len)
+            for first_row in range(first_seeing // BR * BR, end_seeing, BR):
                 # Line 8: load Q_i, O_i, l_i, m_i.
                 rows = min(BR, q_len - first_row)
                 load_tile(Q_tile, BR, Q_head, first_row, rows)
@@ -112,8 +119,8 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
 
                 # Line 9: S = tau Q_i K_j^T.
                 multiply_Q_Kt(S, Q_tile, K_tile)
-                keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
-                scale_and_mask(S, tau, seen)
+                span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
+                scale_and_mask(S, tau, first, end)
 
                 for i in range(TM):
                     # Line 10: m~ = rowmax(S), P~ = exp(S - m~), l~ = rowsum(P~).
@@ -142,8 +149,9 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
                 for i in range(TM):
                     for j in range(TD):
                         PV[i, j] = ZERO
-                seen_by_first = keys_seen(first_row, q_len, kv_len, causal) - first_key
-                add_P_V(PV, P_tile, V_tile, min(max(seen_by_first, 0), keys), keys, seen)
+                first_by_all = first_seen(first_row + rows - 1, q_len, kv_len, before) - first_key
+                end_by_all = end_seen(first_row, q_len, kv_len, after) - first_key
+                add_P_V(PV, P_tile, V_tile, first_by_all, end_by_all, keys, first, end)
                 for i in range(TM):
                     if has_row(i):
                         for j in range(TD):

@@ -9,16 +9,20 @@ Bytes, per query head: Q and O once, L once, and K and V once per row block, of 
 
     2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)        = 2 X_q + 4 N_q + T_r 2 X_k where nothing is masked
 
-with J_i the tiles of keys that row block i sees. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+with J_i the tiles that have a key which row block i sees. Every copy is a run of consecutive elements (see
+_tiles/sectors.py).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
-from variants._tiles.registration import register_backends
+from variants._tiles.band import band
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
 
@@ -28,22 +32,31 @@ NUMERICS = Numerics(
 """Nothing is rounded to 16 bits before O, which is divided once."""
 
 
-def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    kernel = raw_kernel("attention/fa2", "fa2", tile_options(problem.head_dim, tile, problem.dtype))
+    return (kernel,), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.fa2.numba_kernel import fa2_kernel
+
+    return (fa2_kernel(problem.head_dim, tile, problem.dtype),), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
-    if backend == "cupy":
-        from variants._tiles.rawkernel import raw_kernel, tile_options
-
-        kernel = raw_kernel("attention/fa2", "fa2", tile_options(p.head_dim, tile, p.dtype))
-        args = ("Q", "K", "V", "O", "lse", np.int32(p.q_len), np.int32(p.kv_len), group, tau, causal)
-    else:
-        from variants.attention.fa2.numba_kernel import fa2_kernel
-
-        kernel = fa2_kernel(p.head_dim, tile, p.dtype)
-        args = ("Q", "K", "V", "O", "lse", group, tau, causal)
+    (fa2,), lengths = kernels(p, tile)
+    args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(p.tau), *band(p))
     return Plan(
-        launches=(Launch(kernel, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),),
+        launches=(Launch(fa2, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),),
         buffers=(Buffer("lse", p.lse_shape, "float32"),),
     )
 
@@ -71,4 +84,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa2-cupy` and `fa2-numba`."""
     idea = "FlashAttention-2: Q blocks outside, O stays on chip and is written once"
-    register_backends(registry, "fa2", idea, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "fa2", idea, LANGUAGES, plan, claim, tiles, NUMERICS)

@@ -3,7 +3,8 @@
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
-    float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int causal)
+    float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int before,
+    int after)
 {
     TILE Q_tile[BR * LD];
     TILE KV_tile[BC * LD];  // K_j, then V_j
@@ -32,10 +33,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
     }
 
-    // Line 6: for all K_j, V_j that the last row of Q_i sees; tiles wholly in the future are not visited.
-    const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal);
-    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
-    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+    // Line 6: for all K_j, V_j with a key that some row sees: from the first row's first to the last row's last.
+    const int last_row = first_row + rows - 1;
+    const int first_by_first = first_seen(first_row, q_len, kv_len, before);
+    const int first_by_last = first_seen(last_row, q_len, kv_len, before);
+    const int end_by_first = end_seen(first_row, q_len, kv_len, after);
+    const int end_by_last = end_seen(last_row, q_len, kv_len, after);
+    for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
 
         // Line 7: load K_j, once nobody reads V_(j-1) any more.
@@ -46,9 +50,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         // Line 8: S = tau Q_i K_j^T.
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
-        scale_and_mask(S, tau, seen);
+        int first[TM], end[TM];
+        span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
+        scale_and_mask(S, tau, first, end);
 
         // Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
         // Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
@@ -76,7 +80,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         __syncthreads();
 
         // Line 10, second half: O_i = O_i + P V_j.
-        add_P_V(O_acc, P_tile, KV_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen);
+        add_P_V(O_acc, P_tile, KV_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end);
     }
 
     // Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.

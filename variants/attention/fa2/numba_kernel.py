@@ -22,9 +22,10 @@ from variants._tiles.numba_tiles import (
     batch_index,
     block_index,
     copies,
+    end_seen,
     exp_below,
+    first_seen,
     head_index,
-    keys_seen,
     kv_head_index,
     lanes_sum,
     numba_tiles,
@@ -41,12 +42,12 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
-    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
+    has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def fa2(Q, K, V, O, lse, group, tau, causal):
+    def fa2(Q, K, V, O, lse, group, tau, before, after):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -56,7 +57,8 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         O_acc = cuda.local.array((TM, TD), float32)
         l = cuda.local.array(TM, float32)
         m = cuda.local.array(TM, float32)
-        seen = cuda.local.array(TM, int32)
+        first = cuda.local.array(TM, int32)
+        end = cuda.local.array(TM, int32)
 
         # Line 3: the block owns Q_i and O_i of one head.
         q_len, kv_len = Q.shape[2], K.shape[2]
@@ -78,10 +80,13 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             for j in range(TD):
                 O_acc[i, j] = ZERO
 
-        # Line 6: for all K_j, V_j that the last row of Q_i sees; tiles wholly in the future are not visited.
-        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
-        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
-        for first_key in range(0, seen_by_last, BC):
+        # Line 6: for all K_j, V_j with a key that some row sees: from the first row's first to the last row's last.
+        last_row = first_row + rows - 1
+        first_by_first = first_seen(first_row, q_len, kv_len, before)
+        first_by_last = first_seen(last_row, q_len, kv_len, before)
+        end_by_first = end_seen(first_row, q_len, kv_len, after)
+        end_by_last = end_seen(last_row, q_len, kv_len, after)
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
             keys = min(BC, kv_len - first_key)
 
             # Line 7: load K_j, once nobody reads V_(j-1) any more.
@@ -91,8 +96,8 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
 
             # Line 8: S = tau Q_i K_j^T.
             multiply_Q_Kt(S, Q_tile, KV_tile)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
-            scale_and_mask(S, tau, seen)
+            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
+            scale_and_mask(S, tau, first, end)
 
             # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
             # Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
@@ -116,7 +121,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             cuda.syncthreads()
 
             # Line 10, second half: O_i = O_i + P V_j.
-            add_P_V(O_acc, P_tile, KV_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)
+            add_P_V(O_acc, P_tile, KV_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
 
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
         cuda.syncthreads()

@@ -11,12 +11,14 @@ many as rows keep aligned, hence 512 bytes per request where head_dim is a multi
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, unsupported_on_tensor_cores
 from variants._tiles import blocks, grid
-from variants._tiles.registration import register_backends
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 
 NUMERICS = Numerics(
@@ -38,28 +40,36 @@ def default_tile(head_dim: int) -> MmaTile:
     return MmaTile(Br=128, Bc=32, warps=8, stages=2)
 
 
-def plan(problem: Problem, backend: str, tile: MmaTile | None = None) -> Plan:
+def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._mma.rawkernel import COMMON_WITH_TILES, mma_options
+    from variants._tiles.rawkernel import raw_kernel
+
+    options = mma_options(problem.head_dim, tile, problem.dtype)
+    return (raw_kernel("attention/fa2_mma", "fa2_mma", options, COMMON_WITH_TILES),), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
+
+    return (fa2_mma_kernel(problem.head_dim, tile, problem.dtype),), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
-    group, causal = np.int32(p.group), np.int32(p.causal)
-    if backend == "cupy":
-        from variants._mma.rawkernel import COMMON_WITH_TILES, mma_options
-        from variants._tiles.rawkernel import raw_kernel
-
-        kernel = raw_kernel("attention/fa2_mma", "fa2_mma", mma_options(p.head_dim, tile, p.dtype), COMMON_WITH_TILES)
-        args = ("Q", "K", "V", "O", "lse", np.int32(p.q_len), np.int32(p.kv_len), group, tau2, sign, causal)
-    else:
-        from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
-
-        kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype)
-        args = ("Q", "K", "V", "O", "lse", group, tau2, sign, causal)
+    (fa2_mma,), lengths = kernels(p, tile)
     launch = Launch(
-        kernel,
+        fa2_mma,
         grid(p, blocks(p.q_len, tile.Br)),
         (32 * tile.warps,),
-        args,
+        ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), tau2, sign, np.int32(p.causal)),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
@@ -82,14 +92,16 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 def register(registry: Registry) -> None:
     """Add `fa2-mma-cupy` and `fa2-mma-numba`."""
-    register_backends(
+    register_languages(
         registry,
         "fa2-mma",
         "FlashAttention-2 on tensor cores: asynchronous copies, P in registers",
+        LANGUAGES,
         plan,
         claim,
         tiles,
         NUMERICS,
+        takes=("causal",),
         supports=unsupported_on_tensor_cores,
         tile_class=MmaTile,
     )

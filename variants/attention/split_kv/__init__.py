@@ -30,7 +30,7 @@ from variants._mma import LINE_BYTES, LINE_ELEMENTS, elements_per_copy
 from variants._mma.rawkernel import COMMON
 from variants._tiles import blocks, unsupported
 from variants._tiles.rawkernel import raw_kernel
-from variants._tiles.schedule import FLOAT32_BYTES, keys_seen
+from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
 BR, BC = 16, 16
@@ -93,7 +93,7 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     group_rows = p.group * p.q_len
     first_rows = np.arange(0, group_rows, BR, dtype=np.int64)
     tile_rows = np.minimum(BR, group_rows - first_rows)
-    keys = keys_seen(p, np.minimum(first_rows % p.q_len + tile_rows, p.q_len) - 1)
+    keys = p.span(np.minimum(first_rows % p.q_len + tile_rows, p.q_len) - 1)[1]
     heads = np.arange(p.batch * p.kv_heads_count, dtype=np.int64)[:, None]
     first, first_key = heads * group_rows + first_rows, heads * p.kv_len
 
@@ -112,7 +112,7 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     split_kv = np.sum([split_kv_bytes(index) for index in splits], axis=0, dtype=np.int64)
 
     rows = np.arange(_rows(p), dtype=np.int64)
-    seen = keys_seen(p, rows % p.q_len)
+    seen = p.span(rows % p.q_len)[1]
 
     def combine_bytes(index: int) -> Integers:
         """O, l and m of one split, read for all rows."""

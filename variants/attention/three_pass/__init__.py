@@ -2,10 +2,10 @@
 
 Dao et al. 2022, arXiv 2205.14135, algorithm 0, with the safe softmax of Milakov and Gimelshein 2018, arXiv 1805.02867,
 algorithm 2: S = tau Q K^T is written, then read for P = softmax(S), which is written, then read for O = P V. S and P
-are stored in the problem's dtype. Under a causal mask a row of S and P ends with the last key that it sees, and tiles
-beyond are not visited; the buffers are N_q x N_k all the same.
+are stored in the problem's dtype. A row of S and P is the keys that it sees, whatever the mask, and tiles of which a
+block of rows sees nothing are not visited; the buffers are N_q x N_k all the same.
 
-Bytes, per query head, n_r being the keys that row r sees and J_i the tiles of keys that row block i sees:
+Bytes, per query head, n_r being the keys that row r sees and J_i the tiles with a key that row block i sees:
 
     scores      Q_i + J_i K_j read, sum_r n_r of S written
     softmax     sum_r (n_r + 2 max(n_r - 3072, 0)) of S read, sum_r n_r of P written
@@ -18,12 +18,15 @@ of the four warps of a block). Every copy is a run of consecutive elements (see 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid
-from variants._tiles.registration import register_backends
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule, keys_seen
+from variants._tiles.band import band
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -38,30 +41,38 @@ NUMERICS = Numerics(
 """S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
-def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    options = (*tile_options(problem.head_dim, tile, problem.dtype), f"-DON_CHIP={ON_CHIP}")
+    names = ("three_pass_scores", "three_pass_softmax", "three_pass_output")
+    return tuple(raw_kernel("attention/three_pass", name, options) for name in names), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.three_pass.numba_kernel import three_pass_kernels
+
+    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP)
+    return (kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Three launches; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
-    if backend == "cupy":
-        from variants._tiles.rawkernel import raw_kernel, tile_options
-
-        options = (*tile_options(p.head_dim, tile, p.dtype), f"-DON_CHIP={ON_CHIP}")
-        names = ("three_pass_scores", "three_pass_softmax", "three_pass_output")
-        scores, softmax, output = (raw_kernel("attention/three_pass", name, options) for name in names)
-        lengths = (np.int32(p.q_len), np.int32(p.kv_len))
-    else:
-        from variants.attention.three_pass.numba_kernel import three_pass_kernels
-
-        kernels = three_pass_kernels(p.head_dim, tile, p.dtype, ON_CHIP)
-        scores, softmax, output = kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output
-        lengths = ()  # Numba's arrays know their shapes
+    (scores, softmax, output), lengths = kernels(p, tile)
+    group, tau, limits = np.int32(p.group), np.float32(p.tau), band(p)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     square = (p.batch, p.heads, p.q_len, p.kv_len)
     return Plan(
         launches=(
-            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, causal)),
-            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, causal)),
-            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, causal)),
+            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *limits)),
+            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *limits)),
+            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *limits)),
         ),
         buffers=(Buffer("S", square, p.dtype), Buffer("P", square, p.dtype)),
     )
@@ -74,13 +85,14 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     kv_bytes = 2 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
 
-    # Rows that begin at the same byte of a sector and see as many keys cost the same: one look at each kind.
+    # Rows that begin at the same byte of a sector and see the same keys cost the same: one look at each kind.
     rows = np.arange(p.batch * p.heads * p.q_len, dtype=np.int64)
-    kinds = np.stack([rows * p.kv_len % 32, keys_seen(p, rows % p.q_len)])
-    (first, seen), count = np.unique(kinds, axis=1, return_counts=True)
-    row_bytes = run_bytes(first, seen, p.itemsize_bytes)
-    again_bytes = 2 * run_bytes(first + ON_CHIP, np.maximum(seen - ON_CHIP, 0), p.itemsize_bytes)
-    tiles_bytes = tiled_run_bytes(first, seen, schedule.tile.Bc, p.itemsize_bytes)
+    kinds = np.stack([rows * p.kv_len % 32, *p.span(rows % p.q_len)])
+    (start, first, end), count = np.unique(kinds, axis=1, return_counts=True)
+    seen = np.maximum(end - first, 0)
+    row_bytes = run_bytes(start + first, seen, p.itemsize_bytes)
+    again_bytes = 2 * run_bytes(start + first + ON_CHIP, np.maximum(seen - ON_CHIP, 0), p.itemsize_bytes)
+    tiles_bytes = tiled_run_bytes(start, first, end, schedule.tile.Bc, p.itemsize_bytes)
 
     read_bytes = q_bytes + kv_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
     write_bytes = q_bytes + (count * (tiles_bytes + row_bytes)).sum()
@@ -100,4 +112,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `three-pass-cupy` and `three-pass-numba`."""
     idea = "standard attention: S = Q K^T and P = softmax(S) both written to memory"
-    register_backends(registry, "three-pass", idea, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "three-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS)

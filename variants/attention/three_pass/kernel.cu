@@ -2,7 +2,7 @@
 // The softmax is the safe one, Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 2.
 // _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
 //
-// A causal row stops at the last key that it sees: what lies beyond is neither written nor read, in S as in P.
+// A row of S and of P is the keys that it sees: what lies ahead of them or behind is neither written nor read.
 
 constexpr int WARPS = THREADS / 32;
 constexpr int ROWS_PER_WARP = P_ROWS / WARPS;  // of a tile of S or P
@@ -10,10 +10,14 @@ constexpr int COLUMNS_PER_LANE = (BC + 31) / 32;
 __device__ __forceinline__ int warp_index() { return thread_index() / 32; }
 __device__ __forceinline__ int lane_index() { return thread_index() % 32; }
 
-// The first row that sees a key: q_len, for none, beyond the last key.
-__device__ __forceinline__ int first_seeing(int key, int q_len, int kv_len, int causal)
+// Rows that see a key, as far as there are rows: first_seeing up to, not including, end_seeing; none beyond the last key.
+__device__ __forceinline__ int first_seeing(int key, int q_len, int kv_len, int after)
 {
-    return key >= kv_len ? q_len : causal ? max(key + q_len - kv_len, 0) : 0;
+    return max(key + q_len - kv_len - after, 0);
+}
+__device__ __forceinline__ int end_seeing(int key, int q_len, int kv_len, int before)
+{
+    return key < kv_len ? key + q_len - kv_len + before + 1 : 0;
 }
 
 // S_j for the j of a step of the softmax, KEYS_AT_ONCE per lane, all under way before the first is waited for; -inf beyond
@@ -42,7 +46,7 @@ __device__ __forceinline__ void load_scores_again(stored (&s)[KEYS_AT_ONCE], con
 // Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_scores(
     const stored *__restrict__ Q, const stored *__restrict__ K, stored *__restrict__ S, int q_len, int kv_len,
-    int group, float tau, int causal)
+    int group, float tau, int before, int after)
 {
     TILE Q_tile[BR * LD];
     TILE K_tile[BC * LD];
@@ -54,9 +58,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
     const stored *K_head = K + kv_head_index(group) * kv_len * D;
     load_tile<BR>(Q_tile, Q + first_stat * D, rows);
 
-    // All K_j that the last row sees; tiles wholly in the future are not visited.
-    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
-    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+    // All K_j with a key that some row sees: from the first row's first to the last row's last.
+    const int first_by_first = first_seen(first_row, q_len, kv_len, before);
+    const int end_by_last = end_seen(first_row + rows - 1, q_len, kv_len, after);
+    for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
         // Load K_j, once nobody reads K_(j-1) any more.
         __syncthreads();
         load_tile<BC>(K_tile, K_head + (size_t)first_key * D, min(BC, kv_len - first_key));
@@ -73,7 +78,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
         __syncthreads();
         for (int start = 0; start < BC; start += 32) {
             const int c = start + lane_index();
-            const int first = c < BC ? first_seeing(first_key + c, q_len, kv_len, causal) - first_row : rows;
+            const int first = first_seeing(first_key + c, q_len, kv_len, after) - first_row;
+            const int end = c < BC ? min(end_seeing(first_key + c, q_len, kv_len, before) - first_row, rows) : 0;
             stored *S_row = S + (first_stat + warp_index()) * kv_len + first_key + c;
             float s[ROWS_PER_WARP];
 #pragma unroll
@@ -81,7 +87,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
 #pragma unroll
             for (int i = 0; i < ROWS_PER_WARP; ++i, S_row += WARPS * (size_t)kv_len) {
                 const int r = warp_index() + WARPS * i;
-                if (first <= r && r < rows) narrow(s[i], S_row);
+                if (first <= r && r < end) narrow(s[i], S_row);
             }
         }
     }
@@ -89,16 +95,18 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
 
 // Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are those of algorithm 2.
 extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) void three_pass_softmax(
-    const stored *__restrict__ S, stored *__restrict__ P, int q_len, int kv_len, int causal)
+    const stored *__restrict__ S, stored *__restrict__ P, int q_len, int kv_len, int before,
+    int after)
 {
     // As much of the row as fits stays on chip; only what lies beyond is read from memory again.
     __shared__ stored S_on_chip[WARPS][ON_CHIP];
 
     const int row = blockIdx.x * WARPS + warp_index();
     if (row >= q_len) return;
-    const int seen = keys_seen(row, q_len, kv_len, causal);
-    const size_t first_key = (head_index() * q_len + row) * kv_len;
-    const stored *S_row = S + first_key;
+    const int first_key = first_seen(row, q_len, kv_len, before);
+    const int seen = end_seen(row, q_len, kv_len, after) - first_key;
+    const size_t first = (head_index() * q_len + row) * kv_len + first_key;
+    const stored *S_row = S + first;
     stored *S_kept = S_on_chip[warp_index()];
 
     // Lines 1 to 4: m = max_j S_j.
@@ -128,7 +136,7 @@ extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) vo
     for (int start = 0; start < seen; start += STEP_KEYS) {
         load_scores_again(s, S_kept, S_row, start, seen);
         const int j = start + lane_index();
-        stored *P_lane = P + first_key + j;
+        stored *P_lane = P + first + j;
 #pragma unroll
         for (int c = 0; c < KEYS_AT_ONCE; ++c) {
             const float p = exp_below(widen(s[c]), m) * inverse;
@@ -140,7 +148,7 @@ extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) vo
 // Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_output(
     const stored *__restrict__ P, const stored *__restrict__ V, stored *__restrict__ O, int q_len, int kv_len,
-    int group, int causal)
+    int group, int before, int after)
 {
     TILE V_tile[BC * LD];
     TILE P_tile[P_ROWS * LP];
@@ -157,24 +165,28 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
 #pragma unroll
         for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
 
-    const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal);
-    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
-    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+    const int last_row = first_row + rows - 1;
+    const int first_by_first = first_seen(first_row, q_len, kv_len, before);
+    const int first_by_last = first_seen(last_row, q_len, kv_len, before);
+    const int end_by_first = end_seen(first_row, q_len, kv_len, after);
+    const int end_by_last = end_seen(last_row, q_len, kv_len, after);
+    for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
+        int first[TM], end[TM];
+        span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
 
         // Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros where no row is.
         stored p[COLUMNS_PER_LANE][ROWS_PER_WARP];
 #pragma unroll
         for (int j = 0; j < COLUMNS_PER_LANE; ++j) {
             const int c = lane_index() + 32 * j;
-            const int first = c < BC ? first_seeing(first_key + c, q_len, kv_len, causal) - first_row : rows;
+            const int first_r = first_seeing(first_key + c, q_len, kv_len, after) - first_row;
+            const int end_r = c < BC ? min(end_seeing(first_key + c, q_len, kv_len, before) - first_row, rows) : 0;
             const stored *P_row = P + (first_stat + warp_index()) * kv_len + first_key + c;
 #pragma unroll
             for (int i = 0; i < ROWS_PER_WARP; ++i, P_row += WARPS * (size_t)kv_len) {
                 const int r = warp_index() + WARPS * i;
-                p[j][i] = first <= r && r < rows ? *P_row : stored();
+                p[j][i] = first_r <= r && r < end_r ? *P_row : stored();
             }
         }
         __syncthreads();
@@ -189,7 +201,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
         }
         __syncthreads();
 
-        add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen);
+        add_P_V(O_acc, P_tile, V_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end);
     }
 
 #pragma unroll

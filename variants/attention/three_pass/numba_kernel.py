@@ -1,7 +1,7 @@
 """Standard attention: Dao et al. 2022, arXiv 2205.14135, algorithm 0, in three kernels with S and P in global memory.
 
-The softmax is the safe one, Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 2. A causal row stops at the last
-key that it sees: what lies beyond is neither written nor read, in S as in P. The CUDA twin is kernel.cu.
+The softmax is the safe one, Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 2. A row of S and of P is the keys
+that it sees: what lies ahead of them or behind is neither written nor read. The CUDA twin is kernel.cu.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from variants._tiles.numba_tiles import (
     block_index,
     conversions,
     copies,
+    end_seen,
     exp_below,
+    first_seen,
     head_index,
-    keys_seen,
     kv_head_index,
     lanes_max,
     lanes_sum,
@@ -61,16 +62,21 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
-    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
+    has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
     ON_CHIP = on_chip
     ROWS_PER_WARP = P_ROWS // WARPS  # of a tile of S or P
     COLUMNS_PER_LANE = -(-BC // 32)
 
-    # The first row that sees a key: q_len, for none, beyond the last key.
+    # Rows that see a key, as far as there are rows: first_seeing up to, not including, end_seeing; none beyond the last
+    # key.
     @cuda.jit(device=True, forceinline=True)
-    def first_seeing(key, q_len, kv_len, causal):
-        return q_len if key >= kv_len else max(key + q_len - kv_len, 0) if causal else 0
+    def first_seeing(key, q_len, kv_len, after):
+        return max(key + q_len - kv_len - after, 0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def end_seeing(key, q_len, kv_len, before):
+        return key + q_len - kv_len + before + 1 if key < kv_len else 0
 
     # S_j for the j of a step of the softmax, KEYS_AT_ONCE per lane, all under way before the first is waited for; -inf
     # beyond what the row sees, which changes neither maximum nor sum.
@@ -92,7 +98,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
 
     # Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def three_pass_scores(Q, K, S, group, tau, causal):
+    def three_pass_scores(Q, K, S, group, tau, before, after):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         S_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -107,9 +113,10 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         S_head = S[batch_index(), head_index()]
         load_tile(Q_tile, BR, Q_head, first_row, rows)
 
-        # All K_j that the last row sees; tiles wholly in the future are not visited.
-        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
-        for first_key in range(0, seen_by_last, BC):
+        # All K_j with a key that some row sees: from the first row's first to the last row's last.
+        first_by_first = first_seen(first_row, q_len, kv_len, before)
+        end_by_last = end_seen(first_row + rows - 1, q_len, kv_len, after)
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
             # Load K_j, once nobody reads K_(j-1) any more.
             cuda.syncthreads()
             load_tile(K_tile, BC, K_head, first_key, min(BC, kv_len - first_key))
@@ -124,19 +131,20 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             cuda.syncthreads()
             for start in range(0, BC, 32):
                 c = start + lane_index()
-                first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
+                first = first_seeing(first_key + c, q_len, kv_len, after) - first_row
+                end = min(end_seeing(first_key + c, q_len, kv_len, before) - first_row, rows) if c < BC else 0
                 at = (first_row + warp_index()) * kv_len + first_key + c
                 for i in range(ROWS_PER_WARP):
                     s[i] = S_tile[warp_index() + WARPS * i, c] if c < BC else ZERO
                 for i in range(ROWS_PER_WARP):
                     r = warp_index() + WARPS * i
-                    if first <= r and r < rows:
+                    if first <= r and r < end:
                         S_head.flat[at] = narrow(s[i])
                     at += WARPS * kv_len
 
     # Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are algorithm 2's.
     @cuda.jit
-    def three_pass_softmax(S, P, causal):
+    def three_pass_softmax(S, P, before, after):
         # As much of the row as fits stays on chip; only what lies beyond is read from memory again.
         S_on_chip = cuda.shared.array((WARPS, ON_CHIP), stored)
 
@@ -144,8 +152,9 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         row = block_index() * WARPS + warp_index()
         if row >= q_len:
             return
-        seen = keys_seen(row, q_len, kv_len, causal)
-        first = row * kv_len
+        first_key = first_seen(row, q_len, kv_len, before)
+        seen = end_seen(row, q_len, kv_len, after) - first_key
+        first = row * kv_len + first_key
         S_head = S[batch_index(), head_index()]
         P_head = P[batch_index(), head_index()]
         S_kept = S_on_chip[warp_index()]
@@ -181,13 +190,14 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
 
     # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def three_pass_output(P, V, O, group, causal):
+    def three_pass_output(P, V, O, group, before, after):
         V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         O_acc = cuda.local.array((TM, TD), float32)
         p = cuda.local.array((COLUMNS_PER_LANE, ROWS_PER_WARP), stored)
-        seen = cuda.local.array(TM, int32)
+        first = cuda.local.array(TM, int32)
+        end = cuda.local.array(TM, int32)
 
         q_len, kv_len = P.shape[2], P.shape[3]
         first_row = block_index() * BR
@@ -200,20 +210,24 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             for j in range(TD):
                 O_acc[i, j] = ZERO
 
-        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
-        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
-        for first_key in range(0, seen_by_last, BC):
+        last_row = first_row + rows - 1
+        first_by_first = first_seen(first_row, q_len, kv_len, before)
+        first_by_last = first_seen(last_row, q_len, kv_len, before)
+        end_by_first = end_seen(first_row, q_len, kv_len, after)
+        end_by_last = end_seen(last_row, q_len, kv_len, after)
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
             keys = min(BC, kv_len - first_key)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
+            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
 
             # Load V_j and the tile of P, a row per warp, once nobody reads the last ones any more. Zeros: no row there.
             for j in range(COLUMNS_PER_LANE):
                 c = lane_index() + 32 * j
-                first = first_seeing(first_key + c, q_len, kv_len, causal) - first_row if c < BC else rows
+                first_r = first_seeing(first_key + c, q_len, kv_len, after) - first_row
+                end_r = min(end_seeing(first_key + c, q_len, kv_len, before) - first_row, rows) if c < BC else 0
                 at = (first_row + warp_index()) * kv_len + first_key + c
                 for i in range(ROWS_PER_WARP):
                     r = warp_index() + WARPS * i
-                    p[j, i] = P_head.flat[at] if first <= r and r < rows else stored(0)
+                    p[j, i] = P_head.flat[at] if first_r <= r and r < end_r else stored(0)
                     at += WARPS * kv_len
             cuda.syncthreads()
             load_tile(V_tile, BC, V_head, first_key, keys)
@@ -224,7 +238,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
                         P_tile[warp_index() + WARPS * i, c] = widen(p[j, i])
             cuda.syncthreads()
 
-            add_P_V(O_acc, P_tile, V_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)
+            add_P_V(O_acc, P_tile, V_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
 
         for i in range(TM):
             for j in range(TD):

@@ -9,16 +9,20 @@ Bytes, per query head: Q and O once, and per row block K twice and V once:
 
     2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k where nothing is masked
 
-with J_i the tiles of keys that row block i sees. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+with J_i the tiles that have a key which row block i sees. Every copy is a run of consecutive elements (see
+_tiles/sectors.py).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
-from variants._tiles.registration import register_backends
+from variants._tiles.band import band
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -28,21 +32,30 @@ NUMERICS = Numerics(
 """Nothing is rounded to 16 bits before O; sweep two computes the scores with the code of sweep one."""
 
 
-def plan(problem: Problem, backend: str, tile: Tile | None = None) -> Plan:
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    kernel = raw_kernel("attention/two_pass", "two_pass", tile_options(problem.head_dim, tile, problem.dtype))
+    return (kernel,), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.two_pass.numba_kernel import two_pass_kernel
+
+    return (two_pass_kernel(problem.head_dim, tile, problem.dtype),), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    group, tau, causal = np.int32(p.group), np.float32(p.tau), np.int32(p.causal)
-    if backend == "cupy":
-        from variants._tiles.rawkernel import raw_kernel, tile_options
-
-        kernel = raw_kernel("attention/two_pass", "two_pass", tile_options(p.head_dim, tile, p.dtype))
-        args = ("Q", "K", "V", "O", np.int32(p.q_len), np.int32(p.kv_len), group, tau, causal)
-    else:
-        from variants.attention.two_pass.numba_kernel import two_pass_kernel
-
-        kernel = two_pass_kernel(p.head_dim, tile, p.dtype)
-        args = ("Q", "K", "V", "O", group, tau, causal)
-    return Plan(launches=(Launch(kernel, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),))
+    (two_pass,), lengths = kernels(p, tile)
+    args = ("Q", "K", "V", "O", *lengths, np.int32(p.group), np.float32(p.tau), *band(p))
+    return Plan(launches=(Launch(two_pass, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),))
 
 
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
@@ -67,4 +80,4 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `two-pass-cupy` and `two-pass-numba`."""
     idea = "online softmax: one sweep for maximum and denominator, one that recomputes scores for P V"
-    register_backends(registry, "two-pass", idea, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "two-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS)

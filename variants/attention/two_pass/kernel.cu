@@ -4,7 +4,7 @@
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
-    int q_len, int kv_len, int group, float tau, int causal)
+    int q_len, int kv_len, int group, float tau, int before, int after)
 {
     TILE Q_tile[BR * LD];
     TILE KV_tile[BC * LD];  // K_j, then V_j
@@ -16,8 +16,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
     const size_t first_element = (head_index() * q_len + first_row) * D;
     const stored *K_head = K + kv_head_index(group) * kv_len * D;
     const stored *V_head = V + kv_head_index(group) * kv_len * D;
-    const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal);
-    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
+    const int last_row = first_row + rows - 1;
+    const int first_by_first = first_seen(first_row, q_len, kv_len, before);
+    const int first_by_last = first_seen(last_row, q_len, kv_len, before);
+    const int end_by_first = end_seen(first_row, q_len, kv_len, after);
+    const int end_by_last = end_seen(last_row, q_len, kv_len, after);
     load_tile<BR>(Q_tile, Q + first_element, rows);
 
     // Lines 1 and 2: m = -inf, l = 0.
@@ -28,17 +31,19 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
         m[i] = MINUS_INFINITY;
     }
 
-    // Line 3, sweep one: all K_j that the last row sees; tiles wholly in the future are not visited.
-    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+    // Line 3, sweep one: all K_j with a key that some row sees: from the first row's first to the last row's last.
+    for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
+        const int keys = min(BC, kv_len - first_key);
+
         // Load K_j, once nobody reads K_(j-1) any more. The x of the paper is S = tau Q_i K_j^T.
         __syncthreads();
-        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, min(BC, kv_len - first_key));
+        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);
         __syncthreads();
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
-        scale_and_mask(S, tau, seen);
+        int first[TM], end[TM];
+        span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
+        scale_and_mask(S, tau, first, end);
 
         // Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
 #pragma unroll
@@ -62,7 +67,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
     }
 
     // Line 7, sweep two: the scores once more, with the final m and l.
-    for (int first_key = 0; first_key < seen_by_last; first_key += BC) {
+    for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
 
         __syncthreads();
@@ -70,9 +75,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
         __syncthreads();
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
-        int seen[TM];
-        keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal);
-        scale_and_mask(S, tau, seen);
+        int first[TM], end[TM];
+        span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
+        scale_and_mask(S, tau, first, end);
 
         // Line 8: P = exp(S - m) / l.
 #pragma unroll
@@ -87,7 +92,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
         __syncthreads();
         load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);
         __syncthreads();
-        add_P_V(O_acc, P_tile, KV_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen);
+        add_P_V(O_acc, P_tile, KV_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end);
     }
 
     // Gather O_i where Q_i was, and write it.

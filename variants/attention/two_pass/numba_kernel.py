@@ -22,9 +22,10 @@ from variants._tiles.numba_tiles import (
     batch_index,
     block_index,
     copies,
+    end_seen,
     exp_below,
+    first_seen,
     head_index,
-    keys_seen,
     kv_head_index,
     lanes_sum,
     numba_tiles,
@@ -40,12 +41,12 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
-    has_row, has_element, keys_seen_in_tile = tiles.has_row, tiles.has_element, tiles.keys_seen_in_tile
+    has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def two_pass(Q, K, V, O, group, tau, causal):
+    def two_pass(Q, K, V, O, group, tau, before, after):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -54,7 +55,8 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         l = cuda.local.array(TM, float32)
         m = cuda.local.array(TM, float32)
         inverse = cuda.local.array(TM, float32)
-        seen = cuda.local.array(TM, int32)
+        first = cuda.local.array(TM, int32)
+        end = cuda.local.array(TM, int32)
 
         # The block owns Q_i and O_i of one head.
         q_len, kv_len = Q.shape[2], K.shape[2]
@@ -64,8 +66,11 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         K_head = K[batch_index(), kv_head_index(group)]
         V_head = V[batch_index(), kv_head_index(group)]
         O_head = O[batch_index(), head_index()]
-        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
-        seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal)
+        last_row = first_row + rows - 1
+        first_by_first = first_seen(first_row, q_len, kv_len, before)
+        first_by_last = first_seen(last_row, q_len, kv_len, before)
+        end_by_first = end_seen(first_row, q_len, kv_len, after)
+        end_by_last = end_seen(last_row, q_len, kv_len, after)
         load_tile(Q_tile, BR, Q_head, first_row, rows)
 
         # Lines 1 and 2: m = -inf, l = 0.
@@ -73,15 +78,17 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             l[i] = ZERO
             m[i] = MINUS_INFINITY
 
-        # Line 3, sweep one: all K_j that the last row sees; tiles wholly in the future are not visited.
-        for first_key in range(0, seen_by_last, BC):
+        # Line 3, sweep one: all K_j with a key that some row sees: from the first row's first to the last row's last.
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
+            keys = min(BC, kv_len - first_key)
+
             # Load K_j, once nobody reads K_(j-1) any more. The x of the paper is S = tau Q_i K_j^T.
             cuda.syncthreads()
-            load_tile(KV_tile, BC, K_head, first_key, min(BC, kv_len - first_key))
+            load_tile(KV_tile, BC, K_head, first_key, keys)
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
-            scale_and_mask(S, tau, seen)
+            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
+            scale_and_mask(S, tau, first, end)
 
             # Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
             for i in range(TM):
@@ -99,15 +106,15 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
                 O_acc[i, j] = ZERO
 
         # Line 7, sweep two: the scores once more, with the final m and l.
-        for first_key in range(0, seen_by_last, BC):
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
             keys = min(BC, kv_len - first_key)
 
             cuda.syncthreads()
             load_tile(KV_tile, BC, K_head, first_key, keys)
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
-            keys_seen_in_tile(seen, first_row, first_key, q_len, kv_len, causal)
-            scale_and_mask(S, tau, seen)
+            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
+            scale_and_mask(S, tau, first, end)
 
             # Line 8: P = exp(S - m) / l.
             for i in range(TM):
@@ -118,7 +125,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             cuda.syncthreads()
             load_tile(KV_tile, BC, V_head, first_key, keys)
             cuda.syncthreads()
-            add_P_V(O_acc, P_tile, KV_tile, min(max(seen_by_first - first_key, 0), keys), keys, seen)
+            add_P_V(O_acc, P_tile, KV_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
 
         # Gather O_i where Q_i was, and write it.
         cuda.syncthreads()

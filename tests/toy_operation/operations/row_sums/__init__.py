@@ -1,0 +1,1 @@
+"""A toy operation: the sums of the rows of a matrix."""
