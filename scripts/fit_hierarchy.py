@@ -4,8 +4,8 @@
     python scripts/fit_hierarchy.py tests/hardware/traffic_h200.json --problems 0-10 --variants '*cupy'
 
 Prints every launch, and then the misses of each half of the launches, away from the capacity of L2 and near it. The
-model's constants come from other kernels (tests/hardware/cache_probes.py); whoever changes them for the sake of such a
-record looks at half 0 alone, and half 1 judges.
+model's constants come from other kernels (scripts/recording/cache_probes.py); whoever changes them for the sake of such
+a record looks at half 0 alone, and half 1 judges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.hardware.cache_comparison import Comparison, compare
+from scripts.recording.cache_comparison import Comparison, compare
 
 
 def numbers(text: str) -> list[int]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Record how a GPU's caches answer the probes of tests/hardware/cache_probes.py, which the model is then held against.
+"""Record how a GPU's caches answer the probes of scripts/recording/cache_probes.py, to hold the model against.
 
 Needs a GPU, Nsight Compute (`ncu`) and the permission to read counters. Run from the repository's root:
 
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.hardware.cache_probes import SOURCE, probes  # noqa: E402
+from scripts.recording.cache_probes import SOURCE, probes  # noqa: E402
 
 METRICS = {
     "l2_read_sectors": "l1tex__m_xbar2l1tex_read_sectors.sum",

@@ -23,15 +23,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EMULATOR_TESTS = ROOT / "tests" / "emulator"
-sys.path[:0] = [str(ROOT), str(EMULATOR_TESTS)]
+sys.path.insert(0, str(ROOT))
 
-import single_opcode  # noqa: E402 - the repository need not be installed
-from single_opcode import CaseModule, Launched  # noqa: E402
-
-from harness.support.errors import UsageError  # noqa: E402
+from harness.support.errors import UsageError  # noqa: E402 - the repository need not be installed
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
-from tests.hardware.environment import environment  # noqa: E402
-from tests.hardware.opcode_record import (  # noqa: E402
+from scripts.recording.environment import environment  # noqa: E402
+from scripts.recording.opcode_kernel import LISTENERS, CaseModule, Launched  # noqa: E402
+from scripts.recording.opcode_record import (  # noqa: E402
     Answer,
     OpcodeRecord,
     differences,
@@ -116,14 +114,14 @@ def main() -> None:
     except UsageError as error:
         sys.exit(str(error))
     recorder = Recorder()
-    single_opcode.LISTENERS.append(recorder.launched)
+    LISTENERS.append(recorder.launched)
     files = sorted(map(str, EMULATOR_TESTS.glob("test_opcodes_*.py")))
 
     class Named:
         def pytest_configure(self, config: pytest.Config) -> None:
             config.pluginmanager.register(recorder, "opcode-recorder")
 
-    status = pytest.main(["-q", "-p", "no:cacheprovider", *files], plugins=[Named()])
+    status = pytest.main(["-q", "--lane=thorough", "-p", "no:cacheprovider", *files], plugins=[Named()])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         sys.exit(f"the tests of opcodes did not run: {status!r}")
     record = OpcodeRecord(environment(), dict(recorder.answers), sorted(recorder.opcodes))

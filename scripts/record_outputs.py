@@ -19,9 +19,9 @@ from harness.gpu.executor import GpuExecutor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
 from harness.support.errors import SandboxError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
-from tests.hardware.environment import environment  # noqa: E402
-from tests.hardware.output_record import CASES, Recorded, inputs_of, problem_of, save  # noqa: E402
-from tests.hardware.record import plan_hash  # noqa: E402
+from scripts.recording.environment import environment  # noqa: E402
+from scripts.recording.output_record import CASES, Recorded, inputs_of, problem_of, save  # noqa: E402
+from scripts.recording.plan_hash import plan_hash  # noqa: E402
 
 
 def record() -> list[Recorded]:

@@ -30,13 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harness import Problem, Variant  # noqa: E402
+from harness.execution.planning import refusal_of  # noqa: E402
 from harness.gpu.hardware_counters import Run, profile  # noqa: E402
 from harness.gpu.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
 from harness.support.errors import CountersUnavailable, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
-from tests.hardware.environment import environment  # noqa: E402
-from tests.hardware.record import plan_hash  # noqa: E402
+from scripts.recording.environment import environment  # noqa: E402
+from scripts.recording.plan_hash import plan_hash  # noqa: E402
 
 TRAFFIC = {
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -144,6 +145,9 @@ PROBLEMS: list[dict[str, Any]] = [
         "mask": "causal",
     },
     {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "mask": "causal"},
+    # Windows: short and ragged, and long with most tiles outside.
+    {"heads": 2, "q_len": 131, "kv_len": 257, "dtype": "float16", "mask": "window:70,9"},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "mask": "causal+window:256"},
 ]
 SLOWEST_BLOCK_FLOPS = 1e10
 """fa1 has one thread block per head, which counts a head's keys in order: beyond, it takes a second per pass of ncu."""
@@ -155,7 +159,7 @@ def all_runs() -> list[tuple[int, Run]]:
         (index, Run(variant.name, problem))
         for index, problem in enumerate(Problem(**fields) for fields in PROBLEMS)
         for variant in discover().registry
-        if variant.supports(problem) is None and not is_too_slow(variant, problem)
+        if refusal_of(variant, problem) is None and not is_too_slow(variant, problem)
     ]
 
 

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from harness import Problem
 from harness.text.tables import table
-from variants import fa1
 from variants._tiles import Tile
+from variants.attention import fa1
 
 N, D, HEADS, BATCH, ITEM_BYTES, FLOAT32_BYTES = 1024, 64, 16, 64, 2, 4
 GIGA = 1e9

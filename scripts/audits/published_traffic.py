@@ -19,7 +19,7 @@ from harness.execution.traffic_account import TrafficAccount
 from harness.model.discovery import discover
 from harness.studies.traffic.measurement import measure_traffic
 from harness.text.tables import MIB, table
-from variants import fa2
+from variants.attention import fa2
 
 PROBLEM = Problem(heads=1, q_len=2048, kv_len=2048, head_dim=64, dtype="float16")
 PRINTED_MIB = {

@@ -15,6 +15,8 @@ from harness.model.plan import Plan
 from harness.model.variant import Variant
 from harness.support.errors import PlanError, PluginError
 
+pytestmark = pytest.mark.compiles(False)
+
 KERNELS: dict[str, Any] = {"cupy": axpy(), "numba": staged, "ptx": PtxKernel(".visible .entry k() { ret; }", "k")}
 
 

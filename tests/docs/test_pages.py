@@ -13,6 +13,8 @@ from harness.cli import build_parser
 from harness.model.operation import operation_names
 from scripts.shown_outputs import ROOT, pages
 
+pytestmark = pytest.mark.compiles(False)
+
 COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 README_BYTES = 8192
 

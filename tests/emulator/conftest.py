@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import single_opcode
-from single_opcode import Launched
 
-from tests.hardware.opcode_record import OpcodeRecord, hold_against, is_recorded, key_of, load
+from scripts.recording.opcode_kernel import Launched
+from scripts.recording.opcode_record import OpcodeRecord, hold_against, is_recorded, key_of, load
 
 RECORD = Path(__file__).parents[1] / "hardware" / "opcodes_h200.zip"
 RECORDER = "opcode-recorder"

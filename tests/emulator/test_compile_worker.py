@@ -64,6 +64,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.thorough
 def test_the_runtime_too_can_be_built_there() -> None:
     worker = CompileWorker()
     assert worker.build_runtime().startswith(b"\x7fELF")

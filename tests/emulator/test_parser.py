@@ -10,6 +10,8 @@ from harness.emulator.ptx.instructions import Address, Imm, Instruction, Pair, R
 from harness.emulator.ptx.parser import parse
 from harness.support.errors import CompileError, UnsupportedInstruction
 
+pytestmark = pytest.mark.compiles(False)
+
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 
 

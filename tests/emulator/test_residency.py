@@ -5,6 +5,8 @@ import pytest
 from harness.emulator.memory.residency import Residency, residency
 from harness.support.gpus import AMPERE, HOPPER, TURING
 
+pytestmark = pytest.mark.compiles(False)
+
 KIB = 1024
 
 

@@ -26,6 +26,8 @@ from harness.model.plan import Launch, Plan
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 
+pytestmark = pytest.mark.compiles
+
 PLUGINS = Path(__file__).parents[1] / "plugins"
 PROBLEM = Problem(heads=2, q_len=20, kv_len=30, head_dim=8, mask="causal")
 ONE_KEY = ["--q-len", "1", "--kv-len", "1", "--head-dim", "16", "--heads", "2", "--plugin", str(PLUGINS / "one_key.py")]

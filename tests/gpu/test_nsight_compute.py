@@ -9,6 +9,8 @@ from harness.gpu import nsight_compute
 from harness.gpu.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, parse_csv, read_counters
 from harness.support.errors import CountersUnavailable
 
+pytestmark = pytest.mark.compiles(False)
+
 # As ncu 2025.3 writes it with --csv --print-units base; columns that nobody reads are left out.
 LOG = """==PROF== Connected to process 71 (/usr/bin/python3.12)
 ==PROF== Profiling "fa2" - 0: 0%....50%....100% - 4 passes

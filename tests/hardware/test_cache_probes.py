@@ -20,8 +20,8 @@ from harness.emulator.abi.cache_layout import LAUNCH_BYTES
 from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import residency
 from harness.support.gpus import GPUS
+from scripts.recording.cache_probes import SOURCE, Probe, probes
 from tests.emulator.cuda_kernel import run
-from tests.hardware.cache_probes import SOURCE, Probe, probes
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "caches_h200.json").read_text())
 GPU = GPUS["h200"]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from single_opcode import LISTENERS, CaseModule, Launched, case, run_body, run_cases
+from single_opcode import case, run_body, run_cases
 
 from harness.emulator.codegen.emitters import supported_opcodes
-from tests.hardware.approximations import PROMISES, approximation
-from tests.hardware.opcode_record import (
+from scripts.recording.approximations import PROMISES, approximation
+from scripts.recording.opcode_kernel import LISTENERS, CaseModule, Launched
+from scripts.recording.opcode_record import (
     Answer,
     OpcodeRecord,
     agrees,
@@ -22,6 +23,8 @@ from tests.hardware.opcode_record import (
     opcodes_of,
     save,
 )
+
+pytestmark = pytest.mark.compiles(False)
 
 RECORD = load(Path(__file__).parent / "opcodes_h200.zip")
 WITHOUT_AN_ANSWER = {
@@ -139,6 +142,7 @@ def answer_of(launched: Launched, **changes: bytes) -> Answer:
     return Answer(launched.digest, {name: data.tobytes() for name, data in launched.after.items()} | changes)
 
 
+@pytest.mark.compiles
 def test_a_wrong_bit_names_the_case_and_its_operands():
     a, b = np.array([3, 7], np.uint32), np.array([4, 8], np.uint32)
     launched = launched_by(case("add.u32 d, a, b;", "b32", a, b), case("sub.u32 d, a, b;", "b32", a, b))
@@ -158,6 +162,7 @@ def test_a_wrong_bit_names_the_case_and_its_operands():
 ENVIRONMENT = {"gpu": "a GPU", "date": "2026-01-01"}
 
 
+@pytest.mark.compiles
 def test_what_is_recorded_has_to_agree_and_what_is_not_is_skipped():
     a = np.array([3], np.uint32)
     first, second = (launched_by(case(f"{opcode}.u32 d, a, a;", "b32", a)) for opcode in ("add", "mul.lo"))
@@ -175,6 +180,7 @@ def test_what_is_recorded_has_to_agree_and_what_is_not_is_skipped():
         hold_against(record, "other", [first])
 
 
+@pytest.mark.compiles
 def test_kernels_are_compared_byte_by_byte_unless_their_order_is_free():
     seen: list[Launched] = []
     LISTENERS.append(seen.append)
@@ -193,6 +199,7 @@ def test_kernels_are_compared_byte_by_byte_unless_their_order_is_free():
     assert list(differences("key", seen[0], Answer("", {}))) != []
 
 
+@pytest.mark.compiles
 def test_other_operands_are_another_kernel():
     a, b = np.array([3], np.uint32), np.array([4], np.uint32)
     first, again, other = (launched_by(case("add.u32 d, a, a;", "b32", x)) for x in (a, a, b))

@@ -40,6 +40,12 @@ EQUIVALENT: dict[str, str] = {
     "heads that meet in a tile overlooked": "the first query of the second head is then taken to see as much as the "
     "first row of the tile; only NaN or infinity in one key shows it, where a tile of keys ends in between: "
     "tests/variants/test_split_kv.py looks there, and no campaign finds it",
+    "a zero weight times NaN ahead of a window": "in split-kv, where every row sees the end of a tile and some see its "
+    "beginning, only NaN or infinity there shows it: tests/variants/test_split_kv.py looks there, and no campaign "
+    "finds it",
+    "keys ahead of the first copied": "in split-kv, those that share a tile with the first that any row sees: their "
+    "weights are 0, so only NaN or infinity there, or the bytes, show it: tests/variants/test_split_kv.py looks for "
+    "both, and no campaign finds it",
     "splits not brought to one maximum, by a warp": "takes more splits than warps; tests/variants/test_split_kv.py has "
     "and campaigns of a few tiles do not; the mutant that dies forgets it between warps as well",
     "weights of a pair of keys swapped for infinity in V": "brings NaN for infinity at worst, where the other key is "

@@ -13,7 +13,16 @@ def _in_kernel(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: b
 _PUT_TOGETHER = (
     _in_kernel(
         "splits that a row does not see are added",
-        "(keys_seen(blockIdx.x % q_len, q_len, kv_len, causal) + SPLIT - 1)", "(kv_len + SPLIT - 1)",
+        "(end_seen(query, q_len, kv_len, after) + SPLIT - 1)", "(kv_len + SPLIT - 1)",
+    ),
+    _in_kernel(
+        "splits ahead of a row's window are added",
+        "first_split = first_seen(query, q_len, kv_len, before) / SPLIT;", "first_split = 0;",
+    ),
+    _in_kernel(
+        "first split of a window left out",
+        "first_seen(query, q_len, kv_len, before) / SPLIT;",
+        "(first_seen(query, q_len, kv_len, before) + SPLIT - 1) / SPLIT;",
     ),
     _in_kernel("every split writes l where the first does", "l_split[split_stat + t]", "l_split[first_stat + t]"),
     _in_kernel(
@@ -41,9 +50,20 @@ _ROWS_AND_KEYS = (
         "rows of a group taken for one head's", "(first_row + lane / 4 + 8 * i) % q_len", "first_row + lane / 4"
     ),
     _in_kernel("rows of the next group written", "rows = min(BR, group_rows - first_row);", "rows = BR;"),
-    _in_kernel("a zero weight times NaN", "if (key + keys <= seen_by_all) {", "if (true) {"),
+    _in_kernel(
+        "a zero weight times NaN",
+        "if (max(key, first) >= from_for_all && min(key + BC, end) <= to_for_all) {",
+        "if (true) {",
+    ),
+    _in_kernel("window one key too long on the left", "k >= from[e / 2] &&", "k + 1 >= from[e / 2] &&"),
+    _in_kernel("window one key too long on the right", "k < to[e / 2] ?", "k <= to[e / 2] ?"),
+    _in_kernel("first tile of a window unmasked", "k >= from[e / 2] && k < to", "k < to"),
+    _in_kernel("first tile of a window skipped", "(key + BC <= first ||", "(key < first ||"),
+    _in_kernel("keys of the second of two heads skipped", "key >= low_end && key + keys", "key + keys"),
     _in_kernel("keys beyond the last copied", "end - copied_key, lane);", "BC, lane);"),
-    _in_kernel("every warp begins with the first tile", "split * SPLIT + warp * BC, end", "split * SPLIT, end"),
+    _in_kernel(
+        "every warp begins with the first tile", "next_seen(split_first + warp * BC);", "next_seen(split_first);"
+    ),
 )
 _COPIES = (
     _in_kernel("a copy too few is waited for", "wait_for_copies<SLOTS - 2>();", "wait_for_copies<SLOTS - 1>();"),

@@ -130,7 +130,7 @@ _ZEROS = (
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies<STAGES - 2>();\n", "            wait_for_oldest()\n"
 _REFILL_NUMBA = (
     "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))\n"
-    "            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), seen_by_last, kv_len)\n"
+    "            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), end_key, kv_len)\n"
 )
 _COPIES = (
     *_here(
@@ -251,23 +251,65 @@ _SOFTMAX = (
 _MASKS = (
     *_here(
         "a tile on the diagonal taken for unmasked",
-        ("if (first_key + BC <= seen_by_warps_first)", "if (first_key <= seen_by_warps_first)"),
-        ("masked = int32(first_key + BC) > seen_by_warps_first", "masked = first_key > seen_by_warps_first"),
+        ("first_key + BC <= warp_sees_to)", "first_key <= warp_sees_to)"),
+        ("or int32(first_key + BC) > warp_sees_to", "or first_key > warp_sees_to"),
     ),
     *_here(
         "a tile that lacks one key taken for unmasked",
-        ("if (first_key + BC <= seen_by_warps_first)", "if (first_key + BC <= seen_by_warps_first + 1)"),
-        ("masked = int32(first_key + BC) > seen_by_warps_first", "masked = first_key + BC > seen_by_warps_first + 1"),
+        ("first_key + BC <= warp_sees_to)", "first_key + BC <= warp_sees_to + 1)"),
+        ("or int32(first_key + BC) > warp_sees_to", "or first_key + BC > warp_sees_to + 1"),
     ),
     *_here(
         "rows g + 8 masked as rows g",
-        ("first_sees + 16 * i + 8 * h +", "first_sees + 16 * i +"),
+        ("place + 16 * i + 8 * h +", "place + 16 * i +"),
         ("(16 * i + 8 * h) + int32(lane_index()", "16 * i + int32(lane_index()"),
     ),
     *_here(
         "causal off by one in tiles that are masked",
-        ("causal ? warp_row + 1 - q_len + keys", "causal ? warp_row - q_len + keys"),
-        ("keys_seen(row, q_len, kv_len, causal) -", "keys_seen(int32(row - 1), q_len, kv_len, causal) -"),
+        ("min(on(i, h) + after + 1, keys)", "min(on(i, h) + after, keys)"),
+        ("key_of_row(place, i, h) + after + 1)", "key_of_row(place, i, h) + after)"),
+    ),
+    *_here(
+        "window one key too long on the right",
+        ("min(on(i, h) + after + 1, keys)", "min(on(i, h) + after + 2, keys)"),
+        ("key_of_row(place, i, h) + after + 1)", "key_of_row(place, i, h) + after + 2)"),
+    ),
+    *_here(
+        "window one key too short on the left",
+        ("return on(i, h) - before;", "return on(i, h) - before + 1;"),
+        ("key_of_row(place, i, h) - before)", "key_of_row(place, i, h) - before + 1)"),
+    ),
+    *_here(
+        "first tile of a window skipped",
+        (
+            "first_seen(first_row, q_len, kv_len, before) / BC;",
+            "(first_seen(first_row, q_len, kv_len, before) + BC - 1) / BC;",
+        ),
+        (
+            "uint32(first_seen(first_row, q_len, kv_len, before)) //",
+            "uint32(first_seen(first_row, q_len, kv_len, before) + BC - 1) //",
+        ),
+    ),
+    *_here(
+        "first tile of a window taken for unmasked",
+        ("if (first_key >= warp_sees_from && first_key", "if (first_key"),
+        ("masked = first_key < warp_sees_from or int32", "masked = int32"),
+    ),
+    *_here(
+        "tiles that end with a warp's first key skipped",
+        ("first_key + BC > warps_first_key)", "first_key > warps_first_key)"),
+        ("int32(first_key + BC) > warps_first_key:", "first_key > warps_first_key:"),
+    ),
+    *_here(
+        "V ahead of the window not looked at",
+        (
+            "if (first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {",
+            "if (first_key + BC > seen_to && seen_to < kv_len) {",
+        ),
+        (
+            "if first_key < seen_from or (int32(first_key + BC) > seen_to and seen_to < kv_len):",
+            "if int32(first_key + BC) > seen_to and seen_to < kv_len:",
+        ),
     ),
     *_here(
         "V behind the mask not looked at",
@@ -276,13 +318,13 @@ _MASKS = (
     ),
     *_here(
         "V of the first tile on the diagonal not looked at",
-        ("if (first_key + BC > seen_by_first &&", "if (first_key > seen_by_first &&"),
-        ("if int32(first_key + BC) > seen_by_first and", "if first_key > seen_by_first and"),
+        ("(first_key + BC > seen_to &&", "(first_key > seen_to &&"),
+        ("(int32(first_key + BC) > seen_to and", "(first_key > seen_to and"),
     ),
     *_here(
         "NaN and infinity in V dropped",
         ("        add_not_finite(O, P[0], V_tile, 16 * s, seen);\n", ""),
-        ("            add_not_finite(O, P[0], V_tile, first_key, int32(min(first_key + 16, keys)), seen)\n", ""),
+        ("            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)\n", ""),
     ),
     *_here(
         "grouped heads by tiling instead of repetition",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from lanes import thorough_unless
 
 from harness.model.discovery import discover
 from harness.operations.attention.build import AttentionBuild
@@ -15,6 +16,8 @@ from tests.mutants.harness_mutants import HARNESS_MUTANTS, ROOT, failing_tests
 from tests.mutants.patching import VARIANTS, Patch, mutated_variant, patched_files
 from tests.mutants.scoring import NOT_A_KERNEL, killed_by, score
 
+QUICKLY_KILLED = ("m-not-carried-across-tiles", "lse-to-base-2", "other-lanes-copies-not-waited-for")
+"""For the default lane: a wrong answer, a wrong log-sum-exp, a race; in CUDA and in Numba."""
 QUICK = CampaignSettings(seed=0, shrink_seconds=0.0)
 
 
@@ -51,17 +54,20 @@ def test_a_patch_whose_text_has_moved_on_says_so():
 
 @pytest.mark.parametrize(
     ("name", "kinds"),
-    [
-        ("fa2-cupy~m-not-carried-across-tiles", {"wrong answer", "wrong lse"}),
-        ("fa1-cupy~l-not-rescaled", {"wrong answer"}),
-        ("fa2-cupy~padding-not-masked", {"wrong answer", "wrong lse"}),
-        ("three-pass-cupy~grouped-heads-by-tiling-instead-of-repetition", {"wrong answer"}),
-        ("fa2-numba~lse-to-base-2", {"wrong lse"}),
-        ("fa1-cupy~no-barrier-before-o-is-stored", {"RAW race", "WAR race"}),
-        ("fa1-cupy~final-rounding-not-launched", {"wrong answer"}),
-        ("split-kv-cupy~other-lanes-copies-not-waited-for", {"RAW race", "WAR race"}),
-        ("fa2-mma-cupy~registers-of-p-in-the-order-of-c", {"wrong answer"}),
-    ],
+    thorough_unless(
+        lambda case: case[0].partition("~")[2] in QUICKLY_KILLED,
+        [
+            ("fa2-cupy~m-not-carried-across-tiles", {"wrong answer", "wrong lse"}),
+            ("fa1-cupy~l-not-rescaled", {"wrong answer"}),
+            ("fa2-cupy~padding-not-masked", {"wrong answer", "wrong lse"}),
+            ("three-pass-cupy~grouped-heads-by-tiling-instead-of-repetition", {"wrong answer"}),
+            ("fa2-numba~lse-to-base-2", {"wrong lse"}),
+            ("fa1-cupy~no-barrier-before-o-is-stored", {"RAW race", "WAR race"}),
+            ("fa1-cupy~final-rounding-not-launched", {"wrong answer"}),
+            ("split-kv-cupy~other-lanes-copies-not-waited-for", {"RAW race", "WAR race"}),
+            ("fa2-mma-cupy~registers-of-p-in-the-order-of-c", {"wrong answer"}),
+        ],
+    ),
 )
 def test_one_of_each_family_is_killed(name: str, kinds: set[str]):
     found = score(name, QUICK)

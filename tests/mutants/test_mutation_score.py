@@ -12,6 +12,8 @@ import pytest
 
 from tests.mutants.scoring import FAULT, MISSED, REJECTS, Score
 
+pytestmark = pytest.mark.compiles(False)
+
 PATH = Path(__file__).resolve().parents[2] / "scripts" / "mutation_score.py"
 KILLED = Score(
     mutant="fa2-cupy~lse-to-base-2", bug="lse to base 2", variant="fa2-cupy", sanitized=False, killed_by="wrong lse",

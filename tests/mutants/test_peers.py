@@ -10,6 +10,8 @@ from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from tests.mutants.peers import RULES, XFORMERS, plain_attention
 
+pytestmark = pytest.mark.compiles(False)
+
 
 @pytest.mark.parametrize("dtype", XFORMERS)
 @pytest.mark.parametrize("causal", [False, True])

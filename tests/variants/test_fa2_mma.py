@@ -25,16 +25,21 @@ EXECUTOR = EmulatorExecutor()
 parametrize_variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
 
-def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **tile: TileSizes) -> dict[str, np.ndarray]:
-    return EXECUTOR.run(problem, variant.plan(problem, **tile), inputs).outputs
+def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return EXECUTOR.run(problem, variant.plan(problem), inputs).outputs
 
 
 def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **tile: TileSizes) -> None:
+    """The answer is right, and the bytes are those that are claimed."""
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference, variant.numerics)
-    result = hold(run(variant, problem, inputs, **tile), reference, budget)
+    execution = EXECUTOR.run(problem, variant.plan(problem, **tile), inputs)
+    result = hold(execution.outputs, reference, budget)
     assert result.passed, result.reason
     assert not result.suspicious
+    assert variant.claim is not None
+    claim = variant.claim(problem, **tile)
+    assert (execution.read_bytes, execution.write_bytes) == (claim.read_bytes, claim.write_bytes)
 
 
 # Warps of 16 and of 32 rows, tiles shorter than a warp's diagonal and longer, and three on chip.
@@ -43,21 +48,94 @@ def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarra
     "tile",
     [
         {"Br": 64, "Bc": 32, "warps": 2, "stages": 3},
-        {"Br": 128, "Bc": 16, "warps": 8, "stages": 2},
+        pytest.param({"Br": 128, "Bc": 16, "warps": 8, "stages": 2}, marks=pytest.mark.thorough),
     ],
     ids=str,
 )
-def test_tiles_of_any_size_give_the_answer(variant: Variant, tile: dict[str, int]):
+@pytest.mark.parametrize("mask", ["causal", "window:40,9"])
+def test_tiles_of_any_size_give_the_answer(variant: Variant, mask: str, tile: dict[str, int]):
     # Seven tiles and more of some, the last of them not full; the diagonal crosses all blocks of rows.
-    problem = Problem(heads=2, kv_heads=1, q_len=150, kv_len=203, head_dim=64, dtype="float16", mask="causal")
+    problem = Problem(heads=2, kv_heads=1, q_len=150, kv_len=203, head_dim=64, dtype="float16", mask=mask)
     assert_right(variant, problem, draw_inputs(problem, "rising", 1), tile=tile)
+
+
+# Tiles have 128 rows, and 96 keys with head_dim 64, 48 with 128. The first row of 150 lies on key 53 of 203.
+@parametrize_variants
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "mask"),
+    [
+        (150, 203, "window:0"),
+        (150, 203, "window:5,42"),  # from key 48 to before 96
+        (150, 203, "window:6,43"),
+        (150, 203, "window:4,41"),
+        (150, 203, "causal+window:84"),  # the last block's from key 97, 96 and 95
+        (150, 203, "causal+window:85"),
+        (150, 203, "causal+window:86"),
+        (150, 203, "window:1000"),
+        (40, 300, "window:30,3"),  # the first tiles are nobody's
+        (1, 300, "window:100"),
+        (300, 40, "window:7"),  # blocks that see nothing, and one with rows that do not
+        (130, 1, "window:3,2"),
+    ],
+)
+def test_windows_end_on_and_beside_the_edges_of_tiles(
+    variant: Variant, q_len: int, kv_len: int, mask: str, head_dim: int
+):
+    problem = Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=head_dim, dtype="bfloat16", mask=mask)
+    assert_right(variant, problem, draw_inputs(problem, "rising", 1))
+
+
+# NaN in V at element k of key k, or that many further: O shows which row saw which key, as far as windows are shorter
+# than head_dim. Rows in full tiles of keys (the last window, at 128), in masked ones, in those that some rows see
+# nothing of, and rows that see nothing at all.
+@parametrize_variants
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "mask"),
+    [(150, 150, "window:20,7"), (140, 110, "window:0"), (60, 190, "causal+window:40"), (130, 250, "window:60,50")],
+)
+def test_what_is_not_finite_outside_of_a_window_reaches_no_row(
+    variant: Variant, q_len: int, kv_len: int, mask: str, head_dim: int
+):
+    problem = Problem(heads=1, q_len=q_len, kv_len=kv_len, head_dim=head_dim, dtype="bfloat16", mask=mask)
+    rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
+    visible = problem.mask.visible(rows, keys[None, :], q_len, kv_len)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = run(variant, problem, inputs)
+
+    poisoned = {**inputs, "V": inputs["V"].copy()}
+    poisoned["V"][0, 0, keys, keys % head_dim] = math.nan
+    dirty = run(variant, problem, poisoned)
+    reached = np.stack([visible[:, keys % head_dim == element].any(axis=1) for element in range(head_dim)], axis=1)
+    assert np.array_equal(np.isnan(dirty["O"][0, 0].astype(np.float32)), reached)
+    assert np.array_equal(dirty["O"][0, 0][~reached], clean["O"][0, 0][~reached])
+    assert np.array_equal(dirty["lse"], clean["lse"])
+
+    for key in (0, kv_len // 2, kv_len - 1):
+        poisoned = {**inputs, "K": inputs["K"].copy()}
+        poisoned["K"][0, 0, key, 3] = math.nan
+        lse = run(variant, problem, poisoned)["lse"][0, 0]
+        assert np.array_equal(np.isnan(lse), visible[:, key])
+
+
+@parametrize_variants
+def test_rows_whose_window_lies_before_all_keys_see_nothing(variant: Variant):
+    # Row 140 lies on key 0: rows from 133 on see it. The first block of rows sees nothing.
+    problem = Problem(heads=2, q_len=200, kv_len=60, head_dim=64, dtype="bfloat16", mask="window:5,7")
+    outputs = run(variant, problem, draw_inputs(problem, "normal", 3))
+    assert np.array_equal(outputs["O"][:, :, :133], np.zeros((1, 2, 133, 64)))
+    assert np.all(np.isneginf(outputs["lse"][:, :, :133]))
+    assert np.all(np.isfinite(outputs["lse"][:, :, 133:]))
 
 
 # Keys of the first tile and of a later one that only some rows see. head_dim 128 has tiles of 48 keys, with head_dim 33
 # rows are copied element by element.
 @parametrize_variants
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 128), ("float16", 33)])
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"), [pytest.param("bfloat16", 128, marks=pytest.mark.thorough), ("float16", 33)]
+)
 @pytest.mark.parametrize("key", [20, 130])
 def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_bit_of_others(
     variant: Variant, key: int, dtype: str, head_dim: int, poison: float
@@ -100,7 +178,7 @@ def shared_traffic(variant: Variant, head_dim: int) -> Iterator[SharedTraffic]:
 
 
 @parametrize_variants
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
 def test_no_bank_conflicts(variant: Variant, head_dim: int):
     for line in shared_traffic(variant, head_dim):
         assert line.wavefronts == line.ideal_wavefronts, line

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_kernel import run
+from lanes import thorough_unless
 from numba import cuda, float32, uint8, uint32, uint64
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
@@ -210,6 +211,8 @@ def test_the_kernel_can_be_cached():
         ({"head_dim": 48, "dtype": "float16", "mask": "causal"}, "normal"),
         ({"head_dim": 48, "dtype": "float16", "mask": "causal"}, "non-finite"),
         ({"head_dim": 48, "dtype": "float16", "scale": -0.25}, "rising"),
+        ({"head_dim": 48, "dtype": "float16", "mask": "window:30,11"}, "rising"),
+        ({"head_dim": 48, "dtype": "float16", "mask": "causal+window:70"}, "non-finite"),
         ({"head_dim": 33, "dtype": "bfloat16", "mask": "causal"}, "hot"),
     ],
 )
@@ -230,25 +233,28 @@ def test_both_backends_give_the_same_bits(fields: dict[str, Any], regime: str):
 # once. A compilation takes some five seconds: `fa2_mma` is the CUDA twin's test for the others.
 @pytest.mark.parametrize(
     ("head_dim", "dtype"),
-    [
-        (1, "float16"),
-        (20, "bfloat16"),
-        (33, "float16"),
-        (64, "float16"),
-        (64, "bfloat16"),
-        (66, "float16"),
-        (96, "bfloat16"),
-        (100, "float16"),
-        (128, "float16"),
-        (128, "bfloat16"),
-        (130, "bfloat16"),
-        (160, "float16"),
-        (176, "bfloat16"),
-        (200, "float16"),
-        (224, "bfloat16"),
-        (255, "bfloat16"),
-        (256, "float16"),
-    ],
+    thorough_unless(
+        lambda build: build == (33, "float16"),
+        [
+            (1, "float16"),
+            (20, "bfloat16"),
+            (33, "float16"),
+            (64, "float16"),
+            (64, "bfloat16"),
+            (66, "float16"),
+            (96, "bfloat16"),
+            (100, "float16"),
+            (128, "float16"),
+            (128, "bfloat16"),
+            (130, "bfloat16"),
+            (160, "float16"),
+            (176, "bfloat16"),
+            (200, "float16"),
+            (224, "bfloat16"),
+            (255, "bfloat16"),
+            (256, "float16"),
+        ],
+    ),
 )
 def test_nothing_spills(head_dim: int, dtype: str):
     if find_ptxas() is None:

@@ -39,15 +39,86 @@ def test_splits_end_anywhere(kv_len: int, q_len: int, causal: bool):
     assert traffic(execution) == VARIANT.claim(problem, SMALL)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "q_len"), [(7, 1, 5), (16, 1, 1), (17, 1, 1), (6, 2, 16), (3, 1, 33)])
-def test_rows_of_several_heads_share_a_tile(heads: int, kv_heads: int, q_len: int):
-    problem = dataclasses.replace(PROBLEM, heads=heads, kv_heads=kv_heads, q_len=q_len, mask="causal")
-    inputs = draw_inputs(problem, "normal", 1)
-    execution = run(VARIANT, problem, inputs, tile=SMALL)
+def assert_right(problem: Problem, tile: dict[str, int]) -> None:
+    """The answer is right, and the bytes are those that are claimed."""
+    inputs = draw_inputs(problem, "rising", 1)
+    execution = run(VARIANT, problem, inputs, tile=tile)
     result = accuracy(VARIANT, problem, inputs, execution)
     assert result.passed, result.reason
+    assert not result.suspicious, result
     assert VARIANT.claim is not None
-    assert traffic(execution) == VARIANT.claim(problem, SMALL)
+    assert traffic(execution) == VARIANT.claim(problem, tile)
+
+
+@pytest.mark.parametrize("mask", ["causal", "window:3,1"])
+@pytest.mark.parametrize(("heads", "kv_heads", "q_len"), [(7, 1, 5), (16, 1, 1), (17, 1, 1), (6, 2, 16), (3, 1, 33)])
+def test_rows_of_several_heads_share_a_tile(heads: int, kv_heads: int, q_len: int, mask: str):
+    assert_right(dataclasses.replace(PROBLEM, heads=heads, kv_heads=kv_heads, q_len=q_len, mask=mask), SMALL)
+
+
+# The last query lies on key 249: windows that begin and end at the edge of a tile of 16 keys or of a split, one key
+# before and one behind; then rows that see nothing, and one key.
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "mask"),
+    [
+        (1, 250, "window:0"),
+        *((1, 250, f"window:{left}") for left in (56, 57, 58, 73, 121, 122, 500)),
+        (4, 250, "window:60,1"),
+        (40, 250, "causal+window:64"),
+        (40, 250, "window:9,30"),
+        (90, 20, "window:5,11"),
+        (40, 1, "window:7"),
+    ],
+)
+def test_windows_end_anywhere(q_len: int, kv_len: int, mask: str):
+    assert_right(dataclasses.replace(PROBLEM, q_len=q_len, kv_len=kv_len, mask=mask), SMALL)
+
+
+@pytest.mark.parametrize(("head_dim", "split"), [(24, 64), (24, 512), (33, 64)])
+@pytest.mark.parametrize("mask", ["window:2", "window:40,3", "causal+window:17"])
+def test_keys_between_those_of_two_heads_are_left_out(mask: str, head_dim: int, split: int):
+    """The last queries of a head and the first of the next share a tile of rows, and lie 150 keys apart."""
+    problem = dataclasses.replace(PROBLEM, heads=6, kv_heads=2, q_len=150, kv_len=170, head_dim=head_dim, mask=mask)
+    assert_right(problem, {"Br": 16, "split": split})
+
+
+def test_a_window_is_all_that_is_read():
+    """128 of 2048 keys, in the last split of four: none of the others works, or is asked for."""
+    problem = Problem(heads=8, kv_heads=1, q_len=1, kv_len=2048, head_dim=64, dtype="bfloat16", mask="window:127")
+    inputs = draw_inputs(problem, "normal", 1)
+    inputs["K"][:, :, : 2048 - 128] = inputs["V"][:, :, : 2048 - 128] = math.nan
+    execution = run(VARIANT, problem, inputs)
+    X_q, X_k, d = 8 * 64 * 2, 128 * 64 * 2, 64
+    assert traffic(execution) == Traffic(X_q + 2 * X_k + 8 * (4 * d + 2 * 32), 4 * 8 * (d + 2) + X_q + 32 * 8)
+    assert np.all(np.isfinite(execution.outputs["O"].astype(np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "mask"),
+    [(1, 100, "window:15"), (9, 129, "window:12,3"), (40, 129, "causal+window:16"), (50, 30, "window:8")],
+)
+def test_what_is_not_finite_outside_of_a_window_reaches_no_row(q_len: int, kv_len: int, mask: str):
+    """NaN in V at element k of key k, or that many further: O shows which row saw which key, as windows are shorter."""
+    problem = dataclasses.replace(PROBLEM, q_len=q_len, kv_len=kv_len, mask=mask)
+    d, rows, keys = problem.head_dim, np.arange(q_len)[:, None], np.arange(kv_len)
+    visible = problem.mask.visible(rows, keys[None, :], q_len, kv_len)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = run(VARIANT, problem, inputs, tile=SMALL).outputs
+
+    poisoned = {**inputs, "V": inputs["V"].copy()}
+    poisoned["V"][:, :, keys, keys % d] = math.nan
+    dirty = run(VARIANT, problem, poisoned, tile=SMALL).outputs
+    reached = np.stack([visible[:, keys % d == element].any(axis=1) for element in range(d)], axis=1)
+    reached = np.broadcast_to(reached, problem.q_shape)
+    assert np.array_equal(np.isnan(dirty["O"].astype(np.float32)), reached)
+    assert np.array_equal(dirty["O"][~reached], clean["O"][~reached])
+    assert np.array_equal(dirty["lse"], clean["lse"])
+
+    for key in (0, kv_len // 2, kv_len - 1):
+        poisoned = {**inputs, "K": inputs["K"].copy()}
+        poisoned["K"][:, :, key, 3] = math.nan
+        lse = run(VARIANT, problem, poisoned, tile=SMALL).outputs["lse"]
+        assert np.array_equal(np.isnan(lse), np.broadcast_to(visible[:, key], lse.shape))
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
@@ -88,9 +159,10 @@ def test_rows_that_see_nothing_though_others_in_their_tile_do():
     assert np.all(np.isfinite(outputs["lse"][:, :, 4:]))
 
 
-def test_a_row_has_the_same_bits_whatever_else_is_in_the_batch_or_the_group():
+@pytest.mark.parametrize("mask", ["none", "window:300"])
+def test_a_row_has_the_same_bits_whatever_else_is_in_the_batch_or_the_group(mask: str):
     """One head's row alone, and as one of 16 that share a tile."""
-    problem = dataclasses.replace(PROBLEM, batch=1, heads=16, kv_heads=1, kv_len=900)
+    problem = dataclasses.replace(PROBLEM, batch=1, heads=16, kv_heads=1, kv_len=900, mask=mask)
     inputs = draw_inputs(problem, "normal", 4)
     together = run(VARIANT, problem, inputs).outputs
     alone = run(VARIANT, dataclasses.replace(problem, heads=1), {**inputs, "Q": inputs["Q"][:, 11:12].copy()}).outputs

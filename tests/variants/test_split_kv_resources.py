@@ -10,7 +10,7 @@ from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
 from harness.support.gpus import gpu
-from variants import split_kv
+from variants.attention import split_kv
 
 H200 = gpu("h200")
 LATENCY_SECONDS = 1e-6

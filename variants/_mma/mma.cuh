@@ -25,6 +25,21 @@ constexpr float LN_2 = 0.693147180559945f;
 // Shared memory as PTX addresses it: 32-bit byte addresses of its own window.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) { return __cvta_generic_to_shared(pointer); }
 
+// --- Masks: a query row sees a run of keys ---------------------------------------------------------------------------
+
+// Row i lies on key i + kv_len - q_len, and sees the keys from `before` ahead of that one to `after` behind it. No row is
+// on a key beyond the last, so the first that it sees is none either. A row that lies too far ahead of all keys has
+// end_seen = 0.
+__device__ __forceinline__ int first_seen(int row, int q_len, int kv_len, int before)
+{
+    return max(row + kv_len - q_len - before, 0);
+}
+
+__device__ __forceinline__ int end_seen(int row, int q_len, int kv_len, int after)
+{
+    return min(max(row + kv_len - q_len + after + 1, 0), kv_len);
+}
+
 // --- Asynchronous copies (PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group) -----------------------------
 
 // BYTES (4, 8 or 16, to which both addresses are aligned) go from global to shared memory; zeros where not `valid`.

@@ -45,6 +45,22 @@ def lane_index():
     return uint32(thread_index() & 31)
 
 
+# --- Masks: a query row sees a run of keys ---------------------------------------------------------------------------
+
+
+# Row i lies on key i + kv_len - q_len, and sees the keys from `before` ahead of that one to `after` behind it. No row
+# is on a key beyond the last, so the first that it sees is none either. A row that lies too far ahead of all keys has
+# end_seen = 0.
+@cuda.jit(device=True, forceinline=True)
+def first_seen(row, q_len, kv_len, before):
+    return int32(max(int32(row + kv_len - q_len - before), int32(0)))
+
+
+@cuda.jit(device=True, forceinline=True)
+def end_seen(row, q_len, kv_len, after):
+    return int32(min(max(int32(row + kv_len - q_len + after + 1), int32(0)), kv_len))
+
+
 # --- One unit of 2, 4, 8 or 16 bytes, aligned to as many (PTX ISA: ld, st) -------------------------------------------
 
 

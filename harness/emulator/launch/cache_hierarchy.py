@@ -7,8 +7,8 @@ is stored is not fetched first). An L2 of two partitions keeps a line in the one
 multiprocessor of the other one read it, there as well. DRAM delivers pairs of sectors.
 
 What is modelled is only what changes counts. The constants in `cache_layout` and `residency` were found with small
-kernels on an H200 (tests/hardware/cache_probes.py), most of which go round a range of memory. Two of them, how much of
-the L2 and of the smallest L1 keeps data, those kernels leave some room for; there the attention kernels decided.
+kernels on an H200 (scripts/recording/cache_probes.py), most of which go round a range of memory. Two of them, how much
+of the L2 and of the smallest L1 keeps data, those kernels leave some room for; there the attention kernels decided.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from sample_kernels import staged, twice
 
 from harness.compilers.numba import function_identity
 
+pytestmark = pytest.mark.compiles(False)
+
 
 def identity(function: Any) -> str:
     text = function_identity.function_identity(cuda.jit(function))

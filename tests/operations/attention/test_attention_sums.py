@@ -178,6 +178,7 @@ def test_what_does_not_run_says_so():
 # --- on the emulated GPU ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_thread_that_goes_through_the_keys_adds_one_after_the_other(causal: bool):
     variant = discover([PLUGIN], package="no_such_package_of_variants").registry.get("one-thread-per-row")
@@ -186,6 +187,7 @@ def test_a_thread_that_goes_through_the_keys_adds_one_after_the_other(causal: bo
     assert trees(found) == [tree_of(running(range(n))) for n in (33, 33, 8)]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", ["fa2-cupy", "three-pass-numba"])
 def test_adding_in_the_revealed_order_gives_the_bits_of_the_kernel(name: str):
     """Q = 0: every weight is 1 or 1 / 64, which is exact, so nothing rounds but the sum over keys."""

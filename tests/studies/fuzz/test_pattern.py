@@ -9,6 +9,8 @@ from harness.model.operation import operation_of
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.pattern import describe_pattern
 
+pytestmark = pytest.mark.compiles(False)
+
 AXES = ("batch", "head", "row", "column")
 PROBLEM = Problem(batch=2, heads=2, q_len=70, kv_len=50, head_dim=8)
 HINTS = operation_of(PROBLEM).hints(PROBLEM, "O")

@@ -9,6 +9,8 @@ from harness.operations.attention.build import BUILDS
 from harness.studies.fuzz.builds import builds_for
 from harness.studies.fuzz.rounds import rounds
 
+pytestmark = pytest.mark.compiles(False)
+
 
 @pytest.mark.parametrize("examples", [1, 2, 7, 50, 199, 200, 201, 1000, 20_000])
 def test_rounds_end_at_the_number_of_examples(examples: int):

@@ -12,6 +12,8 @@ from harness.operations.attention.masks import parse_mask
 from harness.studies.run.user_arrays import UserArrays, load_arrays
 from harness.support.errors import UsageError
 
+pytestmark = pytest.mark.compiles(False)
+
 ATTENTION = operation_named("attention")
 SHAPES = {"Q": (2, 4, 5, 8), "K": (2, 2, 7, 8), "V": (2, 2, 7, 8)}
 

@@ -5,6 +5,8 @@ from summation_orders import butterfly, running, strided, tree_of
 
 from harness.studies.show.order_description import describe
 
+pytestmark = pytest.mark.compiles(False)
+
 LANES = [[strided(start + lane, 8, 4) for lane in range(8)] for start in range(0, 128, 32)]
 
 ORDERS = {

@@ -5,6 +5,7 @@ import io
 import json
 import random
 
+import pytest
 from summation_orders import butterfly, running, strided, tree_of
 
 from harness.execution.protocol import Device
@@ -12,6 +13,8 @@ from harness.model.operation import OrderedSum
 from harness.operations.attention.problem import Problem
 from harness.studies.show.order_report import OrderReport, render_order
 from harness.studies.show.orders import RevealedOrder, VariantOrders
+
+pytestmark = pytest.mark.compiles(False)
 
 CHAIN = tree_of(running(range(64)))
 LANES = tree_of(butterfly([strided(lane, 8, 8) for lane in range(8)], [4, 2, 1]))

@@ -20,6 +20,8 @@ from harness.studies.traffic.sweep_run import LARGEST_COUNTED_FLOPS, run_sweep
 from harness.support.errors import UsageError
 from harness.text.tables import FORMATS
 
+pytestmark = pytest.mark.compiles(False)
+
 DEVICE = Device("emulator", "by hand", "sm_90")
 MIB = 2**20
 

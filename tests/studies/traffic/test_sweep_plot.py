@@ -13,6 +13,8 @@ from harness.support.errors import UsageError
 from harness.support.gpus import GPUS
 from harness.text.drawing import require_drawable
 
+pytestmark = pytest.mark.compiles(False)
+
 pytest.importorskip("matplotlib")
 MIB = 2**20
 SWEEP = Sweep("q_len", (64, 128, 256))

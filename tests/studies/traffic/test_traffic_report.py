@@ -22,6 +22,8 @@ from harness.operations.attention.problem import Problem
 from harness.studies.traffic.report import TrafficReport, render_traffic
 from harness.text.tables import FORMATS
 
+pytestmark = pytest.mark.compiles(False)
+
 MIB = 2**20
 PROBLEM = Problem(heads=8, q_len=1024, kv_len=1024)  # 2 MiB each of Q, K, V, O
 LOADED = Count(requests=8192, requested_bytes=MIB, sectors=65536, ideal_sectors=32768)

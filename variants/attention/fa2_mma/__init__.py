@@ -18,6 +18,7 @@ import numpy as np
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, unsupported_on_tensor_cores
 from variants._tiles import blocks, grid
+from variants._tiles.band import band
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 
@@ -69,7 +70,7 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Pla
         fa2_mma,
         grid(p, blocks(p.q_len, tile.Br)),
         (32 * tile.warps,),
-        ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), tau2, sign, np.int32(p.causal)),
+        ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), tau2, sign, *band(p)),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
@@ -101,7 +102,6 @@ def register(registry: Registry) -> None:
         claim,
         tiles,
         NUMERICS,
-        takes=("causal",),
         supports=unsupported_on_tensor_cores,
         tile_class=MmaTile,
     )

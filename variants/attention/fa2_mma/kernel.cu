@@ -23,8 +23,17 @@ constexpr float SLACK = 2.0f;
 typedef float Scores[TM][TN][4];
 typedef float Output[TM][TD][4];
 typedef float PerRow[TM][2];
-typedef int KeysSeen[TM][2];
 typedef unsigned Weights[TM][4];  // A: P for 16 keys
+
+// What the warp's rows see of a tile of `keys` keys: the first row lies on key `place`, each other one key further.
+struct KeysSeen {
+    int keys, place, before, after;
+
+    // Rows g and g + 8 of tile i of 16 rows are h = 0 and 1. The first key may lie before the tile, or behind it.
+    __device__ __forceinline__ int first(int i, int h) const { return on(i, h) - before; }
+    __device__ __forceinline__ int end(int i, int h) const { return min(on(i, h) + after + 1, keys); }
+    __device__ __forceinline__ int on(int i, int h) const { return place + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4; }
+};
 
 // What a warp carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
 struct Rows {
@@ -43,12 +52,6 @@ __device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gri
 __device__ __forceinline__ size_t kv_head_index(unsigned group)
 {
     return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
-}
-
-// How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
-__device__ __forceinline__ int keys_seen(int row, int q_len, int kv_len, int causal)
-{
-    return causal ? min(max(row + 1 - q_len + kv_len, 0), kv_len) : kv_len;
 }
 
 // tau2 is positive: Q_i takes the sign of tau, or becomes 0.
@@ -105,11 +108,12 @@ __device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int columns = seen[i][h] - (int)threadIdx.x % 4 * 2;  // seen of those right of the lane's first
+            const int column = (int)threadIdx.x % 4 * 2;  // the lane's first: both ends are counted from there
+            const int first = seen.first(i, h) - column, end = seen.end(i, h) - column;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
-                if (8 * j >= columns) S[i][j][2 * h] = MINUS_INFINITY;
-                if (8 * j + 1 >= columns) S[i][j][2 * h + 1] = MINUS_INFINITY;
+                if (8 * j < first || 8 * j >= end) S[i][j][2 * h] = MINUS_INFINITY;
+                if (8 * j + 1 < first || 8 * j + 1 >= end) S[i][j][2 * h + 1] = MINUS_INFINITY;
             }
         }
 }
@@ -194,6 +198,7 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int k = 0; k < 16; ++k) {
+        const int key = first_key + k;
         PerRow p;
 #pragma unroll
         for (int i = 0; i < TM; ++i)
@@ -202,7 +207,6 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
                 const unsigned both = __shfl_sync(0xffffffff, k < 8 ? P[i][h] : P[i][2 + h], (lane & ~3) | k % 8 / 2);
                 p[i][h] = k % 2 ? unpacked(both).y : unpacked(both).x;
             }
-        const int key = first_key + k;
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
             const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + swizzled<ROW_BYTES>(key, j) + lane % 4 * 4);
@@ -212,8 +216,9 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
             for (int i = 0; i < TM; ++i)
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    if (key < seen[i][h] && !isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
-                    if (key < seen[i][h] && !isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
+                    if (key < seen.first(i, h) || key >= seen.end(i, h)) continue;
+                    if (!isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
+                    if (!isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
                 }
         }
     }
@@ -238,23 +243,15 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, Weights (&P)[TN / 
     }
 }
 
-// Lines 8 to 10 for the warp's rows and one tile of keys. Only where MASKED is looked at how many of the tile's keys there
-// are, up to which one the warp's first row sees them (each row one more), and whether V_j is `poisoned`: not finite.
+// Lines 8 to 10 for the warp's rows and one tile of keys. Only where MASKED is looked at which of them rows have `seen`,
+// and whether V_j is `poisoned`: not finite.
 template <bool MASKED>
 __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const unsigned char *K_tile,
-                                           const unsigned char *V_tile, float tau2, int keys, int first_sees,
-                                           bool poisoned)
+                                           const unsigned char *V_tile, float tau2, const KeysSeen &seen, bool poisoned)
 {
     Scores S;
     multiply_Q_Kt(S, Q, K_tile);
-    KeysSeen seen;
-    if constexpr (MASKED) {
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) seen[i][h] = min(first_sees + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4, keys);
-        mask(S, seen);
-    }
+    if constexpr (MASKED) mask(S, seen);
     raise_maximum(rows, S, tau2);
     if (MASKED && poisoned) {
         Weights P[TN / 2];
@@ -274,14 +271,15 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
-    float *__restrict__ lse, int q_len, int kv_len, int group, float tau2, int sign, int causal)
+    float *__restrict__ lse, int q_len, int kv_len, int group, float tau2, int sign, int before,
+    int after)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;  // K_j, V_j of one stage, then of the next
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks that see most keys start first.
-    const int first_row = (causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BR;
+    // Line 3: the block owns Q_i and O_i of one head. The last rows, which see most keys where causal, start first.
+    const int first_row = (gridDim.x - 1 - blockIdx.x) * BR;
     const int rows = min(BR, q_len - first_row);
     const size_t first_stat = head_index() * q_len + first_row;
     const stored *const K_head = K + kv_head_index(group) * kv_len * D;
@@ -295,13 +293,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         __syncthreads();
     }
 
-    // Lines 6 and 7: all K_j, V_j that the last row of Q_i sees, STAGES - 1 of them ahead of their use. Tiles wholly in
-    // the future are not visited.
-    const int seen_by_first = keys_seen(first_row, q_len, kv_len, causal);
-    const int seen_by_last = keys_seen(first_row + rows - 1, q_len, kv_len, causal);
-    const int tiles = (seen_by_last + BC - 1) / BC;
+    // Lines 6 and 7: all K_j, V_j of which a row of Q_i sees a key, STAGES - 1 of them ahead of their use. What a row sees
+    // moves on with the row, so the first row's first key is the block's, and the last row's end is.
+    const int last_row = first_row + rows - 1;
+    const int first_tile = first_seen(first_row, q_len, kv_len, before) / BC;
+    const int end_tile = (end_seen(last_row, q_len, kv_len, after) + BC - 1) / BC;
     const auto copy_keys = [&](int j) {
-        if (j < tiles) {
+        if (j < end_tile) {
             unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES;
             copy_tile<BC>(K_tile, K_head + (size_t)j * BC * D, kv_len - j * BC);
             copy_tile<BC>(K_tile + KV_BYTES, V_head + (size_t)j * BC * D, kv_len - j * BC);
@@ -313,7 +311,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     copy_tile<BR>(Q_tile, Q + first_stat * D, rows);
     commit_copies();
 #pragma unroll
-    for (int j = 0; j < STAGES - 1; ++j) copy_keys(j);
+    for (int j = 0; j < STAGES - 1; ++j) copy_keys(first_tile + j);
     wait_for_copies<STAGES - 1>();
     __syncthreads();
     if (sign != 1) {
@@ -342,18 +340,22 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
             for (int c = 0; c < 4; ++c) own.O[i][j][c] = 0.0f;
     }
 
-    const int warp_row = first_row + warp * WARP_ROWS;
-    const int seen_by_warps_first = keys_seen(warp_row, q_len, kv_len, causal);
-    const int seen_by_warps_last = keys_seen(warp_row + WARP_ROWS - 1, q_len, kv_len, causal);
+    // Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
+    const int seen_from = first_seen(last_row, q_len, kv_len, before), seen_to = end_seen(first_row, q_len, kv_len, after);
+    const int warp_row = first_row + warp * WARP_ROWS, warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
+    const int warp_sees_from = first_seen(warps_last, q_len, kv_len, before);
+    const int warp_sees_to = end_seen(warp_row, q_len, kv_len, after);
+    const int warps_first_key = first_seen(warp_row, q_len, kv_len, before);
+    const int warps_end_key = end_seen(warps_last, q_len, kv_len, after);
 #pragma unroll 1
-    for (int j = 0; j < tiles; ++j) {
+    for (int j = first_tile; j < end_tile; ++j) {
         // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile
         // that holds keys which only some rows see, V_j must be finite, or products are not enough.
         const int first_key = j * BC;
         unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
         wait_for_copies<STAGES - 2>();
         bool poisoned = false;
-        if (first_key + BC > seen_by_first && seen_by_first < kv_len) {
+        if (first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {
             poisoned = __syncthreads_or(copied_not_finite<BC>(V_tile));
         } else {
             __syncthreads();
@@ -361,10 +363,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         copy_keys(j + STAGES - 1);
 
         const int keys = kv_len - first_key;
-        if (first_key + BC <= seen_by_warps_first) {
-            visit_tile<false>(own, Q_i, K_tile, V_tile, tau2, keys, keys, false);
-        } else if (first_key < seen_by_warps_last) {
-            visit_tile<true>(own, Q_i, K_tile, V_tile, tau2, keys, causal ? warp_row + 1 - q_len + keys : keys, poisoned);
+        const KeysSeen seen = {keys, warp_row - q_len + keys, before, after};
+        if (first_key >= warp_sees_from && first_key + BC <= warp_sees_to) {
+            visit_tile<false>(own, Q_i, K_tile, V_tile, tau2, seen, false);
+        } else if (first_key < warps_end_key && first_key + BC > warps_first_key) {
+            visit_tile<true>(own, Q_i, K_tile, V_tile, tau2, seen, poisoned);
         }
     }
 

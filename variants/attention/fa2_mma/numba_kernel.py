@@ -20,7 +20,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32, uint32, uint64
+from numba import boolean, cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._mma import MmaTile
@@ -31,7 +31,9 @@ from variants._mma.numba_mma import (
     MINUS_INFINITY,
     chunks_further,
     commit_copies,
+    end_seen,
     exp2_approx,
+    first_seen,
     global_address,
     lane_index,
     load_matrices,
@@ -74,10 +76,21 @@ def kv_head_index(group):
     return uint64(cuda.blockIdx.z) * uint64(kv_heads) + uint64(kv_head)
 
 
-# How many keys, counted from the first, a query row sees. Causal is aligned bottom-right.
+# What a warp's rows see of a tile of `keys` keys: the first row lies on key `place`, each other one key further. Rows g
+# and g + 8 of tile i of 16 rows are h = 0 and 1. The first key may lie before the tile, or behind it.
 @cuda.jit(device=True, forceinline=True)
-def keys_seen(row, q_len, kv_len, causal):
-    return int32(min(max(int32(row + 1 - q_len + kv_len), int32(0)), kv_len) if causal else kv_len)
+def key_of_row(place, i, h):
+    return int32(place + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)))
+
+
+@cuda.jit(device=True, forceinline=True)
+def first_of_row(place, before, i, h):
+    return int32(key_of_row(place, i, h) - before)
+
+
+@cuda.jit(device=True, forceinline=True)
+def end_of_row(place, after, keys, i, h):
+    return int32(min(int32(key_of_row(place, i, h) + after + 1), keys))
 
 
 @functools.cache
@@ -109,8 +122,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
     # K_j and V_j of the tile that begins at `first_key` -> a stage, if the block's rows see any of it.
     @cuda.jit(device=True, forceinline=True)
-    def copy_keys(K_tile, K_head, V_head, first_key, seen_by_last, kv_len):
-        if first_key < seen_by_last:
+    def copy_keys(K_tile, K_head, V_head, first_key, end_key, kv_len):
+        if first_key < end_key:
             first, keys = uint64(first_key) * uint64(D * STORED_BYTES), int32(kv_len - first_key)
             copy_tile(K_tile, BC, K_head + first, keys)
             copy_tile(uint32(K_tile + KV_BYTES), BC, V_head + first, keys)
@@ -163,14 +176,15 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
     # -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
     @cuda.jit(device=True, forceinline=True)
-    def mask(S, seen):
-        column = int32((lane_index() & 3) * 2)
+    def mask(S, keys, place, before, after):
+        column = int32((lane_index() & 3) * 2)  # the lane's first: both ends are counted from there
         for i in range(TM):
             for h in range(2):
-                seen_from_column = int32(seen[i, h] - column)
+                first = int32(first_of_row(place, before, i, h) - column)
+                end = int32(end_of_row(place, after, keys, i, h) - column)
                 for j in range(TN):
                     for c in range(2):
-                        if 8 * j + c >= seen_from_column:
+                        if 8 * j + c < first or 8 * j + c >= end:
                             S[i, j, 2 * h + c] = MINUS_INFINITY
 
     # Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, l_i likewise.
@@ -230,69 +244,69 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
     exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
 
-    # O += p v over the same keys, from first_key to before last_key, for each v that is NaN or infinity, in rows that
-    # see its key.
+    # O += p v over the same keys for each v that is NaN or infinity, in rows that see its key.
     @cuda.jit(device=True, forceinline=True)
-    def add_not_finite(O, P, V_tile, first_key, last_key, seen):
+    def add_not_finite(O, P, V_tile, first_key, keys, place, before, after):
         lane = lane_index()
         p = cuda.local.array((TM, 2), float32)
-        for key in range(first_key, last_key):
+        sees = cuda.local.array((TM, 2), boolean)
+        for key in range(first_key, int32(min(first_key + 16, keys))):
             for i in range(TM):
                 for h in range(2):
                     both = int32(P[i, 2 + h] if key & 8 else P[i, h])
                     source = int32((lane & uint32(28)) | uint32((key & 7) >> 1))
                     low, high = unpacked(uint32(cuda.shfl_sync(ALL_LANES, both, source)))
                     p[i, h] = high if key & 1 else low
+                    sees[i, h] = first_of_row(place, before, i, h) <= key < end_of_row(place, after, keys, i, h)
             for j in range(TD):
                 both = load_word(V_tile + swizzled(ROW_BYTES, uint32(key), j) + (lane & 3) * 4)
                 if not_finite(both):
                     v0, v1 = unpacked(both)
                     for i in range(TM):
                         for h in range(2):
-                            if key < seen[i, h] and not math.isfinite(v0):
+                            if sees[i, h] and not math.isfinite(v0):
                                 O[i, j, 2 * h] += p[i, h] * v0
-                            if key < seen[i, h] and not math.isfinite(v1):
+                            if sees[i, h] and not math.isfinite(v1):
                                 O[i, j, 2 * h + 1] += p[i, h] * v1
 
     # O += P V where V holds NaN or infinity at keys that some rows do not see: a row must not even multiply such a
-    # value by its zero weight. Rows that see none of them get the bits that they would get without. No row of the warp
-    # sees more than `keys`.
+    # value by its zero weight. Rows that see none of them get the bits that they would get without.
     @cuda.jit(device=True, forceinline=True)
-    def add_P_V_where_seen(O, P, V_tile, keys, seen):
-        for first_key in range(int32(0), keys, int32(16)):
+    def add_P_V_where_seen(O, P, V_tile, keys, place, before, after):
+        for first_key in range(int32(0), int32(min(BC, keys)), int32(16)):
             add_P_V(O, P[0], V_tile + lane_in_A() + uint32(first_key) * uint32(ROW_BYTES), False)
-            add_not_finite(O, P[0], V_tile, first_key, int32(min(first_key + 16, keys)), seen)
+            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)
             # The next 16 keys move up: registers have no index at run time.
             for s in range(1, TK):
                 for i in range(TM):
                     for c in range(4):
                         P[s - 1, i, c] = P[s, i, c]
 
-    # Lines 8 to 10 for the warp's rows and one tile of keys. Only where `masked` is `seen`, how many of the tile's keys
-    # each row sees, looked at, and `poisoned`, whether V holds NaN or infinity.
+    # Lines 8 to 10 for the warp's rows and one tile of keys. Only where `masked` is looked at which of the tile's keys
+    # rows see, from `keys` to `after`, and at `poisoned`, whether V holds NaN or infinity.
     @cuda.jit(device=True, forceinline=True)
-    def visit_tile(O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, seen, poisoned):
+    def visit_tile(O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, place, before, after, poisoned):
         S = cuda.local.array((TM, TN, 4), float32)
         P = cuda.local.array((TK, TM, 4), uint32)
         multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
         if masked:
-            mask(S, seen)
+            mask(S, keys, place, before, after)
         raise_maximum(O, m, l, S, tau2)
         if masked and poisoned:
             exponentiate_all(P, m, l, S, tau2)
-            add_P_V_where_seen(O, P, V_tile, keys, seen)
+            add_P_V_where_seen(O, P, V_tile, keys, place, before, after)
         else:
             exponentiate_and_add_all(O, P, m, l, S, tau2, V_tile + lane_in_A())
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def fa2_mma(Q, K, V, O, lse, group, tau2, sign, causal):
+    def fa2_mma(Q, K, V, O, lse, group, tau2, sign, before, after):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
         first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
 
-        # Line 3: the block owns Q_i and O_i of one head. Where causal, the blocks that see most keys start first.
+        # Line 3: the block owns Q_i and O_i of one head. The last rows, which see most keys where causal, start first.
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
-        first_row = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x if causal else cuda.blockIdx.x) * BR)
+        first_row = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x) * BR)
         rows = int32(min(BR, q_len - first_row))
         first = (head_index() * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
         kv_first = kv_head_index(group) * uint64(kv_len) * uint64(D * STORED_BYTES)
@@ -304,17 +318,18 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 store_chunk(Q_tile + uint32(chunk) * uint32(CHUNK_BYTES), NOTHINGS)
             cuda.syncthreads()
 
-        # Lines 6 and 7: all K_j, V_j that the last row of Q_i sees, STAGES - 1 of them ahead of their use. Tiles wholly
-        # in the future are not visited.
-        seen_by_first = keys_seen(first_row, q_len, kv_len, causal)
-        seen_by_last = keys_seen(int32(first_row + rows - 1), q_len, kv_len, causal)
+        # Lines 6 and 7: all K_j, V_j of which a row of Q_i sees a key, STAGES - 1 of them ahead of their use. What a
+        # row sees moves on with the row, so the first row's first key is the block's, and the last row's end is.
+        last_row = int32(first_row + rows - 1)
+        first_key = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))
+        end_key = end_seen(last_row, q_len, kv_len, after)
 
         # Line 4: load Q_i.
         copy_tile(Q_tile, BR, global_address(Q) + first, rows)
         commit_copies()
         for j in range(STAGES - 1):
             K_tile = uint32(KV_tiles + j * 2 * KV_BYTES)
-            copy_keys(K_tile, K_head, V_head, int32(j * BC), seen_by_last, kv_len)
+            copy_keys(K_tile, K_head, V_head, int32(first_key + j * BC), end_key, kv_len)
         wait_for_Q()
         cuda.syncthreads()
         if sign != 1:
@@ -337,34 +352,37 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 for c in range(4):
                     O_i[i, j, c] = ZERO
 
+        # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
+        seen_from = first_seen(last_row, q_len, kv_len, before)
+        seen_to = end_seen(first_row, q_len, kv_len, after)
         warp_row = int32(first_row + first_of_warp)
-        seen_by_warps_first = keys_seen(warp_row, q_len, kv_len, causal)
-        seen_by_warps_last = keys_seen(int32(warp_row + (WARP_ROWS - 1)), q_len, kv_len, causal)
-        seen = cuda.local.array((TM, 2), int32)
-        first_key, stage = int32(0), uint32(0)
-        while first_key < seen_by_last:
+        warps_last = int32(min(warp_row + WARP_ROWS, q_len) - 1)
+        warp_sees_from = first_seen(warps_last, q_len, kv_len, before)
+        warp_sees_to = end_seen(warp_row, q_len, kv_len, after)
+        warps_first_key = first_seen(warp_row, q_len, kv_len, before)
+        warps_end_key = end_seen(warps_last, q_len, kv_len, after)
+        stage = uint32(0)
+        while first_key < end_key:
             # Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a
             # tile that holds keys which only some rows see, V_j must be finite, or products are not enough.
             K_tile = uint32(KV_tiles + stage * uint32(2 * KV_BYTES))
             V_tile = uint32(K_tile + KV_BYTES)
             wait_for_oldest()
             poisoned = False
-            if int32(first_key + BC) > seen_by_first and seen_by_first < kv_len:
+            if first_key < seen_from or (int32(first_key + BC) > seen_to and seen_to < kv_len):
                 poisoned = cuda.syncthreads_or(copied_not_finite(V_tile, BC)) != 0
             else:
                 cuda.syncthreads()
             free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))
-            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), seen_by_last, kv_len)
+            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), end_key, kv_len)
 
-            if first_key < seen_by_warps_last:
-                masked = int32(first_key + BC) > seen_by_warps_first
-                if masked:
-                    for i in range(TM):
-                        for h in range(2):
-                            row = int32(warp_row + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)))
-                            seen[i, h] = int32(keys_seen(row, q_len, kv_len, causal) - first_key)
-                keys = int32(min(BC, seen_by_warps_last - first_key))
-                visit_tile(O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, seen, poisoned)
+            if first_key < warps_end_key and int32(first_key + BC) > warps_first_key:
+                masked = first_key < warp_sees_from or int32(first_key + BC) > warp_sees_to
+                keys = int32(kv_len - first_key)
+                place = int32(warp_row - q_len + keys)
+                visit_tile(
+                    O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, place, before, after, poisoned
+                )
             first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.

@@ -14,9 +14,11 @@ Bytes, per key/value head with g query heads, R = g N_q rows, T_r = ceil(R / 16)
     split_kv    S g X_q + T_r 2 X_k read, 4 S R (d + 2) written
     combine     S R (4 d + 2 * 32) read, g X_q + 32 R written
 
-The second kernel asks for one l_s, m_s or L at a time, and each costs a sector. Under a causal mask a tile of rows
-meets the keys that any of its rows sees, and a row the splits of which it sees a key. All copies are runs of
-consecutive elements (see _tiles/sectors.py), those of Q, K and V with up to 16 bytes per lane.
+The second kernel asks for one l_s, m_s or L at a time, and each costs a sector. Under a mask a tile of rows meets the
+keys from the first to the last that any of its rows sees; where it has the last queries of one head and the first of
+the next, and these see nothing in common, the tiles of 16 keys in between are left out. A row meets the splits of which
+it sees a key. All copies are runs of consecutive elements (see _tiles/sectors.py), those of Q, K and V with up to 16
+bytes per lane.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic, Variant
 from variants._mma import LINE_BYTES, LINE_ELEMENTS, elements_per_copy
 from variants._mma.rawkernel import COMMON
 from variants._tiles import blocks, unsupported
+from variants._tiles.band import FEATURES, band
 from variants._tiles.rawkernel import raw_kernel
 from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
@@ -38,6 +42,8 @@ BR, BC = 16, 16
 WARPS, COMBINE_WARPS = 4, 8
 """Per block, of the two kernels."""
 THREADS_PER_WARP = 32
+Run = tuple[Integers, Integers]
+"""Keys from the first to before the second."""
 RING_BYTES = 64 * 1024
 """Per block, for tiles of K and V on their way. To keep the memory of an H200 busy takes its 4.8 TB/s times about a
 microsecond (Little's law), 36 KB for each of 132 multiprocessors: one block comes near, two or three have plenty."""
@@ -67,8 +73,8 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     grid = (row_tiles * splits, p.kv_heads_count, p.batch)
     partial = ("O_split", "l_split", "m_split")
     lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(p.tau)
-    args = ("Q", "K", "V", *partial, *lengths, group, tau, np.int32(p.causal))
-    combine_args = (*partial, "O", "lse", *lengths, np.int32(p.causal))
+    args = ("Q", "K", "V", *partial, *lengths, group, tau, *band(p))
+    combine_args = (*partial, "O", "lse", *lengths, *band(p))
     return Plan(
         launches=(
             Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)),
@@ -88,40 +94,38 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     p, split = problem, _split(problem, tile)
     d, at_once = p.head_dim, elements_per_copy(p.head_dim)
 
-    # (key/value heads, tiles of rows): each tile's first row, and the keys that some row of it sees, which are those
-    # that its last query sees; where rows of two heads meet in it, that is the last of all.
+    # (key/value heads, tiles of rows): each tile's first row, and the two runs of keys that some row of it sees.
     group_rows = p.group * p.q_len
     first_rows = np.arange(0, group_rows, BR, dtype=np.int64)
     tile_rows = np.minimum(BR, group_rows - first_rows)
-    keys = p.span(np.minimum(first_rows % p.q_len + tile_rows, p.q_len) - 1)[1]
+    low, high = _keys_seen(p, first_rows % p.q_len, tile_rows)
     heads = np.arange(p.batch * p.kv_heads_count, dtype=np.int64)[:, None]
-    first, first_key = heads * group_rows + first_rows, heads * p.kv_len
+    first = heads * group_rows + first_rows
 
     def split_kv_bytes(index: int) -> tuple[Integers, Integers]:
         """Q read and O, l and m written by the blocks of one split."""
-        there = keys > index * split
+        there = _meets(low, index, split) | _meets(high, index, split)
         stat = index * _rows(p) + first
         Q = run_bytes(first * d, there * tile_rows * d, p.itemsize_bytes, at_once)
         O, l = (run_bytes(stat * n, there * tile_rows * n, FLOAT32_BYTES) for n in (d, 1))
         return Q.sum(), (O + 2 * l).sum()
 
-    # Splits are whole tiles of 16 keys, and those are whole sectors long.
-    tiles_bytes = keys // BC * run_bytes(first_key * d, BC * d, p.itemsize_bytes, at_once)
-    rest_bytes = run_bytes(first_key * d, keys % BC * d, p.itemsize_bytes, at_once)
+    # Splits are whole tiles of 16 keys, and each of those is copied by itself.
+    kv_bytes = sum(_key_bytes(p, heads * p.kv_len, *run).sum() for run in (low, high))
     splits = range(blocks(p.kv_len, split))
     split_kv = np.sum([split_kv_bytes(index) for index in splits], axis=0, dtype=np.int64)
 
     rows = np.arange(_rows(p), dtype=np.int64)
-    seen = p.span(rows % p.q_len)[1]
+    seen = p.span(rows % p.q_len)
 
     def combine_bytes(index: int) -> Integers:
         """O, l and m of one split, read for all rows."""
-        there = seen > index * split
+        there = _meets(seen, index, split)
         return (run_bytes((index * _rows(p) + rows) * d, there * d, FLOAT32_BYTES) + there * 2 * SECTOR_BYTES).sum()
 
     combine = np.sum([combine_bytes(index) for index in splits], dtype=np.int64)
     output_bytes = run_bytes(rows * d, d, p.itemsize_bytes).sum() + _rows(p) * SECTOR_BYTES
-    read_bytes = 2 * (tiles_bytes + rest_bytes).sum() + split_kv[0] + combine
+    read_bytes = 2 * kv_bytes + split_kv[0] + combine
     return Traffic(int(read_bytes), int(split_kv[1] + output_bytes))
 
 
@@ -147,6 +151,58 @@ def blocks_per_sm(head_dim: int) -> int:
 
 def _slot_bytes(head_dim: int) -> int:
     return int(BC * LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))
+
+
+def _keys_seen(problem: Problem, first_queries: Integers, tile_rows: Integers) -> tuple[Run, Run]:
+    """Two runs of keys that tiles of so many rows meet, of which the first is that query of its head: low and high.
+
+    Where the rows of two heads meet in a tile, the first queries of one see the low run, the last of the other the high
+    one. Each ends with whole tiles of keys where there are keys in between; else the low one is all.
+    """
+    p, last = problem, first_queries + tile_rows - 1
+    meet = last >= p.q_len
+    low_first, _ = p.span(np.where(meet, 0, first_queries))
+    _, low_end = p.span(np.where(meet, np.minimum(last - p.q_len, p.q_len - 1), last))
+    high_first, _ = p.span(first_queries)
+    _, high_end = p.span(np.minimum(last, p.q_len - 1))
+    low_tiles_end, first_high_tile = blocks(low_end, BC) * BC, high_first // BC * BC
+    apart = (low_end > 0) & (low_tiles_end < first_high_tile)
+    low = np.where(low_end > 0, low_first, high_first), np.where(apart, low_tiles_end, high_end)
+    high = first_high_tile, np.where(apart, high_end, 0)
+    return low, high
+
+
+def _meets(run: Run, index: int, split: int) -> npt.NDArray[np.bool_]:
+    """Whether a key of the run is in this split."""
+    first, end = run
+    return np.maximum(first, index * split) < np.minimum(end, (index + 1) * split)
+
+
+def _key_bytes(problem: Problem, head_key: Integers, first: Integers, end: Integers) -> Integers:
+    """Bytes of K, or V, from key `first` of a head to before `end`; `head_key` counts the keys of the heads before.
+
+    A lane has the same place in its tile whether it copies or not, so what lies before `first` in a tile shifts none.
+    """
+    d, at_once = problem.head_dim, elements_per_copy(problem.head_dim)
+    request = THREADS_PER_WARP * at_once
+    end = np.maximum(first, end)
+
+    def run(first_element: Integers, elements: Integers) -> Integers:
+        return run_bytes(first_element, elements, problem.itemsize_bytes, at_once)
+
+    # The rest of a tile that does not begin with `first`: up to where a request ends, and on from there. Then whole
+    # tiles, which are whole sectors long, and what is left.
+    rest_end = np.minimum(end, blocks(first, BC) * BC)
+    rest, before = (rest_end - first) * d, first % BC * d
+    cut = np.minimum(-before % request, rest)
+    whole_end = np.maximum(rest_end, end // BC * BC)
+    first_element = (head_key + first) * d
+    return (
+        run(first_element, cut)
+        + run(first_element + cut, rest - cut)
+        + (whole_end - rest_end) // BC * run(head_key * d, np.int64(BC * d))
+        + run((head_key + whole_end) * d, (end - whole_end) * d)
+    )
 
 
 def _split(problem: Problem, tile: Mapping[str, int] | None) -> int:
@@ -176,6 +232,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             tiles=tiles,
+            takes=FEATURES,
             numerics=NUMERICS,
         )
     )

@@ -35,28 +35,24 @@ typedef float Output[TD][4];
 constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
 constexpr int UNITS = D / UNIT;  // per row
 
-// `rows` rows of global memory, which lie one after the other -> a tile of 16 in shared memory, zeros below: a zero
-// weight times what was there before could be NaN. This is `lane` of LANES threads; neighbours copy neighbouring units.
+// Rows from `first` to before `end` of global memory, which lie one after the other -> a tile of 16 in shared memory,
+// zeros above and below: a zero weight times what was there before could be NaN. This is `lane` of LANES threads;
+// neighbours copy neighbouring units.
 template <int LANES>
-__device__ __forceinline__ void copy_tile(int tile, const stored *source, int rows, int lane)
+__device__ __forceinline__ void copy_tile(int tile, const stored *source, int first, int end, int lane)
 {
 #pragma unroll(UNIT == 8 ? BC * UNITS / LANES + 1 : 2)
     for (int start = 0; start < BC * UNITS; start += LANES) {
         const int unit = start + lane, row = unit / UNITS, element = unit % UNITS * UNIT;
         if (BC * UNITS % LANES != 0 && unit >= BC * UNITS) break;
         const int to = tile + swizzled<ROW_BYTES>(row, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
+        const bool wanted = row >= first && row < end;
         if constexpr (UNIT > 1) {
-            copy_async<UNIT * (int)sizeof(stored)>(shared_address(shared) + to, source + unit * UNIT, row < rows);
+            copy_async<UNIT * (int)sizeof(stored)>(shared_address(shared) + to, source + unit * UNIT, wanted);
         } else {
-            *reinterpret_cast<stored *>(shared + to) = row < rows ? source[unit] : stored();
+            *reinterpret_cast<stored *>(shared + to) = wanted ? source[unit] : stored();
         }
     }
-}
-
-// How many keys, counted from the first, a query sees. Causal is aligned bottom-right.
-__device__ __forceinline__ int keys_seen(int query, int q_len, int kv_len, int causal)
-{
-    return causal ? min(max(query + 1 - q_len + kv_len, 0), kv_len) : kv_len;
 }
 
 // exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
@@ -94,12 +90,12 @@ __device__ __forceinline__ void add_P_V(Output &O, const Scores &P, unsigned V_l
 }
 
 // The same, key after key and only in rows that see it: others must not even multiply it by their zero weight, for V
-// may hold NaN or infinity. `seen`: how many keys of this tile rows g and g + 8 see.
-__device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, int V_tile, int keys,
-                                                   const int (&seen)[2], int lane)
+// may hold NaN or infinity. Rows g and g + 8 see the keys of this tile from from[i] to before to[i].
+__device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, int V_tile, const int (&from)[2],
+                                                   const int (&to)[2], int lane)
 {
 #pragma unroll 1
-    for (int k = 0; k < keys; ++k) {
+    for (int k = 0; k < BC; ++k) {
         float p[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -113,8 +109,9 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, i
             const float2 v = unpacked(*reinterpret_cast<const unsigned *>(shared + at));
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                O[n][2 * i] = k < seen[i] ? O[n][2 * i] + p[i] * v.x : O[n][2 * i];
-                O[n][2 * i + 1] = k < seen[i] ? O[n][2 * i + 1] + p[i] * v.y : O[n][2 * i + 1];
+                const bool sees = k >= from[i] && k < to[i];
+                O[n][2 * i] = sees ? O[n][2 * i] + p[i] * v.x : O[n][2 * i];
+                O[n][2 * i + 1] = sees ? O[n][2 * i + 1] + p[i] * v.y : O[n][2 * i + 1];
             }
         }
     }
@@ -131,7 +128,7 @@ __device__ __forceinline__ float *O_element(int warp, int row, int e)
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     float *__restrict__ O_split, float *__restrict__ l_split, float *__restrict__ m_split, int q_len, int kv_len,
-    int group, float tau, int causal)
+    int group, float tau, int before, int after)
 {
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
 
@@ -144,13 +141,29 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     const stored *const K_head = K + kv_head * kv_len * D;
     const stored *const V_head = V + kv_head * kv_len * D;
 
-    // A tile in which the rows of two heads meet has the last query of one, which sees all keys, and the first of the
-    // other.
+    // A tile in which the rows of two heads meet has the last queries of one, up to the last of all, and the first of the
+    // other: what they see are two runs of keys, low and high, and there may be keys in between. Else both are the same.
     const int first_query = first_row % q_len, last_query = first_query + rows - 1;
-    const int seen_by_one = keys_seen(last_query, q_len, kv_len, causal);
-    const int seen_by_all = keys_seen(last_query < q_len ? first_query : 0, q_len, kv_len, causal);
-    const int first_key = split * SPLIT + warp * BC, end = split * SPLIT + min(SPLIT, seen_by_one - split * SPLIT);
-    if (end <= split * SPLIT) return;  // nobody will ask for it
+    const bool heads_meet = last_query >= q_len;
+    const int low_first = first_seen(heads_meet ? 0 : first_query, q_len, kv_len, before);
+    const int low_end = end_seen(heads_meet ? min(last_query - q_len, q_len - 1) : last_query, q_len, kv_len, after);
+    const int high_first = first_seen(first_query, q_len, kv_len, before);
+    const int high_end = end_seen(min(last_query, q_len - 1), q_len, kv_len, after);
+
+    // The keys of the split from the first to the last that a row sees, and whether none of so many from `key` on is.
+    const int split_first = split * SPLIT, end = min(split_first + SPLIT, high_end);
+    const int first = max(split_first, low_end > 0 ? low_first : high_first);
+    const auto nobody_sees = [&](int key, int keys) { return key >= low_end && key + keys <= high_first; };
+    if (first >= end || nobody_sees(split_first, SPLIT)) return;  // nobody will ask for it
+
+    // A warp's tiles of which a row sees a key. Which warp has which does not depend on the other rows here.
+    const auto next_seen = [&](int key) {
+        while (key < end && (key + BC <= first || nobody_sees(key, BC))) key += WARPS * BC;
+        return key;
+    };
+    const int first_key = next_seen(split_first + warp * BC);
+    const int from_for_all = first_seen(min(last_query, q_len - 1), q_len, kv_len, before);
+    const int to_for_all = end_seen(heads_meet ? 0 : first_query, q_len, kv_len, after);
 
     if constexpr (D % 16 != 0) {
         // Rows are not copied as far as they are multiplied.
@@ -164,12 +177,12 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     auto copy_next = [&]() {
         if (copied_key < end) {
             const stored *const source = (copied % 2 == 0 ? K_head : V_head) + (size_t)copied_key * D;
-            copy_tile<32>(ring + copied % SLOTS * SLOT_BYTES, source, end - copied_key, lane);
+            copy_tile<32>(ring + copied % SLOTS * SLOT_BYTES, source, first - copied_key, end - copied_key, lane);
         }
         commit_copies();
-        if (copied++ % 2 == 1) copied_key += WARPS * BC;
+        if (copied++ % 2 == 1) copied_key = next_seen(copied_key + WARPS * BC);
     };
-    copy_tile<THREADS>(Q_TILE, Q + first_stat * D, rows, t);
+    copy_tile<THREADS>(Q_TILE, Q + first_stat * D, 0, rows, t);
     commit_copies();
 #pragma unroll 1
     for (int i = 0; i < SLOTS - 1; ++i) copy_next();
@@ -189,13 +202,17 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 
     Output O = {};
     float l[2] = {}, m[2] = {MINUS_INFINITY, MINUS_INFINITY};  // rows g and g + 8; l of this lane's keys alone
-    int row_sees[2];
+    int row_from[2], row_to[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) row_sees[i] = keys_seen((first_row + lane / 4 + 8 * i) % q_len, q_len, kv_len, causal);
+    for (int i = 0; i < 2; ++i) {
+        const int query = (first_row + lane / 4 + 8 * i) % q_len;
+        row_from[i] = first_seen(query, q_len, kv_len, before);
+        row_to[i] = end_seen(query, q_len, kv_len, after);
+    }
 
 #pragma unroll 1
-    for (int key = first_key; key < end; key += WARPS * BC) {
-        const int seen[2] = {row_sees[0] - key, row_sees[1] - key};
+    for (int key = first_key; key < end; key = next_seen(key + WARPS * BC)) {
+        const int from[2] = {row_from[0] - key, row_from[1] - key}, to[2] = {row_to[0] - key, row_to[1] - key};
 
         // S = tau Q K^T where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask
         // stays there.
@@ -208,7 +225,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
         for (int n = 0; n < 2; ++n)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                S[n][e] = 8 * n + lane % 4 * 2 + e % 2 < seen[e / 2] ? tau * S[n][e] : MINUS_INFINITY;
+                const int k = 8 * n + lane % 4 * 2 + e % 2;
+                S[n][e] = k >= from[e / 2] && k < to[e / 2] ? tau * S[n][e] : MINUS_INFINITY;
             }
 
         // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
@@ -233,11 +251,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
         // O = O + P V.
         wait_for_slot();
         copy_next();
-        const int keys = min(BC, end - key);
-        if (key + keys <= seen_by_all) {
+        if (max(key, first) >= from_for_all && min(key + BC, end) <= to_for_all) {
             add_P_V(O, S, by_row + slot);
         } else {
-            add_P_V_where_seen(O, S, slot, keys, seen, lane);
+            add_P_V_where_seen(O, S, slot, from, to, lane);
         }
         next_slot();
     }
@@ -293,29 +310,30 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 // What a row sees nothing of is not read: nobody may have written it.
 extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
-    stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, int causal)
+    stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, int before, int after)
 {
     __shared__ float O_warps[COMBINE_WARPS][D], l_warps[COMBINE_WARPS], m_warps[COMBINE_WARPS];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     const size_t row = blockIdx.x, rows = gridDim.x;
-    const int splits = (keys_seen(blockIdx.x % q_len, q_len, kv_len, causal) + SPLIT - 1) / SPLIT;
+    const int query = blockIdx.x % q_len, first_split = first_seen(query, q_len, kv_len, before) / SPLIT;
+    const int end_split = (end_seen(query, q_len, kv_len, after) + SPLIT - 1) / SPLIT;
 
     constexpr int PARTS = (D + 31) / 32;  // elements of O per lane
     constexpr int AT_ONCE = 4;            // splits whose loads are under way together
     float O_row[PARTS] = {}, l = 0.0f, m = MINUS_INFINITY;
 #pragma unroll 1
-    for (int first = warp; first < splits; first += AT_ONCE * COMBINE_WARPS) {
+    for (int first = first_split + warp; first < end_split; first += AT_ONCE * COMBINE_WARPS) {
         float O_i[AT_ONCE][PARTS], l_i[AT_ONCE], m_i[AT_ONCE], m_new = m;
 #pragma unroll
         for (int c = 0; c < AT_ONCE; ++c) {
             const int i = first + c * COMBINE_WARPS;
             const size_t stat = i * rows + row;
-            l_i[c] = i < splits ? l_split[stat] : 0.0f;
-            m_i[c] = i < splits ? m_split[stat] : MINUS_INFINITY;
+            l_i[c] = i < end_split ? l_split[stat] : 0.0f;
+            m_i[c] = i < end_split ? m_split[stat] : MINUS_INFINITY;
 #pragma unroll
             for (int j = 0; j < PARTS; ++j) {
                 const int e = lane + 32 * j;
-                O_i[c][j] = i < splits && e < D ? O_split[stat * D + e] : 0.0f;
+                O_i[c][j] = i < end_split && e < D ? O_split[stat * D + e] : 0.0f;
             }
         }
 #pragma unroll

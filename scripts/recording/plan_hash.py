@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
-from tests.hardware.kernel_text import cuda_text, numba_text
+from scripts.recording.kernel_text import cuda_text, numba_text
 
 
 def plan_hash(plan: Plan, problem: Problem) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from single_opcode import Case, Launched
 
-from tests.hardware.approximations import approximation
-from tests.hardware.archive import pack, unpack
+from scripts.recording.approximations import approximation
+from scripts.recording.archive import pack, unpack
+from scripts.recording.opcode_kernel import Case, Launched
 
 Array = npt.NDArray[Any]
 

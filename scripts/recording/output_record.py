@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
-from tests.hardware.archive import pack, unpack
+from scripts.recording.archive import pack, unpack
 
 Array = npt.NDArray[Any]
 
@@ -40,6 +40,12 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 1, "kv_len": 300}, "normal"),
     ({"heads": 1, "q_len": 20, "kv_len": 40, "head_dim": 128}, "normal"),
+    # Windows: tiles before and behind them, rows that see nothing.
+    *(
+        ({"q_len": 70, "kv_len": 97, "mask": mask, "head_dim": 48, "dtype": "float16"}, "normal")
+        for mask in ("window:20,5", "causal+window:30")
+    ),
+    ({"q_len": 70, "kv_len": 33, "mask": "causal+window:20", "scale": 0.0}, "normal"),
 ]
 """Problem and regime. Few kernels, so that there is little to compile."""
 SEED = 11
@@ -123,9 +129,8 @@ def bounds(problem: Problem, inputs: Mapping[str, Array]) -> dict[str, Array]:
     q, k, v = (inputs[name].astype(np.float64) for name in ("Q", "K", "V"))
     k, v = (np.repeat(x, problem.group, axis=1) for x in (k, v))
     scores = problem.tau * (q @ k.swapaxes(-1, -2))
-    if problem.causal:
-        row, key = np.ogrid[: problem.q_len, : problem.kv_len]
-        scores = np.where(key <= row + problem.kv_len - problem.q_len, scores, -np.inf)
+    row, key = np.ogrid[: problem.q_len, : problem.kv_len]
+    scores = np.where(problem.mask.visible(row, key, problem.q_len, problem.kv_len), scores, -np.inf)
     largest = np.maximum(scores.max(-1, keepdims=True), np.finfo(np.float64).min)
     weights = np.exp(scores - largest)
     total = weights.sum(-1, keepdims=True)

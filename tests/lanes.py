@@ -1,0 +1,18 @@
+"""Which of a test's parameters the default lane runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def thorough_unless(kept: Callable[[Any], bool], values: Iterable[Any]) -> list[Any]:
+    """The values for `pytest.mark.parametrize`; those that are not `kept` are for the thorough lane."""
+    return [value if kept(value) else pytest.param(*_as_tuple(value), marks=pytest.mark.thorough) for value in values]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    # A NamedTuple is one value; a plain tuple has a value for each argument.
+    return value if type(value) is tuple else (value,)

@@ -1,0 +1,75 @@
+"""The lanes of the suite, of a suite of five tests."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lanes import thorough_unless
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORTS = "import pytest\nfrom harness.support.cache import default_cache\n"
+COMPILE = "default_cache().cached('kernel', ('a key',), default_cache)"
+"""Stands for a compiler: what is built is built by a function of the harness."""
+TESTS = {
+    "variants/test_kernels.py": f"""{IMPORTS}
+def test_compiles(): {COMPILE}
+@pytest.mark.thorough
+def test_compiles_more(): {COMPILE}
+@pytest.mark.compiles(False)
+def test_formula(): pass
+""",
+    "model/test_plan.py": f"""{IMPORTS}
+def test_plan(): pass
+@pytest.mark.thorough
+def test_many_plans(): pass
+""",
+}
+
+
+def outcome(folder: Path, *options: str) -> tuple[int, str]:
+    """pytest's exit status, and its last line without the time."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder / "tests")]
+    environment = {"PYTHONPATH": str(ROOT), "ATTENTION_SANDBOX_CACHE_BYTES": "0"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, re.sub(r" in .*", "", done.stdout.splitlines()[-1]) + done.stderr
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    for path, text in TESTS.items():
+        (tmp_path / "tests" / path).parent.mkdir(parents=True)
+        (tmp_path / "tests" / path).write_text(text.replace(COMPILE, "pass"))
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--lane=fast"], "2 passed, 3 deselected"),
+        (["--lane=default"], "3 passed, 2 deselected"),
+        ([], "3 passed, 2 deselected"),
+        (["--lane=thorough"], "5 passed"),
+    ],
+)
+def test_what_a_lane_runs(suite: Path, options: list[str], line: str) -> None:
+    assert outcome(suite, *options) == (0, line)
+
+
+def test_what_compiles_in_the_fast_lane_fails(suite: Path) -> None:
+    (suite / "tests" / "model" / "test_plan.py").write_text(f"{IMPORTS}\ndef test_plan(): {COMPILE}\n")
+    status, line = outcome(suite, "--lane=fast", "--tb=line")
+    assert (status, line) == (1, "1 failed, 1 passed, 2 deselected")
+
+
+def test_parameters_that_are_not_kept_are_thorough() -> None:
+    kept, moved, pair = thorough_unless(lambda value: value == 1, [1, 2, (3, 4)])
+    assert kept == 1
+    assert (moved.values, pair.values) == ((2,), (3, 4))
+    assert [mark.name for mark in (*moved.marks, *pair.marks)] == ["thorough", "thorough"]
