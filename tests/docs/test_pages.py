@@ -1,0 +1,87 @@
+"""What pages say of commands, of the public API and of each other is there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness.cli import build_parser
+from harness.model.operation import operation_names
+from scripts.shown_outputs import ROOT, pages
+
+pytestmark = pytest.mark.compiles(False)
+
+COMMANDS = (ROOT / "docs" / "commands.md").read_text()
+README_BYTES = 8192
+
+
+def commands(operation: str) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (a for a in build_parser(operation)._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+OPTIONS = [
+    (operation, name, action)
+    for operation in operation_names()
+    for name, parser in commands(operation).items()
+    for action in parser._actions
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
+
+
+def test_every_command_and_option_has_help_and_stands_in_the_page() -> None:
+    for operation, name, action in OPTIONS:
+        assert f"`{name}" in COMMANDS, name
+        assert action.help, (operation, name, action.option_strings)
+        for option in action.option_strings:
+            assert re.search(rf"`{option}\b", COMMANDS) or option == "-h", f"{operation}: {name} {option} is missing"
+
+
+def test_the_page_of_commands_has_no_option_that_is_gone() -> None:
+    there = {option for _, _, action in OPTIONS for option in action.option_strings}
+    assert set(re.findall(r"`(--[\w-]+)", COMMANDS)) <= there
+
+
+def test_every_public_name_stands_in_the_page_of_the_api() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert [name for name in harness.__all__ if f"autoclass:: harness.{name}\n" not in page] == []
+    assert set(re.findall(r":: harness\.(\w+)\n", page)) == set(harness.__all__)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_relative_link_points_at_something(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        there = page.parent / name if name else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def test_every_page_is_reached_from_the_index_of_the_site() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    listed = set(re.findall(r"^([\w-]+)$", index, re.MULTILINE))
+    assert {page.stem for page in pages()} - {"README", "index"} == listed
+
+
+PATH = re.compile(r"`((?:harness|variants|tests|scripts|docs)/[\w./-]*\w/?)`")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+    named = [path for path in PATH.findall(page.read_text()) if not {"NAME", "OPERATION"} & set(path.split("/"))]
+    assert [path for path in named if not (ROOT / path).exists()] == []
