@@ -55,9 +55,9 @@ SEARCH = settings(
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) -> Problem:
     """Problems of a few tiles: groups, batches, masks, any length; what is plain comes first, shrinking goes there."""
-    dtype, head_dim = draw(st.sampled_from(KERNELS))
+    dtype, head_dim = draw(st.sampled_from(kernels))
     kv_heads = draw(st.integers(1, 2))
     return Problem(
         batch=draw(st.integers(1, 2)),

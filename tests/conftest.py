@@ -25,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    from lanes import set_lane
+
+    set_lane(config.getoption("--lane"))
     if config.getoption("--lane") == "fast":
         forbid_compiling()
 

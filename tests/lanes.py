@@ -8,6 +8,20 @@ from typing import Any
 import pytest
 
 
+def is_thorough() -> bool:
+    """Whether the thorough lane runs, where more examples are drawn, of more kernels."""
+    return _lane == "thorough"
+
+
+def set_lane(lane: str) -> None:
+    """Which lane runs; conftest.py says so before tests are imported."""
+    global _lane
+    _lane = lane
+
+
+_lane = "default"
+
+
 def thorough_unless(kept: Callable[[Any], bool], values: Iterable[Any]) -> list[Any]:
     """The values for `pytest.mark.parametrize`; those that are not `kept` are for the thorough lane."""
     return [value if kept(value) else pytest.param(*_as_tuple(value), marks=pytest.mark.thorough) for value in values]

@@ -117,6 +117,7 @@ def test_list_shows_what_is_registered(call):
         "backend": "cupy",
         "idea": "one thread per query row",
         "origin": f"plugin {RIGHT}",
+        "operation": "attention",
     }
     table = call("list", "--plugin", RIGHT, "--variants", "one-*").out
     assert table.splitlines()[2].split()[:3] == [NAME, "custom", "cupy"]
@@ -277,7 +278,7 @@ def test_a_variant_without_lse_is_not_asked_for_one(call, tmp_path: Path):
     arguments[1] = "bad-answer"
     done = call(*arguments, "--plugin", BROKEN)
     assert done.status == 2
-    assert done.err == "harness: bad-answer stores no log-sum-exp; leave out --lse\n"
+    assert done.err == "harness: bad-answer stores no lse; leave out --lse\n"
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -338,6 +339,7 @@ def test_show_order(call):
     assert "__global__" not in done.out
 
 
+@pytest.mark.thorough
 def test_show_order_beside_another_variant(call, tmp_path: Path):
     path = tmp_path / "order.json"
     kernel = Path(RIGHT).read_text()

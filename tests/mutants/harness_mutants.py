@@ -68,7 +68,9 @@ HARNESS_MUTANTS = (
         "the oracle's causal mask is aligned top-left",
         (
             Patch(
-                "harness/operations/attention/oracle.py", "rows.stop) + (problem.kv_len - problem.q_len)", "rows.stop)"
+                "harness/operations/attention/masks/causal.py",
+                "(kv_len - keys) > (q_len - 1 - rows)",
+                "keys <= rows",
             ),
         ),
         ("tests/operations/attention/test_oracle.py",),

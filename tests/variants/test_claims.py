@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from lanes import thorough_unless
+from lanes import is_thorough, thorough_unless
 from test_conformance import EXECUTOR, VARIANTS, by_algorithm, problems
 
 from harness.compilers import DevicePointer, compile_kernel
@@ -76,10 +76,14 @@ def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, pro
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
 
 
+# Further kernels are compilations.
+DRAWN = problems() if is_thorough() else problems((("float32", 64), ("float16", 48)))
+
+
 @parametrize_variants
-@given(problem=problems())
+@given(problem=DRAWN)
 @settings(
-    max_examples=40,
+    max_examples=40 if is_thorough() else 15,
     deadline=None,  # the first example of a kernel compiles it
     derandomize=True,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from attention_answers import hold
+from lanes import thorough_unless
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
@@ -22,6 +23,10 @@ from harness.operations.attention.problem import Problem
 
 VARIANTS = tuple(variant for variant in discover().registry if variant.algorithm == "fa2-mma")
 EXECUTOR = EmulatorExecutor()
+parametrize_cuda = pytest.mark.parametrize(
+    "variant", thorough_unless(lambda variant: variant.backend == "cupy", VARIANTS), ids=lambda variant: variant.name
+)
+"""Further tiles are compilations, of seconds each in Numba."""
 parametrize_variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
 
@@ -43,7 +48,7 @@ def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarra
 
 
 # Warps of 16 and of 32 rows, tiles shorter than a warp's diagonal and longer, and three on chip.
-@parametrize_variants
+@parametrize_cuda
 @pytest.mark.parametrize(
     "tile",
     [
@@ -61,7 +66,7 @@ def test_tiles_of_any_size_give_the_answer(variant: Variant, mask: str, tile: di
 
 # Tiles have 128 rows, and 96 keys with head_dim 64, 48 with 128. The first row of 150 lies on key 53 of 203.
 @parametrize_variants
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [
@@ -90,7 +95,7 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(
 # than head_dim. Rows in full tiles of keys (the last window, at 128), in masked ones, in those that some rows see
 # nothing of, and rows that see nothing at all.
 @parametrize_variants
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [(150, 150, "window:20,7"), (140, 110, "window:0"), (60, 190, "causal+window:40"), (130, 250, "window:60,50")],

@@ -25,23 +25,19 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
 from harness.model.case import Case, Edit
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.masks import NO_MASK, Mask
-from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.masks.window import Window
+from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.problem import Problem
 
 MOST_TILES = 6
 """Tiles of rows times tiles of keys, per head: enough for a first, a middle and a last one both ways."""
 MOST_TILES_ONE_WAY = 4
-MASKS = ("causal", "window")
-"""Kinds of masks that are drawn."""
 CROWD = 23
 """Heads, or sequences, in a few problems that are tiny otherwise."""
 
@@ -50,13 +46,13 @@ def problems(
     builds: Sequence[AttentionBuild] = BUILDS,
     most_tiles: int = MOST_TILES,
     scales: Sequence[float | None] = (None, None, None, None, 1.0, 0.25, -0.25, 0.0),
-    takes: Sequence[str] = MASKS,
+    takes: Sequence[str] | None = None,
 ) -> st.SearchStrategy[Problem]:
     """Problems of a few tiles: lengths at and beside the edges of tiles, groups, batches, masks, any scale.
 
     `q_len` and `kv_len` are drawn on their own, so causal problems with rows that see nothing come along.
     """
-    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales), frozenset(takes))
+    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales), _kinds(takes))
 
 
 @functools.cache
@@ -87,13 +83,17 @@ def cases(
     most_tiles: int = MOST_TILES,
     checks: Sequence[str] = (),
     check_share: int = 4,
-    takes: Sequence[str] = MASKS,
+    takes: Sequence[str] | None = None,
 ) -> st.SearchStrategy[Case]:
     """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`.
 
-    `takes`: the kinds of masks that problems may have.
+    `takes`: the kinds of masks that problems may have; None: all.
     """
-    return _cases(tuple(builds), most_tiles, tuple(checks), check_share, frozenset(takes))
+    return _cases(tuple(builds), most_tiles, tuple(checks), check_share, _kinds(takes))
+
+
+def _kinds(takes: Sequence[str] | None) -> frozenset[str]:
+    return frozenset(mask_kinds()).intersection(mask_kinds() if takes is None else takes)
 
 
 # Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it. For the
@@ -119,7 +119,7 @@ def _problems(
     row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
     crowds = _CROWDS if row_tiles * key_tiles <= 2 else ()
     batch, kv_heads, group = draw(_sampled(_BATCH_KV_HEADS_GROUP + crowds))
-    masked, scale = draw(_sampled(tuple(itertools.product((False, True) if takes & {*MASKS} else (False,), scales))))
+    masked, scale = draw(_sampled(tuple(itertools.product((False, True) if takes else (False,), scales))))
     q_len = (row_tiles - 1) * build.tile_rows + draw(_last_tile(build.tile_rows))
     kv_len = (key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys))
     return Problem(
@@ -137,13 +137,15 @@ def _problems(
 
 @functools.cache
 def _masks(tile_keys: int, takes: frozenset[str]) -> st.SearchStrategy[Mask]:
-    """Causal as often as all windows together, whose ends lie at and beside the edges of a tile of keys."""
-    edges = tuple(sorted({0, 1, tile_keys // 2, tile_keys - 1, tile_keys, tile_keys + 1, 2 * tile_keys}))
-    windows = tuple(Window(left, right) for left in edges for right in edges)
-    banded = (*windows, *(Causal() & Window(left, left) for left in edges for _ in edges))
-    drawn = ((Causal(),) * len(banded)) + banded
-    taken = [mask for mask in drawn if takes.issuperset(part.kind for part in mask.parts)]
-    return st.sampled_from(taken if len(set(taken)) > 1 else taken[:1])
+    """Each kind of mask that is taken, and each two of them together, as often as any other."""
+    drawn = [kind.drawn(tile_keys) for name, kind in mask_kinds().items() if name in takes]
+    groups = [*drawn, *(tuple(a & b for a in one for b in other) for one, other in itertools.combinations(drawn, 2))]
+    longest = max(map(len, groups))
+    return st.sampled_from([mask for group in groups for mask in _filled(group, longest if len(groups) > 1 else 1)])
+
+
+def _filled(masks: tuple[Mask, ...], length: int) -> Iterator[Mask]:
+    return itertools.islice(itertools.cycle(masks), max(length, len(masks)))
 
 
 @functools.cache

@@ -126,7 +126,7 @@ def test_no_roundings_exceed_what_is_proved_and_the_worst_come_close(dtype: str,
 
 
 @pytest.mark.parametrize("dtype", thorough_unless(lambda dtype: dtype == "float16", NUMPY_DTYPES))
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", thorough_unless(lambda regime: regime in ("normal", "needle", "hot"), REGIMES))
 def test_a_right_model_stays_within_what_is_expected(dtype: str, regime: str):
     for fields in SHAPES:
         problem = problem_with(dtype, fields)
@@ -173,6 +173,7 @@ def test_neither_tier_is_vacuous_in_16_bits(dtype: str):
     assert largest_ratios(dtype, Numerics(), store_scores=True)[0] > 0.3
 
 
+@pytest.mark.thorough
 def test_neither_tier_is_vacuous_in_float32():
     proved, expected = largest_ratios("float32", NUMERICS[False])
     assert proved > 0.05

@@ -24,6 +24,11 @@ class Causal(Band):
             raise ProblemError(f"mask causal takes nothing behind it, but has {parameters!r}")
         return cls()
 
+    @classmethod
+    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
+        """See `Mask.drawn`."""
+        return (cls(),)
+
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         """See `Mask.visible`."""
         # Counted from the end: as many keys may lie behind the last one that a row sees as there are rows after it.

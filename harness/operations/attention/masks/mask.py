@@ -49,6 +49,11 @@ class Mask(ABC):
     def text(self) -> str:
         """As the command line takes it; `parse_mask` reads it."""
 
+    @classmethod
+    @abstractmethod
+    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
+        """Masks of this kind for campaigns, the plainest first; limits lie at and beside the edges of tiles of keys."""
+
     @property
     def parts(self) -> tuple[Mask, ...]:
         """The masks that this one is the intersection of; itself where it is a single one, none for no mask."""
@@ -100,6 +105,11 @@ class Intersection(Mask):
     def parse(cls, parameters: str) -> Mask:
         """Never spelled by its own name: see `parse_mask`."""
         raise NotImplementedError(parameters)
+
+    @classmethod
+    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
+        """None of its own: campaigns draw the parts."""
+        return ()
 
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         """See `Mask.visible`."""

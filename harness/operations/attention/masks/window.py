@@ -40,6 +40,12 @@ class Window(Band):
             )
         return cls(int(words[0]), int(words[-1]))
 
+    @classmethod
+    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
+        """See `Mask.drawn`."""
+        edges = sorted({0, 1, tile_keys // 2, tile_keys - 1, tile_keys, tile_keys + 1, 2 * tile_keys})
+        return tuple(cls(left, right) for left in edges for right in edges)
+
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         """See `Mask.visible`."""
         ahead = (keys - kv_len) - (rows - q_len)
