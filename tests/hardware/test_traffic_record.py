@@ -150,7 +150,7 @@ def test_local_memory_is_touched_where_ptxas_spills(index: int, name: str) -> No
 @pytest.mark.parametrize(
     ("index", "name"),
     thorough_unless(
-        lambda case: case == (7, "fa2-cupy"), [(i, v) for i, v in CASES if fnmatch(v, BANK_CASES.get(i, ""))]
+        lambda case: case == (0, "fa2-cupy"), [(i, v) for i, v in CASES if fnmatch(v, BANK_CASES.get(i, ""))]
     ),
 )
 def test_bank_conflicts_are_those_of_the_hardware(index: int, name: str) -> None:

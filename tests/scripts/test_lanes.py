@@ -44,7 +44,8 @@ def suite(tmp_path: Path) -> Path:
     for path, text in TESTS.items():
         (tmp_path / "tests" / path).parent.mkdir(parents=True)
         (tmp_path / "tests" / path).write_text(text.replace(COMPILE, "pass"))
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    for name in ("conftest.py", "lanes.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 

@@ -281,7 +281,7 @@ def tile_argument(variant: Variant, tile: TileSizes | None) -> dict[str, TileSiz
     return {"tile": tile}
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize("tile", EXAMPLE_TILES, ids=str)
 def test_worked_example_of_eight_keys(variant: Variant, tile: TileSizes | None):
     skip_unsupported(variant, EIGHT_KEYS)
@@ -291,7 +291,7 @@ def test_worked_example_of_eight_keys(variant: Variant, tile: TileSizes | None):
     np.testing.assert_allclose(output.reshape(-1), EIGHT_KEYS_O, rtol=0, atol=0.0005)
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize("tile", EXAMPLE_TILES, ids=str)
 def test_worked_example_of_four_keys(variant: Variant, tile: TileSizes | None):
     skip_unsupported(variant, FOUR_KEYS)
@@ -300,7 +300,7 @@ def test_worked_example_of_four_keys(variant: Variant, tile: TileSizes | None):
     np.testing.assert_allclose(output, [30.86, 0, 0, 0], rtol=0, atol=0.005)
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize("tile", EXAMPLE_TILES[:2], ids=str)
 def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: TileSizes | None):
     skip_unsupported(variant, FOUR_KEYS)

@@ -124,7 +124,7 @@ def test_what_is_not_finite_outside_of_a_window_reaches_no_row(
         assert np.array_equal(np.isnan(lse), visible[:, key])
 
 
-@parametrize_variants
+@parametrize_cuda
 def test_rows_whose_window_lies_before_all_keys_see_nothing(variant: Variant):
     # Row 140 lies on key 0: rows from 133 on see it. The first block of rows sees nothing.
     problem = Problem(heads=2, q_len=200, kv_len=60, head_dim=64, dtype="bfloat16", mask="window:5,7")
@@ -136,7 +136,7 @@ def test_rows_whose_window_lies_before_all_keys_see_nothing(variant: Variant):
 
 # Keys of the first tile and of a later one that only some rows see. head_dim 128 has tiles of 48 keys, with head_dim 33
 # rows are copied element by element.
-@parametrize_variants
+@parametrize_cuda
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     ("dtype", "head_dim"), [pytest.param("bfloat16", 128, marks=pytest.mark.thorough), ("float16", 33)]

@@ -179,7 +179,7 @@ def test_a_fault_names_the_kernel_and_later_runs_say_why_they_do_not(tmp_path: P
         "import cupy\n"
         "from harness.support.errors import KernelFault, SandboxError\n"
         "from harness.gpu.executor import GpuExecutor\n"
-        "from harness.operations.attention.inputs import draw_inputs\n"
+        "from harness.model.operation import draw_inputs\n"
         "from harness.operations.attention.problem import Problem\n"
         "from harness import Launch, Plan\n"
         "problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=4)\n"
