@@ -20,7 +20,7 @@ from harness.emulator.launch.configuration import Geometry, LaunchOptions, defau
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.memory.residency import Residency, residency
-from harness.emulator.native.compile_worker import HERE, Compiler, WorkerPool
+from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler, WorkerPool
 from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
 from harness.execution.counts import CacheReport, CacheTraffic, by_place
 from harness.execution.protocol import Device, Execution, LaunchReport
@@ -116,7 +116,7 @@ class EmulatorExecutor:
                 self._compile(step, _arguments(step, pointers), worker)
 
     def _compile(
-        self, step: Launch, args: tuple[Any, ...], compiler: Compiler = HERE
+        self, step: Launch, args: tuple[Any, ...], compiler: Compiler = THIS_PROCESS
     ) -> tuple[CompiledKernel, NativeKernel]:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
         return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments)

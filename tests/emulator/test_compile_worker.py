@@ -10,7 +10,7 @@ import pytest
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN
-from harness.emulator.native.compile_worker import HERE, CompileWorker, WorkerPool
+from harness.emulator.native.compile_worker import THIS_PROCESS, CompileWorker, WorkerPool
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
@@ -25,7 +25,7 @@ PTX = """.version 8.0
 
 def test_the_object_is_the_one_made_here() -> None:
     worker = CompileWorker()
-    assert worker.build_kernel(PTX, "k", PLAIN) == HERE.build_kernel(PTX, "k", PLAIN)
+    assert worker.build_kernel(PTX, "k", PLAIN) == THIS_PROCESS.build_kernel(PTX, "k", PLAIN)
     worker.close()
 
 

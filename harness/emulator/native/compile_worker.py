@@ -40,7 +40,7 @@ class Compiler(Protocol):
         ...
 
 
-class _Here:
+class _ThisProcess:
     """In this process."""
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
@@ -54,7 +54,7 @@ class _Here:
         return build_runtime()
 
 
-HERE: Compiler = _Here()
+THIS_PROCESS: Compiler = _ThisProcess()
 
 
 class CompileWorker:
@@ -161,7 +161,7 @@ def _serve() -> None:
         except EOFError:
             return
         try:
-            result = HERE.build_runtime() if job == _RUNTIME else _build_kernel(payload)
+            result = THIS_PROCESS.build_runtime() if job == _RUNTIME else _build_kernel(payload)
             _send(answers, _DONE, result)
         except tuple(_ERRORS.values()) as error:
             _send(answers, _REFUSED, json.dumps([type(error).__name__, str(error)]).encode())
@@ -169,7 +169,7 @@ def _serve() -> None:
 
 def _build_kernel(payload: bytes) -> bytes:
     ptx, entry, instruments = json.loads(payload)
-    return HERE.build_kernel(ptx, entry, Instruments(**instruments))
+    return THIS_PROCESS.build_kernel(ptx, entry, Instruments(**instruments))
 
 
 if __name__ == "__main__":

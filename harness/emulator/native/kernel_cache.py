@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.native.compile_worker import HERE, Compiler
+from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler
 from harness.emulator.native.kernel_build import split_kernel
 from harness.emulator.native.llvm_compiler import host_key
 from harness.emulator.native.object_loading import load_copies, load_runtime, native_address
@@ -32,7 +32,9 @@ _loaded: dict[tuple[str, str, Instruments], NativeKernel] = {}
 _lock = threading.Lock()
 
 
-def native_kernel(ptx: str, entry: str, compiler: Compiler = HERE, instruments: Instruments = PLAIN) -> NativeKernel:
+def native_kernel(
+    ptx: str, entry: str, compiler: Compiler = THIS_PROCESS, instruments: Instruments = PLAIN
+) -> NativeKernel:
     """One entry of a PTX module as native code, by way of `compiler`. Several threads may ask at once.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
