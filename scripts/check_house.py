@@ -20,6 +20,10 @@ def complaints(paths: list[str]) -> Iterator[str]:
         yield f"harness/ has {len(files)} files ({', '.join(sorted(files))}); at most {MOST_FILES}"
     if len(top - files) > MOST_FOLDERS:
         yield f"harness/ has {len(top - files)} folders; at most {MOST_FOLDERS}"
+    packages = {str(Path(path).parent) for path in paths if path.startswith("harness/") and path.endswith(".py")}
+    for package in sorted(packages):
+        if f"{package}/__init__.py" not in paths:
+            yield f"{package}/ has no __init__.py: the import contracts do not see it"
     for path in paths:
         if path.startswith(("harness/", "variants/", "scripts/")) and not path.endswith(LONG_BY_NATURE):
             lines = (ROOT / path).read_bytes().count(b"\n")

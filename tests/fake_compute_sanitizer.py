@@ -27,7 +27,7 @@ LOGS = {
 =========     Access to 0x7f533ca04000 is out of bounds
 =========     and is 1 bytes after the nearest allocation at 0x7f533ca03000 of size 4,096 bytes
 =========     Saved host backtrace up to driver entry point at kernel launch time
-=========         Host Frame: main in /work/main.c:5 [0x1]
+=========         Host Frame: main in /src/main.c:5 [0x1]
 =========
 ========= Invalid __global__ write of size 4 bytes
 =========     at stray+0xe0 in stray.cu:17

@@ -21,7 +21,7 @@ class DevicePointer:
     shape: tuple[int, ...]
     """Extents in elements."""
     dtype: str
-    """A name of `harness.model.variant.ELEMENT_BYTES`. bfloat16 reaches Numba as uint16."""
+    """A name of `harness.model.problem.ELEMENT_BYTES`. bfloat16 reaches Numba as uint16."""
 
 
 @dataclass(frozen=True)

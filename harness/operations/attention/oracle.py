@@ -78,7 +78,8 @@ def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
             scores = problem.tau * (q @ k.mT)
         if problem.mask != NO_MASK:
             row_index = np.arange(rows.start, rows.stop)
-            visible = problem.mask.visible(row_index[:, None], key_index[None, :], problem.q_len, problem.kv_len)
+            seen = problem.mask.visible(row_index[:, None], key_index[None, :], problem.q_len, problem.kv_len)
+            visible = np.broadcast_to(seen, visible.shape)  # where rows or keys do not matter, a mask may say so once
             scores = np.where(visible, scores, -np.inf)
         yield Block(where, q, k, v, visible, scores)
 

@@ -36,7 +36,7 @@ def _parse_one(word: str, text: str) -> Mask:
     kinds = mask_kinds()
     if kind not in kinds:
         near = difflib.get_close_matches(kind, kinds, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         spellings = ", ".join(["none", *(each.spelling for each in kinds.values())])
         raise ProblemError(f"mask {text!r}: there is no {kind!r}{hint} There are {spellings}, joined by +")
     return kinds[kind].parse(parameters)
