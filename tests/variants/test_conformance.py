@@ -211,7 +211,6 @@ def test_what_lies_beside_a_window_does_not_reach_its_row(
     variant: Variant, dtype: str, head_dim: int, mask: str, poison: float
 ):
     # Key 49 lies in the middle of a tile of keys, ahead of the windows of rows 62 on and behind those of earlier ones.
-    # In a block of 64 rows, it is one of the four keys among which the last row's window begins.
     problem = Problem(heads=2, q_len=90, kv_len=90, head_dim=head_dim, dtype=dtype, mask=mask)
     skip_unsupported(variant, problem)
     inputs = draw_inputs(problem, "normal", 2)
@@ -225,6 +224,27 @@ def test_what_lies_beside_a_window_does_not_reach_its_row(
         dirty = run(variant, problem, poisoned).outputs["O"]
         assert np.array_equal(dirty[:, :, blind], clean[:, :, blind])
         assert not np.any(np.isfinite(dirty[:, :, ~blind].astype(np.float32)))
+
+
+@parametrize_variants()
+@pytest.mark.parametrize(("dtype", "head_dim"), thorough_unless(lambda kernel: kernel[0] == "float32", USUAL_KERNELS))
+def test_products_that_all_rows_share_begin_where_the_last_rows_window_does(
+    variant: Variant, dtype: str, head_dim: int
+):
+    # In the block of rows 128 to 191 all rows see keys 89 to 128, and only the last one does not see key 88, which is
+    # the first of four that a vector would bring together.
+    problem = Problem(heads=1, q_len=200, kv_len=200, head_dim=head_dim, dtype=dtype, mask="causal+window:102")
+    skip_unsupported(variant, problem)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = run(variant, problem, inputs).outputs["O"]
+    poisoned = {**inputs, "V": inputs["V"].copy()}
+    poisoned["V"][:, :, 88] = math.nan
+    dirty = run(variant, problem, poisoned).outputs["O"]
+    first, end = problem.span(np.arange(problem.q_len))
+    blind = (first > 88) | (end <= 88)
+    assert blind[191] and not blind[190]
+    assert np.array_equal(dirty[:, :, blind], clean[:, :, blind])
+    assert np.all(np.isnan(dirty[:, :, ~blind].astype(np.float32)))
 
 
 # A worked example: scores 1, 2, 4, 2, 5, 1, 3, 1.
