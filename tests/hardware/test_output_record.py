@@ -34,8 +34,8 @@ def bounds_of(case: int) -> dict[str, Array]:
     return bounds(problem_of(case), inputs_of(case))
 
 
-COMPILED_ANYWAY = (("float32", 64), ("float16", 48))
-"""What other tests of the default lane compile, too."""
+FEW = ("fa1-numba", "fa2-cupy", "three-pass-cupy")
+"""Variants whose answers the default lane has, as far as other tests of it compile the same kernels."""
 ASKED = [
     (case, variant.name)
     for case in range(len(CASES))
@@ -62,7 +62,7 @@ def recorded(case: int, variant: str, plan: str) -> Recorded:
 
 @pytest.mark.parametrize(
     ("case", "variant"),
-    thorough_unless(lambda asked: problem_of(asked[0]).build_key in COMPILED_ANYWAY, ASKED),
+    thorough_unless(lambda asked: problem_of(asked[0]).build_key == ("float32", 64) and asked[1] in FEW, ASKED),
 )
 def test_outputs_are_those_of_the_hardware(case: int, variant: str):
     """Bit for bit where every exp is exact; else as far apart as ex2.approx allows."""

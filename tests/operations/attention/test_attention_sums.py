@@ -179,7 +179,8 @@ def test_what_does_not_run_says_so():
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.thorough), True])
+@pytest.mark.thorough
+@pytest.mark.parametrize("causal", [False, True])
 def test_a_thread_that_goes_through_the_keys_adds_one_after_the_other(causal: bool):
     variant = discover([PLUGIN], package="no_such_package_of_variants").registry.get("one-thread-per-row")
     problem = Problem(heads=4, kv_heads=2, q_len=21, kv_len=33, head_dim=8, mask="causal" if causal else "none")
