@@ -16,7 +16,19 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "emulator")]
 
 LANES = ("fast", "default", "thorough")
-COMPILING = ("compilers", "docs", "emulator", "gpu", "hardware", "mutants", "studies", "variants", "test_cli.py")
+COMPILING = (
+    "compilers",
+    "docs",
+    "emulator",
+    "gpu",
+    "hardware",
+    "mutants",
+    "studies",
+    "variants",
+    "test_an_operation_more.py",
+    "test_cli.py",
+    "test_softmax_cli.py",
+)
 """Folders and files whose tests compile, but for those that are marked `compiles(False)`."""
 
 
