@@ -156,8 +156,8 @@ def test_local_memory_is_touched_where_ptxas_spills(index: int, name: str) -> No
 def test_bank_conflicts_are_those_of_the_hardware(index: int, name: str) -> None:
     """Where ptxas leaves the accesses as they are: it merges some, and repeats others.
 
-    Stores exactly, but for one more of 19,712 in one launch. Of loads the hardware counts up to three wavefronts in two hundred more, and some twenty in kernels
-    that are short: what else its data pipe was busy with.
+    Stores exactly, but for one more of 19,712 in one launch. Of loads the hardware counts up to three wavefronts in two
+    hundred more, and some twenty in kernels that are short: what else its data pipe was busy with.
     """
     recorded = launches_of(index, name)
     execution = emulated(index, name, Instruments(bank_conflicts=True))
