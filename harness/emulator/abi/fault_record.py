@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi.context import (
     BLOCK,
     FAULT_ADDRESS,
@@ -18,7 +16,6 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.raw_memory import load64, store64
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def set_fault(ctx: int, kind: int, site: int, lane: int, address: int, size: int) -> None:
     """Record the first fault of this worker; the caller returns."""
     store64(ctx + FAULT_KIND, kind)

@@ -1,53 +1,66 @@
-"""Loads and stores at plain integer addresses, for the parts of the emulator that Numba compiles."""
+"""Loads and stores at plain integer addresses, and calls of them: what the runtime's functions end in.
+
+Native code has an instruction for each, see `codegen/python_subset.py`. Called from Python they do the same.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+_FROM_HOST = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_WARP_CODE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64)
 
 
-def _loader(bits: int) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def load(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            value = builder.load(pointer)
-            return value if bits == 64 else builder.zext(value, ir.IntType(64))
-
-        return types.int64(types.int64), codegen
-
-    return load
+def load8(address: int) -> int:
+    """The byte at `address`, 0 to 255."""
+    return ctypes.c_uint8.from_address(address).value
 
 
-def _storer(bits: int) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            value = args[1] if bits == 64 else builder.trunc(args[1], ir.IntType(bits))
-            builder.store(value, pointer)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), codegen
-
-    return store
+def load16(address: int) -> int:
+    """The 16-bit word there, without a sign."""
+    return ctypes.c_uint16.from_address(address).value
 
 
-load8, load16, load32, load64 = (_loader(bits) for bits in (8, 16, 32, 64))
-store8, store16, store32, store64 = (_storer(bits) for bits in (8, 16, 32, 64))
+def load32(address: int) -> int:
+    """The 32-bit word there, without a sign."""
+    return ctypes.c_uint32.from_address(address).value
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def fill_ones(typingctx: Any, address: Any, count: Any) -> Any:
+def load64(address: int) -> int:
+    """The 64-bit word there, with its sign."""
+    return ctypes.c_int64.from_address(address).value
+
+
+def store8(address: int, value: int) -> None:
+    """The low 8 bits of `value` go there."""
+    ctypes.c_uint8.from_address(address).value = value
+
+
+def store16(address: int, value: int) -> None:
+    """The low 16 bits."""
+    ctypes.c_uint16.from_address(address).value = value
+
+
+def store32(address: int, value: int) -> None:
+    """The low 32 bits."""
+    ctypes.c_uint32.from_address(address).value = value
+
+
+def store64(address: int, value: int) -> None:
+    """All of `value`."""
+    ctypes.c_int64.from_address(address).value = value
+
+
+def fill_ones(address: int, count: int) -> None:
     """Set `count` bytes to 0xFF, which is NaN in every floating-point type."""
+    ctypes.memset(address, 0xFF, count)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        cgutils.memset(builder, pointer, args[1], 0xFF)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+def call_host(function: int, argument: int) -> None:
+    """Call a function of the host's that takes an integer and returns nothing."""
+    _FROM_HOST(function)(argument)
+
+
+def call_warp(entry: int, context: int, warp: int) -> int:
+    """Run one warp's generated code until it exits, waits or faults: the status, of 32 bits."""
+    return int(_WARP_CODE(entry)(context, warp))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba import njit
 
 from harness.emulator.abi import copy_layout as queue_at
 from harness.emulator.abi import layout as at
@@ -30,9 +29,8 @@ from harness.emulator.abi.context import (
     WARP_INDEX,
 )
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import fill_ones, load8, load32, load64, store8, store32, store64
+from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load32, load64, store8, store32, store64
 from harness.emulator.memory.copies import shared_fault
-from harness.emulator.memory.trace import call_host
 from harness.emulator.memory.translation import translate_lanes
 from harness.emulator.sanitizer.copies_in_flight import settle, watch_copy
 from harness.emulator.sanitizer.vector_clock import tick
@@ -51,13 +49,11 @@ SIZES = at.DATA_2
 """And how many bytes of the source the lane wants, 4 bytes."""
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def queue_of(ctx: int) -> int:
     """The queue of the warp that runs."""
     return int(load64(ctx + COPY_QUEUES) + QUEUE_BYTES * load64(ctx + WARP_INDEX))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def request_of(queue: int, number: int) -> int:
     """Where a request of a queue is."""
     return int(load64(queue + REQUESTS) + REQUEST_BYTES * (number & (load64(queue + CAPACITY) - 1)))
@@ -120,7 +116,6 @@ def commit_copies(ctx: int, mask: int) -> int:
     return 0
 
 
-@njit  # type: ignore[untyped-decorator]
 def land(ctx: int, request: int, lanes: int, time: int) -> None:
     """The copies of these lanes happen; `time` is the sanitizer's."""
     size = load64(request + SIZE)
@@ -185,10 +180,7 @@ def drop_copies(ctx: int) -> int:
     return 0
 
 
-EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
-    "issue_copy": (issue_copy, 5),
-    "commit_copies": (commit_copies, 2),
-    "wait_for_copies": (wait_for_copies, 3),
-    "drop_copies": (drop_copies, 1),
+EXPORTS: dict[str, Callable[..., int]] = {
+    function.__name__: function for function in (issue_copy, commit_copies, wait_for_copies, drop_copies)
 }
 """As `runtime.EXPORTS`; an object of its own, for only kernels with such copies need it."""

@@ -14,8 +14,6 @@ than zeros, and some wavefronts twice where src-size is 0.
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SHARED_COUNTERS
 from harness.emulator.abi.raw_memory import load32, load64, store64
@@ -27,7 +25,6 @@ BANKS = at.DATA_3 + 8 * 32
 """Scratch: how many of them each bank has."""
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def add_word(warp: int, count: int, word: int) -> int:
     """Add a 4-byte word to the `count` distinct ones of a group; the new count."""
     for index in range(count - 1, -1, -1):
@@ -39,7 +36,6 @@ def add_word(warp: int, count: int, word: int) -> int:
     return count + 1
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def busiest_bank(warp: int) -> int:
     """The most words that one bank has."""
     most = 0
@@ -48,7 +44,6 @@ def busiest_bank(warp: int) -> int:
     return most
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def shared_offset(warp: int, lane: int, generic: int) -> int:
     """Where in shared memory the lane's access is, in bytes; -1 where it is elsewhere."""
     if generic == 0:
@@ -57,7 +52,6 @@ def shared_offset(warp: int, lane: int, generic: int) -> int:
     return address & 0xFFFFFFFF if address >> at.WINDOW_BITS == SHARED_WINDOW else -1
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def pairs_agree(warp: int, mask: int, generic: int, distance: int) -> bool:
     """Whether each active lane has the address of the one whose number differs in the bit `distance`, if active."""
     for lane in range(32):

@@ -6,8 +6,6 @@ plus one, so that zero is an empty way. Of a set's ways the one used longest ago
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import cache_layout as at
 from harness.emulator.abi.cache_slots import (
     ACCESS_TIME,
@@ -54,20 +52,17 @@ LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = at.LOAD, at.LOAD_BEYOND_L1, at.STORE, at.A
 L2_READ, L2_WRITE, DRAM_READ, DRAM_WRITE = range(4)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def sectors(mask: int) -> int:
     """How many of a line's four sectors are in `mask`."""
     return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def fetched(mask: int) -> int:
     """The sectors that DRAM delivers where those of `mask` are missing: pairs of 64 bytes."""
     pairs = (mask | (mask >> 1)) & 0b0101
     return pairs | (pairs << 1)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def count(state: int, line: int, what: int, amount: int) -> None:
     """Add sectors to a counter of the buffer that `line` belongs to."""
     firsts = load64(state + FIRST_LINES)
@@ -78,7 +73,6 @@ def count(state: int, line: int, what: int, amount: int) -> None:
     store64(entry, load64(entry) + amount)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def tick(state: int) -> int:
     """A number that rises with every access, to know what was used when."""
     now: int = load64(state + TICK) + 1
@@ -86,7 +80,6 @@ def tick(state: int) -> int:
     return now
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def find(tags: int, first: int, ways: int, line: int) -> int:
     """The way of a set, which begins at entry `first`, that has `line`; -1 if none."""
     for way in range(first, first + ways):
@@ -95,7 +88,6 @@ def find(tags: int, first: int, ways: int, line: int) -> int:
     return -1
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def oldest(used: int, first: int, ways: int, since: int) -> int:
     """The way that was used longest ago, of those used after `since`; an empty one was never used, which is 0."""
     found = first
@@ -111,7 +103,6 @@ def oldest(used: int, first: int, ways: int, since: int) -> int:
 # L2 ------------------------------------------------------------------------------------------------------------------
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def home(state: int, line: int) -> int:
     """The partition that a line belongs to."""
     if load64(state + L2_PARTITIONS) == 1:
@@ -119,7 +110,6 @@ def home(state: int, line: int) -> int:
     return ((line * SPREAD) >> 15) & 1
 
 
-@njit  # type: ignore[untyped-decorator]
 def l2_entry(state: int, partition: int, line: int) -> int:
     """The entry of `line` in a partition: the one that it has, or the oldest of its set, emptied."""
     ways = load64(state + L2_SET_WAYS)
@@ -142,7 +132,6 @@ def l2_entry(state: int, partition: int, line: int) -> int:
     return entry
 
 
-@njit  # type: ignore[untyped-decorator]
 def read_from_l2(state: int, partition: int, line: int, mask: int) -> int:
     """An SM at `partition` asks for sectors. Always 0."""
     count(state, line, L2_READ, sectors(mask))
@@ -164,7 +153,6 @@ def read_from_l2(state: int, partition: int, line: int, mask: int) -> int:
     return 0
 
 
-@njit  # type: ignore[untyped-decorator]
 def write_to_l2(state: int, line: int, mask: int) -> int:
     """Sectors arrive, of which nothing has to be fetched. Always 0."""
     count(state, line, L2_WRITE, sectors(mask))
@@ -179,7 +167,6 @@ def write_to_l2(state: int, line: int, mask: int) -> int:
     return 0
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def clean_oldest(state: int, entry: int) -> None:
     """Write back the oldest dirty line of the set that `entry` is in, if the set has too many."""
     ways = load64(state + L2_SET_WAYS)
@@ -202,7 +189,6 @@ def clean_oldest(state: int, entry: int) -> None:
 # L1 ------------------------------------------------------------------------------------------------------------------
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
     """Bring sectors into the L1 of an SM; those that it did not have."""
     sets = load64(state + L1_SETS)
@@ -232,7 +218,6 @@ def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
 # Blocks --------------------------------------------------------------------------------------------------------------
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def unmerged(state: int, resident: int, line: int, mask: int, delay: int) -> int:
     """The sectors of a store that the block has not stored to at the very same time.
 
@@ -246,7 +231,6 @@ def unmerged(state: int, resident: int, line: int, mask: int, delay: int) -> int
     return mask & ~before
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def access(state: int, resident: int, word: int) -> None:
     """One access of a resident block."""
     line = (word >> LINE_SHIFT) & LINE_MASK
@@ -305,5 +289,5 @@ def advance(state: int) -> int:
     return ended
 
 
-EXPORTS = {"advance": (advance, 1)}
+EXPORTS = {"advance": advance}
 """As `runtime.EXPORTS`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE
 from harness.emulator.abi.fault_record import set_fault
@@ -22,7 +20,6 @@ OUT_OF_BOUNDS = at.FAULT["out of bounds"]
 MISALIGNED = at.FAULT["misaligned"]
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def copy_in(host: int, out: int, lane: int, element_bytes: int, count: int) -> None:
     """One lane's `count` elements -> DATA, where each element has a row of 32 lanes."""
     for item in range(count):
@@ -36,7 +33,6 @@ def copy_in(host: int, out: int, lane: int, element_bytes: int, count: int) -> N
             store8(out + 32 * item + lane, load8(host + item))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def copy_out(host: int, source: int, lane: int, element_bytes: int, count: int) -> None:
     """The other way."""
     for item in range(count):
@@ -66,7 +62,6 @@ def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
     return 0
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: int) -> None:
     """Record a stray or misaligned access to shared memory."""
     kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED

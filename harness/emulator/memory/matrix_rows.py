@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE
 from harness.emulator.abi.fault_record import set_fault
@@ -14,7 +12,6 @@ from harness.emulator.memory.copies import OUT_OF_BOUNDS, shared_fault
 ROW_BYTES = 16
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def checked_offset(ctx: int, warp: int, site: int, lane: int, generic: int) -> int:
     """Where in shared memory the lane's row is; -1, and a fault on record, where there can be none."""
     offset = int(shared_offset(warp, lane, generic))

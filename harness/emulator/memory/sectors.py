@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi.raw_memory import load64, store64
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def insert_sector(seen: int, count: int, sector: int) -> int:
     """Add a sector number to the `count` distinct ones at address `seen`; the new count.
 

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
-
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import (
     STEPS,
@@ -18,28 +12,14 @@ from harness.emulator.abi.context import (
     TRACE_NEXT,
     WARP_INDEX,
 )
-from harness.emulator.abi.raw_memory import load8, load64, store64
+from harness.emulator.abi.raw_memory import call_host, load8, load64, store64
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call_host(typingctx: Any, function: Any, argument: Any) -> Any:
-    """Call a function of the host's that takes an integer and returns nothing."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), (ir.IntType(64),))
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def is_traced(ctx: int) -> bool:
     """Whether anybody wants to know."""
     return bool(load64(ctx + TRACE_NEXT))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def moment_of(ctx: int, warp: int) -> int:
     """When a warp's request happens, such that no two requests of a block happen at once.
 
@@ -53,7 +33,6 @@ def moment_of(ctx: int, warp: int) -> int:
     return moment
 
 
-@njit  # type: ignore[untyped-decorator]
 def record(ctx: int, warp: int, site: int, buffer: int, distinct: int) -> int:
     """Append the lines of a request that touches the `distinct` sectors in DATA_3. Always 0."""
     time = moment_of(ctx, warp)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import (
     BUFFER_COUNT,
@@ -30,7 +28,6 @@ MISALIGNED = at.FAULT["misaligned"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def count(ctx: int, site: int, buffer: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
     """Add to the counters of one memory instruction and one buffer. `distinct` bytes need so many sectors at least."""
     entry = load64(ctx + COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (site * (load64(ctx + BUFFER_COUNT) + 1) + buffer)
@@ -40,7 +37,6 @@ def count(ctx: int, site: int, buffer: int, requests: int, requested: int, secto
     store64(entry + 24, load64(entry + 24) + ((distinct + 31) >> 5))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def is_new(warp: int, mask: int, first: int, lane: int, host: int) -> bool:
     """Whether no active lane from `first` up to, not including, `lane` has this host address."""
     for other in range(lane - 1, first - 1, -1):
@@ -49,7 +45,6 @@ def is_new(warp: int, mask: int, first: int, lane: int, host: int) -> bool:
     return True
 
 
-@njit  # type: ignore[untyped-decorator]
 def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size: int, sizes: int) -> int:
     """As `translate`. `sizes`: address of 32 words, the bytes that each lane reads; 0 where all read `size`.
 

@@ -1,19 +1,18 @@
-"""Functions that Numba compiles as one native object file: the runtime, the cache model, asynchronous copies."""
+"""Functions in a subset of Python as native object files: the runtime, the cache model, asynchronous copies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 
 import llvmlite.binding as llvm
 
-from harness.emulator.native.llvm_compiler import host, host_key, initialize, optimize, target_machine
+from harness.emulator.native.llvm_compiler import host, host_key, initialize, optimize, optimize_calls, target_machine
 from harness.emulator.native.source_key import source_hash
 
 
 def runtime_key() -> tuple[str, ...]:
     """What the object files depend on."""
-    return source_hash(), version("numba"), *host_key()
+    return source_hash(), *host_key()
 
 
 def build_runtime() -> bytes:
@@ -38,46 +37,22 @@ def build_copies() -> bytes:
     return _build(EXPORTS)
 
 
-def _build(exports: Mapping[str, tuple[Callable[..., int], int]], more_ir: str = "") -> bytes:
-    """Let Numba compile the functions, take its IR, and put plain C-like functions in front; `more_ir` comes beside."""
-    from numba import njit, types
+def _build(exports: Mapping[str, Callable[..., int]], more_ir: str = "") -> bytes:
+    """An object file with `sandbox_NAME` for each; `more_ir` comes beside."""
+    from harness.emulator.codegen.python_subset import translate
 
     initialize()
-    i64 = types.int64
-    wrappers = []
-    modules = []
-    internal = []
-    for name, (function, count) in exports.items():
-        dispatcher = njit(i64(*[i64] * count), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-            function
-        )
-        (signature,) = dispatcher.signatures
-        mangled = dispatcher.overloads[signature].fndesc.llvm_func_name
-        modules.append(dispatcher.inspect_llvm(signature))
-        internal.append(mangled)
-        formal = ", ".join(f"i64 %a{i}" for i in range(count))
-        kinds = "".join(", i64" for _ in range(count))
-        wrappers.append(
-            f"declare i32 @{mangled}(ptr, ptr{kinds})\n"
-            f"define i64 @sandbox_{name}({formal}) {{\n"
-            f"  %result = alloca i64\n  %error = alloca ptr\n"
-            f"  %status = call i32 @{mangled}(ptr %result, ptr %error{''.join(f', i64 %a{i}' for i in range(count))})\n"
-            f"  %value = load i64, ptr %result\n  ret i64 %value\n}}\n"
-        )
     # A context of our own: other threads may be compiling.
     context = llvm.create_context()
-    linked = llvm.parse_assembly("\n".join(wrappers), context=context)
-    linked.triple = host()[0]
-    for text in modules:
-        linked.link_in(llvm.parse_assembly(text, context=context))
-    for function in linked.functions:
-        if function.name in internal:
-            function.linkage = "internal"
     machine = target_machine()
-    # Numba has optimised its own already.
+    module = llvm.parse_assembly(
+        translate({f"sandbox_{name}": function for name, function in exports.items()}), context=context
+    )
+    module.triple = host()[0]
+    optimize_calls(module, machine)
     own = llvm.parse_assembly(more_ir, context=context)
-    own.triple = linked.triple
+    own.triple = module.triple
     optimize(own, machine)
-    linked.link_in(own)
-    linked.verify()
-    return bytes(machine.emit_object(linked))
+    module.link_in(own)
+    module.verify()
+    return bytes(machine.emit_object(module))

@@ -1,1 +1,1 @@
-"""The functions that generated code calls, and the one that runs blocks and their warps. Numba compiles them."""
+"""The functions that generated code calls, and the one that runs blocks and their warps."""

@@ -1,8 +1,6 @@
 """The functions that generated code calls, and the one that calls generated code.
 
-They are written in the subset of Python that Numba compiles for the CPU. `native/runtime_build.py` takes the
-LLVM IR that Numba makes of them, so that neither Numba's dispatch nor the interpreter is on the path. All addresses are
-plain integers.
+They are written in a subset of Python that `codegen/python_subset.py` makes LLVM IR of. All addresses are plain integers.
 """
 
 from __future__ import annotations
@@ -27,21 +25,11 @@ def fault(ctx: int, warp: int, kind: int, site: int, mask: int) -> int:
     return 1
 
 
-EXPORTS: dict[str, tuple[Callable[..., int], int]] = {
-    "fault": (fault, 5),
-    "translate": (translate, 6),
-    "gather": (gather, 4),
-    "scatter": (scatter, 4),
-    "shared_load": (shared_load, 6),
-    "shared_store": (shared_store, 6),
-    "load_rows": (load_rows, 5),
-    "store_rows": (store_rows, 5),
-    "count_shared": (count_shared, 7),
-    "permute": (permute, 1),
-    "watch_shared": (watch_shared, 7),
-    "watch_memory": (watch_memory, 8),
-    "watch_lanes": (watch_lanes, 3),
-    "watch_fence": (watch_fence, 1),
-    "run_blocks": (run_blocks, 3),
-}
-"""Name -> function and how many arguments; arguments and results are 64-bit integers."""
+EXPORTS: dict[str, Callable[..., int]] = {
+    function.__name__: function
+    for function in (
+        fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
+        watch_shared, watch_memory, watch_lanes, watch_fence, run_blocks,
+    )
+}  # fmt: skip
+"""Name -> function; arguments and results are 64-bit integers."""

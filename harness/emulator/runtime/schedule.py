@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
-
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import (
     BARRIERS,
@@ -42,28 +36,13 @@ from harness.emulator.abi.context import (
     WARPS,
 )
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store32, store64
-from harness.emulator.memory.trace import call_host
+from harness.emulator.abi.raw_memory import call_host, call_warp, fill_ones, load32, load64, store32, store64
 from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, begin_block, leave_barrier, reset_barrier
 
 DEADLOCK = at.FAULT["barrier deadlock"]
 PAST_LIMIT = at.FAULT["step limit"]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call_warp(typingctx: Any, entry: Any, context_address: Any, warp: Any) -> Any:
-    """Run one warp's generated code until it exits, waits or faults."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i64 = ir.IntType(64)
-        function = ir.FunctionType(ir.IntType(32), (i64, i64))
-        pointer = builder.inttoptr(args[0], function.as_pointer())
-        return builder.zext(builder.call(pointer, args[1:]), i64)
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def start_block(ctx: int, block: int) -> None:
     """Coordinates, hostile memory, and every warp at the first block of code."""
     grid_x = load64(ctx + NCTAID_X)
@@ -100,7 +79,6 @@ def start_block(ctx: int, block: int) -> None:
         begin_block(load64(ctx + SANITIZER), block)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def draw(ctx: int) -> int:
     """The next random number of this block, of 30 bits."""
     state = (load64(ctx + RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
@@ -108,7 +86,6 @@ def draw(ctx: int) -> int:
     return int(state >> 33)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def permute_warps(ctx: int, warps: int) -> None:
     """Another order for ready warps to run in."""
     order = load64(ctx + ORDER)
@@ -119,7 +96,6 @@ def permute_warps(ctx: int, warps: int) -> None:
         store32(order + 4 * other, held)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def order_warps(ctx: int, block: int, warps: int) -> None:
     """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the block."""
     for index in range(warps):
@@ -131,13 +107,11 @@ def order_warps(ctx: int, block: int, warps: int) -> None:
     permute_warps(ctx, warps)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def turn_length(ctx: int) -> int:
     """Instructions until others have a turn; where blocks are shuffled 1 to 2048, so that warps overtake each other."""
     return 1 << draw(ctx) % 12 if load64(ctx + PLACES) else at.TURN_INSTRUCTIONS
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def population(bits: int) -> int:
     """How many of the low 32 bits are set."""
     total = 0
@@ -146,7 +120,6 @@ def population(bits: int) -> int:
     return total
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def lowest_lane(bits: int) -> int:
     """Number of the lowest set bit; 31 where none is set."""
     lane = 0
@@ -155,14 +128,12 @@ def lowest_lane(bits: int) -> int:
     return lane
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def waits_at(warp: int, number: int) -> bool:
     """Whether a warp waits at this barrier."""
     here = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1) == number
     return bool(here and load32(warp + at.STATUS) == at.AT_BARRIER)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def arrive(ctx: int, warp: int) -> None:
     """Count a warp in at its barrier; the one that completes it releases all who wait there, and their vote."""
     number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)

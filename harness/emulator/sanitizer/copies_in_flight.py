@@ -9,8 +9,6 @@ a barrier behind the wait. Two copies in flight to one place race, whatever they
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import copy_layout
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
@@ -35,7 +33,6 @@ IN_FLIGHT, SIZE, ISSUED = copy_layout.IN_FLIGHT, copy_layout.SIZE, copy_layout.I
 DESTINATION, SOURCE_BYTES, SOURCE_CELL = copy_layout.DESTINATION, copy_layout.SOURCE_BYTES, copy_layout.SOURCE_CELL
 
 
-@njit  # type: ignore[untyped-decorator]
 def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, offset: int, size: int) -> None:
     """`lane` issues a copy to these bytes: whoever used them has to be done with them."""
     shift, warps, floor = load64(state + SHARED_SHIFT), load64(state + WARPS), load64(state + FLOOR)
@@ -43,7 +40,7 @@ def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, off
     address = SHARED_ADDRESS + offset
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
-        for writer in (cell, cell + STRONG_WRITER):
+        for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
             if load64(writer) > floor:
                 check(state, WAW, warp, 1 << lane, site, 0, address, size, writer)
         for other in range(warps):
@@ -54,7 +51,6 @@ def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, off
         store64(cell + 8, info_word(1 << lane, site, 0, warp))
 
 
-@njit  # type: ignore[untyped-decorator]
 def read_source(state: int, warp: int, lane: int, site: int, time: int, address: int, size: int) -> int:
     """`lane` issues a copy from these bytes: they have to be there. Their first cell; 0 where there is none."""
     window = address >> WINDOW_BITS
@@ -78,13 +74,11 @@ def read_source(state: int, warp: int, lane: int, site: int, time: int, address:
     return int(first)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def cells_of(size: int, shift: int) -> int:
     """How many cells these bytes of a source touch; they begin where a cell does, but may end within one."""
     return (size + (1 << shift) - 1) >> shift
 
 
-@njit  # type: ignore[untyped-decorator]
 def watch_copy(ctx: int, warp_state: int, site: int, request: int) -> None:
     """A request was issued; the virtual addresses of its sources are in ADDRESSES."""
     state = load64(ctx + SANITIZER)
@@ -102,14 +96,12 @@ def watch_copy(ctx: int, warp_state: int, site: int, request: int) -> None:
             overwrite_shared(state, warp, lane, site, time, load32(request + DESTINATION + 4 * lane), size)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def settle_entry(entry: int, pending: int, time: int) -> None:
     """What the copy left here happens at `time`, unless another access has taken the place."""
     if load64(entry) == pending:
         store64(entry, time)
 
 
-@njit  # type: ignore[untyped-decorator]
 def settle(state: int, request: int, lanes: int, time: int) -> None:
     """The copies of these lanes land."""
     pending = PENDING + load64(request + ISSUED)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
 
@@ -11,7 +9,6 @@ TIME, FINDINGS, FINDING_COUNT, LOST = (at.SLOT[n] for n in ("TIME", "FINDINGS", 
 LIMIT, STRIDE = at.FINDING_LIMIT, 8 * at.FINDING_WORDS
 
 
-@njit  # type: ignore[untyped-decorator]
 def report(
     state: int, kind: int, site: int, thread: int, address: int, size: int, before: int, when: int, other: int
 ) -> None:

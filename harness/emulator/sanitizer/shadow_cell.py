@@ -6,8 +6,6 @@ to happen before the other. Two stores of the same value are none: whoever comes
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load8, load64, store64
@@ -25,13 +23,11 @@ PENDING = at.PENDING
 DATA = machine.DATA
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def info_word(lanes: int, site: int, strong: int, warp: int) -> int:
     """Who: the word beside a time."""
     return (lanes << 32) | (site << 8) | (STRONG_BIT if strong else 0) | warp
 
 
-@njit  # type: ignore[untyped-decorator]
 def check(
     state: int, kind: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, entry: int
 ) -> bool:
@@ -48,7 +44,6 @@ def check(
     return True
 
 
-@njit  # type: ignore[untyped-decorator]
 def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> int:
     """Those of `lanes` that read at `when` and that `lane`, which reads now, does not know to have read before it."""
     left = lanes
@@ -59,7 +54,6 @@ def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> in
     return left
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong: int, time: int) -> None:
     """Remember readers of this warp; those that they happened after need not be remembered any more."""
     seen = load64(entry)
@@ -85,7 +79,6 @@ def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong
     store64(entry + 8, info_word(lanes, site, strong, warp))
 
 
-@njit  # type: ignore[untyped-decorator]
 def global_reader(state: int, cell: int, warp: int) -> int:
     """The entry for a reader of this warp; 0 where two others fill them."""
     start, floor = load64(state + BLOCK_START), load64(state + FLOOR)
@@ -103,7 +96,6 @@ def global_reader(state: int, cell: int, warp: int) -> int:
     return free
 
 
-@njit  # type: ignore[untyped-decorator]
 def same_value(warp_state: int, host: int, element: int, lane: int, other: int, item: int, together: bool) -> bool:
     """Whether `lane` stores what is there already or, in the same instruction, what `other` stores."""
     row = warp_state + DATA + 32 * element * item
@@ -115,7 +107,6 @@ def same_value(warp_state: int, host: int, element: int, lane: int, other: int, 
     return True
 
 
-@njit  # type: ignore[untyped-decorator]
 def check_written(
     state: int, warp_state: int, warp: int, lane: int, site: int, strong: int, time: int, address: int, size: int,
     entry: int, host: int, element: int, item: int,

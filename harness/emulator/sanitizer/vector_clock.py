@@ -14,8 +14,6 @@ cp.async, which its own thread waits for; what others may wait for (TMA, by an m
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import fill_ones, load64, store64
 
@@ -33,7 +31,6 @@ GLOBAL_SYNC = at.GLOBAL_SYNC
 PENDING = at.PENDING
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def tick(state: int) -> int:
     """The time of what happens now."""
     time = load64(state + TIME) + 1
@@ -41,20 +38,17 @@ def tick(state: int) -> int:
     return int(time)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def raise_to(place: int, time: int) -> None:
     """The word at `place` becomes the maximum of itself and `time`."""
     if load64(place) < time:
         store64(place, time)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
     """Address of what `lane` knows about `other`."""
     return int(load64(state + LANE_CLOCKS) + 8 * (1024 * warp + 32 * lane + other))
 
 
-@njit  # type: ignore[untyped-decorator]
 def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     """A lane among `lanes` that does not know the access `info` at `when`, plus 32 x the lane that made it; or -1."""
     if when >= PENDING:
@@ -87,7 +81,6 @@ def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     return lane + 32 * author
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def begin_block(state: int, block: int) -> None:
     """All that went before is another block's."""
     time = tick(state)
@@ -104,7 +97,6 @@ def begin_block(state: int, block: int) -> None:
         store64(load64(state + FENCED) + 8 * warp, 0)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
     """The warp releases what it knows to those who wait there."""
     time = tick(state)
@@ -119,7 +111,6 @@ def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
     raise_to(clock + 8 * warps + 16, load64(load64(state + FENCED) + 8 * warp))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def leave_barrier(state: int, warp: int, barrier: int) -> None:
     """The warp acquires what all who arrived had known."""
     warps = load64(state + WARPS)
@@ -133,7 +124,6 @@ def leave_barrier(state: int, warp: int, barrier: int) -> None:
     raise_to(load64(state + FENCED) + 8 * warp, load64(clock + 8 * warps + 16))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
     """The barrier is ready for its next use. Where `everyone` was there, all know all."""
     warps = load64(state + WARPS)
@@ -144,7 +134,6 @@ def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
         store64(state + FLOOR, load64(state + TIME))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def meet_lanes(state: int, warp: int, group: int, started: int) -> None:
     """`bar.warp.sync` of the lanes in `group`: each knows what any of them knew."""
     time = tick(state)
@@ -162,7 +151,6 @@ def meet_lanes(state: int, warp: int, group: int, started: int) -> None:
                 store64(lane_clock(state, warp, lane, other), known)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def synchronise_shared(state: int, warp: int, index: int, releases: bool, acquires: bool) -> None:
     """A strong access to a cell of shared memory."""
     warps = load64(state + WARPS)
@@ -175,7 +163,6 @@ def synchronise_shared(state: int, warp: int, index: int, releases: bool, acquir
             raise_to(clock + 8 * other, load64(state + TIME) if other == warp else load64(known + 8 * other))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def synchronise_global(state: int, warp: int, cell: int, releases: bool, acquires: bool, fenced: bool) -> None:
     """A strong access to a cell of global memory; `fenced` where it is its own fence."""
     own, others = cell + GLOBAL_SYNC, cell + GLOBAL_SYNC + 8

@@ -5,8 +5,6 @@ Loads are watched after they ran. Stores are watched before, with their values i
 
 from __future__ import annotations
 
-from numba import njit
-
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.context import (
@@ -56,7 +54,6 @@ OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 NOBODY = at.NOBODY
 
 
-@njit  # type: ignore[untyped-decorator]
 def lowest(lanes: int) -> int:
     """Number of the lowest lane; there is one."""
     lane = 0
@@ -65,20 +62,17 @@ def lowest(lanes: int) -> int:
     return lane
 
 
-@njit  # type: ignore[untyped-decorator]
 def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, size: int) -> None:
     """Report a read of memory that holds nothing."""
     report(state, UNINITIALISED, site, 32 * warp + lowest(lanes), address, size, 0, 0, 0)
 
 
-@njit  # type: ignore[untyped-decorator]
 def check_read(state: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, cell: int) -> None:
     """Report a load's races with the writes before it."""
     check(state, RAW, warp, lanes, site, strong, address, size, cell)
     check(state, RAW, warp, lanes, site, strong, address, size, cell + STRONG_WRITER)
 
 
-@njit  # type: ignore[untyped-decorator]
 def check_write(
     state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, address: int, size: int,
     cell: int, host: int, element: int, item: int,
@@ -94,7 +88,6 @@ def check_write(
         check_written(state, warp_state, warp, lane, site, 0, time, address, size, strong, host, element, item)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def note_writer(cell: int, warp: int, lane: int, site: int, strong: int, time: int) -> None:
     """Remember the write."""
     entry = cell + STRONG_WRITER if strong else cell
@@ -102,7 +95,6 @@ def note_writer(cell: int, warp: int, lane: int, site: int, strong: int, time: i
     store64(entry + 8, info_word(1 << lane, site, strong, warp))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time: int, offset: int, size: int) -> None:
     """`lanes` load `size` bytes at one offset."""
     shift = load64(state + SHARED_SHIFT)
@@ -121,7 +113,6 @@ def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time:
             synchronise_shared(state, warp, index, False, True)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
 def write_shared(
     ctx: int, state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, offset: int,
     element: int, count: int,
@@ -187,7 +178,6 @@ def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, 
     return 0
 
 
-@njit  # type: ignore[untyped-decorator]
 def unwritten_bytes(written: int, size: int) -> int:
     """How many of these bytes nobody wrote."""
     count = 0
@@ -196,14 +186,12 @@ def unwritten_bytes(written: int, size: int) -> int:
     return count
 
 
-@njit  # type: ignore[untyped-decorator]
 def mark_written(written: int, size: int) -> None:
     """These bytes hold something now."""
     for byte in range(size):
         store8(written + byte, 0)
 
 
-@njit  # type: ignore[untyped-decorator]
 def touch_global(
     state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, address: int, offset: int,
     cells: int, host: int, element: int, count: int,
