@@ -15,7 +15,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.emulator.abi import raw_memory
-from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load16, load32, load64, store8, store16, store32
+from harness.emulator.abi.raw_memory import (
+    call_host,
+    fill_ones,
+    load8,
+    load16,
+    load32,
+    load64,
+    store8,
+    store16,
+    store32,
+)
 from harness.emulator.codegen.python_subset import translate
 from harness.emulator.native.llvm_compiler import initialize, optimize_calls, target_machine
 
@@ -42,7 +52,7 @@ def comparisons(a: int, b: int, shift: int) -> int:
 def junctions(a: int, b: int, shift: int) -> int:
     first = a or b
     second = a and b and shift
-    third = not a or b > shift and bool(shift)
+    third = not a or (b > shift and bool(shift))
     return 3 * first + 5 * second + 7 * third + (a if b else shift)
 
 

@@ -1,7 +1,7 @@
 """The context: one array of 64-bit slots per worker, which Python, the runtime and generated code share.
 
-Each name below is the slot's offset in bytes, as a constant of its own, which native code has built in. This
-is the only list of the slots: whoever knows a slot by its name or number finds it in `SLOT`.
+Each name below is the slot's offset in bytes, as a constant that native code has built in. This is the only list of
+the slots: whoever knows a slot by its name or number finds it in `SLOT`.
 """
 
 from __future__ import annotations

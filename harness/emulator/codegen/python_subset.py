@@ -1,12 +1,13 @@
 """Functions over 64-bit integers, written in a subset of Python -> LLVM IR text.
 
-The runtime is written so: what a warp's request does, how blocks and warps take turns, what the sanitizer remembers. Its
-functions stay readable (and can be called from Python), while generated code calls them as native code.
+The runtime is written so: what a warp's request does, how blocks and warps take turns, what the sanitizer remembers.
+Its functions stay readable (and can be called from Python), while generated code calls them as native code.
 
 The subset: integers and truth values, which are 0 and 1; names, constants of modules, `+ - * // % << >> & | ^ ~`,
 comparisons, `and or not`, `x if c else y`, `min max int bool abs`; assignments, `if`, `while`, `for` over a `range`,
-`break`, `continue`, `return`; calls of each other and of `abi/raw_memory.py`. Integers wrap round at 64 bits and division
-by zero is undefined; in all else the meaning is Python's. What is not in the subset is refused when it is translated.
+`break`, `continue`, `return`; calls of each other and of `abi/raw_memory.py`. Integers wrap round at 64 bits and
+division by zero is undefined; in all else the meaning is Python's. What is not in the subset is refused when it is
+translated.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -64,7 +65,7 @@ def translate(exports: Mapping[str, Function]) -> str:
     return _DECLARATIONS + "".join(texts)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _definitions(module: ModuleType) -> dict[str, ast.FunctionDef]:
     body = ast.parse(inspect.getsource(module)).body
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}

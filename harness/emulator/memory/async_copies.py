@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-
 from harness.emulator.abi import copy_layout as queue_at
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import (

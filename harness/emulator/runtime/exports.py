@@ -1,6 +1,7 @@
 """The functions that generated code calls, and the one that calls generated code.
 
-They are written in a subset of Python that `codegen/python_subset.py` makes LLVM IR of. All addresses are plain integers.
+They are written in a subset of Python that `codegen/python_subset.py` makes LLVM IR of. All addresses are plain
+integers.
 """
 
 from __future__ import annotations
