@@ -36,6 +36,7 @@ from harness.support.progress import progress_bar  # noqa: E402
 from harness.text.tables import table  # noqa: E402
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS  # noqa: E402
 from tests.mutants.harness_mutants import HARNESS_MUTANTS, HarnessScore, harness_score  # noqa: E402
+from tests.mutants.outside import OUTSIDE_MUTANTS  # noqa: E402
 from tests.mutants.peers import RULES  # noqa: E402
 from tests.mutants.scoring import MISSED, Score, score  # noqa: E402
 
@@ -44,7 +45,8 @@ RIGHT = (False, False, False, True, True, True, True, *(False for _ in RULES))
 INTRODUCTION = """# Mutation score
 
 Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
-family), in CUDA and in Numba. A campaign of the fuzzer with its default settings, {examples} cases at most, has to find
+family), in CUDA and in Numba; or a slip in a kernel that somebody wrote who knew the README and the page on variants
+and nothing of the fuzzer (`tests/mutants/outside.py`). A campaign of the fuzzer with its default settings, {examples} cases at most, has to find
 it. Written by `scripts/mutation_score.py --format markdown` on {date}, on a machine of {cores} cores, of which a
 campaign uses two. {measured} of {all} mutants are in it.
 
@@ -58,6 +60,7 @@ campaign uses two. {measured} of {all} mutants are in it.
   verdict on their test suites, which draw other inputs: a campaign often kills with values around 1e-38, where any
   fixed tolerance takes anything, or where only one answer is right, bit for bit.
 """
+OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}
 UNKNOWN = "-"
 SURVIVES = "SURVIVES"
 AnyScore = Score | HarnessScore
@@ -68,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if arguments.output is not None:
             require_writable(arguments.output)
-        known = (*MUTANTS, *(mutant.name for mutant in HARNESS_MUTANTS))
+        known = (*MUTANTS, *OUTSIDE_MUTANTS, *(mutant.name for mutant in HARNESS_MUTANTS))
         names = [name for name in known if any(fnmatch.fnmatch(name, glob) for glob in arguments.mutants)]
         if not names:
             raise UsageError(f"no mutant is called {' or '.join(arguments.mutants)}; 'fa2-cupy~*' are some")
@@ -92,7 +95,7 @@ def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | Non
     context = multiprocessing.get_context("spawn")
     with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context) as pool:
         waiting = [
-            pool.submit(score, name, how) if name in MUTANTS else pool.submit(harness_score, name)
+            pool.submit(harness_score, name) if name in OF_HARNESS else pool.submit(score, name, how)
             for name in names
             if name not in scores
         ]
@@ -190,6 +193,14 @@ def _plain(scores: Sequence[AnyScore]) -> str:
     return "\n\n".join([*tables, summary(scores)]) + "\n"
 
 
+def _groups() -> dict[str, set[str]]:
+    """Title -> names: by family, and by style what was written by somebody who did not know the fuzzer."""
+    groups = {family.capitalize(): {mutant.name for mutant in mutants} for family, mutants in FAMILIES.items()}
+    for mutant in OUTSIDE_MUTANTS.values():
+        groups.setdefault(f"Written outside: {mutant.style}", set()).add(mutant.name)
+    return groups
+
+
 def _markdown(scores: Sequence[AnyScore]) -> str:
     of_variants, of_harness = _parted(scores)
     facts = {
@@ -197,14 +208,13 @@ def _markdown(scores: Sequence[AnyScore]) -> str:
         "date": datetime.date.today().isoformat(),
         "cores": os.cpu_count(),
         "measured": len(of_variants),
-        "all": len(MUTANTS),
+        "all": len(MUTANTS) + len(OUTSIDE_MUTANTS),
     }
     parts = [INTRODUCTION.format(**facts).rstrip(), "\n".join(f"- {line}" for line in summary(scores).splitlines())]
-    for family, mutants in FAMILIES.items():
-        names = {mutant.name for mutant in mutants}
+    for title, names in _groups().items():
         members = [each for each in of_variants if each.mutant in names]
         if members:
-            parts += [f"## {family.capitalize()}", _table(members, markdown=True)]
+            parts += [f"## {title}", _table(members, markdown=True)]
     if of_harness:
         parts += ["## The harness itself", _harness_table(of_harness, markdown=True)]
     survivors = [each for each in of_variants if not each.killed]

@@ -103,7 +103,7 @@ def mutated_variant(mutant: Mutant) -> Variant:
     texts = patched_files(mutant)
     # The same text is the same package, in whatever process: what was compiled of it is found again.
     package = "mutant_" + hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    root = _folder()
+    root = mutants_folder()
     if not (root / package).exists():
         with tempfile.TemporaryDirectory(dir=root) as beginning:
             _write(Path(beginning, package), texts)
@@ -128,7 +128,7 @@ def _write(root: Path, texts: Mapping[str, str]) -> None:
 
 
 @functools.cache
-def _folder() -> Path:
+def mutants_folder() -> Path:
     """Where mutants are written, on `sys.path`: one place per user, since worker processes die without cleaning up."""
     folder = Path(tempfile.gettempdir(), f"attention-sandbox-mutants-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -20,6 +20,7 @@ from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_
 from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
 from harness.support.errors import KernelFault
 from tests.mutants.catalogue import MUTANTS
+from tests.mutants.outside import OUTSIDE_MUTANTS, load_outside
 from tests.mutants.patching import mutated_variant
 from tests.mutants.peers import RULES
 
@@ -67,12 +68,12 @@ class Score:
 
 def load(name: str) -> Variant:
     """The mutant of that name, in whatever process this is called."""
-    return mutated_variant(MUTANTS[name])
+    return load_outside(OUTSIDE_MUTANTS[name]) if name in OUTSIDE_MUTANTS else mutated_variant(MUTANTS[name])
 
 
 def score(name: str, how: CampaignSettings) -> Score:
     """Run the mutant's campaign."""
-    mutant = MUTANTS[name]
+    mutant = OUTSIDE_MUTANTS.get(name) or MUTANTS[name]
     began, used = time.monotonic(), _cpu_seconds()
     machine = Machine(sanitize=mutant.sanitize)
     operation = load(name).operation

@@ -1,0 +1,79 @@
+"""Mutants that somebody wrote who had read the README and the page on writing variants, and nothing of the harness.
+
+`written_outside/` has his right kernels, in the styles that people write them in, and `slips.json` one realistic slip
+after the other, each with a problem at which it shows. They are as they came: what the fuzzer draws was not known to
+whoever wrote them, and they were not known to whoever wrote the fuzzer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.model.registry import Registry
+from harness.model.variant import Variant
+from tests.mutants.patching import Patch, mutants_folder
+
+FOLDER = Path(__file__).parent / "written_outside"
+
+
+@dataclass(frozen=True)
+class OutsideMutant:
+    """One slip in one of those kernels."""
+
+    name: str
+    """Of the mutated variant, such as `u-warp-row~kvhead-mod`."""
+    style: str
+    """How the kernel is written, such as `warp per row`."""
+    bug: str
+    """What is wrong, in his words."""
+    variant: str
+    """The right variant's name."""
+    patch: Patch
+    """In one file of `written_outside/`."""
+    shows_at: str
+    """Options of `compare` for a problem at which the answer is wrong, or the sanitizer finds something."""
+    sanitize: bool = False
+    """Whether its campaign runs under the sanitizer; these have what a default campaign has."""
+
+
+def read_slips(text: str) -> dict[str, OutsideMutant]:
+    """The mutants of `slips.json`, by name."""
+    mutants = [
+        OutsideMutant(
+            name=f"{slip['variant']}~{slip['name']}",
+            style=slip["style"],
+            bug=slip["why"],
+            variant=slip["variant"],
+            patch=Patch(slip["file"], slip["find"], slip["replace"]),
+            shows_at=slip["shows_at"],
+        )
+        for slip in json.loads(text)
+    ]
+    return {mutant.name: mutant for mutant in mutants}
+
+
+OUTSIDE_MUTANTS = read_slips((FOLDER / "slips.json").read_text())
+
+
+def right_kernels() -> list[Path]:
+    """The files that the slips were planted in."""
+    return sorted(FOLDER.glob("*.py"))
+
+
+def load_outside(mutant: OutsideMutant) -> Variant:
+    """The variant with the slip in it, under the mutant's name."""
+    text = mutant.patch.apply((FOLDER / mutant.patch.file).read_text())
+    # The same text is the same module, in whatever process: what was compiled of it is found again.
+    module = "outside_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = mutants_folder() / f"{module}.py"
+    if not path.exists():
+        path.write_text(text)
+    importlib.invalidate_caches()
+    registry = Registry()
+    importlib.import_module(module).register(registry)
+    return dataclasses.replace(registry.get(mutant.variant), name=mutant.name)
