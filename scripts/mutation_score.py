@@ -46,9 +46,9 @@ INTRODUCTION = """# Mutation score
 
 Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
 family), in CUDA and in Numba; or a slip in a kernel that somebody wrote who knew the README and the page on variants
-and nothing of the fuzzer (`tests/mutants/outside.py`). A campaign of the fuzzer with its default settings, {examples} cases at most, has to find
-it. Written by `scripts/mutation_score.py --format markdown` on {date}, on a machine of {cores} cores, of which a
-campaign uses two. {measured} of {all} mutants are in it.
+and nothing of the fuzzer (`tests/mutants/outside.py`). A campaign of the fuzzer with its default settings, {examples}
+cases at most, has to find it. Written by `scripts/mutation_score.py --format markdown` on {date}, on a machine of
+{cores} cores, of which a campaign uses two. {measured} of {all} mutants are in it.
 
 - *killed by*: the kind of the first finding. *sanitizer on*: the campaign is `fuzz --sanitize`; answers may be right.
 - *examples*: cases run up to that one. *seconds*: all of the campaign, with compilation and shrinking.
