@@ -43,6 +43,10 @@ class PtxToolchain(Toolchain):
     name = "ptx"
     kernels = "a harness.PtxKernel"
 
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[int, str], Any] = {}
+        """By device and text. Loaded once, as CuPy has it of its kernels: launches share the module's variables."""
+
     def owns(self, kernel: object) -> bool:
         """See `Toolchain.owns`."""
         return isinstance(kernel, PtxKernel)
@@ -65,10 +69,8 @@ class PtxToolchain(Toolchain):
         """See `Toolchain.bind`; the driver compiles the text as it stands."""
         kernel = launch.kernel
         self.compile(kernel, launch.args, gpu.arch)
-        module = gpu.cupy.cuda.function.Module()
         try:
-            module.load(kernel.text.encode())
-            function = module.get_function(kernel.name)
+            function = self._module(kernel.text, gpu).get_function(kernel.name)
         except Exception as error:
             raise CompileError(
                 f"kernel {kernel.name}: the driver does not take its PTX ({error}); "
@@ -83,6 +85,14 @@ class PtxToolchain(Toolchain):
                 driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
         args = tuple(arrays[a] if isinstance(a, str) else a for a in launch.args)
         return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
+
+    def _module(self, text: str, gpu: NativeGpu) -> Any:
+        key = (int(gpu.cupy.cuda.Device().id), text)
+        if key not in self._loaded:
+            module = gpu.cupy.cuda.function.Module()
+            module.load(text.encode())
+            self._loaded[key] = module
+        return self._loaded[key]
 
     def source(self, kernel: Any) -> str:
         """See `Toolchain.source`."""
@@ -110,6 +120,7 @@ def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> Compiled
         toolchain=toolchain,
         arch=_runnable(kernel, arch),
         parameters=entries[kernel.name],
+        own_module=kernel.text,
     )
 
 

@@ -137,6 +137,7 @@ class _Parser(Declarations):
                         variable.size_bytes,
                         variable.initial,
                         variable.extern,
+                        links=variable.links,
                     )
             elif token.text == ".loc":
                 self._location()
