@@ -96,6 +96,7 @@ FAULTS = (
     "divergent warp operation",
     "copy size",
     "copies in flight",
+    "printing",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 
