@@ -43,10 +43,6 @@ class PtxToolchain(Toolchain):
     name = "ptx"
     kernels = "a harness.PtxKernel"
 
-    def __init__(self) -> None:
-        self._loaded: dict[tuple[int, str], Any] = {}
-        """By device and text. Loaded once, as CuPy has it of its kernels: launches share the module's variables."""
-
     def owns(self, kernel: object) -> bool:
         """See `Toolchain.owns`."""
         return isinstance(kernel, PtxKernel)
@@ -87,12 +83,12 @@ class PtxToolchain(Toolchain):
         return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
     def _module(self, text: str, gpu: NativeGpu) -> Any:
-        key = (int(gpu.cupy.cuda.Device().id), text)
-        if key not in self._loaded:
+        """Loaded once, as CuPy does it with its kernels' modules: all launches share its variables."""
+        if text not in gpu.modules:
             module = gpu.cupy.cuda.function.Module()
             module.load(text.encode())
-            self._loaded[key] = module
-        return self._loaded[key]
+            gpu.modules[text] = module
+        return gpu.modules[text]
 
     def source(self, kernel: Any) -> str:
         """See `Toolchain.source`."""
