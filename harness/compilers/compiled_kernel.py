@@ -45,6 +45,14 @@ class CompiledKernel:
     max_registers: int | None = None
     """The limit that the user asked for; the PTX does not carry it, `ptxas` has to be told."""
 
+    own_module: str | None = None
+    """What tells its module from others where that is not its PTX. Kernels of one module share their variables."""
+
+    @property
+    def module(self) -> str:
+        """The same for kernels of one module, and for no others."""
+        return self.ptx if self.own_module is None else self.own_module
+
     def pack(self, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """The bytes of each `.param`, in order and of its size, for the same kinds of arguments as at compile time.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.model.plan import Launch
@@ -23,6 +23,8 @@ class NativeGpu:
     """The device's name, for messages."""
     arch: str
     """What it runs, such as `sm_90`."""
+    modules: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What a toolchain has loaded itself, by its text."""
 
     @contextmanager
     def shared_memory_refusal_explained(self, launch: Launch, static_bytes: int) -> Iterator[None]:

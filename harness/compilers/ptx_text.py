@@ -65,10 +65,8 @@ class PtxToolchain(Toolchain):
         """See `Toolchain.bind`; the driver compiles the text as it stands."""
         kernel = launch.kernel
         self.compile(kernel, launch.args, gpu.arch)
-        module = gpu.cupy.cuda.function.Module()
         try:
-            module.load(kernel.text.encode())
-            function = module.get_function(kernel.name)
+            function = self._module(kernel.text, gpu).get_function(kernel.name)
         except Exception as error:
             raise CompileError(
                 f"kernel {kernel.name}: the driver does not take its PTX ({error}); "
@@ -83,6 +81,14 @@ class PtxToolchain(Toolchain):
                 driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
         args = tuple(arrays[a] if isinstance(a, str) else a for a in launch.args)
         return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
+
+    def _module(self, text: str, gpu: NativeGpu) -> Any:
+        """Loaded once, as CuPy does it with its kernels' modules: all launches share its variables."""
+        if text not in gpu.modules:
+            module = gpu.cupy.cuda.function.Module()
+            module.load(text.encode())
+            gpu.modules[text] = module
+        return gpu.modules[text]
 
     def source(self, kernel: Any) -> str:
         """See `Toolchain.source`."""
@@ -110,6 +116,7 @@ def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> Compiled
         toolchain=toolchain,
         arch=_runnable(kernel, arch),
         parameters=entries[kernel.name],
+        own_module=kernel.text,
     )
 
 

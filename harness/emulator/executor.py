@@ -19,6 +19,7 @@ from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, Memo
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, default_threads
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.memory.residency import Residency, residency
 from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler, WorkerPool
 from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
@@ -75,6 +76,7 @@ class EmulatorExecutor:
         self._workers = WorkerPool()
         self._instruments = instruments
         self._caches = caches
+        self._modules = ModulesOfPlans()
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
@@ -85,7 +87,9 @@ class EmulatorExecutor:
         if self._caches is not None:
             sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
             hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
-        reports, findings = self._launch_all(plan, pointers, memory, hierarchy)
+        modules = self._modules.of(plan)
+        modules.begin_run()
+        reports, findings = self._launch_all(plan, pointers, memory, hierarchy, modules)
         names = plan.output_names(problem)
         outputs = {
             name: _as_array(buffer, data) for (name, buffer), data in zip(buffers.items(), memory) if name in names
@@ -103,6 +107,7 @@ class EmulatorExecutor:
             reports,
             plan.allocated_bytes(problem),
             findings=tuple(findings) if self._instruments.sanitizer else None,
+            altered_variables=modules.altered(),
         )
 
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
@@ -127,13 +132,14 @@ class EmulatorExecutor:
         pointers: Mapping[str, DevicePointer],
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
+        modules: LoadedModules,
     ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
         """All launches; what the sanitizer has found goes along with a fault, too."""
         reports: list[LaunchReport] = []
         findings: list[Finding] = []
         for step in plan.launches:
             try:
-                report, found = self._launch(step, pointers, memory, hierarchy)
+                report, found = self._launch(step, pointers, memory, hierarchy, modules)
             except KernelFault as fault:
                 fault.findings = (*findings, *fault.findings)
                 raise
@@ -147,6 +153,7 @@ class EmulatorExecutor:
         pointers: Mapping[str, DevicePointer],
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
+        modules: LoadedModules,
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled, kernel = self._compile(step, args)
@@ -160,7 +167,15 @@ class EmulatorExecutor:
                     hierarchy.flush()
                 listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
         counts = launch(
-            kernel, step.kernel_name, geometry, compiled.pack(args), memory, self._options, self._progress, listener
+            kernel,
+            step.kernel_name,
+            geometry,
+            compiled.pack(args),
+            memory,
+            self._options,
+            self._progress,
+            listener,
+            modules.of(compiled.module),
         )
         caches = None
         if hierarchy is not None and listener is not None and used is not None:

@@ -51,6 +51,8 @@ class Attempt:
     """The bytes that it claims."""
     claim_failure: str | None = None
     """Why its claim could not be had, or does not hold."""
+    second_run_failure: str | None = None
+    """Why the plan's second run is wrong, where the first was right and left other values in its kernels' modules."""
     findings: tuple[Finding, ...] | None = None
     """What the sanitizer found; None where it did not look."""
     refusal: str | None = None
@@ -76,7 +78,8 @@ class Attempt:
             return self.refusal
         if self.error is not None:
             return str(self.error) if isinstance(self.error, SandboxError) else where_and_what(self.error)
-        wrong = [text for text in (self.accuracy and self.accuracy.reason, self.claim_failure) if text]
+        reasons = (self.accuracy and self.accuracy.reason, self.second_run_failure, self.claim_failure)
+        wrong = [text for text in reasons if text]
         if wrong:
             return "; ".join(wrong)
         return f"{self.findings[0].kind}: {self.findings[0].message}" if self.findings else None
@@ -125,6 +128,7 @@ def attempt(
         done = dataclasses.replace(done, execution=execution, counted=execution)
         if question is not None:
             done = dataclasses.replace(done, accuracy=question.hold(execution.outputs, variant.numerics))
+            done = _with_second_run(done, plan, question, executor)
         if execution.read_bytes is None:
             done = _counted_beside(done, plan, given, counter)
         done = _with_claim_held(done)
@@ -143,6 +147,23 @@ def _with_claim(done: Attempt) -> Attempt:
         return dataclasses.replace(done, claim=claimed_traffic(done.variant, done.problem))
     except SandboxError as error:
         return dataclasses.replace(done, claim_failure=str(error))
+
+
+def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Executor) -> Attempt:
+    """The same plan once more where the first run left something behind in its modules that a second one finds."""
+    assert done.execution is not None and done.accuracy is not None
+    names = done.execution.altered_variables
+    if not names or not done.accuracy.passed:
+        return done
+    try:
+        again = executor.run(done.problem, plan, question.inputs)
+        reason = question.hold(again.outputs, done.variant.numerics).reason
+    except KernelFault as fault:
+        reason = str(fault)
+    if reason is None:
+        return done
+    left = f"the second run of the plan finds what the first has left in {', '.join(names)}"
+    return dataclasses.replace(done, second_run_failure=f"{left}: {reason}; let the plan reset it")
 
 
 def _counted_beside(done: Attempt, plan: Plan, inputs: Inputs, counter: Executor | None) -> Attempt:

@@ -9,6 +9,8 @@ from typing import TypeVar
 SECTOR_BYTES = 32
 LOCAL = "local"
 """The buffer that the threads' local memory is counted as."""
+VARIABLE = "variable"
+"""Before the name of a module's variable, where buffers are named. No buffer has a space in its name."""
 READS, WRITES = ("load", "atomic"), ("store", "atomic")
 """Kinds of access. An atomic reads and writes."""
 
@@ -53,7 +55,7 @@ class SiteTraffic:
     """
 
     buffer: str
-    """The buffer's name; `local` for the threads' local memory."""
+    """The buffer's name; `local` for the threads' local memory; `variable x` for a module's variable x."""
     kind: str
     """`load`, `store` or `atomic`."""
     file: str

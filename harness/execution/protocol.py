@@ -63,6 +63,8 @@ class Execution:
     """Time on the GPU of all launches together, or None."""
     findings: tuple[Finding, ...] | None = None
     """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
+    altered_variables: tuple[str, ...] = ()
+    """Variables of the kernels' modules that hold something else than before the run, where the executor can tell."""
 
     def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
         """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""

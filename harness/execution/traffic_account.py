@@ -182,7 +182,8 @@ def account(
     plain = [site for site in sites if site.buffer != LOCAL]
     by_buffer = _grouped(plain, lambda site: site.buffer)
     whole = _part("all", plain)
-    buffer_order = tuple(buffer_order)
+    named = tuple(buffer_order)
+    buffer_order = (*named, *sorted(by_buffer.keys() - {*named}))
     caches = _caches(execution.launches, buffer_order)
     shared = [row for launch in execution.launches for row in launch.shared or ()]
     counted = all(launch.shared is not None for launch in execution.launches)

@@ -53,6 +53,7 @@ class KernelFault(SandboxError):
         "trap",
         "copy size",
         "copies in flight",
+        "printing",
     )
 
     def __init__(self, kind: str, message: str) -> None:

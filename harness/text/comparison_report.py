@@ -140,10 +140,12 @@ def _footnotes(comparison: Comparison) -> list[str]:
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if comparison.sanitized_by is not None:
         notes.append(f"findings: races, unwritten memory and faults, by {comparison.sanitized_by}.")
-    notes += _refusals(comparison)
+    alike = _alike(comparison)
+    notes += [f"{', '.join(names)}: {v}: {reason}" for (v, reason), names in alike.items() if v == UNSUPPORTED]
     for row in comparison.rows:
-        if row.reason is not None and row.verdict != UNSUPPORTED:
-            notes.append(f"{row.variant}: {row.verdict}: {_indented(row.reason)}")
+        names = alike.get((row.verdict, row.reason or ""), [])
+        if row.verdict != UNSUPPORTED and row.variant in names[:1]:
+            notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
         if row.verdict == "pass" and (row.worst_over_expected or 0.0) > 1:
             notes.append(
                 f"{row.variant}: suspicious: its error is {_ratio(row.worst_over_expected)} x what is expected"
@@ -156,13 +158,13 @@ def _footnotes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _refusals(comparison: Comparison) -> list[str]:
-    """Variants that do not take the problem, those with the same reason together."""
-    names: dict[str | None, list[str]] = {}
+def _alike(comparison: Comparison) -> dict[tuple[str, str], list[str]]:
+    """Verdict and reason -> the variants that have both: a reason is told once."""
+    names: dict[tuple[str, str], list[str]] = {}
     for row in comparison.rows:
-        if row.verdict == UNSUPPORTED:
-            names.setdefault(row.reason, []).append(row.variant)
-    return [f"{', '.join(refusing)}: unsupported: {reason}" for reason, refusing in names.items()]
+        if row.reason is not None:
+            names.setdefault((row.verdict, row.reason), []).append(row.variant)
+    return names
 
 
 MOST_FINDINGS = 5

@@ -119,9 +119,9 @@ class Driver:
         self.calls.append(("set", attribute, value))
 
 
-def bound(driver: Driver, kernel: PtxKernel, shared_bytes: int = 0) -> Any:
+def bound(driver: Driver, kernel: PtxKernel, shared_bytes: int = 0, gpu: NativeGpu | None = None) -> Any:
     launch = Launch(kernel, (2,), (32,), ("X", np.float32(2)), shared_bytes)
-    return toolchain_of(kernel).bind(launch, {"X": "the array"}, NativeGpu(driver, None, "a GPU", ARCH))
+    return toolchain_of(kernel).bind(launch, {"X": "the array"}, gpu or NativeGpu(driver, None, "a GPU", ARCH))
 
 
 def test_the_driver_is_given_the_very_text_and_the_call_launches() -> None:
@@ -130,6 +130,14 @@ def test_the_driver_is_given_the_very_text_and_the_call_launches() -> None:
     assert driver.calls == [("load", TEXT)]
     call()
     assert driver.calls[1:] == [("scale", (2,), (32,), ("the array", np.float32(2)), {"shared_mem": 1024})]
+
+
+def test_a_text_is_loaded_once_on_a_gpu_so_that_its_kernels_share_its_variables() -> None:
+    driver = Driver()
+    gpu = NativeGpu(driver, None, "a GPU", ARCH)
+    for kernel in (PtxKernel(TEXT, "scale"), PtxKernel(TEXT, "nothing"), PtxKernel(f"{TEXT}\n", "scale")):
+        bound(driver, kernel, gpu=gpu)
+    assert driver.calls == [("load", TEXT), ("load", f"{TEXT}\n")]
 
 
 def test_much_shared_memory_is_asked_for_natively() -> None:

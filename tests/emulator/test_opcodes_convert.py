@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 from exact_floats import F16, F32, F64, FORMATS, ROUNDINGS, Format, each_float, nans_of
@@ -313,3 +314,45 @@ def test_noise_in_wide_registers_does_not_count():
     (integer,), (number,) = run_cases(cases)
     np.testing.assert_array_equal(integer, low)
     np.testing.assert_array_equal(number.view(np.float32), low.astype(np.float32))
+
+
+EIGHT_BITS = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
+
+
+@pytest.mark.parametrize("pair", EIGHT_BITS)
+def test_pairs_of_eight_bits(pair: str):
+    """Every pattern of f16 and of the pair, and f32 of all sizes, as an H200 has them; NaN has one pattern."""
+    dtype = np.dtype(EIGHT_BITS[pair])
+    largest = np.float32(ml_dtypes.finfo(dtype).max)
+
+    def encoded(values: Array, relu: bool) -> Array:
+        nan = np.isnan(values)
+        values = np.clip(values.astype(np.float32), -largest, largest)
+        values = np.where(np.signbit(values) & relu, np.float32(0), values)
+        rounded = np.nan_to_num(values).astype(dtype).view(np.uint8)
+        return np.where(nan, 0x7F, rounded).astype(np.uint16)
+
+    def decoded(byte: Array, relu: bool) -> Array:
+        values = byte.astype(np.uint8).view(dtype).astype(np.float16)
+        positive = np.where(np.signbit(values) & relu, np.float16(0), values)
+        return np.where(np.isnan(values), 0x7FFF, positive.view(np.uint16)).astype(np.uint32)
+
+    patterns = np.arange(1 << 16, dtype=np.uint32)
+    halves = [bits.astype(np.uint16).view(np.float16) for bits in (patterns, patterns ^ 0x8001)]
+    both = patterns | (patterns ^ 0x8001) << 16
+    rng = np.random.default_rng(11)
+    sizes = np.float32(2.0) ** rng.integers(-20, 20, 1 << 14)
+    floats = (rng.standard_normal(1 << 14) * sizes).astype(np.float32)
+    floats[:6] = np.inf, -np.inf, np.nan, largest, 1.25 * largest, -0.0
+    others = np.roll(floats, 5)
+    checks = []
+    for relu in (False, True):
+        word = ".relu" * relu
+        low, high = (encoded(half, relu) for half in halves)
+        checks.append((case(f"cvt.rn.satfinite{word}.{pair}.f16x2 d, a;", "b16", both), (low | high << 8,)))
+        low, high = encoded(others, relu), encoded(floats, relu)
+        operands = floats.view(np.uint32), others.view(np.uint32)
+        checks.append((case(f"cvt.rn.satfinite{word}.{pair}.f32 d, a, b;", "b16", *operands), (low | high << 8,)))
+        unpacked = decoded(patterns & 0xFF, relu) | decoded(patterns >> 8, relu) << 16
+        checks.append((case(f"cvt.rn{word}.f16x2.{pair} d, a;", "b32", patterns.astype(np.uint16)), (unpacked,)))
+    check(checks)

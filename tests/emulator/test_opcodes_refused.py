@@ -16,7 +16,7 @@ from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.parser import parse
 from harness.emulator.ptx.types import TYPES, PtxType
-from harness.support.errors import UnsupportedInstruction
+from harness.support.errors import KernelFault, UnsupportedInstruction
 
 REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"
 
@@ -131,6 +131,7 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
         "commit_group",
         "",
     ),
+    "createpolicy": ("fractional.L2::evict_last.L2::evict_unchanged", "range.global.L2::evict_first", "cvt.L2", ""),
     "cvta": ("global", "to.shared", "local", ""),
     "isspacep": ("global", "shared", "const", ""),
 }
@@ -194,12 +195,18 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "add.f32x2 q1, q1, q2;",
         "add.f32.f16 r1, h1, r2;",
         "fma.rn.oob.f16 h1, h1, h2, h3;",
-        "cvt.rn.satfinite.e4m3x2.f32 h1, r1, r2;",
+        "cvt.rn.e4m3x2.f32 h1, r1, r2;",
+        "cvt.rz.satfinite.e4m3x2.f32 h1, r1, r2;",
+        "cvt.rn.satfinite.e5m2x2.f32 h1, r1;",
+        "cvt.rn.satfinite.f16x2.e4m3x2 r1, h1;",
+        "cvt.rn.satfinite.e2m1x2.f32 h1, r1, r2;",
         "cvt.rz.f64.s64 q1, q2;",
         "mov.b128 q1, {q1, q2};",
         "ld.global.b128 q1, [q2];",
         "ld.global.v8.f32 {r1, r2, r3, r4, r5, r6, r7, r8}, [q2];",
-        "ld.global.L2::cache_hint.f32 r1, [q2], q3;",
+        "ld.global.L2::cache_hint.f32 r1, [q2];",
+        "st.global.f32 [q2], r1, q3;",
+        "createpolicy.fractional.b32 r1;",
         "ld.shared::cluster.u32 r1, [q2];",
         "atom.global.v2.f32.add {r1, r2}, [q1], {r3, r4};",
         "atom.global.exch.b128 q1, [q2], q3;",
@@ -247,14 +254,32 @@ def test_where_the_user_wrote_it():
         generate(parse(text), "kernel")
 
 
-def test_printing_is_refused():
-    with pytest.raises(UnsupportedInstruction, match=r"'call.uni' at PTX line \d+: printing"):
-        run_body(
-            "{ .param .b64 a; .param .b64 b; .param .b32 c; st.param.b64 [a], q1; st.param.b64 [b], 0;"
-            " call.uni (c), vprintf, (a, b); ld.param.b32 r1, [c]; }",
-            {},
-            ".extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 values);",
-        )
+def test_printing_is_refused_where_a_thread_comes_to_it():
+    printing = """
+        setp.ne.u32 p1, tid, {thread}; @p1 bra SILENT;
+        {{ .param .b64 a; .param .b64 b; .param .b32 c; st.param.b64 [a], q1; st.param.b64 [b], 0;
+           call.uni (c), vprintf, (a, b); ld.param.b32 r1, [c]; }} SILENT:"""
+    declared = ".extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 values);"
+    run_body(printing.format(thread=99), {}, declared)
+    with pytest.raises(KernelFault, match=r"PTX line \d+, .*thread \(5, 0, 0\): the kernel calls printf") as caught:
+        run_body(printing.format(thread=5), {}, declared)
+    assert caught.value.kind == "printing"
+
+
+def test_indirect_calls_are_refused_where_they_are_made():
+    """Not in a function that the kernel does not call."""
+    called = (
+        ".func called(.param .b64 f) { .reg .b64 f; ld.param.u64 f, [f]; HOW: .callprototype _ (); call f, (), HOW; }"
+    )
+    run_body("", {}, called)
+    run_body("", {}, called.replace(".callprototype _ ()", ".calltargets called"))
+    with pytest.raises(UnsupportedInstruction, match=r"'call' at PTX line 5: an indirect call"):
+        run_body("{ .param .b64 a; st.param.b64 [a], q1; call.uni called, (a); }", {}, called)
+
+
+def test_cooperative_launches_are_refused_by_name():
+    with pytest.raises(UnsupportedInstruction, match=r"wait for each other \(grid.sync\(\)\)"):
+        run_body("mov.u32 r1, %envreg2;", {})
 
 
 def test_an_instruction_is_not_supported_by_mistake():

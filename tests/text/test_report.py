@@ -105,6 +105,14 @@ def test_the_table_tells_the_story():
     assert "ms" not in lines[2] + lines[3]
 
 
+def test_a_reason_that_several_have_is_told_once():
+    again, another = (dataclasses.replace(BROKEN, variant=name) for name in ("again", "another"))
+    other = dataclasses.replace(another, reason="something else")
+    text = render_comparison(comparison(BROKEN, other, again), "table")
+    assert "broken, again: error: kernel x does not compile:\n" in text and text.count("kernel x") == 1
+    assert "another: error: something else" in text.splitlines()
+
+
 def test_a_claim_whose_reads_and_writes_are_wrong_is_wrong_although_their_sum_is_right():
     swapped = dataclasses.replace(FAILING, claimed_bytes=FAILING.total_bytes)
     text = render_comparison(comparison(swapped), "table")

@@ -7,8 +7,11 @@ import json
 import re
 import weakref
 from collections.abc import Iterator, MutableMapping
+from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.numba.arguments import signature_of
@@ -19,6 +22,7 @@ from harness.support.cache import default_cache
 from harness.support.errors import CompileError, PlanError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_REMOVED_FROM_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'")
 _EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")
 # The driver provides these on a GPU; what they mean is documented, and no file has to be linked.
 _SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
@@ -120,8 +124,20 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
     except Exception as error:  # Numba, NVVM and the bindings each have trees of their own
         file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno
         message = _ANSI.sub("", str(error)).strip() or type(error).__name__
+        removed = _REMOVED_FROM_NUMPY.fullmatch(message)
+        if removed and isinstance(error, AttributeError):
+            raise CompileError(_too_new_a_numpy(removed[1])) from error
         raise CompileError(f"kernel {name} ({file}:{line}) did not compile with Numba:\n{message}") from error
     return str(ptx)
+
+
+def _too_new_a_numpy(name: str) -> str:
+    """Of Numba itself, which names it as soon as it compiles anything: the same line for every kernel."""
+    here = np.lib.NumpyVersion(np.__version__)
+    return (
+        f"numba-cuda {metadata.version('numba-cuda')} does not go with NumPy {np.__version__}, which has no "
+        f"numpy.{name} any more; run: pip install 'numpy<{here.major}.{here.minor}' (or -r requirements.txt)"
+    )
 
 
 @contextlib.contextmanager

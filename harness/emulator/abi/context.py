@@ -14,8 +14,8 @@ from __future__ import annotations
     WARPS, WARP_COUNT, WARP_BYTES, THREADS, ENTRY, BARRIERS, LOCALS, ORDER, SEED, CLEAR_REGISTERS,
     VARIABLES, VARIABLE_COUNT, SHARED_COUNTERS, SANITIZER, PLACES, RANDOM,
     TRACE_NEXT, TRACE_END, TRACE_FULL, TRACE_KINDS, TRACE_FIRST_LINES,
-    COPY_QUEUES, COPY_QUEUE_FULL, DROP_COPIES,
-) = range(0, 8 * 58, 8)  # fmt: skip
+    COPY_QUEUES, COPY_QUEUE_FULL, DROP_COPIES, COUNTER_COLUMNS,
+) = range(0, 8 * 59, 8)  # fmt: skip
 
 SLOT: dict[str, int] = {name: offset // 8 for name, offset in vars().items() if name.isupper()}
 """Name -> number of the slot."""

@@ -40,8 +40,11 @@ def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, i
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
 
 # Counters -----------------------------------------------------------------------------------------------------------
+# A memory instruction has an entry per column: the buffers, local memory, the module's variables that are counted.
 COUNTERS_PER_ENTRY = 4  # requests, requested bytes, sectors, fewest possible sectors
 SHARED_COUNTERS_PER_SITE = 4  # requests, requested bytes, wavefronts, fewest possible wavefronts
+VARIABLE_BYTES = 24
+"""A variable's row in the table: host address, size, column of its counters or -1."""
 BARRIER_SLOTS = 16
 
 # The state of one warp, in bytes --------------------------------------------------------------------------------------
@@ -93,6 +96,7 @@ FAULTS = (
     "divergent warp operation",
     "copy size",
     "copies in flight",
+    "printing",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
+from harness.emulator.codegen.eight_bits import convert_eight_bits, is_of_eight_bits
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.floating import ROUNDINGS, saturate
 from harness.emulator.codegen.forms import Form
@@ -178,6 +179,9 @@ def _holds(target: PtxType, source: PtxType) -> bool:
 @emits("cvt")
 def cvt(lanes: Lanes, instruction: Instruction) -> None:
     """Every conversion between integers and floats of 8 to 64 bits, tf32, and two floats into a pair."""
+    if is_of_eight_bits(instruction):
+        convert_eight_bits(lanes, instruction)
+        return
     conversion = _read_form(instruction)
     target, source = conversion.target, conversion.source
     destination, *operands = instruction.operands

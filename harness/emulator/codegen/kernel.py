@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.integer import CARRY
-from harness.emulator.codegen.kernel_facts import KernelFacts, ModuleVariable, Parameter, SharedVariable, Site
+from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, SharedVariable, Site
 from harness.emulator.codegen.lanes import Lanes, Storage
+from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
@@ -24,9 +25,9 @@ from harness.emulator.ptx.instructions import (
     Function,
     Instruction,
     Module,
-    Reg,
     Symbol,
     Variable,
+    names_in,
 )
 from harness.emulator.ptx.opcodes import ATOMIC, COPY
 from harness.emulator.ptx.types import TYPES
@@ -66,7 +67,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         parameters,
         shared,
         local,
-        tuple(ModuleVariable(v.name, v.size_bytes, v.initial) for v in variables),
+        link_variables(variables, storage.addresses, flat),
         _shared_variables(module, flat, storage),
         lanes.register_bytes,
         any(name in flat.registers for name in live.before[0]),
@@ -136,7 +137,7 @@ def _verify(function: Function, storage: Storage) -> None:
     labels = {s.name for s in function.body or () if not isinstance(s, Instruction)}
     symbols = {*storage.addresses, *labels, *function.branch_targets}
     for instruction in function.instructions():
-        for operand in _flatten(instruction.operands):
+        for operand in names_in(instruction):
             name = operand.name
             if isinstance(operand, Symbol):
                 known = name in symbols or instruction.opcode == "call"
@@ -144,19 +145,6 @@ def _verify(function: Function, storage: Storage) -> None:
                 known = name in function.registers or name == "_" or name.startswith("%")
             if not known:
                 raise CompileError(f"PTX line {instruction.ptx_line}: '{name}' is not declared")
-
-
-def _flatten(operands: object) -> list[Reg | Symbol]:
-    found: list[Reg | Symbol] = []
-    stack = list(operands) if isinstance(operands, tuple) else [operands]
-    while stack:
-        operand = stack.pop()
-        if isinstance(operand, (Reg, Symbol)):
-            found.append(operand)
-        else:
-            stack += list(getattr(operand, "items", ()))
-            stack += [getattr(operand, name) for name in ("base", "first", "second", "reg") if hasattr(operand, name)]
-    return found
 
 
 class _Writer:

@@ -26,6 +26,8 @@ class ModuleVariable:
     name: str
     size_bytes: int
     initial: bytes | None
+    counted: bool
+    """Whether what this kernel reads and writes there is global traffic. Constants have a cache of their own."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class KernelFacts:
         fields = json.loads(text)
         fields["parameters"] = tuple(Parameter(**p) for p in fields["parameters"])
         fields["variables"] = tuple(
-            ModuleVariable(v["name"], v["size_bytes"], None if v["initial"] is None else bytes.fromhex(v["initial"]))
+            ModuleVariable(**{**v, "initial": None if v["initial"] is None else bytes.fromhex(v["initial"])})
             for v in fields["variables"]
         )
         fields["shared_variables"] = tuple(SharedVariable(**v) for v in fields["shared_variables"])

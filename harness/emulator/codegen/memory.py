@@ -12,7 +12,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import INTEGER, vector
+from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_fence, watch_memory, watch_shared
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.opcodes import ATOMIC, LOAD
@@ -76,6 +76,8 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
     for modifier in form.rest():
         if modifier.startswith(("L1::", "L2::")) and modifier != "L2::cache_hint":
             form.flag(modifier)
+    if form.flag("L2::cache_hint") != (len(instruction.operands) == 3):
+        raise instruction.unsupported("its operands do not fit its form")
     space = form.choice(*_SPACES) or "generic"
     count = {"v2": 2, "v4": 4, "v8": 8}.get(form.choice("v2", "v4", "v8") or "", 1)
     kind = form.type(_TYPES)
@@ -133,7 +135,7 @@ def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
 @emits("ld", "ldu")
 def load(lanes: Lanes, instruction: Instruction) -> None:
     """ld, from any space."""
-    destination, address = instruction.operands
+    destination, address = instruction.operands[:2]  # a third is a cache policy
     access = _read_form(instruction, address, destination)
     if access.space == "param" and isinstance(access.address.base, Symbol):
         values = _load_parameter(lanes, instruction, access)
@@ -211,7 +213,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
 @emits("st")
 def store(lanes: Lanes, instruction: Instruction) -> None:
     """st, to any space."""
-    address, value = instruction.operands
+    address, value = instruction.operands[:2]
     access = _read_form(instruction, address, value)
     if access.space in ("const", "param"):
         raise instruction.unsupported()
@@ -236,6 +238,21 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
 @emits("prefetch", "prefetchu", "discard", "applypriority")
 def prefetch(lanes: Lanes, instruction: Instruction) -> None:
     """Hints: they move no data that a kernel could see."""
+
+
+@emits("createpolicy")
+def create_policy(lanes: Lanes, instruction: Instruction) -> None:
+    """What L2 keeps changes nothing that a kernel could see: all policies are 0, which no access looks at."""
+    form = Form(instruction)
+    if form.choice("fractional", "range", "cvt") is None:
+        raise instruction.unsupported()
+    form.flag("global")
+    for modifier in form.rest():
+        if modifier == "L2" or modifier.startswith("L2::evict_"):
+            form.flag(modifier)
+    form.type("b64")
+    form.end()
+    lanes.put(instruction.operands[0], splat("i64", 0), "i64")
 
 
 @emits("membar", "fence")

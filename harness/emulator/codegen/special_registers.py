@@ -60,6 +60,8 @@ def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
     if name in _CLOCKS:
         now = lanes.op(f"sub i64 {lanes.slot('STEPS')}, {lanes.instructions_left}")
         return lanes.spread("i64", now), "i64"
+    if lanes.instruction is not None and name in ("%envreg1", "%envreg2"):  # where grid.sync() finds its barrier
+        raise lanes.instruction.unsupported("blocks of a cooperative launch wait for each other (grid.sync())")
     if lanes.instruction is not None:
         raise lanes.instruction.unsupported(f"the register '{name}', which is neither declared nor emulated")
     raise UnsupportedInstruction(f"the emulator does not support the register '{name}'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,9 +10,10 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts
-from harness.emulator.launch.aligned_memory import CACHE_LINE_BYTES, SLACK_BYTES, aligned_zeros
+from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.worker import Worker
-from harness.execution.counts import SharedTraffic, SiteTraffic
+from harness.execution.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic
 from harness.support.errors import PlanError
 
 
@@ -31,21 +31,16 @@ class DeviceBuffer:
 class BufferTables:
     """Addresses and sizes of buffers and module variables, and each worker's counters."""
 
-    def __init__(self, facts: KernelFacts, buffers: Sequence[DeviceBuffer]) -> None:
+    def __init__(self, facts: KernelFacts, buffers: Sequence[DeviceBuffer], module: ModuleMemory) -> None:
         self._facts = facts
-        self._names = [b.name for b in buffers] + ["local"]
+        counted = [v.name for v in facts.variables if v.counted]
+        self._names = [*(b.name for b in buffers), LOCAL, *(f"{VARIABLE} {name}" for name in counted)]
         self._buffers = np.array([[b.data.ctypes.data, b.data.nbytes] for b in buffers], dtype=np.int64).reshape(-1, 2)
-        # One piece of memory for all: Numba's modules have dozens of variables of a few bytes.
-        sizes = [-(-(v.size_bytes + SLACK_BYTES) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES for v in facts.variables]
-        starts = [0, *itertools.accumulate(sizes)]
-        self._storage = aligned_zeros(starts[-1])
-        for start, variable in zip(starts, facts.variables):
-            if variable.initial is not None:
-                initial = np.frombuffer(variable.initial, dtype=np.uint8)
-                self._storage[start : start + len(initial)] = initial
-        first = self._storage.ctypes.data
-        rows = [[first + start, v.size_bytes] for start, v in zip(starts, facts.variables)]
-        self._variables = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        self._buffer_count = len(buffers)
+        columns = {name: len(buffers) + 1 + place for place, name in enumerate(counted)}
+        self._held = module.of(facts.variables)
+        rows = [[h.ctypes.data, h.nbytes, columns.get(v.name, -1)] for h, v in zip(self._held, facts.variables)]
+        self._variables = np.array(rows, dtype=np.int64).reshape(-1, at.VARIABLE_BYTES // 8)
         self._counters: list[npt.NDArray[np.int64]] = []
         self._shared: list[npt.NDArray[np.int64]] = []
 
@@ -58,7 +53,8 @@ class BufferTables:
         worker.set("COUNTERS", counters.ctypes.data)
         worker.set("SHARED_COUNTERS", shared.ctypes.data)
         worker.set("BUFFERS", self._buffers.ctypes.data)
-        worker.set("BUFFER_COUNT", len(self._names) - 1)
+        worker.set("BUFFER_COUNT", self._buffer_count)
+        worker.set("COUNTER_COLUMNS", len(self._names))
         worker.set("VARIABLES", self._variables.ctypes.data)
         worker.set("VARIABLE_COUNT", len(self._variables))
 

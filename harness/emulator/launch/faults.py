@@ -53,6 +53,9 @@ def describe(fault: Fault) -> KernelFault:
         "copy size": _copy_size,
         "copies in flight": _copies_in_flight,
         "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
+        "printing": lambda f: (
+            "the kernel calls printf, which the emulator cannot do; store the value in a buffer instead"
+        ),
     }
     explain = explanations[fault.kind]
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"

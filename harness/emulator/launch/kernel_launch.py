@@ -18,6 +18,7 @@ from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.faults import Fault, describe
+from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
 from harness.emulator.launch.tracing import BlockListener, TraceBuffer
 from harness.emulator.launch.worker import Worker
@@ -56,8 +57,11 @@ def launch(
     options: LaunchOptions,
     progress: Callable[[float], None] | None = None,
     listener: BlockListener | None = None,
+    module: ModuleMemory | None = None,
 ) -> LaunchCounts:
     """Run a kernel over its grid. `listener` is told what each block read and wrote.
+
+    `module` has the variables that the kernel shares with earlier launches; without it they have their initial values.
 
     `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
     wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
@@ -73,7 +77,7 @@ def launch(
         raise PlanError(f"kernel {name} asks for {shared} bytes of shared memory per block; {MAX_SHARED_BYTES} is all")
     run_blocks = _run_blocks()
     block_of_parameters = parameter_block(facts, name, parameters)
-    tables = BufferTables(facts, buffers)
+    tables = BufferTables(facts, buffers, module or ModuleMemory())
     recorder = _recorder(kernel, name, geometry, buffers)
     one_after_another = facts.ordered or recorder is not None or options.shuffle
     places = np.random.default_rng(options.seed).permutation(geometry.blocks) if options.shuffle else None

@@ -6,6 +6,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import (
     BUFFER_COUNT,
     BUFFERS,
+    COUNTER_COLUMNS,
     COUNTERS,
     LOCAL_BASE,
     LOCAL_SIZE,
@@ -28,9 +29,9 @@ MISALIGNED = at.FAULT["misaligned"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 
 
-def count(ctx: int, site: int, buffer: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
+def count(ctx: int, site: int, column: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
     """Add to the counters of one memory instruction and one buffer. `distinct` bytes need so many sectors at least."""
-    entry = load64(ctx + COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (site * (load64(ctx + BUFFER_COUNT) + 1) + buffer)
+    entry = load64(ctx + COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (site * load64(ctx + COUNTER_COLUMNS) + column)
     store64(entry, load64(entry) + requests)
     store64(entry + 8, load64(entry + 8) + requested)
     store64(entry + 16, load64(entry + 16) + sectors)
@@ -76,7 +77,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
             if lanes > 0 and buffer >= 0:
                 sectors = distinct * words if stride else distinct
                 count(ctx, site, buffer, 0, requested, sectors, unique_bytes)
-                if is_traced(ctx) and not stride:
+                if is_traced(ctx) and buffer < load64(ctx + BUFFER_COUNT):
                     record(ctx, warp, site, buffer, distinct)
             distinct = 0
             first = lane
@@ -101,9 +102,9 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                 if variable >= load64(ctx + VARIABLE_COUNT):
                     set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
                     return 1
-                base = load64(load64(ctx + VARIABLES) + 16 * variable)
-                limit = load64(load64(ctx + VARIABLES) + 16 * variable + 8)
-                start, buffer = at.BUFFER_START, -1
+                row = load64(ctx + VARIABLES) + at.VARIABLE_BYTES * variable
+                base, limit, buffer = load64(row), load64(row + 8), load64(row + 16)
+                start = at.BUFFER_START
             else:
                 buffer = here - at.FIRST_BUFFER_WINDOW
                 if buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT):
@@ -138,7 +139,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
         requested += wanted
     if lanes > 0 and buffer >= 0:
         count(ctx, site, buffer, 0, requested, distinct * words if stride else distinct, unique_bytes)
-        if is_traced(ctx) and not stride:
+        if is_traced(ctx) and buffer < load64(ctx + BUFFER_COUNT):
             record(ctx, warp, site, buffer, distinct)
     return 0
 

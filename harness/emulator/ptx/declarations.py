@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from dataclasses import replace
 
-from harness.emulator.ptx.instructions import Variable
+from harness.emulator.ptx.instructions import Link, Variable
 from harness.emulator.ptx.token_stream import TokenStream
 from harness.emulator.ptx.types import TYPES, PtxType
-from harness.support.errors import CompileError, UnsupportedInstruction
+from harness.support.errors import CompileError
 
 LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}
@@ -36,12 +38,13 @@ class Declarations(TokenStream):
                     continue
                 count *= self.integer()
                 self.expect("]")
-            initial = None
+            initial: bytes | None = None
+            links: tuple[Link, ...] = ()
             if self.accept("="):
                 values = self._initializer(element)
                 count = count if sized else len(values)
                 sized = True
-                initial = self._pack_initial(element, values, count)
+                initial, links = _packed(element, values, count)
             variables.append(
                 Variable(
                     name,
@@ -51,6 +54,7 @@ class Declarations(TokenStream):
                     initial,
                     extern,
                     element,
+                    links,
                 )
             )
             if not self.accept(","):
@@ -76,23 +80,29 @@ class Declarations(TokenStream):
             else:
                 raise CompileError(f"PTX line {token.line}: unknown type '{token.text}'")
 
-    def _initializer(self, element: PtxType) -> list[int]:
-        """Bits of the elements. Inner lists are only for the reader: ptxas fills rows without regard to them."""
+    def _initializer(self, element: PtxType) -> list[int | Link]:
+        """Bits of the elements, or the addresses that they hold.
+
+        Inner lists are only for the reader: ptxas fills rows without regard to them.
+        """
         if not self.accept("{"):
             return [self._initial_value(element)]
-        values: list[int] = []
+        values: list[int | Link] = []
         while not self.accept("}"):
             values += self._initializer(element)
             self.accept(",")
         return values
 
-    def _initial_value(self, element: PtxType) -> int:
+    def _initial_value(self, element: PtxType) -> int | Link:
         token = self.peek()
         if token.kind == "word":
-            raise UnsupportedInstruction(
-                f"the emulator does not support a variable initialised with an address ('{token.text}' at PTX line "
-                f"{token.line}): a pointer to another variable or to a function"
-            )
+            return self._address_of(element, None)
+        if self.peek(1).text == "(":
+            mask = self.integer()
+            self.expect("(")
+            link = self._address_of(element, mask)
+            self.expect(")")
+            return link
         literal = self.literal()
         if not element.is_float or literal.float_bits == element.bits:
             return literal.value
@@ -105,12 +115,17 @@ class Declarations(TokenStream):
             )
         return int.from_bytes(struct.pack(_FLOAT_FORMATS[element.bits], number), "little")
 
-    @staticmethod
-    def _pack_initial(element: PtxType, values: list[int], count: int) -> bytes:
-        size = element.size_bytes
-        mask = (1 << (8 * size)) - 1
-        packed = b"".join((v & mask).to_bytes(size, "little") for v in values)
-        return packed.ljust(count * size, b"\0")
+    def _address_of(self, element: PtxType, mask: int | None) -> Link:
+        """`name`, `generic(name)`, each with an offset behind it. Addresses are generic ones here anyway."""
+        name, addend = self.next().text, 0
+        if name == "generic" and self.accept("("):
+            inner = self._address_of(element, mask)
+            name, addend = inner.target, inner.addend
+            self.expect(")")
+        while self.peek().text in ("+", "-"):
+            sign = 1 if self.next().text == "+" else -1
+            addend += sign * self.integer()
+        return Link(0, element.size_bytes, name, addend, mask)
 
     def parameters(self) -> list[Variable]:
         """The parameters of a function, in parentheses."""
@@ -137,3 +152,12 @@ class Declarations(TokenStream):
                 if self.next().text == ".align":
                     self.integer()
         return align, element, lanes
+
+
+def _packed(element: PtxType, values: Sequence[int | Link], count: int) -> tuple[bytes, tuple[Link, ...]]:
+    """The bytes of an initial value, with zeros where addresses go, and those addresses."""
+    size = element.size_bytes
+    mask = (1 << (8 * size)) - 1
+    packed = b"".join((0 if isinstance(v, Link) else v & mask).to_bytes(size, "little") for v in values)
+    links = (replace(v, offset=size * place) for place, v in enumerate(values) if isinstance(v, Link))
+    return packed.ljust(count * size, b"\0"), tuple(links)

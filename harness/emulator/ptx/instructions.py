@@ -140,6 +140,27 @@ Statement = Instruction | Label
 
 
 @dataclass(frozen=True)
+class Link:
+    """A place in a variable's initial value that holds an address: `name`, `generic(name) + 4`, `0xFF00(name)`."""
+
+    offset: int
+    """In bytes, from the variable's beginning."""
+    size_bytes: int
+    target: str
+    """A variable or a function."""
+    addend: int
+    mask: int | None
+    """Which bits of the address belong here, moved down to bit 0; None: all of them."""
+
+    def bits(self, address: int) -> int:
+        """What to store where the target has this address."""
+        value = address + self.addend
+        if self.mask:
+            value = (value & self.mask) >> ((self.mask & -self.mask).bit_length() - 1)
+        return value & ((1 << 8 * self.size_bytes) - 1)
+
+
+@dataclass(frozen=True)
 class Variable:
     """A variable in memory: module or function scope."""
 
@@ -152,6 +173,8 @@ class Variable:
     initial: bytes | None = None
     extern: bool = False
     element: PtxType | None = None
+    links: tuple[Link, ...] = ()
+    """What has to be added to `initial` once it is known where everything lies."""
 
 
 @dataclass
@@ -181,6 +204,25 @@ class Module:
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     target: str = ""
+
+
+def names_in(instruction: Instruction) -> list[Reg | Symbol]:
+    """The registers and symbols in its operands."""
+    found: list[Reg | Symbol] = []
+    stack: list[Operand] = list(instruction.operands)
+    while stack:
+        match stack.pop():
+            case Reg() | Symbol() as operand:
+                found.append(operand)
+            case Vector(items) | Arguments(items):
+                stack += items
+            case Address(base):
+                stack.append(base)
+            case Pair(first, second):
+                stack += (first, second)
+            case Not(reg):
+                stack.append(reg)
+    return found
 
 
 def rename(operand: Operand, names: dict[str, str]) -> Operand:

@@ -105,11 +105,12 @@ OPCODES: dict[str, Opcode] = {
     **_rows("mov cvta isspacep", 2),
     **_rows("cvt", 2, 3),
     # Memory
-    **_rows("ld ldu", 2, memory=LOAD),
-    **_rows("st", 2, memory=STORE, writes=False),
+    **_rows("ld ldu", 2, 3, memory=LOAD),
+    **_rows("st", 2, 3, memory=STORE, writes=False),
     **_rows("atom", 3, 4, memory=ATOMIC),
     **_rows("red", 2, memory=ATOMIC, writes=False),
     **_rows("cp", memory=COPY, writes=False),
+    **_rows("createpolicy", 1, 2, 4),
     **_rows("prefetch prefetchu discard applypriority membar fence", writes=False),
     # Matrices
     **_rows("ldmatrix", 2, memory=LOAD_ROWS),

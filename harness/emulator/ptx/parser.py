@@ -137,6 +137,7 @@ class _Parser(Declarations):
                         variable.size_bytes,
                         variable.initial,
                         variable.extern,
+                        links=variable.links,
                     )
             elif token.text == ".loc":
                 self._location()
@@ -206,11 +207,13 @@ class _Parser(Declarations):
         self.expect(";")
 
     def _targets(self, function: Function) -> None:
+        """A table of branches, or what an indirect call may reach; such a call is refused where it is made."""
         name = self._resolve(self.next().text)
         self.expect(":")
-        directive = self.next()
-        if directive.text != ".branchtargets":
-            raise CompileError(f"PTX line {directive.line}: indirect calls ('{directive.text}') are not supported")
+        if self.next().text != ".branchtargets":
+            while not self.accept(";"):
+                self.next()
+            return
         labels = [self._resolve(self.next().text)]
         while self.accept(","):
             labels.append(self._resolve(self.next().text))

@@ -21,6 +21,7 @@ from harness.studies.fuzz.finding import (
     ERROR,
     NO_COMPILATION,
     NO_PLAN,
+    SECOND_RUN,
     SUSPICIOUS,
     WRONG_ANSWER,
     Answer,
@@ -91,6 +92,9 @@ def _answer_of(done: Attempt, question: Question, on_gpu: bool) -> Answer:
     if done.error is not None:
         return _answer_to_error(done.error, on_gpu)
     assert done.accuracy is not None
+    if done.second_run_failure is not None:
+        ratio = done.accuracy.error_over_budget
+        return Answer(Finding(SECOND_RUN, done.second_run_failure), error_over_budget=ratio)
     return _answer_of_accuracy(done, question, done.accuracy)
 
 

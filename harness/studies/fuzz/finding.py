@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from harness.execution.accuracy import Element
 
 WRONG_ANSWER, SUSPICIOUS = "wrong answer", "suspicious"
+SECOND_RUN = "wrong second run"
 CRASH, TIMEOUT = "crash", "timeout"
 NO_PLAN, NO_COMPILATION, ERROR = "plan error", "compile error", "error"
 # Further kinds: `wrong lse` and the like for optional outputs, those of `KernelFault.KINDS`, the names of properties.

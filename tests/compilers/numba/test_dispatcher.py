@@ -68,6 +68,19 @@ def test_colours_are_taken_out_of_numbas_message(monkeypatch: pytest.MonkeyPatch
         compile_kernel(cuda.jit(staged.py_func), STAGED_ARGS, ARCH)
 
 
+def test_a_numpy_that_numba_cannot_use_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line that names no kernel, so that a table of many tells it once."""
+
+    def fail(*_: object, **__: object) -> None:
+        return np.a_name_that_is_gone  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(cuda, "compile_ptx", fail)
+    with pytest.raises(CompileError) as caught:
+        compile_kernel(cuda.jit(staged.py_func), STAGED_ARGS, ARCH)
+    told = r"numba-cuda [\d.]+ does not go with NumPy [\d.]+, which has no numpy.a_name_that_is_gone any more; run: .*"
+    assert re.fullmatch(told + r"pip install 'numpy<\d\.\d+' .*", str(caught.value))
+
+
 def test_what_cannot_be_honoured_is_said() -> None:
     def body(y):  # type: ignore[no-untyped-def]
         y[0] = 1

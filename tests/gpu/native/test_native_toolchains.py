@@ -107,3 +107,28 @@ def test_ptx_that_does_not_run_is_said(executor: GpuExecutor):
     with pytest.raises(CompileError, match="kernel copy: the driver does not take its PTX"):
         run(executor, replace(copy, text=copy.text.replace("ret;", "no.such.opcode;")), "Q", "O", np.int32(16))
     assert np.array_equal(run(executor, copy, "Q", "O", np.int32(16)), draw_inputs(SMALL)["Q"])
+
+
+COUNTING = r"""
+__device__ unsigned counter;
+extern "C" __global__ void count(unsigned* out, int place) { out[place] = atomicAdd(&counter, 1); }
+extern "C" __global__ void add() { counter += 100; }
+"""
+
+
+@pytest.mark.parametrize("language", ["cupy", "ptx"])
+def test_kernels_of_one_text_share_its_variables(language: str):
+    """As on the emulator, from launch to launch and from run to run of a plan."""
+    executor = GpuExecutor(timed=False)
+
+    def launch(name: str, *args: object) -> Launch:
+        kernel = cupy.RawKernel(COUNTING, name)  # another object each time
+        if language == "ptx":
+            kernel = PtxKernel(compile_kernel(kernel, (), executor.device.arch).ptx, name)
+        return Launch(kernel, (1,), (1,), args)
+
+    plan = Plan((launch("count", "O", np.int32(0)), launch("add"), launch("count", "O", np.int32(1))))
+    problem = Problem(heads=1, q_len=1, kv_len=1, head_dim=2)
+    runs = [executor.run(problem, plan, draw_inputs(problem)).outputs["O"].reshape(-1).view(np.uint32) for _ in "12"]
+    first, second, third, fourth = np.concatenate(runs).tolist()
+    assert (second - first, third - second, fourth - third) == (101, 1, 101)

@@ -1,0 +1,59 @@
+"""The variables of a module as a kernel finds them: which of them it can reach, and the addresses that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.emulator.codegen.kernel_facts import ModuleVariable
+from harness.emulator.ptx.instructions import Function, Instruction, Symbol, Variable, names_in
+
+Places = Mapping[str, tuple[str, int]]
+"""Name -> space and address."""
+
+
+def link_variables(placed: Sequence[Variable], places: Places, function: Function) -> tuple[ModuleVariable, ...]:
+    """The variables, in order, with the addresses filled in.
+
+    Raises `UnsupportedInstruction`, which names the instruction, where `function` can reach the address of a function.
+    What it cannot reach may hold whatever it likes.
+    """
+    by_name = {variable.name: variable for variable in placed}
+    reached: set[str] = set()
+    for instruction in function.instructions():
+        for operand in names_in(instruction):
+            if not isinstance(operand, Symbol):
+                continue
+            for variable in _reachable(operand.name, by_name, reached):
+                _check_links(variable, places, instruction)
+    return tuple(
+        ModuleVariable(v.name, v.size_bytes, _linked(v, places), v.space == "global" and v.name in reached)
+        for v in placed
+    )
+
+
+def _reachable(name: str, by_name: Mapping[str, Variable], reached: set[str]) -> Iterator[Variable]:
+    """The variable of that name and those that it points to; each once, `reached` says which were there before."""
+    waiting = [name]
+    while waiting:
+        here = waiting.pop()
+        if here in by_name and here not in reached:
+            reached.add(here)
+            yield by_name[here]
+            waiting += [link.target for link in by_name[here].links]
+
+
+def _check_links(variable: Variable, places: Places, user: Instruction) -> None:
+    for link in variable.links:
+        space, _ = places.get(link.target, ("", 0))
+        if space not in ("global", "const"):
+            raise user.unsupported(f"variable '{variable.name}' holds the address of '{link.target}', no variable")
+
+
+def _linked(variable: Variable, places: Places) -> bytes | None:
+    if variable.initial is None:
+        return None
+    filled = bytearray(variable.initial)
+    for link in variable.links:
+        _, address = places.get(link.target, ("", 0))
+        filled[link.offset : link.offset + link.size_bytes] = link.bits(address).to_bytes(link.size_bytes, "little")
+    return bytes(filled)

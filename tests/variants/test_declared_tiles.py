@@ -1,0 +1,42 @@
+"""Every tile that a variant declares compiles, to PTX and, where it is installed, by ptxas.
+
+With whatever compilers are installed: run it in an environment of CUDA 12 and in one of CUDA 13.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.compilers import DevicePointer, compile_kernel
+from harness.compilers.ptxas import resources
+from harness.execution.planning import make_plan
+from harness.execution.tiles import with_tile
+from harness.model.discovery import discover
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+
+pytestmark = [pytest.mark.compiles, pytest.mark.thorough]
+
+VARIANTS = {v.name: v for v in discover().registry.select(None, "attention") if v.tiles is not None}
+# Every default tile, every number of elements that is copied at once, and rows that are no whole fragments.
+HEAD_DIMS = (33, 40, 64, 80, 96, 128, 256)
+
+
+def compile_all(variant: Variant, problem: Problem) -> None:
+    plan = make_plan(variant, problem)
+    pointers = {b.name: DevicePointer(256, b.shape, b.dtype) for b in plan.all_buffers(problem).values()}
+    for launch in plan.launches:
+        args = tuple(pointers[a] if isinstance(a, str) else a for a in launch.args)
+        kernel = compile_kernel(launch.kernel, args, "sm_90")
+        # Raises where ptxas does not take it; None where there is no ptxas, or one that is older than the compiler.
+        used = resources(kernel.ptx, kernel.arch, kernel.entry, kernel.max_registers)
+        assert used is None or used.registers > 0
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_declared_tile_compiles(name: str, head_dim: int) -> None:
+    variant, problem = VARIANTS[name], Problem(heads=1, q_len=64, kv_len=64, head_dim=head_dim, dtype="float16")
+    assert variant.tiles is not None
+    for tile in variant.tiles(problem):
+        compile_all(with_tile(variant, tile), problem)
