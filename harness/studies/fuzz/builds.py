@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from harness.execution.planning import declared_tiles, refusal_of
+from harness.execution.tiles import parse_tile
 from harness.model.build import Build
 from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant
@@ -35,6 +36,19 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
         for sizes in tile:
             taken.insert(place, plainest.sized(sizes, tile_text(sizes)))
     return tuple(taken)
+
+
+def sanitized_builds(builds: Sequence[Build]) -> tuple[Build, ...]:
+    """The builds that the sanitizer looks at in a campaign: the plainest, and the one with most stages.
+
+    It compiles each once more. A race that needs neither is as likely in any build.
+    """
+    staged = [build for build in builds if _stages(build)]
+    return tuple(dict.fromkeys((*builds[:1], *sorted(staged, key=_stages)[-1:])))
+
+
+def _stages(build: Build) -> int:
+    return 0 if build.tile is None else parse_tile(build.tile).get(STAGES, 0)
 
 
 def _is_taken(variant: Variant, build: Build) -> bool:
