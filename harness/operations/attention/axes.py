@@ -21,8 +21,10 @@ from harness.operations.attention.masks import NO_MASK, mask_kinds
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.strategies import masks_by_kind, one_edit, tile_edges
 
-MOST_WORK = 2**22
+MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
+RUNS_OF_CHECK = 4
+"""How many times a property runs the kernel, at most, the first time among them."""
 LEAST_ROWS, LEAST_KEYS = 16, 16
 """What a kernel works for at least, however few there are."""
 
@@ -126,7 +128,8 @@ class AttentionAxes(Axes):
         if choice[HEADS] == choice[BATCH] == CROWD:
             head_counts, batches = CROWDS
         # One after the other, each as large as the least of what is still to come lets it be.
-        most = MOST_WORK // build.head_dim
+        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
+        most = MOST_WORK // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
         least = max(rows[0], LEAST_ROWS) * max(keys[0] if keys else rows[0], LEAST_KEYS)
         heads, kv_heads = rng.choice(_within(head_counts, lambda h: h[0] * batches[0] * least <= most))
         batch = rng.choice(_within(batches, lambda n: n * heads * least <= most))
@@ -149,7 +152,6 @@ class AttentionAxes(Axes):
             scale=rng.choice(SCALES[choice[SCALE]]),
         )
         edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
-        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     def _lengths(self, build: AttentionBuild, choice: Choice) -> tuple[Sequence[int], Sequence[int]]:

@@ -14,9 +14,9 @@ from harness.support.errors import SandboxError
 
 STAGES = "stages"
 """What they call how many tiles are on chip at once. A mistake in how copies are waited for may take more than two."""
-SMALLEST_AT, LARGEST_AT, STAGED_AT = 3, 6, 4
-"""Where tiles other than the default one come in, in the order of builds; the largest sooner if it has stages: the last
-build of a usual campaign is drawn two or three times, or never."""
+SMALLEST_AT, LARGEST_AT, STAGED_AT = 3, 5, 4
+"""Where tiles other than the default one come in, in the order of builds; the largest sooner if it has stages: what is
+found there would be found late otherwise."""
 
 
 def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:

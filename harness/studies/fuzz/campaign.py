@@ -303,7 +303,7 @@ class _Campaign:
         for number, build in enumerate(builds):
             if self.first is not None or self.examples >= part.chosen_until or drawn_again >= FEWEST_DRAWN:
                 return
-            looked_at = number % SANITIZED_EACH == 0 and covering.is_sanitized(build)
+            looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and covering.is_sanitized(build)
             row = covering.row(build, {CHECK: SANITIZER} if looked_at else {})
             case = axes.case(build, row, rng)
             if case in self.answers:

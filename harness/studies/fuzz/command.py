@@ -132,7 +132,8 @@ def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None
         "--tiles",
         type=int,
         metavar="N",
-        help="problems of at most N tiles, such as those of rows times those of keys per head (default: 6, in some cases many)",
+        help="problems of at most N tiles, such as those of rows times those of keys per head (default: 6, and some of "
+        "many)",
     )
     group.add_argument("--seed", type=int, metavar="S", help="same seed, same cases (default: another each time)")
     group.add_argument(

@@ -12,9 +12,9 @@ from itertools import accumulate, chain, repeat
 
 from harness.model.build import Build
 
-FIRST_SHARES = (0.3, 0.15, 0.15, 0.1, 0.1, 0.1, 0.1)
-"""Of the first `FIRST_EXAMPLES`, or of all where there are fewer: a usual campaign has seen every dtype, rows of one
-sector and of the longest that there are, and the smallest and the largest tile."""
+FIRST_SHARES = (0.3, 0.2, 0.15, 0.1, 0.15, 0.1)
+"""Of the first `FIRST_EXAMPLES`, or of all where there are fewer: a usual campaign has seen every dtype, short rows and
+the longest that there are, and the smallest and the largest tile."""
 FIRST_EXAMPLES = 200
 LATER_EXAMPLES = 250
 """Per further round."""
