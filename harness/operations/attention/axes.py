@@ -1,6 +1,6 @@
 """What campaigns of attention meet on purpose: lengths, heads, batches, masks, scales, inputs and properties.
 
-Lengths come in classes around the tiles of a build, and one class beyond 1,024, whatever the tiles: rings of many
+Lengths come in classes around the tiles of a build, and beyond 1,024 and 2,048, whatever the tiles: rings of many
 stages, many splits and buffers of scores for so many keys show nowhere else. Sizes that would take long together are
 cut to what a case may cost (`MOST_WORK`), never below their class.
 """
@@ -29,13 +29,15 @@ LEAST_ROWS, LEAST_KEYS = 16, 16
 """What a kernel works for at least, however few there are."""
 
 Q_LEN, KV_LEN, HEADS, BATCH, MASK, SCALE, EDITS = "q_len", "kv_len", "heads", "batch", "mask", "scale", "edits"
-ONE, PART, WHOLE, FEW, MANY, LONG = "1", "part of a tile", "whole tiles", "2 to 4 tiles", "5 to 17 tiles", "over 1,024"
+ONE, PART, WHOLE, FEW, MANY = "1", "part of a tile", "whole tiles", "2 to 4 tiles", "5 to 17 tiles"
+LONG, LONGEST = "over 1,024", "over 2,048"
 SQUARE = "as q_len"
 CROWD = "a crowd"
 NONE, SOME = "none", "some"
 
 LONG_ROWS = (1025, 1088, 2047, 2048, 2049, 4100, 8200)
-LONG_KEYS = (1025, 1087, 1280, 2047, 2048, 2049, 2500, 3000, 3073)
+LONG_KEYS = (1025, 1087, 1280, 2047, 2048)
+LONGEST_KEYS = (2049, 2500, 2561, 3000, 3073)
 FEW_TILES = 4
 MANY_TILES = (5, 6, 7, 8, 9, 12, 16, 17)
 
@@ -52,6 +54,8 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
 BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (17, 23, 33)}
 CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
+CROWDED_HEAD_DIM = 64
+"""Up to here: blocks of longer rows take too long to be so many."""
 SCALES: Mapping[str, tuple[float | None, ...]] = {
     "default": (None,),
     "other": (1.0, 0.25),
@@ -61,7 +65,7 @@ SCALES: Mapping[str, tuple[float | None, ...]] = {
 # What hides mistakes, or takes long, comes up less readily.
 WEIGHTS = {
     Q_LEN: {ONE: 0.6, MANY: 0.6, LONG: 0.2},
-    KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, PART: 0.6},
+    KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6},
     HEADS: {CROWD: 0.2},
     BATCH: {CROWD: 0.2},
     SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
@@ -72,14 +76,16 @@ CHECK_WEIGHT = 0.2
 
 CONTRADICT = {
     # With one row, or part of a tile of them, a square is a class of its own: it would keep all others from being met.
-    (KV_LEN, SQUARE): {Q_LEN: {ONE, PART, LONG}},
-    (KV_LEN, MANY): {Q_LEN: {LONG}},
+    (KV_LEN, SQUARE): {Q_LEN: {ONE, PART, MANY, LONG}},
+    (KV_LEN, MANY): {Q_LEN: {MANY, LONG}},
     (KV_LEN, LONG): {Q_LEN: {MANY, LONG}},
-    (HEADS, CROWD): {Q_LEN: {MANY, LONG}, KV_LEN: {MANY, LONG}},
-    (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG}, KV_LEN: {MANY, LONG, SQUARE}},
+    (KV_LEN, LONGEST): {Q_LEN: {WHOLE, FEW, MANY, LONG}},
+    (HEADS, CROWD): {Q_LEN: {MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST}},
+    (BATCH, "2 or 3"): {Q_LEN: {LONG}, KV_LEN: {LONG, LONGEST}},
+    (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST, SQUARE}},
     (CHECK, SANITIZER): {
         Q_LEN: {MANY, LONG},
-        KV_LEN: {LONG},
+        KV_LEN: {LONG, LONGEST},
         HEADS: {CROWD},
         BATCH: {CROWD},
     },
@@ -97,7 +103,7 @@ class AttentionAxes(Axes):
         lengths = (ONE, PART, WHOLE, FEW, *(() if most_tiles is not None else (MANY, LONG)))
         names: dict[str, Iterable[str]] = {
             Q_LEN: lengths,
-            KV_LEN: (*lengths, SQUARE),
+            KV_LEN: (*lengths, *(() if most_tiles is not None else (LONGEST,)), SQUARE),
             MASK: (NONE, *masks_by_kind(1, self._takes)),
             HEADS: HEAD_COUNTS,
             BATCH: BATCHES,
@@ -125,7 +131,7 @@ class AttentionAxes(Axes):
         """See `Axes.case`."""
         rows, keys = self._lengths(build, choice)
         head_counts, batches = HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
-        if choice[HEADS] == choice[BATCH] == CROWD:
+        if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
             head_counts, batches = CROWDS
         # One after the other, each as large as the least of what is still to come lets it be.
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
@@ -159,7 +165,8 @@ class AttentionAxes(Axes):
         rows = _lengths_of(choice[Q_LEN], build.tile_rows, LONG_ROWS)
         if choice[KV_LEN] == SQUARE:
             return self._few_enough(rows, lambda n: (-(-n // build.tile_rows), -(-n // build.tile_keys))), ()
-        keys = _lengths_of(choice[KV_LEN], build.tile_keys, LONG_KEYS)
+        long_keys = LONGEST_KEYS if choice[KV_LEN] == LONGEST else LONG_KEYS
+        keys = _lengths_of(choice[KV_LEN], build.tile_keys, long_keys)
         key_tiles = -(-keys[0] // build.tile_keys)
         rows = self._few_enough(rows, lambda n: (-(-n // build.tile_rows), key_tiles))
         row_tiles = -(-rows[-1] // build.tile_rows)
@@ -193,7 +200,7 @@ def _unordered_lengths(name: str, tile: int, long: tuple[int, ...]) -> Sequence[
         return tuple((tiles - 1) * tile + fill for tiles in range(2, FEW_TILES + 1) for fill in fills)
     if name == MANY:
         return tuple((tiles - 1) * tile + fill for tiles in MANY_TILES for fill in edges)
-    assert name == LONG
+    assert name in (LONG, LONGEST)
     return long
 
 
