@@ -55,9 +55,14 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
 
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
+    p = case.problem
+    if max(builds.of(case).tiles(p)) > FEW:
+        # What takes long is made cheap first.
+        if case.check is not None:
+            yield dataclasses.replace(case, check=None)
+        yield from _fewer_heads(case)
     yield from _fewer_tiles(case, builds.of(case))
     yield from _fewer_heads(case)
-    p = case.problem
     for part in p.mask.parts:
         yield _changed(case, mask=p.mask.without(part.kind))
     if p.mask != NO_MASK:
@@ -124,9 +129,7 @@ def _fewer(tiles: int) -> list[int]:
 def _fewer_heads(case: Case) -> Iterator[Case]:
     p = case.problem
     counts = ((1, 1), (2, 2), (2, 1), (4, 2), (p.group, 1), (2 * p.group, 2))
-    fewer = (
-        (n * group, n) for group in (1, p.group) for n in (p.kv_heads_count // 2, p.kv_heads_count - 1) if n > 0
-    )
+    fewer = ((n * group, n) for group in (1, p.group) for n in (p.kv_heads_count // 2, p.kv_heads_count - 1) if n > 0)
     # One of them serves more heads than a group may have: then the group alone is made smaller.
     groups = ((group, 1) for group in (p.group // 2, p.group - 1) if group > 0)
     whole = ((p.heads, p.heads), (p.kv_heads_count, p.kv_heads_count))
