@@ -32,6 +32,11 @@ class Build(ABC):
         """How many tiles the problem has, each way."""
 
     @property
+    def name(self) -> str:
+        """What is compiled in, in words."""
+        return ", ".join(str(part) for part in (*self.plain_problem.build_key, self.tile) if part is not None)
+
+    @property
     def key(self) -> tuple[Hashable, ...]:
         """What is compiled in."""
         return (self.plain_problem.build_key, self.tile)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from hypothesis import strategies as st
 
+    from harness.model.axes import Axes
     from harness.model.build import Build, Builds
     from harness.model.case import Case
     from harness.model.io_bound import IoBound
@@ -139,6 +140,13 @@ class Operation(ABC):
         `most_tiles`: problems of at most so many tiles; None for the operation's own choice. `takes`: the features that
         problems may have, as `Variant.takes`.
         """
+
+    def axes(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> Axes | None:
+        """What a campaign meets on purpose, arguments as of `cases`; None: it has what `cases` happens to draw.
+
+        `checks` may name `property.SANITIZER`, for small cases.
+        """
+        return None
 
     @property
     def properties(self) -> Mapping[str, Property]:

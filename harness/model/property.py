@@ -55,6 +55,10 @@ def determinism(trial: Trial) -> str | None:
 
 DETERMINISM = Property("determinism", "the same inputs once more: the same bits", determinism, same_bits=True)
 """Of every operation."""
+SANITIZER = "sanitizer"
+"""What a case holds that is looked at for races, reads of memory that nobody wrote and the like. No `Property`, for it
+is of no operation: whoever runs the kernel looks on."""
+SANITIZER_IDEA = "no race, no read of memory that nobody wrote, no schedule that changes the answer; on the emulator"
 
 
 def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, what: str) -> str | None:

@@ -23,7 +23,8 @@ class Machine:
     threads: int = 1
     """The emulator's CPU threads. Problems are small: one is the fastest."""
     sanitize: bool = False
-    """On the emulator: look for races, reads of memory that nobody wrote and the like in every case, too."""
+    """On the emulator: look for races, reads of memory that nobody wrote and the like in every case, not in those alone
+    that ask for it."""
 
     def executor(self) -> Executor:
         """A fresh one. Raises `SandboxError` where there is no GPU and one is asked for."""
@@ -36,8 +37,8 @@ class Machine:
         return EmulatorExecutor(self.arch, self.step_limit, self.threads)
 
     def sanitizer(self) -> EmulatorSanitizer | None:
-        """What looks for findings, if it is asked for."""
-        if not self.sanitize:
+        """What looks for findings; None on a GPU."""
+        if self.kind == "gpu":
             return None
         from harness.emulator.plan_sanitizer import EmulatorSanitizer
 

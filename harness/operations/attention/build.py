@@ -46,14 +46,21 @@ class AttentionBuild(Build):
 BUILDS = (
     # float32 first: small mistakes cannot hide behind rounding there.
     AttentionBuild("float32", 16),
-    AttentionBuild("float32", 20),
     AttentionBuild("float16", 24),
     AttentionBuild("bfloat16", 33),
+    AttentionBuild("float32", 256, 16, 16),
+    AttentionBuild("bfloat16", 256, 16, 16),
+    AttentionBuild("float16", 128, 32, 32),
+    AttentionBuild("float32", 20),
+    AttentionBuild("bfloat16", 64),
     AttentionBuild("float32", 72, 32, 32),
-    AttentionBuild("float16", 64),
     AttentionBuild("float32", 1),
-    AttentionBuild("bfloat16", 128, 32, 32),
     AttentionBuild("float16", 7),
+    AttentionBuild("float32", 64),
+    AttentionBuild("float32", 128, 32, 32),
+    AttentionBuild("float16", 64),
+    AttentionBuild("bfloat16", 128, 32, 32),
     AttentionBuild("float32", 160, 16, 16),
 )
-"""Rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that, a single one."""
+"""Rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that, a single one, and what
+models have. A usual campaign comes as far as the fourth that the variant takes, and meets two other tiles."""

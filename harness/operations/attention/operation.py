@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from hypothesis import strategies as st
 
+    from harness.model.axes import Axes
     from harness.model.build import Builds
     from harness.model.case import Case
     from harness.model.io_bound import IoBound
@@ -88,6 +89,12 @@ class Attention(Operation):
         from harness.operations.attention.strategies import MOST_TILES, cases
 
         return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes)
+
+    def axes(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> Axes:
+        """See `axes`."""
+        from harness.operations.attention.axes import AttentionAxes
+
+        return AttentionAxes(most_tiles, checks, takes)
 
     @property
     def properties(self) -> Mapping[str, Property]:

@@ -25,6 +25,12 @@ RISING = "rising"
 """Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
 
 
+FEW = 4
+"""Tiles of which every smaller number is tried."""
+PLAIN_MASKS = 3
+"""Of each kind, that are tried in place of another."""
+
+
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
     """See `Operation.size`: tiles first, then heads, batch, mask, the build, and how plain the inputs are."""
     p = case.problem
@@ -49,13 +55,21 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
 
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
+    p = case.problem
+    if max(builds.of(case).tiles(p)) > FEW:
+        # What takes long is made cheap first.
+        if case.check is not None:
+            yield dataclasses.replace(case, check=None)
+        yield from _fewer_heads(case)
     yield from _fewer_tiles(case, builds.of(case))
     yield from _fewer_heads(case)
-    p = case.problem
     for part in p.mask.parts:
         yield _changed(case, mask=p.mask.without(part.kind))
     if p.mask != NO_MASK:
         yield _changed(case, mask=Causal())
+    for part in p.mask.parts:
+        for plainer in type(part).drawn(builds.of(case).tile_keys)[:PLAIN_MASKS]:
+            yield _changed(case, mask=p.mask.without(part.kind) & plainer)
     if not _has_default_scale(p):
         yield _changed(case, scale=None)
     for left_out in range(len(case.edits)):
@@ -92,7 +106,7 @@ def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:
     p = case.problem
     row_tiles, key_tiles = build.tiles(p)
     here = (row_tiles * key_tiles, max(row_tiles, key_tiles))
-    fewer = [(r, k) for r in range(1, row_tiles + 1) for k in range(1, key_tiles + 1)]
+    fewer = [(r, k) for r in _fewer(row_tiles) for k in _fewer(key_tiles)]
     for rows, keys in sorted(fewer, key=lambda pair: (pair[0] * pair[1], max(pair), pair)):
         if (rows * keys, max(rows, keys)) >= here:
             return
@@ -106,13 +120,25 @@ def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:
             yield dataclasses.replace(smaller, regime=RISING)
 
 
+def _fewer(tiles: int) -> list[int]:
+    """Up to `FEW` each number; of more, what leads to the least in a few steps each way, and one less."""
+    steps = (tiles // 2, tiles * 3 // 4, tiles * 7 // 8, tiles - 1, tiles)
+    return sorted({*range(1, min(FEW, tiles) + 1), *(n for n in steps if n > FEW)})
+
+
 def _fewer_heads(case: Case) -> Iterator[Case]:
     p = case.problem
-    for heads, kv_heads in ((1, 1), (2, 2), (2, 1), (p.heads, p.heads), (p.kv_heads_count, p.kv_heads_count), (4, 2)):
+    counts = ((1, 1), (2, 2), (2, 1), (4, 2), (p.group, 1), (2 * p.group, 2))
+    fewer = ((n * group, n) for group in (1, p.group) for n in (p.kv_heads_count // 2, p.kv_heads_count - 1) if n > 0)
+    # One of them serves more heads than a group may have: then the group alone is made smaller.
+    groups = ((group, 1) for group in (p.group // 2, p.group - 1) if group > 0)
+    whole = ((p.heads, p.heads), (p.kv_heads_count, p.kv_heads_count))
+    for heads, kv_heads in dict.fromkeys((*counts, *whole, *fewer, *groups)):
         yield _changed(case, heads=heads, kv_heads=kv_heads)
         yield _changed(case, heads=heads, kv_heads=kv_heads, batch=2)  # where heads and batch stand for each other
-    for batch in (1, 2):
-        yield _changed(case, batch=batch)
+    for batch in dict.fromkeys((1, 2, p.batch // 2, p.batch - 1)):
+        if batch > 0:
+            yield _changed(case, batch=batch)
 
 
 def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
@@ -121,7 +147,8 @@ def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
     for field, tile in (("q_len", build.tile_rows), ("kv_len", build.tile_keys)):
         length = getattr(p, field)
         least = (length - 1) // tile * tile + 1
-        for shorter in dict.fromkeys((least, (least + length) // 2, length - 1)):
+        room = length - least
+        for shorter in dict.fromkeys((least, least + room // 2, length - room // 4, length - room // 16, length - 1)):
             if least <= shorter < length:
                 yield _changed(case, **{field: shorter})
     # Both at once, where a mask ties them together.

@@ -25,10 +25,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hypothesis import strategies as st
 
+from harness.model.axes import Pick
 from harness.model.case import Case, Edit
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
@@ -99,7 +100,6 @@ def _kinds(takes: Sequence[str] | None) -> frozenset[str]:
 # Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it. For the
 # same reason what goes together is one draw: the search spends a millisecond or two on a case, besides running it.
 _sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
-_index_below = functools.lru_cache(maxsize=None)(lambda extent: st.integers(0, extent - 1))
 
 _BATCH_KV_HEADS_GROUP = tuple(
     sorted(itertools.product((1, 1, 2), (1, 1, 2), (1, 1, 2, 3)), key=lambda c: (math.prod(c), c))
@@ -138,10 +138,19 @@ def _problems(
 @functools.cache
 def _masks(tile_keys: int, takes: frozenset[str]) -> st.SearchStrategy[Mask]:
     """Each kind of mask that is taken, and each two of them together, as often as any other."""
-    drawn = [kind.drawn(tile_keys) for name, kind in mask_kinds().items() if name in takes]
-    groups = [*drawn, *(tuple(a & b for a in one for b in other) for one, other in itertools.combinations(drawn, 2))]
+    groups = list(masks_by_kind(tile_keys, takes).values())
     longest = max(map(len, groups))
     return st.sampled_from([mask for group in groups for mask in _filled(group, longest if len(groups) > 1 else 1)])
+
+
+@functools.cache
+def masks_by_kind(tile_keys: int, takes: frozenset[str]) -> Mapping[str, tuple[Mask, ...]]:
+    """Masks of each kind that is taken, and of each two kinds together, such as `causal+window`."""
+    drawn = {name: kind.drawn(tile_keys) for name, kind in mask_kinds().items() if name in takes}
+    pairs = itertools.combinations(drawn, 2)
+    return drawn | {
+        f"{one}+{other}": tuple(dict.fromkeys(a & b for a in drawn[one] for b in drawn[other])) for one, other in pairs
+    }
 
 
 def _filled(masks: tuple[Mask, ...], length: int) -> Iterator[Mask]:
@@ -159,8 +168,13 @@ def _tilings(most_tiles: int) -> tuple[tuple[int, int], ...]:
 @functools.cache
 def _last_tile(size: int) -> st.SearchStrategy[int]:
     """How full the last tile is: barely, wholly, one less, a prime; or, as often as one of these, anything."""
-    edges = [n for n in (1, size, size - 1, _largest_prime_below(size - 1), 2) if 1 <= n <= size]
+    edges = tile_edges(size)
     return st.sampled_from((*edges * math.ceil(size / EDGES_TO_ANY), *range(1, size + 1)))
+
+
+def tile_edges(size: int) -> list[int]:
+    """Fillings of a tile at which kernels go wrong."""
+    return [n for n in (1, size, size - 1, _largest_prime_below(size - 1), 2) if 1 <= n <= size]
 
 
 EDGES_TO_ANY = 2
@@ -176,17 +190,18 @@ def _largest_prime_below(limit: int) -> int:
 @st.composite
 def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
     count = draw(_sampled((*(0,) * 9, *range(1, most + 1))))
-    return tuple(_draw_edit(draw, problem) for _ in range(count))
+    return tuple(one_edit(lambda among: draw(_sampled(among)), problem) for _ in range(count))
 
 
-def _draw_edit(draw: st.DrawFn, problem: Problem) -> Edit:
-    array = draw(_sampled(("V", "K", "Q")))
+def one_edit(pick: Pick, problem: Problem) -> Edit:
+    """One element of Q, K or V with a special value."""
+    array = pick(("V", "K", "Q"))
     shape = problem.q_shape if array == "Q" else problem.kv_shape
-    index = tuple(draw(_index_below(extent)) for extent in shape)
+    index = tuple(pick(range(extent)) for extent in shape)
     values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
     # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
     nans = len(values) if problem.mask != NO_MASK and array != "Q" else 1
-    return Edit(array, index, draw(_sampled(values + (math.nan,) * nans)))
+    return Edit(array, index, pick(values + (math.nan,) * nans))
 
 
 @functools.cache

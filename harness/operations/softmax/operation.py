@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from hypothesis import strategies as st
 
+    from harness.model.axes import Axes
     from harness.model.build import Builds
     from harness.model.case import Case
     from harness.model.property import Arrays, Property
@@ -80,6 +81,12 @@ class Softmax(Operation):
         from harness.operations.softmax.strategies import MOST_TILES, cases
 
         return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks)
+
+    def axes(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> Axes:
+        """See `axes`."""
+        from harness.operations.softmax.axes import SoftmaxAxes
+
+        return SoftmaxAxes(most_tiles, checks)
 
     @property
     def properties(self) -> Mapping[str, Property]:

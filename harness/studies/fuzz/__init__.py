@@ -1,5 +1,6 @@
 """Campaigns: Hypothesis searches for a problem that breaks a variant, in a worker process, and shrinks what it finds.
 
+covering.py     which values go together, so that every two meet
 campaign.py     draws, steers, shrinks, adds up; the parent
 isolation.py    the worker's process as the parent sees it: asked, timed, replaced when it dies
 worker.py       the worker's side

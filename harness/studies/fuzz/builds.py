@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from harness.execution.planning import declared_tiles, refusal_of
+from harness.execution.tiles import parse_tile
 from harness.model.build import Build
 from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant
@@ -13,9 +14,9 @@ from harness.support.errors import SandboxError
 
 STAGES = "stages"
 """What they call how many tiles are on chip at once. A mistake in how copies are waited for may take more than two."""
-SMALLEST_AT, LARGEST_AT, STAGED_AT = 3, 6, 4
-"""Where tiles other than the default one come in, in the order of builds; the largest sooner if it has stages: the last
-build of a usual campaign is drawn two or three times, or never."""
+SMALLEST_AT, LARGEST_AT, STAGED_AT = 3, 5, 4
+"""Where tiles other than the default one come in, in the order of builds; the largest sooner if it has stages: what is
+found there would be found late otherwise."""
 
 
 def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
@@ -35,6 +36,19 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
         for sizes in tile:
             taken.insert(place, plainest.sized(sizes, tile_text(sizes)))
     return tuple(taken)
+
+
+def sanitized_builds(builds: Sequence[Build]) -> tuple[Build, ...]:
+    """The builds that the sanitizer looks at in a campaign: the plainest, and the one with most stages.
+
+    It compiles each once more. A race that needs neither is as likely in any build.
+    """
+    staged = [build for build in builds if _stages(build)]
+    return tuple(dict.fromkeys((*builds[:1], *sorted(staged, key=_stages)[-1:])))
+
+
+def _stages(build: Build) -> int:
+    return 0 if build.tile is None else parse_tile(build.tile).get(STAGES, 0)
 
 
 def _is_taken(variant: Variant, build: Build) -> bool:

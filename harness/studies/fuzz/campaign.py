@@ -1,6 +1,6 @@
-"""One campaign: Hypothesis draws cases for one variant, a worker examines them, and a failure is shrunk.
+"""One campaign: cases for one variant, chosen on purpose or drawn by Hypothesis, examined, and shrunk where they fail.
 
-The parent draws and shrinks; the worker runs. A worker that dies takes one case with it and nothing of the search.
+The parent chooses and shrinks; the worker runs. A worker that dies takes one case with it and nothing of the search.
 """
 
 from __future__ import annotations
@@ -9,25 +9,28 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import random
 import time
-import unittest
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
-from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
+from harness.model.axes import CHECK, Axes
 from harness.model.build import Build, Builds
 from harness.model.case import Case
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
+from harness.model.property import SANITIZER
 from harness.options.machine import Machine
-from harness.studies.fuzz.database import no_pareto_front
+from harness.studies.fuzz.builds import sanitized_builds
+from harness.studies.fuzz.covering import Coverage, Covering
+from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
-from harness.studies.fuzz.rounds import rounds
+from harness.studies.fuzz.rounds import Round, rounds
 from harness.studies.fuzz.simplification import simplify
 from harness.studies.fuzz.worker import Load
 from harness.support.errors import SandboxError, UsageError
@@ -35,6 +38,8 @@ from harness.support.errors import SandboxError, UsageError
 DEFAULT_EXAMPLES = 200
 FEWEST_DRAWN = 20
 """Per run of Hypothesis, which begins with the plainest example every time."""
+SANITIZED_EACH = 3
+"""Of so many examples in a build that the sanitizer looks at, it looks at one: that is one in ten of all or so."""
 SMALLEST_RATIO = 1e-9
 """What `target` takes for an error of 0."""
 
@@ -59,9 +64,9 @@ class CampaignSettings:
     builds: tuple[Build, ...] | None = None
     """What kernels may have compiled in, the plainest first; None: the operation's own choice."""
     most_tiles: int | None = None
-    """Tiles that a problem has at most; None: the operation's own choice."""
+    """Tiles that a problem has at most, none of them long then; None: the operation's own choice."""
     checks: tuple[str, ...] | None = None
-    """Properties that are held in a share of the cases; None: all of the operation's."""
+    """Properties that are held in a share of the cases, `SANITIZER` among them; None: all that there are."""
     case_seconds: float = 10.0
     """How long one case may take, compilation apart."""
     shrink_seconds: float = 20.0
@@ -130,6 +135,9 @@ class CampaignResult:
     left_out: tuple[str, ...] = ()
     """Regimes that were not drawn, because the variant declares that it fails there."""
 
+    coverage: Coverage | None = None
+    """Which values of the operation's axes met; None where it has none."""
+
     @property
     def examples_per_second(self) -> float:
         """Of the search."""
@@ -153,11 +161,11 @@ def run_campaign(
     how = dataclasses.replace(
         how,
         builds=chosen.builds if how.builds is None else how.builds,
-        checks=tuple(chosen.properties) if how.checks is None else how.checks,
+        checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
-    _require_sensible(how, chosen)
+    _require_sensible(how, chosen, machine)
     with Worker(load, machine, how.case_seconds, how.builds or ()) as worker:
-        campaign = _Campaign(name, worker, how, progress, chosen)
+        campaign = _Campaign(name, worker, how, progress, chosen, past=PastFailures(how.database))
         try:
             worker.start()
             campaign.began = time.monotonic()
@@ -174,7 +182,7 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
     if case.regime not in operation.regimes:
         raise UsageError(f"no regime {case.regime!r}; there are {', '.join(operation.regimes)}")
     if case.check is not None:
-        _require_property(case.check, operation)
+        _require_check(case.check, operation, machine)
     with Worker(load, machine, case_seconds) as worker:
         return worker.ask(case)
 
@@ -213,25 +221,31 @@ class _Campaign:
     found_at: float | None = None
     found_after: int = 0
     sizes: Builds = field(default_factory=lambda: Builds(()))
-    remembering: bool = False
+    past: PastFailures = field(default_factory=lambda: PastFailures(None))
+    covering: Covering | None = None
     remembered: bool = False
 
     def search(self) -> None:
         """All rounds, or until something is found and shrunk."""
-        self.sizes = Builds(self.worker.builds)
-        if self.how.database is not None:
-            self.remembering = True
-            self._run(self.worker.builds, 1, (Phase.reuse, Phase.shrink), 0)
-            self.remembering = False
+        builds = self.worker.builds
+        self.sizes = Builds(builds)
+        self._try_past_failures()
+        checks = self.how.checks or ()
+        axes = self.operation.axes(self.how.most_tiles, checks, self.worker.takes)
+        if axes is not None:
+            self.covering = Covering(axes, builds, sanitized_builds(builds), self.worker.fails_in, self.how.seed)
         seeds = itertools.count(1)
-        for part in rounds(self.worker.builds, self.how.examples):
+        for part in rounds(builds, self.how.examples):
+            if self.first is not None:
+                break
+            if axes is not None and self.covering is not None:
+                self._cover(axes, self.covering, part)
             # Hypothesis draws some cases twice, in different ways. They are not run twice and do not count; more are
             # drawn, until there are no others.
             self.until = part.until
             while self.first is None and self.examples < part.until:
                 before = self.examples
-                missing = max(part.until - self.examples, FEWEST_DRAWN)
-                self._run(part.builds, missing, (Phase.generate, Phase.target, Phase.shrink), next(seeds))
+                self._explore(part.builds, max(part.until - self.examples, FEWEST_DRAWN), next(seeds))
                 if self.examples == before:
                     break
         if self.first is not None:
@@ -267,56 +281,91 @@ class _Campaign:
             hardest=self.hardest[1] if self.hardest else None,
             hardest_ratio=self.hardest[0] if self.hardest else None,
             left_out=self.worker.fails_in,
+            coverage=None if self.covering is None else self.covering.coverage,
         )
 
-    def _run(self, builds: tuple[Build, ...], examples: int, phases: tuple[Phase, ...], number: int) -> None:
-        how = settings(
+    def _try_past_failures(self) -> None:
+        """Those that this campaign could have drawn."""
+        known = {build.key for build in self.sizes.known}
+        for case in self.past.cases():
+            known_check = case.check is None or case.check in (self.how.checks or ())
+            regimes = set(self.operation.regimes) - set(self.worker.fails_in)
+            if (case.problem.build_key, case.tile) in known and known_check and case.regime in regimes:
+                if self._fails(case):
+                    self.remembered = True
+                    return
+                self.past.forget(case)
+
+    def _cover(self, axes: Axes, covering: Covering, part: Round) -> None:
+        """The examples that are chosen on purpose."""
+        rng = random.Random(hash((self.how.seed, part.until)))
+        builds, drawn_again = itertools.cycle(part.builds), 0
+        for number, build in enumerate(builds):
+            if self.first is not None or self.examples >= part.chosen_until or drawn_again >= FEWEST_DRAWN:
+                return
+            looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and covering.is_sanitized(build)
+            row = covering.row(build, {CHECK: SANITIZER} if looked_at else {})
+            case = axes.case(build, row, rng)
+            if case in self.answers:
+                drawn_again += 1
+                continue
+            drawn_again = 0
+            self._fails(case)
+            if self.answers[case].refusal is None:
+                covering.took(row)
+
+    def _explore(self, builds: tuple[Build, ...], examples: int, number: int) -> None:
+        """Hypothesis's search, towards errors that are large for their budget, and its shrinking."""
+
+        @settings(
             max_examples=examples,
-            phases=phases,
+            phases=(Phase.generate, Phase.target, Phase.shrink),
             deadline=None,
-            database=None if self.how.database is None else DirectoryBasedExampleDatabase(self.how.database),
+            database=None,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
             print_blob=False,
             verbosity=Verbosity.quiet,
         )
-
-        # The database knows an example by this function's source, whatever the round. `seed` takes the database away,
-        # so the settings come after it.
-        @how
         @seed(hash((self.how.seed, number)))
         @given(case=self._strategy(builds))
         def hold(case: Case) -> None:
             self._hold(case)
 
-        # SkipTest: the database had nothing, and nothing was to be drawn.
-        with no_pareto_front(), contextlib.suppress(_Found, _RoundOver, unittest.SkipTest):
+        with contextlib.suppress(_Found, _RoundOver):
             hold()
 
     def _strategy(self, builds: tuple[Build, ...]) -> SearchStrategy[Case]:
-        cases = self.operation.cases(builds, self.how.most_tiles, self.how.checks or (), self.worker.takes)
+        # Where the sanitizer's cases are chosen on purpose, these are not: it compiles once more for each build.
+        checks = [c for c in self.how.checks or () if c != SANITIZER or self.covering is None]
+        cases = self.operation.cases(builds, self.how.most_tiles, checks, self.worker.takes)
         declared = self.worker.fails_in
         return cases.filter(lambda case: case.regime not in declared) if declared else cases
 
     def _hold(self, case: Case) -> None:
+        """One example of Hypothesis's."""
         if self.first is None and self.examples >= self.until:
             raise _RoundOver
-        answer = self._answer(case)
-        finding = answer.finding
+        fails, ratio = self._fails(case), self.answers[case].error_over_budget
+        if fails:
+            raise _Found
+        if ratio is not None and self.first is None:
+            target(math.log10(max(ratio, SMALLEST_RATIO)))
+
+    def _fails(self, case: Case) -> bool:
+        """Whether the case fails, in the way that is shrunk if there is one; then it may be the smallest so far."""
+        finding = self._answer(case).finding
         if finding is None:
-            if answer.error_over_budget is not None and self.first is None:
-                target(math.log10(max(answer.error_over_budget, SMALLEST_RATIO)))
-            return
+            return False
         if self.first is None or (self.kind == SUSPICIOUS and finding.kind != SUSPICIOUS):
             self.kind, self.first, self.smallest = finding.kind, (case, finding), (case, finding)
             self.found_at, self.found_after = time.monotonic(), self.examples
-            self.remembered = self.remembering
         if finding.kind != self.kind:
-            return  # another mistake, met while shrinking: one at a time
+            return False  # another mistake, met while shrinking: one at a time
         assert self.smallest is not None
         if self._size(case) < self._size(self.smallest[0]):
             self.smallest = (case, finding)
-        raise _Found(finding.reason)
+        return True
 
     def _answer(self, case: Case) -> Answer:
         self._mind_the_time()
@@ -330,19 +379,16 @@ class _Campaign:
         return self.operation.size(case, self.sizes)
 
     def _simplify(self) -> None:
-        """What Hypothesis shrank to, shrunk further."""
+        """What was found, or Hypothesis shrank to, made smaller; kept for the next campaign whenever that ends."""
         assert self.smallest is not None
-
-        def fails(case: Case) -> bool:
-            if case.regime in self.worker.fails_in:
-                return False
-            finding = self._answer(case).finding
-            if finding is None or finding.kind != self.kind:
-                return False
-            self.smallest = (case, finding)
-            return True
-
-        simplify(self.smallest[0], fails, self.sizes)
+        try:
+            simplify(
+                self.smallest[0],
+                lambda case: case.regime not in self.worker.fails_in and self._fails(case),
+                self.sizes,
+            )
+        finally:
+            self.past.keep(self.smallest[0])
 
     def _count(self, case: Case, answer: Answer) -> None:
         if self.first is not None:
@@ -392,16 +438,23 @@ class _Campaign:
         )
 
 
-def _require_property(check: str, operation: Operation) -> None:
-    if check not in operation.properties:
-        raise UsageError(f"no property {check!r}; there are {', '.join(operation.properties) or 'none'}")
+def usual_checks(operation: Operation, machine: Machine) -> tuple[str, ...]:
+    """What is held in a share of the cases unless something else is said."""
+    return (*operation.properties, *(() if machine.kind == "gpu" else (SANITIZER,)))
 
 
-def _require_sensible(how: CampaignSettings, operation: Operation) -> None:
+def _require_check(check: str, operation: Operation, machine: Machine) -> None:
+    if check == SANITIZER and machine.kind == "gpu":
+        raise UsageError("the sanitizer looks on where the emulator runs; add --device emulator")
+    if check != SANITIZER and check not in operation.properties:
+        raise UsageError(f"no property {check!r}; there are {', '.join((*operation.properties, SANITIZER))}")
+
+
+def _require_sensible(how: CampaignSettings, operation: Operation, machine: Machine) -> None:
     if how.examples is None and how.seconds is None:
         raise UsageError("a campaign needs an end: a number of examples, of seconds, or both")
     for name, value in (("examples", how.examples), ("seconds", how.seconds), ("tiles", how.most_tiles)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} is {value:g}; it has to be more than 0")
     for check in how.checks or ():
-        _require_property(check, operation)
+        _require_check(check, operation, machine)

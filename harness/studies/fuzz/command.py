@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.model.discovery import discover
 from harness.model.operation import Operation
+from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.options.command import Command, add_epilog
 from harness.options.device import add_sanitizer, machine_line, machine_of
 from harness.options.exit_status import FAILED, PASSED
@@ -131,7 +132,8 @@ def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None
         "--tiles",
         type=int,
         metavar="N",
-        help="problems of at most N tiles, such as those of rows times those of keys per head (default: 6)",
+        help="problems of at most N tiles, such as those of rows times those of keys per head (default: 6, and some of "
+        "many)",
     )
     group.add_argument("--seed", type=int, metavar="S", help="same seed, same cases (default: another each time)")
     group.add_argument(
@@ -141,7 +143,8 @@ def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None
         help="what is held in a share of the cases besides the answer, see below; all (default) or none",
     )
     group.add_argument("--replay", metavar="CASE", help="run this one case again, as an earlier campaign printed it")
-    add_epilog(parser, "properties", ((each.name, each.idea) for each in operation.properties.values()))
+    held = [(each.name, each.idea) for each in operation.properties.values()]
+    add_epilog(parser, "properties", [*held, (SANITIZER, SANITIZER_IDEA)])
 
 
 COMMAND = Command(

@@ -15,7 +15,7 @@ from harness.execution.tiles import parse_tile, with_tile
 from harness.model.case import Case
 from harness.model.operation import operation_of
 from harness.model.problem import BaseProblem
-from harness.model.property import Arrays, Trial
+from harness.model.property import SANITIZER, Arrays, Trial
 from harness.model.variant import Variant
 from harness.studies.fuzz.finding import (
     ERROR,
@@ -45,7 +45,7 @@ def examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulato
     """
     problem, inputs = case.problem, case.inputs()
     properties = operation_of(problem).properties
-    if case.check is not None and case.check not in properties:
+    if case.check not in (None, SANITIZER, *properties):
         raise UsageError(f"no property {case.check!r}; there are {', '.join(properties)}")
     if case.tile is not None:
         variant = with_tile(variant, parse_tile(case.tile))
@@ -56,8 +56,9 @@ def examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulato
     question = Question.pose(problem, inputs)
     done = attempt(variant, problem, executor, question=question)
     answer = _answer_of(done, question, on_gpu=executor.device.kind == "gpu")
-    if answer.finding is not None or answer.refusal is not None or case.check is None:
+    if answer.finding is not None or answer.refusal is not None or case.check in (None, SANITIZER):
         return answer
+    assert case.check is not None
     held = properties[case.check]
     if held.same_bits and not variant.deterministic:
         return answer  # who does not claim the same bits every time is not held to it

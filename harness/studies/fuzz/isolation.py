@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness.model.build import Build
 from harness.model.case import Case
+from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import Load, serve
@@ -106,8 +107,9 @@ class Worker:
         """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
         self.start()
         assert self._connection is not None and self._process is not None
-        # What is compiled in varies by these; a worker compiles, or loads from the disk cache, each of them once.
-        kernel = (case.problem.build_key, case.tile)
+        # What is compiled in varies by these, and so does what the sanitizer watches; a worker compiles, or loads from
+        # the disk cache, each of them once.
+        kernel = (case.problem.build_key, case.tile, case.check == SANITIZER)
         seconds = self._case_seconds + (0 if kernel in self._compiled else COMPILE_SECONDS)
         with contextlib.suppress(BrokenPipeError):
             self._connection.send(case)

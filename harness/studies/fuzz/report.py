@@ -16,7 +16,7 @@ from harness.studies.fuzz.finding import Answer, Finding
 from harness.text.report import Report, Table, Verbatim
 from harness.text.tables import UNKNOWN, finite, json_text
 
-_HEADERS = ("variant", "verdict", "examples", "refused", "per second", "error /\nbudget")
+_HEADERS = ("variant", "verdict", "examples", "refused", "pairs met", "per second", "error /\nbudget")
 _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds", "error_over_budget", "seed", "replay")
 
 
@@ -29,6 +29,7 @@ def render_campaigns(results: Sequence[CampaignResult], device: str, format: str
             *(f"{r.variant}: declared to fail, not drawn: {', '.join(r.left_out)}." for r in results if r.left_out),
             f"Device: {device}. Seed {results[0].seed}.",
             "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
+            *(f"pairs met: two values of {axes} in one example." for axes in _axes(results)),
         ],
         records=lambda: ([{key: _object(r, options).get(key) for key in _CSV} for r in results], _CSV),
         document=lambda: {"device": device, "campaigns": [_object(result, options) for result in results]},
@@ -42,12 +43,18 @@ def _table(results: Sequence[CampaignResult]) -> Table:
             r.verdict,
             f"{r.examples:,}",
             f"{r.refused:,}",
+            UNKNOWN if r.coverage is None else f"{r.coverage.met:,} of {r.coverage.pairs:,}",
             UNKNOWN if r.examples == 0 else f"{r.examples_per_second:,.0f}",
             UNKNOWN if r.hardest_ratio is None else f"{r.hardest_ratio:.3f}",
         )
         for r in results
     ]
-    return Table(_HEADERS, cells, (False, False, True, True, True, True))
+    return Table(_HEADERS, cells, (False, False, True, True, True, True, True))
+
+
+def _axes(results: Sequence[CampaignResult]) -> list[str]:
+    """The axes of the campaigns' operations, in words."""
+    return list(dict.fromkeys(", ".join(r.coverage.axes) for r in results if r.coverage is not None))
 
 
 def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
@@ -160,10 +167,19 @@ def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
         "seed": result.seed,
         "error_over_budget": result.hardest_ratio,
         "left_out": list(result.left_out),
+        "coverage": _coverage_object(result),
         "hardest": json.loads(result.hardest.to_json()) if result.hardest else None,
         "failure": _failure_object(failure) if failure else None,
         "replay": replay_command(result.variant, failure.case, options) if failure else None,
     }
+
+
+def _coverage_object(result: CampaignResult) -> dict[str, Any] | None:
+    coverage = result.coverage
+    if coverage is None:
+        return None
+    not_met = {axis: list(values) for axis, values in coverage.not_met.items()}
+    return {"pairs_met": coverage.met, "pairs": coverage.pairs, "axes": list(coverage.axes), "not_met": not_met}
 
 
 def _failure_object(failure: Failure) -> dict[str, Any]:

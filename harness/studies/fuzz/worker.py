@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.model.build import Build
 from harness.model.case import Case
+from harness.model.property import SANITIZER
 from harness.model.variant import Variant
 from harness.options.machine import Machine
 from harness.studies.fuzz.builds import builds_for
@@ -49,7 +50,8 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         except EOFError:
             return
         assert isinstance(case, Case)
-        answer = examine(case, variant, executor, sanitizer)
+        looks_on = machine.sanitize or case.check == SANITIZER
+        answer = examine(case, variant, executor, sanitizer if looks_on else None)
         connection.send(answer)
         if answer.broken:
             return

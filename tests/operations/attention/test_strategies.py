@@ -77,7 +77,7 @@ def test_builds_are_drawn_and_go_with_their_tiles():
     other = AttentionBuild("float16", 24, 16, 8, tile="Br=16,Bc=8")
     seen = {(c.problem.dtype, c.problem.head_dim, c.tile) for c in drawn(50, builds=(BUILD, other))}
     assert seen == {("float32", 16, None), ("float16", 24, "Br=16,Bc=8")}
-    assert all(build.head_dim % 8 for build in BUILDS[1:2])
+    assert any(build.head_dim % 8 for build in BUILDS[:3])
 
 
 def test_the_plainest_case_is_what_everything_shrinks_to():

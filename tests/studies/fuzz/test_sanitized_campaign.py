@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 
 import fuzzed_variants
+import pytest
 
 from harness.operations.attention.build import AttentionBuild
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
+from harness.support.errors import UsageError
 
 BUILDS = (AttentionBuild("float32", 8, 16, 8),)
 SANITIZED = Machine(sanitize=True)
@@ -21,8 +23,8 @@ EDIT = (
 RACING = functools.partial(fuzzed_variants.edited, *EDIT)
 
 
-def campaign(load: object, machine: Machine) -> CampaignResult:
-    return run_campaign("it", load, machine, CampaignSettings(examples=20, seed=1, builds=BUILDS))
+def campaign(load: object, machine: Machine, checks: tuple[str, ...] | None = ()) -> CampaignResult:
+    return run_campaign("it", load, machine, CampaignSettings(examples=20, seed=1, builds=BUILDS, checks=checks))
 
 
 def test_a_race_behind_right_answers_is_found_by_looking_on_only():
@@ -34,6 +36,17 @@ def test_a_race_behind_right_answers_is_found_by_looking_on_only():
     assert result.failure.tiles == (1, 1)
     assert replay(result.failure.case, RACING, SANITIZED).finding == finding
     assert replay(result.failure.case, RACING).finding is None
+
+
+def test_the_sanitizer_looks_at_some_cases_of_a_usual_campaign_and_their_replay_looks_again():
+    result = campaign(RACING, Machine(), checks=None)
+    assert result.failure is not None
+    failure = result.failure
+    assert failure.finding.kind in ("RAW race", "WAW race", "WAR race")
+    assert failure.case.check == "sanitizer" and failure.repeatable
+    assert replay(failure.case, RACING).finding == failure.finding
+    with pytest.raises(UsageError, match="--device emulator"):
+        replay(failure.case, RACING, Machine(kind="gpu"))
 
 
 def test_a_right_kernel_passes_while_it_is_looked_at():

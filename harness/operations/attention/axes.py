@@ -1,0 +1,215 @@
+"""What campaigns of attention meet on purpose: lengths, heads, batches, masks, scales, inputs and properties.
+
+Lengths come in classes around the tiles of a build, and beyond 1,024 and 2,048, whatever the tiles: rings of many
+stages, many splits and buffers of scores for so many keys show nowhere else. Sizes that would take long together are
+cut to what a case may cost (`MOST_WORK`), never below their class.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from harness.model.axes import CHECK, NO_CHECK, REGIME, Axes, Choice, Item, Value
+from harness.model.case import Case
+from harness.model.property import SANITIZER
+from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.masks import NO_MASK, mask_kinds
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.strategies import masks_by_kind, one_edit, tile_edges
+
+MOST_WORK = 2**20
+"""Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
+RUNS_OF_CHECK = 4
+"""How many times a property runs the kernel, at most, the first time among them."""
+LEAST_ROWS, LEAST_KEYS = 16, 16
+"""What a kernel works for at least, however few there are."""
+
+Q_LEN, KV_LEN, HEADS, BATCH, MASK, SCALE, EDITS = "q_len", "kv_len", "heads", "batch", "mask", "scale", "edits"
+ONE, PART, WHOLE, FEW, MANY = "1", "part of a tile", "whole tiles", "2 to 4 tiles", "5 to 17 tiles"
+LONG, LONGEST = "over 1,024", "over 2,048"
+SQUARE = "as q_len"
+CROWD = "a crowd"
+NONE, SOME = "none", "some"
+
+LONG_ROWS = (1025, 1088, 2047, 2048, 2049, 4100, 8200)
+LONG_KEYS = (1025, 1087, 1280, 2047, 2048)
+LONGEST_KEYS = (2049, 2500, 2561, 3000, 3073)
+FEW_TILES = 4
+MANY_TILES = (5, 6, 7, 8, 9, 12, 16, 17)
+
+HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "1": ((1, 1),),
+    "several": ((2, 2), (3, 3), (5, 5)),
+    "a group of 2 to 4": ((2, 1), (3, 1), (4, 1)),
+    "groups of 2 to 4": ((4, 2), (6, 2), (6, 3), (12, 3)),
+    "groups of 5": ((5, 1), (10, 2), (15, 3)),
+    "groups of 6 to 8": ((6, 1), (7, 1), (8, 1), (16, 2), (24, 3)),
+    CROWD: ((23, 1), (23, 23), (34, 2), (33, 33)),
+}
+"""(heads, kv_heads) of each class, the fewest first."""
+BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (17, 23, 33)}
+CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
+"""Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
+CROWDED_HEAD_DIM = 64
+"""Up to here: blocks of longer rows take too long to be so many."""
+SCALES: Mapping[str, tuple[float | None, ...]] = {
+    "default": (None,),
+    "other": (1.0, 0.25),
+    "negative": (-0.25,),
+    "0": (0.0,),
+}
+# What hides mistakes, or takes long, comes up less readily.
+WEIGHTS = {
+    Q_LEN: {ONE: 0.6, MANY: 0.6, LONG: 0.2},
+    KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6},
+    HEADS: {CROWD: 0.2},
+    BATCH: {CROWD: 0.2},
+    SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
+    EDITS: {SOME: 0.2},
+    REGIME: {"constant": 0.5, "exact": 0.5},
+}
+CHECK_WEIGHT = 0.2
+
+CONTRADICT = {
+    # With one row, or part of a tile of them, a square is a class of its own: it would keep all others from being met.
+    (KV_LEN, SQUARE): {Q_LEN: {ONE, PART, MANY, LONG}},
+    (KV_LEN, MANY): {Q_LEN: {MANY, LONG}},
+    (KV_LEN, LONG): {Q_LEN: {MANY, LONG}},
+    (KV_LEN, LONGEST): {Q_LEN: {WHOLE, FEW, MANY, LONG}},
+    (HEADS, CROWD): {Q_LEN: {MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST}},
+    (BATCH, "2 or 3"): {Q_LEN: {LONG}, KV_LEN: {LONG, LONGEST}},
+    (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST, SQUARE}},
+    (CHECK, SANITIZER): {
+        Q_LEN: {MANY, LONG},
+        KV_LEN: {LONG, LONGEST},
+        HEADS: {CROWD},
+        BATCH: {CROWD},
+    },
+}
+"""What does not go with what: it contradicts itself, or takes long."""
+
+
+class AttentionAxes(Axes):
+    """See the module."""
+
+    def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
+        """`most_tiles`: problems of at most so many tiles per head, none of the long classes then."""
+        self._most_tiles = most_tiles
+        self._takes = frozenset(takes) & frozenset(mask_kinds())
+        lengths = (ONE, PART, WHOLE, FEW, *(() if most_tiles is not None else (MANY, LONG)))
+        names: dict[str, Iterable[str]] = {
+            Q_LEN: lengths,
+            KV_LEN: (*lengths, *(() if most_tiles is not None else (LONGEST,)), SQUARE),
+            MASK: (NONE, *masks_by_kind(1, self._takes)),
+            HEADS: HEAD_COUNTS,
+            BATCH: BATCHES,
+            SCALE: SCALES,
+            EDITS: (NONE, SOME),
+            REGIME: REGIMES,
+            CHECK: (NO_CHECK, *checks),
+        }
+        self._values = {
+            axis: tuple(Value(name, _weight(axis, name)) for name in of_axis) for axis, of_axis in names.items()
+        }
+
+    @property
+    def values(self) -> Mapping[str, Sequence[Value]]:
+        """See `Axes.values`."""
+        return self._values
+
+    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        """See `Axes.meet`."""
+        return other[1] not in CONTRADICT.get(one, {}).get(other[0], ()) and (
+            one[1] not in CONTRADICT.get(other, {}).get(one[0], ())
+        )
+
+    def case(self, build: AttentionBuild, choice: Choice, rng: random.Random) -> Case:
+        """See `Axes.case`."""
+        rows, keys = self._lengths(build, choice)
+        head_counts, batches = HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
+        if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
+            head_counts, batches = CROWDS
+        # One after the other, each as large as the least of what is still to come lets it be.
+        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
+        most = MOST_WORK // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
+        least = max(rows[0], LEAST_ROWS) * max(keys[0] if keys else rows[0], LEAST_KEYS)
+        heads, kv_heads = rng.choice(_within(head_counts, lambda h: h[0] * batches[0] * least <= most))
+        batch = rng.choice(_within(batches, lambda n: n * heads * least <= most))
+        most //= batch * heads
+        if keys:
+            q_len = rng.choice(_within(rows, lambda n: n * max(keys[0], LEAST_KEYS) <= most))
+            kv_len = rng.choice(_within(keys, lambda n: max(q_len, LEAST_ROWS) * n <= most))
+        else:
+            q_len = kv_len = rng.choice(_within(rows, lambda n: n * n <= most))
+        mask = choice[MASK]
+        problem = Problem(
+            batch=batch,
+            heads=heads,
+            kv_heads=kv_heads,
+            q_len=q_len,
+            kv_len=kv_len,
+            head_dim=build.head_dim,
+            dtype=build.dtype,
+            mask=NO_MASK if mask == NONE else rng.choice(masks_by_kind(build.tile_keys, self._takes)[mask]),
+            scale=rng.choice(SCALES[choice[SCALE]]),
+        )
+        edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
+        return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
+
+    def _lengths(self, build: AttentionBuild, choice: Choice) -> tuple[Sequence[int], Sequence[int]]:
+        """Rows and keys to choose from, the fewest first; no keys where there are to be as many as rows."""
+        rows = _lengths_of(choice[Q_LEN], build.tile_rows, LONG_ROWS)
+        if choice[KV_LEN] == SQUARE:
+            return self._few_enough(rows, lambda n: (-(-n // build.tile_rows), -(-n // build.tile_keys))), ()
+        long_keys = LONGEST_KEYS if choice[KV_LEN] == LONGEST else LONG_KEYS
+        keys = _lengths_of(choice[KV_LEN], build.tile_keys, long_keys)
+        key_tiles = -(-keys[0] // build.tile_keys)
+        rows = self._few_enough(rows, lambda n: (-(-n // build.tile_rows), key_tiles))
+        row_tiles = -(-rows[-1] // build.tile_rows)
+        return rows, self._few_enough(keys, lambda n: (row_tiles, -(-n // build.tile_keys)))
+
+    def _few_enough(self, lengths: Sequence[int], tiles: Callable[[int], tuple[int, int]]) -> Sequence[int]:
+        """Those of no more tiles than were asked for; 1 where there are none."""
+        most = self._most_tiles
+        return lengths if most is None else [n for n in lengths if math.prod(tiles(n)) <= most] or (1,)
+
+
+@functools.cache
+def _lengths_of(name: str, tile: int, long: tuple[int, ...]) -> Sequence[int]:
+    """The lengths of a class, the shortest first."""
+    return tuple(sorted(_unordered_lengths(name, tile, long)))
+
+
+def _unordered_lengths(name: str, tile: int, long: tuple[int, ...]) -> Sequence[int]:
+    """Those at and beside the edges of tiles about as often as all others together."""
+    edges = tile_edges(tile)
+    if name == ONE:
+        return (1,)
+    if name == PART:
+        inside = [n for n in edges if 1 < n < tile]
+        return (*inside * (tile // max(1, 2 * len(inside))), *range(2, tile)) or (1,)
+    if name == WHOLE:
+        return tuple(tiles * tile for tiles in range(1, FEW_TILES + 1))
+    if name == FEW:
+        fills = [n for n in edges if n < tile] or [1]
+        fills = [*fills * (1 + tile // (2 * len(fills))), *range(1, tile)]
+        return tuple((tiles - 1) * tile + fill for tiles in range(2, FEW_TILES + 1) for fill in fills)
+    if name == MANY:
+        return tuple((tiles - 1) * tile + fill for tiles in MANY_TILES for fill in edges)
+    assert name in (LONG, LONGEST)
+    return long
+
+
+def _weight(axis: str, name: str) -> float:
+    if axis == CHECK:
+        return 1.0 if name == NO_CHECK else CHECK_WEIGHT
+    return WEIGHTS.get(axis, {}).get(name, 1.0)
+
+
+def _within(among: Sequence[Item], is_little: Callable[[Item], bool]) -> Sequence[Item]:
+    """Those that are little enough; where none is, the first, which is the least."""
+    return [each for each in among if is_little(each)] or among[:1]

@@ -1,0 +1,106 @@
+"""What campaigns of softmax meet on purpose: rows, columns, inputs and properties.
+
+Columns come in classes around warps and blocks of threads, and one far beyond, where a row does not fit what a block
+keeps of it. Sizes that would take long together are cut to what a case may cost (`MOST_ELEMENTS`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.model.axes import CHECK, NO_CHECK, REGIME, Axes, Choice, Value
+from harness.model.case import Case, Edit
+from harness.model.property import SANITIZER
+from harness.operations.softmax.build import BLOCK_COLUMNS, SoftmaxBuild
+from harness.operations.softmax.inputs import REGIMES
+from harness.operations.softmax.problem import SoftmaxProblem
+from harness.operations.softmax.strategies import EDGES, LONGEST, special_values
+
+MOST_ELEMENTS = 2**18
+"""Of X: a fraction of a second on the emulator."""
+
+ROWS, COLUMNS, EDITS = "rows", "columns", "edits"
+NONE, SOME = "none", "some"
+MANY_ROWS, LONG, LONGEST_ROWS = "over 1,024", "up to 5,121", "over 8,192"
+ROW_COUNTS: Mapping[str, tuple[int, ...]] = {
+    "1": (1,),
+    "2 to 5": (2, 3, 4, 5),
+    "6 to 48": tuple(range(6, 49)),
+    MANY_ROWS: (1025, 1056, 2048, 2049, 4100),
+}
+WARP, THREE_BLOCKS = 32, 3 * BLOCK_COLUMNS
+COLUMN_COUNTS: Mapping[str, tuple[int, ...]] = {
+    "1": (1,),
+    "2 to 32": tuple(sorted((*[n for n in EDGES if 1 < n <= WARP] * 5, *range(2, WARP + 1)))),
+    "33 to 384": tuple(sorted((*[n for n in EDGES if n > WARP] * 30, *range(WARP + 1, THREE_BLOCKS + 1)))),
+    LONG: tuple(blocks * BLOCK_COLUMNS + beside for blocks in (3, 5, 8, 17, LONGEST) for beside in (1, 127, 128)),
+    LONGEST_ROWS: (8193, 8224, 12_287, 16_384, 16_385, 20_000),
+}
+"""How many there are in each class, the fewest first."""
+WEIGHTS = {
+    ROWS: {MANY_ROWS: 0.2},
+    COLUMNS: {"1": 0.2, "2 to 32": 0.6, LONGEST_ROWS: 0.3},
+    EDITS: {SOME: 0.3},
+}
+"""What hides mistakes, or takes long, comes up less readily."""
+CHECK_WEIGHT = 0.2
+TOO_LONG = {
+    (ROWS, MANY_ROWS): {COLUMNS: {LONG, LONGEST_ROWS}},
+    (CHECK, SANITIZER): {ROWS: {MANY_ROWS}, COLUMNS: {LONGEST_ROWS}},
+}
+"""What does not go with what."""
+
+
+class SoftmaxAxes(Axes):
+    """See the module."""
+
+    def __init__(self, most_tiles: int | None, checks: Sequence[str]) -> None:
+        """`most_tiles`: rows times runs of `BLOCK_COLUMNS` columns, at most."""
+        self._most_tiles = MOST_ELEMENTS if most_tiles is None else most_tiles
+        names: dict[str, Iterable[str]] = {
+            ROWS: [name for name, counts in ROW_COUNTS.items() if counts[0] <= self._most_tiles],
+            COLUMNS: [name for name, counts in COLUMN_COUNTS.items() if _runs(counts[0]) <= self._most_tiles],
+            EDITS: (NONE, SOME),
+            REGIME: REGIMES,
+            CHECK: (NO_CHECK, *checks),
+        }
+        self._values = {
+            axis: tuple(Value(name, _weight(axis, name)) for name in of_axis) for axis, of_axis in names.items()
+        }
+
+    @property
+    def values(self) -> Mapping[str, Sequence[Value]]:
+        """See `Axes.values`."""
+        return self._values
+
+    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        """See `Axes.meet`."""
+        return other[1] not in TOO_LONG.get(one, {}).get(other[0], ()) and (
+            one[1] not in TOO_LONG.get(other, {}).get(one[0], ())
+        )
+
+    def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random) -> Case:
+        """See `Axes.case`."""
+        columns = rng.choice([n for n in COLUMN_COUNTS[choice[COLUMNS]] if _runs(n) <= self._most_tiles])
+        most_rows = min(MOST_ELEMENTS // columns, self._most_tiles // _runs(columns))
+        rows = rng.choice([n for n in ROW_COUNTS[choice[ROWS]] if n <= most_rows] or [max(1, most_rows)])
+        regime = choice[REGIME]
+        edits = tuple(
+            Edit("X", (rng.randrange(rows), rng.randrange(columns)), rng.choice(special_values(regime)))
+            for _ in range(rng.randint(1, 3) if choice[EDITS] == SOME else 0)
+        )
+        problem = SoftmaxProblem(rows=rows, columns=columns, dtype=build.dtype)
+        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
+        return Case(problem, regime, rng.randrange(2**16), edits, build.tile, check)
+
+
+def _weight(axis: str, name: str) -> float:
+    if axis == CHECK:
+        return 1.0 if name == NO_CHECK else CHECK_WEIGHT
+    return WEIGHTS.get(axis, {}).get(name, 1.0)
+
+
+def _runs(columns: int) -> int:
+    """How many times `BLOCK_COLUMNS` a row is."""
+    return -(-columns // BLOCK_COLUMNS)

@@ -1,0 +1,133 @@
+"""Which values of which axes go together in a campaign's examples, so that every two of them meet in one.
+
+A covering array of strength two, made row by row: each row takes, axis by axis, the value that makes the most pairs
+that have not met, after Cohen et al. 1997 (AETG, doi:10.1109/32.605761). Rows that meet nothing new go to the pairs
+that met least. So it has no fixed length: a campaign that ends early has met the most that it could.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harness.model.axes import CHECK, REGIME, Axes, Choice, Value
+from harness.model.build import Build
+from harness.model.property import SANITIZER
+
+BUILD = "build"
+"""The axis of what is compiled in, which is the campaign's own."""
+AGAIN = 0.5
+"""What a pair is worth that has met: this divided by how often, times both weights. A new one is worth 1."""
+NOTHING: Choice = MappingProxyType({})
+AlongAxis = tuple[str, str]
+Pair = tuple[AlongAxis, AlongAxis]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a campaign met."""
+
+    met: int
+    """Pairs of values of two axes that were in one example that the variant took."""
+    pairs: int
+    """All that there are, of values that the variant takes and that can go together."""
+    axes: tuple[str, ...]
+    """Their names."""
+    not_met: Mapping[str, tuple[str, ...]]
+    """By axis, values that no example had."""
+
+
+class Covering:
+    """Chooses rows, and keeps the books of what has met."""
+
+    def __init__(
+        self, axes: Axes, builds: Sequence[Build], sanitized: Sequence[Build], left_out: Sequence[str], seed: int
+    ) -> None:
+        """`sanitized`: the builds that the sanitizer may look at, for each of which it compiles once more.
+
+        `left_out`: regimes that are not drawn.
+        """
+        self._axes = axes
+        self._rng = random.Random(seed)
+        self._names = {build: build.name for build in builds}
+        self._sanitized = {build.name for build in sanitized}
+        self.values: dict[str, list[Value]] = {BUILD: [Value(name) for name in self._names.values()]}
+        for axis, values in axes.values.items():
+            self.values[axis] = [v for v in values if axis != REGIME or v.name not in left_out]
+        self._order = {axis: place for place, axis in enumerate(self.values)}
+        self._weights = {(axis, v.name): v.weight for axis, values in self.values.items() for v in values}
+        self._tried: Counter[Pair] = Counter()
+        self._met: set[Pair] = set()
+        self._apart: dict[Pair, bool] = {}
+
+    def row(self, build: Build, given: Choice = NOTHING) -> dict[str, str]:
+        """A value for each axis, with that build and what else is given."""
+        row = {BUILD: self._names[build], **given}
+        axes = [axis for axis in self.values if axis not in row]
+        self._rng.shuffle(axes)
+        for axis in axes:
+            row[axis] = self._best(axis, row)
+        self._tried.update(self._pairs(row))
+        return row
+
+    def is_sanitized(self, build: Build) -> bool:
+        """Whether the sanitizer may look at that build, and there is a value that asks it to."""
+        return build.name in self._sanitized and any(value.name == SANITIZER for value in self.values[CHECK])
+
+    def took(self, row: Choice) -> None:
+        """An example of that row was run, and not refused."""
+        self._met.update(self._pairs(row))
+
+    @property
+    def coverage(self) -> Coverage:
+        """Of the rows that were taken."""
+        seen = {one for pair in self._met for one in pair}
+        missing = {
+            axis: tuple(value.name for value in values if (axis, value.name) not in seen)
+            for axis, values in self.values.items()
+        }
+        pairs = sum(
+            self._may_meet(self._pair((one, v.name), (other, w.name)))
+            for one, other in itertools.combinations(self.values, 2)
+            for v in self.values[one]
+            for w in self.values[other]
+        )
+        return Coverage(
+            len(self._met), pairs, tuple(self.values), {axis: names for axis, names in missing.items() if names}
+        )
+
+    def _best(self, axis: str, row: Choice) -> str:
+        gains = [(self._gain((axis, value.name), row), self._rng.random(), value.name) for value in self.values[axis]]
+        gain, _, name = max(gains)
+        # The plainest value goes with everything but what the row may have come to; then it is the least that is wrong.
+        return name if gain >= 0 else self.values[axis][0].name
+
+    def _gain(self, one: AlongAxis, row: Choice) -> float:
+        """What the value is worth in this row; less than 0 where it does not go with what is there."""
+        gain = 0.0
+        for other in row.items():
+            pair = self._pair(one, other)
+            if not self._may_meet(pair):
+                return -1.0
+            tried = self._tried[pair]
+            gain += AGAIN / tried * self._weights[one] * self._weights[other] if tried else 1.0
+        return gain
+
+    def _pair(self, one: AlongAxis, other: AlongAxis) -> Pair:
+        return (one, other) if self._order[one[0]] < self._order[other[0]] else (other, one)
+
+    def _pairs(self, row: Choice) -> list[Pair]:
+        return list(itertools.combinations(sorted(row.items(), key=lambda item: self._order[item[0]]), 2))
+
+    def _may_meet(self, pair: Pair) -> bool:
+        known = self._apart.get(pair)
+        if known is None:
+            (axis, value), other = pair
+            looked_at = axis == BUILD and other == (CHECK, SANITIZER)
+            known = value in self._sanitized if looked_at else axis == BUILD or self._axes.meet(*pair)
+            self._apart[pair] = known
+        return known

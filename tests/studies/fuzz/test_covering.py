@@ -1,0 +1,199 @@
+"""What a usual campaign meets on purpose: every two values of its axes, and what strangers' kernels went wrong at."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from lanes import thorough_unless
+
+from harness.model.build import Build
+from harness.model.case import Case
+from harness.model.discovery import discover
+from harness.model.operation import operation_named, operation_of
+from harness.model.property import SANITIZER
+from harness.operations.attention.axes import MOST_WORK, AttentionAxes
+from harness.operations.attention.build import BUILDS, AttentionBuild
+from harness.operations.attention.inputs import REGIMES
+from harness.studies.fuzz import campaign
+from harness.studies.fuzz.builds import builds_for, sanitized_builds
+from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.studies.fuzz.covering import BUILD, Covering
+from harness.studies.fuzz.finding import Answer
+
+pytestmark = pytest.mark.compiles(False)
+
+SEEDS = thorough_unless(lambda seed: seed < 2, range(12))
+
+
+class NoKernel:
+    """A worker that takes everything, runs nothing, and remembers what it was asked."""
+
+    asked: list[Case]
+    refusals: Callable[[Case], str | None]
+
+    def __init__(self, load: Callable[[], object], machine: object, seconds: float, builds: Sequence[Build]) -> None:
+        variant = load()
+        self.builds, self.takes, self.fails_in = builds_for(variant, builds), variant.takes, variant.fails_in
+
+    def __enter__(self) -> NoKernel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def ask(self, case: Case) -> Answer:
+        type(self).asked.append(case)
+        return Answer(refusal=type(self).refusals(case), error_over_budget=0.1)
+
+
+def cases_of(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch, refusals: Callable[[Case], str | None] = lambda case: None,
+    **how: object,
+) -> tuple[list[Case], CampaignResult]:  # fmt: skip
+    """What a campaign of the variant asks its worker."""
+    variant = discover().registry.get(name)
+    worker = type("Worker", (NoKernel,), {"asked": [], "refusals": staticmethod(refusals)})
+    monkeypatch.setattr(campaign, "Worker", worker)
+    settings = CampaignSettings(seed=seed, **how)
+    result = run_campaign(name, lambda: variant, how=settings, operation=variant.operation)
+    return worker.asked, result
+
+
+AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
+    "more than 1,024 keys": (8, lambda c: c.problem.kv_len > 1024),
+    "more than 1,024 keys in float32": (3, lambda c: c.problem.kv_len > 1024 and c.problem.dtype == "float32"),
+    "more than 2,048 keys": (5, lambda c: c.problem.kv_len > 2048),
+    "more than 1,024 rows": (8, lambda c: c.problem.q_len > 1024),
+    "more than four tiles of keys": (20, lambda c: c.problem.kv_len > 4 * 32),
+    "head_dim 256 in float32": (15, lambda c: (c.problem.head_dim, c.problem.dtype) == (256, "float32")),
+    "groups of 5": (15, lambda c: c.problem.group == 5),
+    "groups of 6 to 8": (15, lambda c: c.problem.group in (6, 7, 8)),
+    "a square causal problem above 64 rows": (
+        2,
+        lambda c: c.problem.causal and c.problem.q_len == c.problem.kv_len > 64,
+    ),
+    "square problems above 64 rows": (10, lambda c: c.problem.q_len == c.problem.kv_len > 64),
+    "a grid of more than 1,056 blocks": (1, lambda c: c.problem.heads * c.problem.batch > 1056),
+    "heads that are no power of two": (40, lambda c: c.problem.heads & (c.problem.heads - 1) > 0),
+    "looked at by the sanitizer": (14, lambda c: c.check == SANITIZER),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_usual_campaign_meets_what_bugs_hide_behind(seed: int, monkeypatch: pytest.MonkeyPatch):
+    cases, _ = cases_of("fa2-cupy", seed, monkeypatch)
+    assert len(cases) == 200
+    met = {name: sum(map(is_one, cases)) for name, (_, is_one) in AT_LEAST.items()}
+    assert not {name: count for name, count in met.items() if count < AT_LEAST[name][0]}
+    looked_at = {(c.problem.build_key, c.tile) for c in cases if c.check == SANITIZER}
+    assert looked_at == {(("float32", 16), None)}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", ["fa2-cupy", "fa2-mma-cupy", "softmax-online-cupy"])
+def test_a_usual_campaign_meets_nearly_every_pair_of_values(name: str, seed: int, monkeypatch: pytest.MonkeyPatch):
+    _, result = cases_of(name, seed, monkeypatch)
+    coverage = result.coverage
+    assert coverage is not None
+    assert set(coverage.not_met) <= {BUILD}
+    # Each build that was not met has a pair with each value of the other axes.
+    axes = operation_named(discover().registry.get(name).operation).axes(None, campaign_checks(name), takes(name))
+    values = sum(len(of_axis) for of_axis in axes.values.values())
+    of_builds = values * len(coverage.not_met.get(BUILD, ()))
+    assert coverage.met >= 0.98 * (coverage.pairs - of_builds)
+
+
+def campaign_checks(name: str) -> tuple[str, ...]:
+    return (*operation_named(discover().registry.get(name).operation).properties, SANITIZER)
+
+
+def takes(name: str) -> tuple[str, ...]:
+    return discover().registry.get(name).takes
+
+
+def test_the_same_seed_chooses_the_same_and_another_something_else(monkeypatch: pytest.MonkeyPatch):
+    first, second, other = (cases_of("fa2-cupy", seed, monkeypatch, examples=40)[0] for seed in (3, 3, 4))
+    assert first == second
+    assert len(set(first) & set(other)) < 5
+
+
+def test_what_is_refused_was_not_met(monkeypatch: pytest.MonkeyPatch):
+    def refusals(case: Case) -> str | None:
+        return "long rows are out of reach" if case.problem.q_len > 1024 else None
+
+    _, result = cases_of("fa2-cupy", 0, monkeypatch, refusals)
+    assert result.coverage is not None
+    assert result.coverage.not_met["q_len"] == ("over 1,024",)
+    assert result.refused > 0
+
+
+def test_what_a_variant_does_not_take_is_no_value(monkeypatch: pytest.MonkeyPatch):
+    cases, result = cases_of("softmax-native-cupy", 0, monkeypatch)
+    fails_in = discover().registry.get("softmax-native-cupy").fails_in
+    assert fails_in and not {case.regime for case in cases} & set(fails_in)
+    assert result.coverage is not None and not result.coverage.not_met
+    axes = AttentionAxes(None, (), ())
+    assert [value.name for value in axes.values["mask"]] == ["none"]
+
+
+def test_few_tiles_are_kept_to_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch):
+    cases, _ = cases_of("fa2-cupy", 0, monkeypatch, most_tiles=2)
+    builds = {build.key: build for build in builds_for(discover().registry.get("fa2-cupy"), BUILDS)}
+    tilings = {builds[(c.problem.build_key, c.tile)].tiles(c.problem) for c in cases}
+    assert tilings == {(1, 1), (1, 2), (2, 1)}
+
+
+@pytest.mark.parametrize("build", [BUILDS[0], BUILDS[3], AttentionBuild("float16", 24, 128, 96)], ids=lambda b: b.name)
+def test_cases_are_of_their_classes_and_cost_little(build: AttentionBuild):
+    axes = AttentionAxes(None, (SANITIZER,), ("causal", "window"))
+    covering = Covering(axes, (build,), sanitized_builds((build,)), (), seed=5)
+    rng = random.Random(5)
+    for _ in range(300):
+        row = covering.row(build)
+        case = axes.case(build, row, rng)
+        p = case.problem
+        rows, keys = build.tiles(p)
+        holds = {
+            "1": lambda n, t, size: n == 1,
+            "part of a tile": lambda n, t, size: 1 < n < size,
+            "whole tiles": lambda n, t, size: n % size == 0,
+            "2 to 4 tiles": lambda n, t, size: 2 <= t <= 4 and n % size,
+            "5 to 17 tiles": lambda n, t, size: 5 <= t <= 17,
+            "over 1,024": lambda n, t, size: n > 1024,
+            "over 2,048": lambda n, t, size: n > 2048,
+            "as q_len": lambda n, t, size: n == p.q_len,
+        }
+        assert holds[row["q_len"]](p.q_len, rows, build.tile_rows), row
+        assert holds[row["kv_len"]](p.kv_len, keys, build.tile_keys), row
+        assert (case.regime, bool(case.edits), case.check or "none") == (
+            row["regime"], row["edits"] == "some", row["property"],
+        )  # fmt: skip
+        assert "+".join(sorted(p.features)) == (row["mask"] if row["mask"] != "none" else "")
+        # What is least of its classes may be more than a case is to cost, but not by much.
+        least = max(p.q_len, 16) * max(p.kv_len, 16) * p.heads * p.batch * p.head_dim
+        assert least <= 64 * MOST_WORK, p.headline
+
+
+def test_two_values_that_do_not_go_together_never_do():
+    axes = AttentionAxes(None, (SANITIZER,), ())
+    small, other = BUILDS[:2]
+    covering = Covering(axes, (small, other), (small,), (), seed=1)
+    rows = [covering.row(build) for build in (small, other) for _ in range(150)]
+    for row in rows:
+        assert all(axes.meet(*pair) for pair in itertools.combinations(list(row.items())[1:], 2))
+        assert not (row["property"] == SANITIZER and (row["q_len"] == "over 1,024" or row[BUILD] == other.name))
+    assert {row["regime"] for row in rows} == set(REGIMES)
+
+
+def test_an_operation_without_axes_is_drawn_by_hypothesis_alone():
+    class Plain(type(operation_of(BUILDS[0].plain_problem))):
+        def axes(self, *arguments: object) -> None:
+            return super(type(operation_named("attention")), self).axes(*arguments)
+
+    assert Plain().axes(None, (), ()) is None
