@@ -11,11 +11,13 @@ import pytest
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN
 from harness.emulator.native.compile_worker import THIS_PROCESS, CompileWorker, WorkerPool
+from harness.emulator.native.tier import Tier
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import CompileError, UnsupportedInstruction
 
+TIER = Tier.BASELINE
 PTX = """.version 8.0
 .target sm_90
 .address_size 64
@@ -25,28 +27,28 @@ PTX = """.version 8.0
 
 def test_the_object_is_the_one_made_here() -> None:
     worker = CompileWorker()
-    assert worker.build_kernel(PTX, "k", PLAIN) == THIS_PROCESS.build_kernel(PTX, "k", PLAIN)
+    assert worker.build_kernel(PTX, "k", PLAIN, TIER) == THIS_PROCESS.build_kernel(PTX, "k", PLAIN, TIER)
     worker.close()
 
 
 def test_what_is_refused_there_is_the_same_error_here_and_the_worker_goes_on() -> None:
     worker = CompileWorker()
     with pytest.raises(CompileError, match="no kernel 'missing'"):
-        worker.build_kernel(PTX, "missing", PLAIN)
+        worker.build_kernel(PTX, "missing", PLAIN, TIER)
     with pytest.raises(UnsupportedInstruction, match=r"wgmma\.fence"):
-        worker.build_kernel(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"), "k", PLAIN)
-    assert worker.build_kernel(PTX, "k", PLAIN)
+        worker.build_kernel(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"), "k", PLAIN, TIER)
+    assert worker.build_kernel(PTX, "k", PLAIN, TIER)
     worker.close()
 
 
 def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
     worker = CompileWorker()
-    first = worker.build_kernel(PTX, "k", PLAIN)
+    first = worker.build_kernel(PTX, "k", PLAIN, TIER)
     assert worker._process is not None
     worker._process.kill()
     with pytest.raises(CompileError, match="ended without an answer"):
-        worker.build_kernel(PTX, "k", PLAIN)
-    assert worker.build_kernel(PTX, "k", PLAIN) == first
+        worker.build_kernel(PTX, "k", PLAIN, TIER)
+    assert worker.build_kernel(PTX, "k", PLAIN, TIER) == first
     worker.close()
 
 
@@ -54,7 +56,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     pool = WorkerPool()
     with pool.borrow() as one, pool.borrow() as other:
         assert one is not other
-        one.build_kernel(PTX, "k", PLAIN)
+        one.build_kernel(PTX, "k", PLAIN, TIER)
         process = one._process
         assert process is not None
     with pool.borrow() as again:
@@ -67,7 +69,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
 @pytest.mark.thorough
 def test_the_runtime_too_can_be_built_there() -> None:
     worker = CompileWorker()
-    assert worker.build_runtime().startswith(b"\x7fELF")
+    assert worker.build_part("copies").startswith(b"\x7fELF")
     worker.close()
 
 
