@@ -86,3 +86,33 @@ def test_preparing_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     executor.prepare(problem, plan)
     inputs = draw_inputs(problem)
     assert (executor.run(problem, plan, inputs).outputs["O"] == np.float32(3) * inputs["Q"].flat[7]).all()
+
+
+@pytest.mark.parametrize("flops", [0, 1e9])
+def test_a_brief_problem_is_not_optimized_and_gives_the_same(
+    flops: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import cupy
+
+    monkeypatch.setenv("ATTENTION_SANDBOX_CACHE_DIR", str(tmp_path / "cache"))
+    source = f"""extern "C" __global__ void brief(const float* q, float* o) {{
+        float x = q[threadIdx.x % 32];
+        for (int i = 0; i <= threadIdx.x % 5; i++) x = exp2f(x * q[i]) + {flops:.1f}f;
+        o[threadIdx.x] = x;
+    }}"""
+    problem = Problem(heads=1, q_len=1, kv_len=1, head_dim=32)
+    plan = Plan((Launch(cupy.RawKernel(source, "brief"), (1,), (32,), ("Q", "O")),))
+    inputs = draw_inputs(problem)
+    executor = EmulatorExecutor(brief_flops=flops)
+    tiers: list[Tier] = []
+    build = THIS_PROCESS.build_kernel
+    monkeypatch.setattr(
+        THIS_PROCESS, "build_kernel", lambda *job: (tiers.append(job[3]), build(*job))[1], raising=True
+    )
+    found = executor.run(problem, plan, inputs)
+    assert tiers == [Tier.BASELINE if flops else Tier.OPTIMIZED]
+    other = EmulatorExecutor(brief_flops=0 if flops else 1e9).run(problem, plan, inputs)
+    assert found.outputs["O"].tobytes() == other.outputs["O"].tobytes()
+    assert [launch.lane_instructions for launch in found.launches] == [l.lane_instructions for l in other.launches]
+    # What is optimized already is not compiled again.
+    assert len(tiers) == (2 if flops else 1)
