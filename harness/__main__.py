@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -12,7 +13,14 @@ if interruptible:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from harness.cli import main  # noqa: E402
+from harness.options.exit_status import INTERRUPTED  # noqa: E402
 
 if interruptible:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.exit(main())
+status = main()
+if status == INTERRUPTED:
+    # Python would wait for threads in which a compiler is at work, which cannot be stopped.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+sys.exit(status)

@@ -539,6 +539,52 @@ def test_ctrl_c_ends_quietly():
     assert (process.returncode, out, err) == (130, "", "")
 
 
+def test_ctrl_c_ends_a_cold_compilation_at_once_and_leaves_no_process(tmp_path: Path):
+    """To the whole group, as a terminal sends it; a compiler in a thread, and workers, are busy then."""
+    command = [sys.executable, "-m", "harness", "compare", "--device", "emulator", "--head-dim", "24"]
+    environment = os.environ | {"ATTENTION_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (workers := children_of(process.pid)):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1)
+        assert process.poll() is None
+        interrupted = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    # A second on an idle machine; a compilation takes many.
+    assert time.monotonic() - interrupted < 5
+    assert (process.returncode, out, err) == (130, b"", b"")
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() - interrupted < 10
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    """Whether it is there and not only waiting for somebody to ask for its status."""
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return bool(listed.stdout.strip()) and not listed.stdout.strip().startswith("Z")
+
+
+def children_of(parent: int) -> list[int]:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False)
+    return [int(word) for word in listed.stdout.split()]
+
+
+def test_a_cache_of_cupy_that_is_no_folder_is_one_warning(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    done = harness("list", env=os.environ | {"CUPY_CACHE_DIR": str(file)})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == (
+        f"harness: warning: CuPy keeps no kernels: {file}: File exists; "
+        "set CUPY_CACHE_DIR to a folder that you can write to\n"
+    )
+
+
 def test_a_reader_that_leaves_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)

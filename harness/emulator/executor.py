@@ -23,6 +23,8 @@ from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.memory.residency import Residency, residency
 from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler, WorkerPool
 from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
+from harness.emulator.native.runtime_ahead import RuntimeAhead
+from harness.emulator.native.tier import Tier
 from harness.execution.counts import CacheReport, CacheTraffic, by_place
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.model.finding import Finding
@@ -33,6 +35,9 @@ from harness.support.gpus import Gpu
 
 DEFAULT_STEP_LIMIT = 1_000_000_000
 """Instructions per warp: some ten seconds of an endless loop."""
+
+BRIEF_FLOPS = 2.5e8
+"""Up to here a kernel runs for less time than optimizing it takes: some 0.1 s, while LLVM would take a second longer."""
 
 CODE = "code"
 """The buffer that a kernel's instructions are counted as."""
@@ -56,7 +61,8 @@ class EmulatorExecutor:
     `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
     the order in which the warps of a block take turns; with `shuffle` it permutes the blocks, too, and lets warps
     interrupt each other. `progress` is told the fraction of a launch that is done. `instruments` record more than
-    bounds and sectors, and `caches` model what is behind them; both take longer.
+    bounds and sectors, and `caches` model what is behind them; both take longer. Kernels of problems of up to
+    `brief_flops` need not be optimized, which pays where they are run once.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class EmulatorExecutor:
         instruments: Instruments = PLAIN,
         shuffle: bool = False,
         caches: CacheModel | None = None,
+        brief_flops: float = 0.0,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
         self._options = LaunchOptions(step_limit, threads or default_threads(), seed, shuffle)
@@ -77,6 +84,8 @@ class EmulatorExecutor:
         self._instruments = instruments
         self._caches = caches
         self._modules = ModulesOfPlans()
+        self._brief_flops = brief_flops
+        self._runtime = RuntimeAhead()
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
@@ -89,7 +98,7 @@ class EmulatorExecutor:
             hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
         modules = self._modules.of(plan)
         modules.begin_run()
-        reports, findings = self._launch_all(plan, pointers, memory, hierarchy, modules)
+        reports, findings = self._launch_all(plan, pointers, memory, hierarchy, modules, self._tier(problem))
         names = plan.output_names(problem)
         outputs = {
             name: _as_array(buffer, data) for (name, buffer), data in zip(buffers.items(), memory) if name in names
@@ -115,16 +124,20 @@ class EmulatorExecutor:
 
         Raises what `run` would raise for it.
         """
+        self._runtime.start(self._workers)
         pointers = _pointers(plan.all_buffers(problem))
         with self._workers.borrow() as worker:
             for step in plan.launches:
-                self._compile(step, _arguments(step, pointers), worker)
+                self._compile(step, _arguments(step, pointers), self._tier(problem), worker)
+
+    def _tier(self, problem: BaseProblem) -> Tier:
+        return Tier.BASELINE if problem.flops <= self._brief_flops else Tier.OPTIMIZED
 
     def _compile(
-        self, step: Launch, args: tuple[Any, ...], compiler: Compiler = THIS_PROCESS
+        self, step: Launch, args: tuple[Any, ...], tier: Tier, compiler: Compiler = THIS_PROCESS
     ) -> tuple[CompiledKernel, NativeKernel]:
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments)
+        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments, tier)
 
     def _launch_all(
         self,
@@ -133,13 +146,14 @@ class EmulatorExecutor:
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
+        tier: Tier,
     ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
         """All launches; what the sanitizer has found goes along with a fault, too."""
         reports: list[LaunchReport] = []
         findings: list[Finding] = []
         for step in plan.launches:
             try:
-                report, found = self._launch(step, pointers, memory, hierarchy, modules)
+                report, found = self._launch(step, pointers, memory, hierarchy, modules, tier)
             except KernelFault as fault:
                 fault.findings = (*findings, *fault.findings)
                 raise
@@ -154,9 +168,10 @@ class EmulatorExecutor:
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
+        tier: Tier,
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
-        compiled, kernel = self._compile(step, args)
+        compiled, kernel = self._compile(step, args, tier)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
         used = None
         listener = None

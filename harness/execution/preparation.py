@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
 from harness.execution.planning import make_plan
 from harness.execution.protocol import Executor, Preparer
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
+
+_LISTENING_SECONDS = 0.1
+"""How often to look whether Ctrl-C was pressed."""
 
 
 class Preparation:
@@ -38,8 +41,10 @@ class Preparation:
 
     def wait(self, variant: Variant) -> None:
         """Until this variant's kernels are compiled, or have failed to."""
-        for future in self._done[variant.name]:
-            future.result()
+        pending = set(self._done[variant.name])
+        while pending:
+            # Not for ever: NVRTC leaves signal handlers so that Ctrl-C does not end a wait.
+            pending = wait(pending, timeout=_LISTENING_SECONDS).not_done
 
 
 def _prepare(variant: Variant, problem: BaseProblem, preparer: Preparer) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.compilers.cupy.cache_directory import replace_unusable_directory
 from harness.compilers.toolchains import check_backend
 from harness.model.discovery import Discovery, discover
 from harness.model.problem import BaseProblem
@@ -49,6 +50,9 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 def discover_variants(arguments: argparse.Namespace) -> Discovery:
     """All variants, the plugins' too; what could not be loaded is a warning."""
+    unusable = replace_unusable_directory()
+    if unusable is not None:
+        print(f"harness: warning: {unusable}", file=sys.stderr)
     found = discover(arguments.plugin, check=check_backend)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)

@@ -54,10 +54,11 @@ class Cache:
                 )
             except OSError:
                 return None
+            status = os.fstat(entry)
+            if not stat.S_ISREG(status.st_mode) or not _is_private(status):
+                os.close(entry)  # a folder, for one, is nothing that can be read as a file
+                return None
             with os.fdopen(entry, "rb") as file:
-                status = os.fstat(entry)
-                if not stat.S_ISREG(status.st_mode) or not _is_private(status):
-                    return None
                 try:
                     payload = _decode(file.read(self.limit_bytes + 1), full_key)
                 except OSError:

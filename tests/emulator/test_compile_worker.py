@@ -11,11 +11,13 @@ import pytest
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN
 from harness.emulator.native.compile_worker import THIS_PROCESS, CompileWorker, WorkerPool
+from harness.emulator.native.tier import Tier
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import CompileError, UnsupportedInstruction
 
+TIER = Tier.BASELINE
 PTX = """.version 8.0
 .target sm_90
 .address_size 64
@@ -25,28 +27,28 @@ PTX = """.version 8.0
 
 def test_the_object_is_the_one_made_here() -> None:
     worker = CompileWorker()
-    assert worker.build_kernel(PTX, "k", PLAIN) == THIS_PROCESS.build_kernel(PTX, "k", PLAIN)
+    assert worker.build_kernel(PTX, "k", PLAIN, TIER) == THIS_PROCESS.build_kernel(PTX, "k", PLAIN, TIER)
     worker.close()
 
 
 def test_what_is_refused_there_is_the_same_error_here_and_the_worker_goes_on() -> None:
     worker = CompileWorker()
     with pytest.raises(CompileError, match="no kernel 'missing'"):
-        worker.build_kernel(PTX, "missing", PLAIN)
+        worker.build_kernel(PTX, "missing", PLAIN, TIER)
     with pytest.raises(UnsupportedInstruction, match=r"wgmma\.fence"):
-        worker.build_kernel(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"), "k", PLAIN)
-    assert worker.build_kernel(PTX, "k", PLAIN)
+        worker.build_kernel(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"), "k", PLAIN, TIER)
+    assert worker.build_kernel(PTX, "k", PLAIN, TIER)
     worker.close()
 
 
 def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
     worker = CompileWorker()
-    first = worker.build_kernel(PTX, "k", PLAIN)
+    first = worker.build_kernel(PTX, "k", PLAIN, TIER)
     assert worker._process is not None
     worker._process.kill()
     with pytest.raises(CompileError, match="ended without an answer"):
-        worker.build_kernel(PTX, "k", PLAIN)
-    assert worker.build_kernel(PTX, "k", PLAIN) == first
+        worker.build_kernel(PTX, "k", PLAIN, TIER)
+    assert worker.build_kernel(PTX, "k", PLAIN, TIER) == first
     worker.close()
 
 
@@ -54,7 +56,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     pool = WorkerPool()
     with pool.borrow() as one, pool.borrow() as other:
         assert one is not other
-        one.build_kernel(PTX, "k", PLAIN)
+        one.build_kernel(PTX, "k", PLAIN, TIER)
         process = one._process
         assert process is not None
     with pool.borrow() as again:
@@ -67,7 +69,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
 @pytest.mark.thorough
 def test_the_runtime_too_can_be_built_there() -> None:
     worker = CompileWorker()
-    assert worker.build_runtime().startswith(b"\x7fELF")
+    assert worker.build_part("copies").startswith(b"\x7fELF")
     worker.close()
 
 
@@ -84,3 +86,33 @@ def test_preparing_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     executor.prepare(problem, plan)
     inputs = draw_inputs(problem)
     assert (executor.run(problem, plan, inputs).outputs["O"] == np.float32(3) * inputs["Q"].flat[7]).all()
+
+
+@pytest.mark.parametrize("flops", [0, 1e9])
+def test_a_brief_problem_is_not_optimized_and_gives_the_same(
+    flops: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import cupy
+
+    monkeypatch.setenv("ATTENTION_SANDBOX_CACHE_DIR", str(tmp_path / "cache"))
+    source = f"""extern "C" __global__ void brief(const float* q, float* o) {{
+        float x = q[threadIdx.x % 32];
+        for (int i = 0; i <= threadIdx.x % 5; i++) x = exp2f(x * q[i]) + {flops:.1f}f;
+        o[threadIdx.x] = x;
+    }}"""
+    problem = Problem(heads=1, q_len=1, kv_len=1, head_dim=32)
+    plan = Plan((Launch(cupy.RawKernel(source, "brief"), (1,), (32,), ("Q", "O")),))
+    inputs = draw_inputs(problem)
+    executor = EmulatorExecutor(brief_flops=flops)
+    tiers: list[Tier] = []
+    build = THIS_PROCESS.build_kernel
+    monkeypatch.setattr(
+        THIS_PROCESS, "build_kernel", lambda *job: (tiers.append(job[3]), build(*job))[1], raising=True
+    )
+    found = executor.run(problem, plan, inputs)
+    assert tiers == [Tier.BASELINE if flops else Tier.OPTIMIZED]
+    other = EmulatorExecutor(brief_flops=0 if flops else 1e9).run(problem, plan, inputs)
+    assert found.outputs["O"].tobytes() == other.outputs["O"].tobytes()
+    assert [launch.lane_instructions for launch in found.launches] == [l.lane_instructions for l in other.launches]
+    # What is optimized already is not compiled again.
+    assert len(tiers) == (2 if flops else 1)

@@ -183,7 +183,7 @@ def test_every_form_is_either_supported_or_refused_by_name():
                     assert f"'{instruction.form}' at PTX line {instruction.ptx_line}" in why, instruction.form
     assert {form.partition(".")[0] for form in accepted} == set(opcodes())
     for text in accepted.values():
-        llvm.parse_assembly(generate(parse(kernel(text)), "kernel").ir).verify()
+        llvm.parse_assembly(generate(parse(kernel(text)), "kernel").ir_as("warp")).verify()
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,15 @@ def test_a_pipe_in_the_entrys_place_does_not_block(cache: Cache) -> None:
     assert found == [None]
 
 
+def test_a_folder_in_the_entrys_place_is_absent(cache: Cache) -> None:
+    cache.put("ptx", KEY, PAYLOAD)
+    path = entry_file(cache)
+    path.unlink()
+    path.mkdir(mode=0o700)
+    assert cache.get("ptx", KEY) is None
+    assert cache.cached("ptx", KEY, lambda: PAYLOAD) == PAYLOAD
+
+
 def test_a_directory_that_cannot_be_made_means_no_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = Cache(tmp_path / "file" / "cache")

@@ -69,7 +69,9 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     if files is None:
         return build().decode()
     # NVRTC writes relative file names into the line table as they look from here.
-    key = (os.getcwd(), nvrtc.identity(), name, source, "\0".join(complete), "\0".join(expressions), *files)
+    # The kernels of one file share a compilation: where a #line says the file's name, the kernel's is nowhere in the PTX.
+    named = "" if source.startswith("#line") else name
+    key = (os.getcwd(), nvrtc.identity(), named, source, "\0".join(complete), "\0".join(expressions), *files)
     ptx = _known.get(key)
     if ptx is None:
         ptx = _known[key] = default_cache().cached("nvrtc", key, build).decode()

@@ -38,8 +38,20 @@ from harness.support.errors import CompileError
 class KernelCode:
     """The IR of one kernel, and what a launch has to know about it."""
 
-    ir: str
+    body: str
+    """IR, with a function that has no name of its own yet."""
     facts: KernelFacts
+    calls: frozenset[str]
+    """Functions of the runtime."""
+
+    @property
+    def symbol(self) -> str:
+        """A name for the function that no other kernel's has."""
+        return "warp_" + hashlib.sha256(self.body.encode()).hexdigest()[:32]
+
+    def ir_as(self, symbol: str) -> str:
+        """The IR, with the function under this name."""
+        return self.body.replace("@warp(", f"@{symbol}(", 1)
 
 
 def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> KernelCode:
@@ -61,9 +73,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
     lanes = Lanes(flat.registers, storage, instruments)
     _Writer(lanes, graph, live.behind).write()
     body = _assemble(lanes)
-    symbol = "warp_" + hashlib.sha256(body.encode()).hexdigest()[:32]
     facts = KernelFacts(
-        symbol,
         parameters,
         shared,
         local,
@@ -76,7 +86,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )
-    return KernelCode(body.replace("@warp(", f"@{symbol}(", 1), facts)
+    return KernelCode(body, facts, frozenset(lanes.called))
 
 
 def _connects_blocks(instruction: Instruction) -> bool:

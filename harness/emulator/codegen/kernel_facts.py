@@ -82,8 +82,6 @@ class Site:
 class KernelFacts:
     """All but the code."""
 
-    symbol: str
-    """Name of the native function."""
     parameters: tuple[Parameter, ...]
     shared_bytes: int
     """Static shared memory; dynamic shared memory begins here."""

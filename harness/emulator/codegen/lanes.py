@@ -49,6 +49,8 @@ class Lanes(Vocabulary):
         self.sites: list[Instruction] = []
         """Instructions that generated code refers to by number: whatever touches memory or can fault."""
         self.preludes: set[str] = set()
+        self.called: set[str] = set()
+        """Functions of the runtime."""
         self.pointers: dict[str, str] = {}
         """Name -> expression of pointers into the context and the warp, for the function's entry."""
         self.instructions_left = 0
@@ -78,6 +80,7 @@ class Lanes(Vocabulary):
 
     def runtime(self, name: str, *values: str) -> str:
         """Call a function of the runtime; all arguments and the result are i64."""
+        self.called.add(name)
         self.declarations.add(f"declare i64 @sandbox_{name}({', '.join('i64' for _ in values)})")
         return self.op(f"call i64 @sandbox_{name}({', '.join(f'i64 {v}' for v in values)})")
 

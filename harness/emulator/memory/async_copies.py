@@ -182,4 +182,4 @@ def drop_copies(ctx: int) -> int:
 EXPORTS: dict[str, Callable[..., int]] = {
     function.__name__: function for function in (issue_copy, commit_copies, wait_for_copies, drop_copies)
 }
-"""As `runtime.EXPORTS`; an object of its own, for only kernels with such copies need it."""
+"""Name -> function, for kernels with such copies."""

@@ -290,4 +290,4 @@ def advance(state: int) -> int:
 
 
 EXPORTS = {"advance": advance}
-"""As `runtime.EXPORTS`."""
+"""Name -> function, for who asks for the cache model."""

@@ -1,15 +1,17 @@
 """Compiling in other processes: llvmlite lets only one thread of a process into LLVM, Python one into its own code.
 
-A worker is a child that reads jobs from its standard input and answers on its standard output; it ends when its input
-does. A crash of LLVM ends the worker, not the harness.
+A worker is a child that reads jobs from its standard input and answers on its standard output. It ends when its input
+does, in the middle of a job, too: nobody waits for the answer any more, however its parent has ended. A crash of LLVM
+ends the worker, not the harness.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
-import signal
+import queue
 import struct
 import subprocess
 import sys
@@ -21,37 +23,38 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from harness.emulator.instruments import Instruments
+from harness.emulator.native.tier import Tier
 from harness.support.errors import CompileError, SandboxError, UnsupportedInstruction
 
 _JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
 _ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}
-_KERNEL, _RUNTIME, _DONE, _REFUSED = b"K", b"R", b"D", b"E"
+_KERNEL, _PART, _DONE, _REFUSED = b"K", b"P", b"D", b"E"
 
 
 class Compiler(Protocol):
     """What makes native code of kernels and of the runtime."""
 
-    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
         """A kernel's facts and object file, see `kernel_build`. Raises `CompileError`, `UnsupportedInstruction`."""
         ...
 
-    def build_runtime(self) -> bytes:
-        """The runtime's object file."""
+    def build_part(self, name: str) -> bytes:
+        """The object file of a part of the runtime, see `runtime_build`."""
         ...
 
 
 class _ThisProcess:
     """In this process."""
 
-    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
         from harness.emulator.native.kernel_build import build_kernel
 
-        return build_kernel(ptx, entry, instruments)
+        return build_kernel(ptx, entry, instruments, tier)
 
-    def build_runtime(self) -> bytes:
-        from harness.emulator.native.runtime_build import build_runtime
+    def build_part(self, name: str) -> bytes:
+        from harness.emulator.native.runtime_build import build_part
 
-        return build_runtime()
+        return build_part(name)
 
 
 THIS_PROCESS: Compiler = _ThisProcess()
@@ -63,13 +66,13 @@ class CompileWorker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def build_kernel(self, ptx: str, entry: str, instruments: Instruments) -> bytes:
+    def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
         """See `Compiler`."""
-        return self._ask(_KERNEL, json.dumps([ptx, entry, asdict(instruments)]).encode())
+        return self._ask(_KERNEL, json.dumps([ptx, entry, asdict(instruments), tier.value]).encode())
 
-    def build_runtime(self) -> bytes:
+    def build_part(self, name: str) -> bytes:
         """See `Compiler`."""
-        return self._ask(_RUNTIME, b"")
+        return self._ask(_PART, name.encode())
 
     def close(self) -> None:
         """Let the process end."""
@@ -104,6 +107,7 @@ class CompileWorker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is for the parent, whose end closes the worker's input
             )
         return self._process
 
@@ -151,25 +155,34 @@ def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
 
 
 def _serve() -> None:
-    # Ctrl-C is for the parent, whose end closes our input. What a library prints must not mix with the answers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    # A kernel is many small objects that live until it is done, which the collector would visit in vain.
+    gc.disable()
+    jobs: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
     while True:
+        job, payload = jobs.get()
         try:
-            job, payload = _receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            result = THIS_PROCESS.build_runtime() if job == _RUNTIME else _build_kernel(payload)
+            result = THIS_PROCESS.build_part(payload.decode()) if job == _PART else _build_kernel(payload)
             _send(answers, _DONE, result)
         except tuple(_ERRORS.values()) as error:
             _send(answers, _REFUSED, json.dumps([type(error).__name__, str(error)]).encode())
+        gc.collect()
+
+
+def _read_jobs(jobs: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:
+    while True:
+        try:
+            jobs.put(_receive(sys.stdin.buffer))
+        except EOFError:
+            os._exit(0)
 
 
 def _build_kernel(payload: bytes) -> bytes:
-    ptx, entry, instruments = json.loads(payload)
-    return THIS_PROCESS.build_kernel(ptx, entry, Instruments(**instruments))
+    ptx, entry, instruments, tier = json.loads(payload)
+    return THIS_PROCESS.build_kernel(ptx, entry, Instruments(**instruments), Tier(tier))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler
-from harness.emulator.native.kernel_build import split_kernel
+from harness.emulator.native.kernel_build import BuiltKernel
 from harness.emulator.native.llvm_compiler import host_key
-from harness.emulator.native.object_loading import load_copies, load_runtime, native_address
+from harness.emulator.native.object_loading import load_part, native_address
 from harness.emulator.native.source_key import source_hash
-from harness.support.cache import default_cache
+from harness.emulator.native.tier import Tier
+from harness.support.cache import Key, default_cache
+
+_KIND = "kernel"
+"""Of entries in the cache."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +32,47 @@ class NativeKernel:
 
 
 # By the whole text: whoever launches a kernel often hands over the same string, and its hash is kept by Python.
-_loaded: dict[tuple[str, str, Instruments], NativeKernel] = {}
+_loaded: dict[tuple[str, str, Instruments, Tier], NativeKernel] = {}
 _lock = threading.Lock()
 
 
 def native_kernel(
-    ptx: str, entry: str, compiler: Compiler = THIS_PROCESS, instruments: Instruments = PLAIN
+    ptx: str,
+    entry: str,
+    compiler: Compiler = THIS_PROCESS,
+    instruments: Instruments = PLAIN,
+    tier: Tier = Tier.OPTIMIZED,
 ) -> NativeKernel:
     """One entry of a PTX module as native code, by way of `compiler`. Several threads may ask at once.
 
+    Who asks for the baseline gets optimized code where that is there already.
+
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
-    kernel = _loaded.get((ptx, entry, instruments))
+    kernel = _loaded.get((ptx, entry, instruments, tier))
     if kernel is None:
-        identity = hashlib.sha256(f"{entry}\0{instruments}\0{ptx}".encode()).hexdigest()
-        key = (identity, source_hash(), *host_key())
-        payload = default_cache().cached("kernel", key, lambda: compiler.build_kernel(ptx, entry, instruments))
-        facts, native = split_kernel(payload)
-        load_runtime(compiler.build_runtime)
-        if facts.copies:
-            load_copies()
-        address = native_address(facts.symbol, native)
+        whole = _built(ptx, entry, compiler, instruments, tier)
+        built = BuiltKernel.from_bytes(whole)
+        for part in ("core", *built.parts):
+            load_part(part, compiler.build_part)
+        address = native_address(built.symbol, built.native)
         with _lock:
-            kernel = _loaded.setdefault((ptx, entry, instruments), NativeKernel(facts, address, instruments))
+            kernel = _loaded.setdefault(
+                (ptx, entry, instruments, tier), NativeKernel(built.facts, address, instruments)
+            )
     return kernel
+
+
+def _built(ptx: str, entry: str, compiler: Compiler, instruments: Instruments, tier: Tier) -> bytes:
+    """A `BuiltKernel` in bytes."""
+    identity = hashlib.sha256(f"{entry}\0{instruments}\0{ptx}".encode()).hexdigest()
+
+    def key(tier: Tier) -> Key:
+        return identity, tier.value, source_hash(), *host_key()
+
+    cache = default_cache()
+    if tier is Tier.BASELINE:
+        optimized = cache.get(_KIND, key(Tier.OPTIMIZED))
+        if optimized is not None:
+            return optimized
+    return cache.cached(_KIND, key(tier), lambda: compiler.build_kernel(ptx, entry, instruments, tier))

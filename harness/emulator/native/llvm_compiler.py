@@ -7,6 +7,7 @@ from functools import lru_cache
 import llvmlite
 import llvmlite.binding as llvm
 
+from harness.emulator.native.tier import Tier
 from harness.support.errors import CompileError
 
 
@@ -28,23 +29,26 @@ def initialize() -> None:
     llvm.initialize_native_asmprinter()
 
 
-def target_machine() -> llvm.TargetMachine:
+def target_machine(tier: Tier = Tier.OPTIMIZED) -> llvm.TargetMachine:
     """LLVM's code generator, set up for code that this process runs."""
     triple, cpu, features = host()
+    opt = 0 if tier is Tier.BASELINE else 2
     return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=cpu, features=features, opt=2, reloc="default", codemodel="jitdefault", jit=True
+        cpu=cpu, features=features, opt=opt, reloc="default", codemodel="jitdefault", jit=True
     )
 
 
-def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, tier: Tier = Tier.OPTIMIZED) -> None:
     """Three passes do for generated code what LLVM's whole -O1 does, in a fifth of its time.
 
-    They put the two slots into registers, remove what is computed twice, and fold what is left.
+    They put the two slots into registers, remove what is computed twice, and fold what is left. The first takes next to
+    no time, and is all that the baseline has.
     """
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
-    passes.add_new_gvn_pass()
-    passes.add_instruction_combine_pass()
+    if tier is Tier.OPTIMIZED:
+        passes.add_new_gvn_pass()
+        passes.add_instruction_combine_pass()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
     for function in module.functions:
         if not function.is_declaration:
@@ -58,7 +62,7 @@ def optimize_calls(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
-def compile_ir(ir: str) -> bytes:
+def compile_ir(ir: str, tier: Tier = Tier.OPTIMIZED) -> bytes:
     """LLVM IR text -> a native object file. Safe to call from several threads, but llvmlite lets one work at a time."""
     initialize()
     context = llvm.create_context()
@@ -68,6 +72,6 @@ def compile_ir(ir: str) -> bytes:
         module.verify()
     except RuntimeError as error:
         raise CompileError(f"the emulator generated code that LLVM refuses; please report it: {error}") from error
-    machine = target_machine()
-    optimize(module, machine)
+    machine = target_machine(tier)
+    optimize(module, machine, tier)
     return bytes(machine.emit_object(module))

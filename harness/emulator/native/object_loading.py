@@ -9,11 +9,17 @@ from functools import lru_cache
 import llvmlite.binding as llvm
 
 from harness.emulator.native.llvm_compiler import host, initialize, target_machine
-from harness.emulator.native.runtime_build import build_caches, build_copies, build_runtime, runtime_key
+from harness.emulator.native.runtime_build import build_part, runtime_key
 from harness.support.cache import default_cache
 
 _LOCK = threading.RLock()
 _loaded: dict[str, int] = {}
+"""Symbol -> address."""
+_parts: set[str] = set()
+"""Parts of the runtime that are there."""
+
+PartBuilder = Callable[[str], bytes]
+"""Name of a part of the runtime -> its object file."""
 
 
 @lru_cache(maxsize=1)
@@ -25,43 +31,50 @@ def _engine() -> llvm.ExecutionEngine:
     return llvm.create_mcjit_compiler(module, target_machine())
 
 
-def _load(symbol: str, native: bytes) -> int:
+def _add(native: bytes) -> None:
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(native))
     engine.finalize_object()
-    return int(engine.get_function_address(symbol))
 
 
-def load_runtime(build: Callable[[], bytes] = build_runtime) -> int:
-    """Load the runtime, which `build` makes where it is not on disk; the address of its `run_blocks`."""
+def _address(symbol: str) -> int:
+    if symbol not in _loaded:
+        _loaded[symbol] = int(_engine().get_function_address(symbol))
+    return _loaded[symbol]
+
+
+def load_part(name: str, build: PartBuilder = build_part) -> None:
+    """Load a part of the runtime for the kernels that follow; `build` makes it where it is not on disk."""
     with _LOCK:
-        if "run_blocks" not in _loaded:
-            native = default_cache().cached("runtime", runtime_key(), build)
-            _loaded["run_blocks"] = _load("sandbox_run_blocks", native)
-        return _loaded["run_blocks"]
+        if name not in _parts:
+            _add(default_cache().cached("runtime", (name, *runtime_key()), lambda: build(name)))
+            _parts.add(name)
+
+
+def load_runtime() -> int:
+    """Load what every kernel needs; the address of its `run_blocks`."""
+    with _LOCK:
+        load_part("core")
+        return _address("sandbox_run_blocks")
 
 
 def load_caches() -> int:
     """Load the cache model; the address of its `advance`."""
     with _LOCK:
-        if "advance" not in _loaded:
-            _loaded["advance"] = _load("sandbox_advance", default_cache().cached("caches", runtime_key(), build_caches))
-        return _loaded["advance"]
+        load_part("caches")
+        return _address("sandbox_advance")
 
 
 def load_copies() -> int:
-    """Load what asynchronous copies call, for the kernels that follow; the address of `drop_copies`."""
+    """Load what asynchronous copies call; the address of `drop_copies`."""
     with _LOCK:
-        if "drop_copies" not in _loaded:
-            native = default_cache().cached("copies", runtime_key(), build_copies)
-            _loaded["drop_copies"] = _load("sandbox_drop_copies", native)
-        return _loaded["drop_copies"]
+        load_part("copies")
+        return _address("sandbox_drop_copies")
 
 
 def native_address(symbol: str, native: bytes) -> int:
-    """Load a kernel's object file, and find its function. The runtime has to be there, since kernels call it."""
+    """Load a kernel's object file, and find its function. The parts of the runtime that it calls have to be there."""
     with _LOCK:
-        assert "run_blocks" in _loaded
         if symbol not in _loaded:
-            _loaded[symbol] = _load(symbol, native)
-        return _loaded[symbol]
+            _add(native)
+        return _address(symbol)

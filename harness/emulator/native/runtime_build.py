@@ -1,8 +1,6 @@
-"""Functions in a subset of Python as native object files: the runtime, the cache model, asynchronous copies."""
+"""Parts of the runtime -> native object files."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 
 import llvmlite.binding as llvm
 
@@ -15,42 +13,23 @@ def runtime_key() -> tuple[str, ...]:
     return source_hash(), *host_key()
 
 
-def build_runtime() -> bytes:
-    """`exports.EXPORTS`, and the dot products of tensor cores."""
-    from harness.emulator.codegen.dot_product import runtime_ir
-    from harness.emulator.runtime.exports import EXPORTS
-
-    return _build(EXPORTS, runtime_ir())
-
-
-def build_caches() -> bytes:
-    """`caches.EXPORTS`, which only those need who ask for the cache model."""
-    from harness.emulator.memory.caches import EXPORTS
-
-    return _build(EXPORTS)
-
-
-def build_copies() -> bytes:
-    """`async_copies.EXPORTS`, which only kernels need that copy asynchronously."""
-    from harness.emulator.memory.async_copies import EXPORTS
-
-    return _build(EXPORTS)
-
-
-def _build(exports: Mapping[str, Callable[..., int]], more_ir: str = "") -> bytes:
-    """An object file with `sandbox_NAME` for each; `more_ir` comes beside."""
+def build_part(name: str) -> bytes:
+    """The object file of one of `runtime_parts.PARTS`, with `sandbox_NAME` for each of its functions."""
+    # Here, so that a warm start loads no code generator.
     from harness.emulator.codegen.python_subset import translate
+    from harness.emulator.native.runtime_parts import PARTS
 
+    part = PARTS[name]
     initialize()
     # A context of our own: other threads may be compiling.
     context = llvm.create_context()
     machine = target_machine()
     module = llvm.parse_assembly(
-        translate({f"sandbox_{name}": function for name, function in exports.items()}), context=context
+        translate({f"sandbox_{name}": function for name, function in part.exports.items()}), context=context
     )
     module.triple = host()[0]
     optimize_calls(module, machine)
-    own = llvm.parse_assembly(more_ir, context=context)
+    own = llvm.parse_assembly(part.ir(), context=context)
     own.triple = module.triple
     optimize(own, machine)
     module.link_in(own)

@@ -26,11 +26,15 @@ def fault(ctx: int, warp: int, kind: int, site: int, mask: int) -> int:
     return 1
 
 
-EXPORTS: dict[str, Callable[..., int]] = {
-    function.__name__: function
-    for function in (
-        fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
-        watch_shared, watch_memory, watch_lanes, watch_fence, run_blocks,
-    )
-}  # fmt: skip
+def _by_name(*functions: Callable[..., int]) -> dict[str, Callable[..., int]]:
+    return {function.__name__: function for function in functions}
+
+
+CORE = _by_name(
+    fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
+    run_blocks,
+)  # fmt: skip
 """Name -> function; arguments and results are 64-bit integers."""
+
+SANITIZER = _by_name(watch_shared, watch_memory, watch_lanes, watch_fence)
+"""The same, for kernels that are watched."""

@@ -1,0 +1,45 @@
+"""The runtime in parts, so that what no kernel calls is not compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from harness.emulator.codegen.dot_product import DOT_PRODUCTS, runtime_ir
+from harness.emulator.memory import async_copies, caches
+from harness.emulator.runtime import exports
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some functions of the runtime, which become one object file."""
+
+    exports: Mapping[str, Callable[..., int]] = field(default_factory=dict)
+    """In the subset of Python."""
+    emitted: tuple[str, ...] = ()
+    """Names of those that are written in LLVM IR."""
+    ir: Callable[[], str] = str
+    """The text of these."""
+
+
+PARTS = {
+    "core": Part(exports.CORE),
+    "sanitizer": Part(exports.SANITIZER),
+    "copies": Part(async_copies.EXPORTS),
+    "caches": Part(caches.EXPORTS),
+    "dot products": Part(emitted=tuple(product.name for product in DOT_PRODUCTS.values()), ir=runtime_ir),
+}
+"""By name. Each has copies of its own of what its functions call and does not export."""
+
+
+def parts_of(functions: Iterable[str]) -> tuple[str, ...]:
+    """The parts that have these functions."""
+    homes = _homes()
+    return tuple(sorted({homes[name] for name in functions}))
+
+
+@cache
+def _homes() -> dict[str, str]:
+    """Function -> its part."""
+    return {name: title for title, part in PARTS.items() for name in (*part.exports, *part.emitted)}
