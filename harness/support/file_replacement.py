@@ -16,6 +16,9 @@ def require_writable(path: Path) -> None:
     target = _target(path)
     if target.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder")
+    if target.is_fifo():
+        # Opening it waits until somebody reads, and reading ends with the first writer that leaves.
+        raise UsageError(f"cannot write {path}: it is a named pipe; name a file")
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {target.parent}")
     if target.exists() and not os.access(target, os.W_OK):

@@ -6,15 +6,24 @@ import random
 import re
 from collections.abc import Callable
 
-_TOKEN = re.compile(r"\.[A-Za-z0-9_]+(?:::[A-Za-z0-9_]+)*|[%$A-Za-z_][A-Za-z0-9_$]*|[0-9][0-9A-Za-z.]*|\s+|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\.[A-Za-z0-9_]+(?:::[A-Za-z0-9_]+)*|[%$A-Za-z_][A-Za-z0-9_$]*|[0-9][0-9A-Za-z.]*|\s+|.", re.DOTALL
+)
 _NUMBER = re.compile(r"\b(?:0[xX][0-9a-fA-F]+|[0-9]+)\b")
 _SUFFIX = re.compile(r"(?<=[a-z0-9])\.[a-z][a-z0-9]*(?:::[a-z0-9]+)*")
-_SUFFIXES = """.b8 .b16 .b32 .b64 .b128 .u8 .u16 .u32 .u64 .s8 .s16 .s32 .s64 .f16 .f16x2 .bf16 .f32 .f64 .pred .tf32 .rn .rz
-.rni .ftz .sat .approx .full .lo .hi .wide .cc .v2 .v4 .v8 .x1 .x2 .x4 .global .shared .local .param .const .volatile .sync .aligned
-.bfly .idx .up .ballot .all .and .or .add .exch .cas .eq .lt .equ .to .uni .m8n8 .m16n8k8 .m16n8k16 .row .col .trans .ca .cg""".split()
-_NUMBERS = ["0", "1", "2", "3", "7", "8", "16", "31", "32", "33", "64", "255", "4095", "65536", "1000000000", "4294967295",
-            "4294967296", "9223372036854775808", "99999999999999999999999999", "0x7fffffff", "0xffffffffffffffff", "-1",
-            "0f7F800000", "0dFFF0000000000000", "1.5", "08", "9" * 5000]  # fmt: skip
+_SUFFIXES = [
+    ".b8", ".b16", ".b32", ".b64", ".b128", ".u8", ".u16", ".u32", ".u64", ".s8", ".s16", ".s32", ".s64",
+    ".f16", ".f16x2", ".bf16", ".f32", ".f64", ".pred", ".tf32", ".rn", ".rz", ".rni", ".ftz", ".sat",
+    ".approx", ".full", ".lo", ".hi", ".wide", ".cc", ".v2", ".v4", ".v8", ".x1", ".x2", ".x4", ".global",
+    ".shared", ".local", ".param", ".const", ".volatile", ".sync", ".aligned", ".bfly", ".idx", ".up",
+    ".ballot", ".all", ".and", ".or", ".add", ".exch", ".cas", ".eq", ".lt", ".equ", ".to", ".uni", ".m8n8",
+    ".m16n8k8", ".m16n8k16", ".row", ".col", ".trans", ".ca", ".cg",
+]  # fmt: skip
+_NUMBERS = [
+    "0", "1", "2", "3", "7", "8", "16", "31", "32", "33", "64", "255", "4095", "65536", "1000000000",
+    "4294967295", "4294967296", "9223372036854775808", "99999999999999999999999999", "0x7fffffff",
+    "0xffffffffffffffff", "-1", "0f7F800000", "0dFFF0000000000000", "1.5", "08", "9" * 5000,
+]  # fmt: skip
 
 
 def mutated(text: str, rng: random.Random) -> str:

@@ -69,7 +69,8 @@ TEXT = """.version 8.0
     ld.shared.v2.f32 {%f3, %f4}, [%r9];
     ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r11, %r12, %r13, %r14}, [%r9];
     mov.f32 %f5, 0f00000000;
-    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f6, %f7, %f8, %f9}, {%r11, %r12, %r13, %r14}, {%r11, %r12}, {%f5, %f5, %f5, %f5};
+    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+        {%f6, %f7, %f8, %f9}, {%r11, %r12, %r13, %r14}, {%r11, %r12}, {%f5, %f5, %f5, %f5};
     fma.rn.f32 %f10, %f2, %f1, %f6;
     ex2.approx.ftz.f32 %f11, %f10;
     max.f32 %f12, %f11, %f3;

@@ -32,7 +32,6 @@ from harness.emulator.ptx.opcodes import ATOMIC, COPY
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
-
 _MOST_LOCAL_BYTES = 512 * 1024
 """Per thread (CUDA C++ Programming Guide, table of technical specifications)."""
 
@@ -146,8 +145,10 @@ def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, 
 
 
 def _verify(function: Function, storage: Storage) -> None:
-    """Every name in an operand is a register that was declared, a special register, or a variable; labels are for
-    branches, which look them up themselves, and every guard is a predicate."""
+    """Names in operands are registers that were declared, special registers, or variables; guards are predicates.
+
+    Labels are for branches, which look them up themselves.
+    """
     for instruction in function.instructions():
         guard = instruction.predicate
         if guard is not None and getattr(function.registers.get(guard.name), "kind", "") != "pred":

@@ -108,7 +108,9 @@ class Declarations(TokenStream):
         if not self.accept("{"):
             return [self._initial_value(element)]
         if depth > _DEEPEST_INITIALIZER:
-            raise CompileError(f"PTX line {self.peek().line}: initial values in more than {_DEEPEST_INITIALIZER} braces")
+            raise CompileError(
+                f"PTX line {self.peek().line}: initial values in more than {_DEEPEST_INITIALIZER} braces"
+            )
         values: list[int] = []
         while not values or self.more("}"):
             values += self._initializer(element, depth + 1)
@@ -169,8 +171,10 @@ class Declarations(TokenStream):
 
 def _require_size(line: int, space: str, name: str, size_bytes: int) -> None:
     if size_bytes > _LARGEST_BYTES[space]:
-        raise CompileError(f"PTX line {line}: with '{name}' there are {size_bytes} bytes in '{space}'; "
-                           f"at most {_LARGEST_BYTES[space]} can be")
+        raise CompileError(
+            f"PTX line {line}: with '{name}' there are {size_bytes} bytes in '{space}'; "
+            f"at most {_LARGEST_BYTES[space]} can be"
+        )
 
 
 def _packed(element: PtxType, values: list[int]) -> bytes:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from harness.support.errors import CompileError
 
-
 _SHOWN = 40
 """Characters of a word that a message repeats."""
 

@@ -277,9 +277,7 @@ class _Parser(Declarations):
         while self.peek().kind == "dot":
             modifiers.append(self.next().text[1:])
         operands: tuple[Operand, ...] = () if self.accept(";") else self._list(";", 0)
-        return Instruction(
-            opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source
-        )
+        return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
     def _operand(self, depth: int) -> Operand:
         first = self._simple_operand(depth)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.exit_status import PASSED
 from harness.options.problem import add_operation
+from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 
 
@@ -32,7 +32,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     plugin = f" --plugin {os.path.relpath(path)}" if arguments.folder is not None else ""
     operation = "" if arguments.operation == "attention" else f" --operation {arguments.operation}"
     shown = os.path.relpath(path)
-    sys.stdout.write(
+    print_result(
         f"wrote {shown}: it is right and slow, and yours to change.\n"
         f"  python -m harness compare{operation} --variants {arguments.name}{plugin}\n"
         f"  python -m harness fuzz {arguments.name}{plugin}\n",
