@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -11,10 +10,6 @@ from typing import Any, NoReturn
 from harness.model.operation import Operation
 from harness.support.errors import UsageError
 from harness.support.numbers import real_number, whole_number
-
-_SHOWN = 80
-_LONG_WORD = re.compile(rf"\S{{{2 * _SHOWN},}}")
-"""What a message does not repeat in full."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +30,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError`."""
-        cut = _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message)
-        raise UsageError(f"{cut}; see '{self.prog} --help'")
+        raise UsageError(f"{message}; see '{self.prog} --help'")
 
 
 def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:

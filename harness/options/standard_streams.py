@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 
 from harness.support.errors import UsageError
+
+_SHOWN = 80
+_LONG_WORD = re.compile(r"\S{300,}")
 
 
 def prepare_streams() -> None:
@@ -28,6 +32,8 @@ def prepare_streams() -> None:
 def print_result(text: str) -> None:
     """Write to standard output, and see it through. Raises `UsageError` where it cannot be written."""
     if sys.stdout is None:
+        if not text:
+            return
         raise UsageError("standard output is closed; open it, or write to a file with --output FILE")
     try:
         sys.stdout.write(text)
@@ -40,9 +46,10 @@ def print_result(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """One line on standard error, where anybody reads it."""
+    """Say what is wrong on standard error, if anybody reads it, without the whole of an endless word in it."""
+    cut = _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message)
     with contextlib.suppress(OSError):
-        print(f"harness: {message}", file=sys.stderr, flush=True)
+        print(f"harness: {cut}", file=sys.stderr, flush=True)
 
 
 def discard_output() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness.compilers.toolchains import check_backend
 from harness.model.discovery import Discovery, discover
 from harness.model.problem import BaseProblem
-from harness.support.errors import UsageError
+from harness.support.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from harness.model.variant import Variant
@@ -49,10 +49,22 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 def discover_variants(arguments: argparse.Namespace) -> Discovery:
     """All variants, the plugins' too; what could not be loaded is a warning."""
+    for path in arguments.plugin:
+        _require_name(path)
     found = discover(arguments.plugin, check=check_backend)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found
+
+
+def _require_name(path: Path) -> None:
+    """Raise `PluginError` where the file system has no such names."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # is said where it is loaded
+    except (OSError, ValueError) as error:
+        raise PluginError(f"plugin {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def tiled(
