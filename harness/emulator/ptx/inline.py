@@ -24,6 +24,7 @@ from harness.emulator.ptx.instructions import (
 BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
 """Functions of the CUDA runtime that the emulator itself provides; calls to them stay."""
 _MOST_STATEMENTS = 1_000_000
+_MOST_CALLS = 10_000
 """Of one function with all that it calls. What calls two functions that call two each doubles with each step."""
 _DEEPEST_CALL = 100
 
@@ -77,9 +78,11 @@ class _Inliner:
             raise call.unsupported(f"a call of '{name}', which the PTX does not define")
         if name in stack:
             raise call.unsupported(f"recursion ({' -> '.join((*stack, name))})")
-        if len(stack) > _DEEPEST_CALL or len(out) > _MOST_STATEMENTS:
+        if len(stack) > _DEEPEST_CALL:
+            raise call.unsupported(f"calls that are more than {_DEEPEST_CALL} deep")
+        if self._calls >= _MOST_CALLS or len(out) > _MOST_STATEMENTS:
             raise call.unsupported(
-                f"calls that are more than {_DEEPEST_CALL} deep, or come to more than {_MOST_STATEMENTS} instructions"
+                f"more than {_MOST_CALLS} calls, or {_MOST_STATEMENTS} instructions, with all that is called"
             )
         formals, actuals = (*callee.returns, *callee.params), (*results.items, *arguments.items)
         if len(results.items) != len(callee.returns) or len(actuals) != len(formals):

@@ -128,9 +128,7 @@ class _Parser(Declarations):
     def _block(self, function: Function) -> None:
         """`{ ... }`: a scope of its own; names declared inside are renamed so that they are unique in the function."""
         assert function.body is not None
-        line = self.expect("{").line
-        if len(self._scopes) >= _DEEPEST_BLOCK:
-            raise CompileError(f"PTX line {line}: more than {_DEEPEST_BLOCK} blocks within each other")
+        self.expect("{")
         self._scopes.append({})
         self._declare_labels()
         while not self.accept("}"):
@@ -182,6 +180,8 @@ class _Parser(Declarations):
         while depth:
             token = self.peek(ahead)
             depth += (token.text == "{") - (token.text == "}")
+            if len(self._scopes) + depth > _DEEPEST_BLOCK:
+                raise CompileError(f"PTX line {token.line}: more than {_DEEPEST_BLOCK} blocks within each other")
             if depth == 1 and token.kind == "word" and self.peek(ahead + 1).text == ":":
                 self._declare(token.text, token.line)
             ahead += 1
