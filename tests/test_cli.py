@@ -369,7 +369,8 @@ COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
         (["compair"], "invalid choice: 'compair'"),
         ([*COMPARE, "--sequence", "3"], "unrecognized arguments: --sequence"),
         ([*COMPARE, "--seq", "3"], "unrecognized arguments: --seq"),
-        ([*COMPARE, "--heads", "two"], "--heads: 'two' is not a whole number of at most 18 digits; see 'python -m harness"),
+        ([*COMPARE, "--heads", "two"], "--heads: 'two' is not a whole number of at most 18 digits; "
+         "see 'python -m harness compare --help'"),
         ([*COMPARE, "--variants", "one-thred-per-row"], f"did you mean '{NAME}'"),
         ([*COMPARE, "--variants", "zzz*"], "no variant 'zzz*'"),
         ([*COMPARE, "--variants", ","], "names no variant"),
