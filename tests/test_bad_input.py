@@ -197,6 +197,15 @@ def test_outputs_that_cannot_be_written(capfd: pytest.CaptureFixture[str], folde
     assert sorted(path.name for path in folder.iterdir()) == ["k.npy", "pipe", "q.npy", "v.npy"]
 
 
+def test_a_plugin_that_is_a_pipe(capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+    os.mkfifo(folder / "pipe.py")
+    refused(capfd, "list", "--plugin", str(folder / "pipe.py"), words="it is not a regular file")
+
+
+def test_a_folder_that_cannot_be_made(capfd: pytest.CaptureFixture[str]) -> None:
+    refused(capfd, "new", "my-idea", "--folder", "/dev/null", words="cannot make the folder /dev/null: ")
+
+
 # --- the environment, and standard streams ---------------------------------------------------------------------------
 
 

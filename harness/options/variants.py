@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,9 +59,10 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
 
 
 def _require_name(path: Path) -> None:
-    """Raise `PluginError` where the file system has no such names."""
+    """Raise `PluginError` where the file system has no such names, or has a pipe or the like, which may never end."""
     try:
-        path.stat()
+        if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+            raise PluginError(f"plugin {path}: it is not a regular file; a plugin is a file of Python")
     except (FileNotFoundError, NotADirectoryError):
         pass  # is said where it is loaded
     except (OSError, ValueError) as error:

@@ -123,10 +123,10 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_found(name: str) -> None:
     text, words = CASES[name]
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises((CompileError, UnsupportedInstruction)) as caught:
         generate(parse(compile_kernel(PtxKernel(text, "k"), (), "sm_90").ptx), "k")
     message = str(caught.value)
     assert words in message and len(message) < 500 and "\n" not in message
     assert "PTX line " in message or "kernel k" in message
-    assert time.monotonic() - began < MOST_SECONDS
+    assert time.process_time() - began < MOST_SECONDS

@@ -27,7 +27,10 @@ def run_new(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{path} is there already; choose another NAME, or remove it")
     if arguments.name in {variant.name for variant in discover().registry}:
         raise UsageError(f"there is a variant {arguments.name!r} already; choose another NAME")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
     replace_files({path: text.encode()})
     plugin = f" --plugin {os.path.relpath(path)}" if arguments.folder is not None else ""
     operation = "" if arguments.operation == "attention" else f" --operation {arguments.operation}"
