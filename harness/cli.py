@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
 import sys
 from collections.abc import Sequence
 
 from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.options.command import OneLineParser
-from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, WRONG_CALL
+from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
+from harness.options.standard_streams import complain, discard_output, prepare_streams, print_result
 from harness.studies.commands import COMMANDS
+from harness.support.cache import default_cache
 from harness.support.errors import SandboxError, UsageError
 
 
@@ -41,27 +41,33 @@ def _operation_asked_for(words: Sequence[str]) -> str:
     return name
 
 
+def _run(words: Sequence[str]) -> int:
+    """Parse and run; the exit status, which is 0 behind `--help`."""
+    try:
+        arguments = build_parser(_operation_asked_for(words)).parse_args(words)
+    except SystemExit:
+        return PASSED
+    status: int = arguments.run(arguments)
+    return status
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. A user's mistake is one line on stderr, never a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that lacks a letter of some plugin's text is no reason to stop.
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     try:
         words = sys.argv[1:] if argv is None else list(argv)
-        arguments = build_parser(_operation_asked_for(words)).parse_args(words)
-        status: int = arguments.run(arguments)
-        sys.stdout.flush()
+        default_cache()  # says what is wrong with the environment before any work is done
+        status = _run(words)
+        print_result("")
         return status
     except SandboxError as error:
-        print(f"harness: {error}", file=sys.stderr)
+        complain(str(error))
         return WRONG_CALL if isinstance(error, UsageError) else FAILED
     except MemoryError as error:
-        print(f"harness: not enough memory for this problem: {error}", file=sys.stderr)
+        complain(f"not enough memory for this problem: {error}")
         return WRONG_CALL
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has left. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return BROKEN_PIPE

@@ -369,7 +369,8 @@ COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
         (["compair"], "invalid choice: 'compair'"),
         ([*COMPARE, "--sequence", "3"], "unrecognized arguments: --sequence"),
         ([*COMPARE, "--seq", "3"], "unrecognized arguments: --seq"),
-        ([*COMPARE, "--heads", "two"], "--heads: invalid int value: 'two'; see 'python -m harness compare --help'"),
+        ([*COMPARE, "--heads", "two"], "--heads: 'two' is not a whole number of at most 18 digits; "
+         "see 'python -m harness compare --help'"),
         ([*COMPARE, "--variants", "one-thred-per-row"], f"did you mean '{NAME}'"),
         ([*COMPARE, "--variants", "zzz*"], "no variant 'zzz*'"),
         ([*COMPARE, "--variants", ","], "names no variant"),
@@ -392,7 +393,7 @@ COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
         ([*COMPARE, "--device", "tpu"], "--device: invalid choice: 'tpu'"),
         ([*COMPARE, "--output", "/no/such/folder/x.txt"], "cannot write /no/such/folder/x.txt: there is no folder"),
         ([*COMPARE, "--output", "/"], "it is a folder"),
-        ([*COMPARE, "--seq-len", "100000000000"], "not enough memory"),
+        ([*COMPARE, "--seq-len", "2000000000", "--head-dim", "1000000"], "not enough memory"),
         ([*COMPARE, "--plugin", "none.py"], "plugin none.py: there is no such file"),
         ([*COMPARE, "--plugin", RIGHT], f"registers variant '{NAME}', but plugin {RIGHT} has registered"),
         ([*COMPARE, "--plugin", str(ROOT / "pyproject.toml")], "not a .py"),

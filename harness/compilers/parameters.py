@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.support.errors import CompileError
 
-_ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
+_ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?", re.ASCII)
 _PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]+\d+)\s*(?:\.ptr\b[^,]*?)?"
-    r"\s+(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$"
+    r"\.param\s+(?:\.align\s+(?P<align>\d{1,4})\s+)?\.(?P<type>[a-z]+\d{1,3})\s*(?:\.ptr\b[^,]*?)?"
+    r"\s+(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d{1,9})\])?\s*$",
+    re.ASCII,
 )
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 """A string is matched as well, for what looks like a comment within one is none."""
+_SHOWN = 80
+"""Characters of a declaration that a message repeats."""
 _C_NAMES = {
     "u8": "bool or 8-bit integer",
     "s8": "8-bit integer",
@@ -57,17 +61,21 @@ def entry_parameters(ptx: str) -> Mapping[str, tuple[Parameter, ...]]:
 
     Raises `CompileError` where a parameter is declared in a way that PTX does not have.
     """
-    code = _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", ptx)
-    return {match[1]: _parameters(match[1], match[2] or "") for match in _ENTRY.finditer(code)}
+    code = _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " " + "\n" * match[0].count("\n"), ptx)
+    return {
+        match[1]: _parameters(match[1], match[2] or "", 1 + code.count("\n", 0, match.start()))
+        for match in _ENTRY.finditer(code)
+    }
 
 
-def _parameters(entry: str, text: str) -> tuple[Parameter, ...]:
+def _parameters(entry: str, text: str, line: int) -> tuple[Parameter, ...]:
     found = []
     for declaration in filter(None, (part.strip() for part in text.split(","))):
         match = _PARAMETER.match(declaration)
         if match is None:
+            shown = textwrap.shorten(declaration, _SHOWN, placeholder="...")
             raise CompileError(
-                f"kernel {entry}: its PTX declares a parameter as {' '.join(declaration.split())!r}; "
+                f"kernel {entry}, PTX line {line}: its PTX declares a parameter as {shown!r}; "
                 "write it like .param .u64 name"
             )
         element_bytes = int(re.sub(r"\D", "", match["type"])) // 8

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.compilers.source_place import place_of
 
 _LOC = re.compile(r"^[ \t]*\.loc\b", re.MULTILINE)
-_FILE = re.compile(r"^[ \t]*\.file\s+(\d+)", re.MULTILINE)
+_FILE = re.compile(r"^[ \t]*\.file\s+(\d{1,9})\b", re.MULTILINE | re.ASCII)
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"|[{};=]|[^\s{};=/"]+|/', re.DOTALL)
 
 

@@ -15,7 +15,7 @@ from harness.compilers.toolchain import Call, Toolchain
 from harness.model.plan import Launch
 from harness.support.errors import CompileError, PlanError
 
-_TARGET = re.compile(r"^[ \t]*\.target\s+(sm_(\d+)([af]?))\b", re.MULTILINE)
+_TARGET = re.compile(r"^[ \t]*\.target\s+(sm_(\d{1,3})([af]?))\b", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True)

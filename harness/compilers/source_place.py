@@ -1,7 +1,7 @@
 """Where a kernel's text stands in the user's files, so that messages and line tables name the user's own lines.
 
-A `RawKernel` or a `PtxKernel` knows its text only. The text is looked up in the files of the modules that are loaded
-and in the CUDA and PTX files beside them; installed packages are left out.
+A `RawKernel` or a `PtxKernel` knows its text only. The text, or most of its lines, is looked up in the files of
+the modules that are loaded and in the CUDA and PTX files beside them; installed packages are left out.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 
 _CUDA_SUFFIXES = (".cu", ".cuh", ".h", ".hpp")
 _SUFFIXES = (*_CUDA_SUFFIXES, ".ptx")
+_FEWEST_LINES = 2
+"""Lines that have to be in a file before it is taken for the source."""
+_FEWEST_LETTERS = 6
 
 
 def place_of(text: str) -> tuple[str, int] | None:
@@ -45,7 +49,55 @@ def with_line_directive(code: str) -> str:
             name = path.replace("\\", "\\\\").replace('"', '\\"')
             separator = "" if not before or before.endswith("\n") else "\n"
             return f'{before}{separator}#line {line} "{name}"\n{found}{after}'
-    return code
+    return _aligned(code)
+
+
+def _aligned(code: str) -> str:
+    """`code` with a `#line` wherever its lines do not follow each other in the file that most of them stand in.
+
+    That is how a function builds a kernel: a template with values filled in, or definitions put before a text. A line
+    that was filled in counts as the one behind the line before it. As it is where no file has half of the lines.
+    """
+    lines = code.split("\n")
+    keys = [_key(line) for line in lines]
+    telling = {key for key in keys if _tells(key)}
+    nearest, most = "", max(_FEWEST_LINES, (len(telling) + 1) // 2) - 1
+    for path in _user_files():
+        shared = len(telling & _telling_lines(path, *_stamp(path)))
+        if shared > most:
+            nearest, most = path, shared
+    if not nearest:
+        return code
+    theirs = [_key(line) for line in _text(nearest, *_stamp(nearest)).split("\n")]
+    blocks = SequenceMatcher(lambda key: not _tells(key), keys, theirs, autojunk=False).get_matching_blocks()
+    name = nearest.replace("\\", "\\\\").replace('"', '\\"')
+    directives: dict[int, int] = {}
+    ahead = None  # by how much the file's line is ahead of the code's
+    for first, theirs_first, size in blocks:
+        if any(map(_tells, keys[first : first + size])) and theirs_first - first != ahead:
+            at = 0 if ahead is None else first
+            ahead = theirs_first - first
+            if not (at and lines[at - 1].endswith("\\")):  # not within a macro
+                directives[at] = max(1, at + ahead + 1)
+    return "\n".join(
+        f'#line {directives[at]} "{name}"\n{line}' if at in directives else line for at, line in enumerate(lines)
+    )
+
+
+def _key(line: str) -> str:
+    """A line as it is compared: an f-string writes braces twice, and indentation may have been taken away."""
+    return line.strip().replace("{{", "{").replace("}}", "}")
+
+
+def _tells(key: str) -> bool:
+    """Whether a line is not one of those that stand everywhere, such as `}`."""
+    return sum(character.isalnum() for character in key) >= _FEWEST_LETTERS
+
+
+@functools.lru_cache(maxsize=1024)
+def _telling_lines(path: str, mtime_ns: int, size_bytes: int) -> frozenset[str]:
+    keys = map(_key, _text(path, mtime_ns, size_bytes).split("\n"))
+    return frozenset(key for key in keys if _tells(key))
 
 
 def _user_files() -> Iterator[str]:

@@ -159,6 +159,11 @@ class Comparison:
     """Passing rows by rank, then the others."""
 
     @property
+    def something_ran(self) -> bool:
+        """Whether a variant took the problem, whatever came of it."""
+        return any(row.verdict != UNSUPPORTED for row in self.rows)
+
+    @property
     def all_passed(self) -> bool:
         """Whether everything that ran, or should have, came out right."""
         return all(row.verdict in (PASS, UNSUPPORTED) for row in self.rows)

@@ -92,6 +92,11 @@ class BenchResult:
     rows: tuple[BenchRow, ...]
 
     @property
+    def something_ran(self) -> bool:
+        """Whether anything took the problem, whatever came of it."""
+        return any(row.verdict != "unsupported" for row in self.rows)
+
+    @property
     def failed(self) -> bool:
         """Whether a variant is wrong or broken. What a library does is its own affair."""
         return any(row.kind == "variant" and row.verdict in ("fail", "error") for row in self.rows)

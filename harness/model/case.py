@@ -14,7 +14,9 @@ import numpy as np
 
 from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named
 from harness.model.problem import BaseProblem
+from harness.model.regime import require_seed
 from harness.support.errors import UsageError
+from harness.support.numbers import shown
 
 
 @dataclass(frozen=True)
@@ -89,16 +91,21 @@ class Case:
             edits = tuple(_edit(*edit) for edit in content.pop("edits", ()))
             own = {name: content.pop(name) for name in ("regime", "seed", "tile", "check") if name in content}
             problem: BaseProblem = operation.problem.from_fields(content)
+            for name in ("regime", "tile", "check"):
+                if not isinstance(own.get(name, ""), str):
+                    raise TypeError(f"its {name} is no text")
             case = cls(problem, edits=edits, **own)
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise UsageError(f"this is no case that 'fuzz' wrote: {' '.join(str(error).split())}: {text}") from error
-        if isinstance(case.seed, bool) or not isinstance(case.seed, int):
-            raise UsageError(f"seed is {case.seed!r}; it has to be a whole number")
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+            why = " ".join(str(error).split())
+            raise UsageError(f"this is no case that 'fuzz' wrote: {why}: {shown(text)}") from error
+        require_seed(case.seed)
         return case
 
 
 def _edit(array: str, *rest: Any) -> Edit:
     *index, value = rest
+    if any(isinstance(each, bool) or not isinstance(each, int) for each in index):
+        raise TypeError(f"the index of an edit of {array} is not made of whole numbers")
     return Edit(array, tuple(index), float(value))
 
 

@@ -9,11 +9,27 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from harness.support.errors import ProblemError
+from harness.support.numbers import whole_number
+
 INPUT, OUTPUT, OPTIONAL_OUTPUT = "input", "output", "optional output"
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
 """Bytes per element of each dtype that arrays on the device may have."""
 
+LARGEST_EXTENT = 2**31 - 1
+"""Of an axis: what a kernel is given as an int32."""
+
 P = TypeVar("P", bound="BaseProblem")
+
+
+def require_extents(problem: BaseProblem, *fields: str) -> None:
+    """Raise `ProblemError` where one of these fields is no extent of an axis."""
+    for field in fields:
+        value = getattr(problem, field)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ProblemError(f"{field} is {value!r}; it has to be a whole number of at least 1")
+        if value > LARGEST_EXTENT:
+            raise ProblemError(f"{field} is beyond {LARGEST_EXTENT}, the most that an axis may have")
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class Option:
     help: str
     """What the value means, without its default."""
     metavar: str = "N"
-    parse: Callable[[str], Any] = int
+    parse: Callable[[str], Any] = whole_number
     """Text -> the field's value. Raises `ValueError` or `ProblemError`."""
     default_text: str | None = None
     """What to call the default where it is not just a value."""

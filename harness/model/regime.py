@@ -14,6 +14,10 @@ import numpy.typing as npt
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
 
+_SEEDS = 1 << 63
+_LARGEST_INPUT_BYTES = 1 << 48
+"""Far more than any machine has; beyond, NumPy runs out of numbers before it runs out of memory."""
+
 Float64Array = npt.NDArray[np.float64]
 
 NUMPY_DTYPES: dict[str, np.dtype] = {
@@ -41,17 +45,26 @@ def by_name(*regimes: Regime) -> Mapping[str, Regime]:
     return {regime.name: regime for regime in regimes}
 
 
+def require_seed(seed: int) -> None:
+    """Raise `UsageError` where this is no seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _SEEDS:
+        shown = seed if not isinstance(seed, int) or abs(seed) < _SEEDS else "beyond 2^63 - 1"
+        raise UsageError(f"seed is {shown}; it has to be a whole number of at least 0 and below 2^63")
+
+
 def draw(regimes: Mapping[str, Regime], problem: BaseProblem, regime: str, seed: int) -> dict[str, np.ndarray]:
     """An array per input of `problem`, C-contiguous, in its shape and dtype (bfloat16 as `ml_dtypes.bfloat16`).
 
-    Raises `UsageError` where the regime does not exist or the seed is negative.
+    Raises `UsageError` where the regime does not exist, the seed is none, or no machine could hold the inputs.
     """
     if regime not in regimes:
         near = difflib.get_close_matches(regime, regimes, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(f"no regime {regime!r}; {hint}There are {', '.join(regimes)}")
-    if seed < 0:
-        raise UsageError(f"seed is {seed}; it has to be a whole number of at least 0")
+    require_seed(seed)
+    for tensor in problem.inputs:
+        if tensor.size_bytes > _LARGEST_INPUT_BYTES:
+            raise UsageError(f"not enough memory for this problem: {tensor.name} alone has more than 2^48 bytes")
     generator = np.random.Generator(np.random.Philox(seed))
     drawn = regimes[regime].draw(generator, problem)
     return {

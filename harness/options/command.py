@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from harness.model.operation import Operation
 from harness.support.errors import UsageError
+from harness.support.numbers import real_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,22 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError`."""
         raise UsageError(f"{message}; see '{self.prog} --help'")
+
+
+def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`parse` as argparse wants it: the words of its `ValueError` or `UsageError` are what the user reads."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except (ValueError, UsageError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
+
+
+WHOLE_NUMBER, NUMBER = argument_type(whole_number), argument_type(real_number)
+"""Types of options."""
 
 
 def add_epilog(parser: argparse.ArgumentParser, title: str, entries: Iterable[tuple[str, str]]) -> None:

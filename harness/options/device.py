@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.model.problem import BaseProblem
+from harness.options.command import WHOLE_NUMBER
 from harness.support.errors import UsageError
 from harness.support.gpus import GPUS
 
@@ -21,6 +22,10 @@ NO_GPU = "--device gpu: CuPy finds no GPU on this machine; --device emulator nee
 
 DEFAULT_ARCH = "sm_90"
 """What kernels are compiled for where there is no GPU to ask."""
+
+
+LARGEST_L2_BYTES = 1 << 30
+"""Of a model; what is built has a tenth of it."""
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +50,18 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def add_emulator(group: argparse._ActionsContainer) -> None:
     """--step-limit, --seed, --threads."""
     group.add_argument(
-        "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
+        "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
     group.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="same seed, same inputs and same order of warps (default: 0)"
+        "--seed",
+        type=WHOLE_NUMBER,
+        default=0,
+        metavar="S",
+        help="same seed, same inputs and same order of warps (default: 0)",
     )
-    group.add_argument("--threads", type=int, metavar="N", help="emulator: CPU threads (default: one per core)")
+    group.add_argument(
+        "--threads", type=WHOLE_NUMBER, metavar="N", help="emulator: CPU threads (default: one per core)"
+    )
 
 
 def add_sanitizer(
@@ -74,7 +85,7 @@ def add_caches(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)",
     )
-    group.add_argument("--l2-bytes", type=int, metavar="N", help="another size of its L2")
+    group.add_argument("--l2-bytes", type=WHOLE_NUMBER, metavar="N", help="another size of its L2")
     group.add_argument(
         "--cache-control",
         choices=("all", "none"),
@@ -112,8 +123,9 @@ def cache_model(arguments: argparse.Namespace) -> CacheModel:
     """The caches to put behind the emulator. Raises `UsageError` for an unknown GPU or an absurd size."""
     from harness.emulator.executor import CacheModel
 
-    if arguments.l2_bytes is not None and arguments.l2_bytes < 1:
-        raise UsageError(f"--l2-bytes is {arguments.l2_bytes}; it has to be at least 1")
+    require_positive(arguments, "l2_bytes")
+    if arguments.l2_bytes is not None and arguments.l2_bytes > LARGEST_L2_BYTES:
+        raise UsageError(f"--l2-bytes is {arguments.l2_bytes}; it has to be at most {LARGEST_L2_BYTES}")
     # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
     control = arguments.cache_control or ("all" if arguments.device == "gpu" else "none")
     return CacheModel(gpu_of(arguments), arguments.l2_bytes, flushed=control == "all")

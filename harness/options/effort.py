@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness.execution.timings import Effort
+from harness.options.command import NUMBER, WHOLE_NUMBER
 from harness.support.errors import UsageError
 
 
@@ -14,25 +15,25 @@ def add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
     group = parser.add_argument_group("timing")
     if seed:
         group.add_argument(
-            "--seed", type=int, default=0, metavar="S", help="of inputs and order (default: %(default)s)"
+            "--seed", type=WHOLE_NUMBER, default=0, metavar="S", help="of inputs and order (default: %(default)s)"
         )
     group.add_argument(
         "--noise",
-        type=float,
+        type=NUMBER,
         default=100 * default.noise,
         metavar="PERCENT",
         help="run until half the 95 %% interval of each median is below this (default: %(default)s)",
     )
     group.add_argument(
         "--seconds",
-        type=float,
+        type=NUMBER,
         default=default.most_seconds,
         metavar="S",
         help="cold runs of one contender take at most so long (default: %(default)s)",
     )
     group.add_argument(
         "--sustained",
-        type=float,
+        type=NUMBER,
         default=default.sustained_seconds,
         metavar="S",
         help="then runs back to back for at least so long; 0 leaves them out (default: %(default)s)",

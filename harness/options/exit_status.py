@@ -2,4 +2,12 @@
 
 from __future__ import annotations
 
+from harness.support.errors import UsageError
+
 PASSED, FAILED, WRONG_CALL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+
+def require_something_ran(ran: bool) -> None:
+    """After the report: raise `UsageError` where no variant took the problem, for nothing that ran is no pass."""
+    if not ran:
+        raise UsageError("nothing ran: no variant takes this problem; the report says why. Change it, or --variants")

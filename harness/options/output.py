@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
 
@@ -23,18 +24,22 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--output", type=Path, metavar="FILE", help="write it there instead of to the terminal")
 
 
-def check_output(*paths: Path | None) -> None:
-    """Before any work: outputs that could not be written later."""
+def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
+    """Before any work: outputs that could not be written later, or would take the place of what is read."""
     targets = [path for path in paths if path is not None]
     for path in targets:
         require_writable(path)
     if len({os.path.realpath(path) for path in targets}) < len(targets):
         raise UsageError(f"two outputs go to one file: {', '.join(map(str, targets))}")
+    read = {os.path.realpath(path) for path in inputs}
+    for path in targets:
+        if os.path.realpath(path) in read:
+            raise UsageError(f"{path} is an input, and would be overwritten; name another file for the output")
 
 
 def publish(arguments: argparse.Namespace, text: str) -> None:
     """Print `text`, or write it to `--output`."""
     if arguments.output is None:
-        sys.stdout.write(text)
+        print_result(text)
     else:
         replace_files({arguments.output: text.encode()})

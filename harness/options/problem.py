@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
 from harness.model.problem import BaseProblem, Option
-from harness.support.errors import ProblemError, UsageError
+from harness.options.command import WHOLE_NUMBER, argument_type
+from harness.support.errors import UsageError
 
 
 def add_operation(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,7 @@ def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
     for name, fields in operation.lengths.items():
         both = " and ".join(option_of(field) for field in fields)
         default = getattr(operation.problem(), fields[0])
-        group.add_argument(option_of(name), type=int, metavar="N", help=f"{both} at once (default: {default})")
+        group.add_argument(option_of(name), type=WHOLE_NUMBER, metavar="N", help=f"{both} at once (default: {default})")
     add_fields(group, operation, [field.name for field in dataclasses.fields(operation.problem)])  # type: ignore[arg-type]
 
 
@@ -39,7 +40,7 @@ def add_fields(group: argparse._ActionsContainer, operation: Operation, names: l
     for name, option in options_of(operation).items():
         if name in names:
             default = "" if name in together else f" (default: {_default_text(operation, name, option)})"
-            group.add_argument(option_of(name), type=_parsing(name, option), metavar=option.metavar,
+            group.add_argument(option_of(name), type=argument_type(option.parse), metavar=option.metavar,
                                help=option.help.replace("%", "%%") + default)  # fmt: skip
             if name == "mask":
                 group.add_argument("--causal", action="store_true", help="--mask causal, besides what --mask says")
@@ -86,23 +87,10 @@ def problem_with(arguments: argparse.Namespace, field: str, value: object) -> An
         raise UsageError(f"--sweep {field} and {option_of(field)} set the same field; leave out one")
     options = options_of(operation_named(arguments.operation))
     if isinstance(value, str) and field in options:
-        value = _parsing(field, options[field])(value)
+        value = options[field].parse(value)
     return problem_of(argparse.Namespace(**{**vars(arguments), field: value}))
 
 
 def _default_text(operation: Operation, name: str, option: Option) -> str:
     plain: BaseProblem = operation.problem()
     return option.default_text or str(getattr(plain, name))
-
-
-def _parsing(name: str, option: Option) -> Any:
-    """Like `option.parse`, for argparse, which wants other exceptions for texts that are wrong."""
-
-    def parse(text: str) -> Any:
-        try:
-            return option.parse(text)
-        except ProblemError as error:
-            raise UsageError(str(error)) from error
-
-    parse.__name__ = getattr(option.parse, "__name__", name)
-    return parse

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.model.operation import Operation, operation_of
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes, tile_text
 from harness.options.problem import options_of
 from harness.support.errors import UsageError
+from harness.support.numbers import real_number, shown, whole_number
 
 LARGEST_VALUES = 64
 
 Value = int | float | bool | str
 
+_KINDS: dict[Callable[[str], Any], type] = {whole_number: int, int: int, real_number: float, float: float}
+"""Kind of a field by what parses it; others are texts."""
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -28,8 +32,7 @@ def _kind_of(field: str, operation: Operation) -> type | None:
         return bool
     if field not in options:
         return None
-    parse = options[field].parse
-    return parse if parse in (int, float) else str
+    return _KINDS.get(options[field].parse, str)
 
 
 def fields_of(operation: Operation) -> tuple[str, ...]:
@@ -119,11 +122,10 @@ def _value(field: str, kind: type, word: str) -> Value:
             raise UsageError(f"--sweep: {field} is true or false, not {word!r}")
         return _TRUTH[word.lower()]
     try:
-        value: Value = kind(word)
+        return whole_number(word) if kind is int else real_number(word) if kind is float else word
     except ValueError:
         what = "number" if kind is float else "whole number"
-        raise UsageError(f"--sweep: {field} takes {what}s, not {word!r}") from None
-    return value
+        raise UsageError(f"--sweep: {field} takes {what}s, not {shown(word)}") from None
 
 
 def what_is_fixed(sweep: Sweep, problems: Sequence[BaseProblem]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from harness.compilers.cupy.cache_directory import replace_unusable_directory
 from harness.compilers.toolchains import check_backend
 from harness.model.discovery import Discovery, discover
 from harness.model.problem import BaseProblem
-from harness.support.errors import UsageError
+from harness.support.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from harness.model.variant import Variant
@@ -50,6 +51,8 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 def discover_variants(arguments: argparse.Namespace) -> Discovery:
     """All variants, the plugins' too; what could not be loaded is a warning."""
+    for path in arguments.plugin:
+        _require_name(path)
     unusable = replace_unusable_directory()
     if unusable is not None:
         print(f"harness: warning: {unusable}", file=sys.stderr)
@@ -57,6 +60,17 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found
+
+
+def _require_name(path: Path) -> None:
+    """Raise `PluginError` where the file system has no such names, or has a pipe or the like, which may never end."""
+    try:
+        if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
+            raise PluginError(f"plugin {path}: it is not a regular file; a plugin is a file of Python")
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # is said where it is loaded
+    except (OSError, ValueError) as error:
+        raise PluginError(f"plugin {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def tiled(

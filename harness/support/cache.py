@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.support.errors import UsageError
+from harness.support.numbers import shown, whole_number
 
 DIRECTORY_VARIABLE = "ATTENTION_SANDBOX_CACHE_DIR"
 LIMIT_VARIABLE = "ATTENTION_SANDBOX_CACHE_BYTES"
@@ -138,11 +139,11 @@ def default_cache() -> Cache:
     """
     text = os.environ.get(LIMIT_VARIABLE, "")
     try:
-        limit_bytes = int(text) if text else DEFAULT_LIMIT_BYTES
+        limit_bytes = whole_number(text) if text else DEFAULT_LIMIT_BYTES
     except ValueError:
         limit_bytes = -1
     if limit_bytes < 0:
-        raise UsageError(f"{LIMIT_VARIABLE} is {text!r}; it has to be a whole number of bytes, 0 for no cache")
+        raise UsageError(f"{LIMIT_VARIABLE} is {shown(text)}; it has to be a whole number of bytes, 0 for no cache")
     return Cache(_default_directory(), limit_bytes)
 
 

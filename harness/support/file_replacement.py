@@ -13,9 +13,18 @@ from harness.support.errors import UsageError
 
 def require_writable(path: Path) -> None:
     """Raise `UsageError` now if `path` cannot be written later, so that no work is done in vain. Leaves no trace."""
-    target = _target(path)
-    if target.is_dir():
+    try:
+        target = _target(path)
+        is_folder = target.is_dir() or not target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = False
+    except (OSError, ValueError) as error:  # a name that is too long, or has a NUL
+        raise UsageError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    if is_folder:
         raise UsageError(f"cannot write {path}: it is a folder")
+    if target.is_fifo():
+        # Opening it waits until somebody reads, and reading ends with the first writer that leaves.
+        raise UsageError(f"cannot write {path}: it is a named pipe; name a file")
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {target.parent}")
     if target.exists() and not os.access(target, os.W_OK):

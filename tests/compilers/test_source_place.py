@@ -12,6 +12,7 @@ import pytest
 from sample_kernels import ARCH, AXPY_ARGS, SAMPLES, axpy, buffer, line_of
 
 from harness.compilers import compile_kernel
+from harness.compilers.source_place import with_line_directive
 from harness.support.errors import CompileError
 
 
@@ -52,6 +53,34 @@ def test_a_cuda_file_beside_the_module_is_named_in_messages(tmp_path: Path, monk
             compile_kernel(kernel, (buffer(1),), ARCH)
     finally:
         del sys.modules["module_beside_kernel"]
+
+
+def scaled(factor: int) -> cupy.RawKernel:
+    """A kernel as a helper builds it: definitions put before a template with values filled in."""
+    body = f"""
+    extern "C" __global__ void scaled(float* y, int n) {{
+        int first = blockIdx.x * blockDim.x + threadIdx.x;
+        for (int i = first; i < n; i += blockDim.x) {{
+            y[i] *= {factor};  // here it is filled in
+            y[i] += not_declared_by_anybody;
+        }}
+    }}
+    """
+    return cupy.RawKernel("#define UNUSED 1\n#define TWICE 2\n" + body, "scaled")
+
+
+def test_a_kernel_that_a_helper_builds_is_found_in_the_helper() -> None:
+    line = line_of("y[i] += not_declared_by_anybody;", __file__)
+    with pytest.raises(CompileError, match=re.escape(f"{__file__}({line}): error")):
+        compile_kernel(scaled(3), (buffer(1), 4), ARCH)
+
+
+def test_a_text_of_which_a_file_has_few_lines_keeps_its_own() -> None:
+    # Only its first line stands in a file, this one.
+    code = """extern "C" __global__ void f(float* y) { y[0] = 0; }""" + "".join(
+        f"\n__device__ int number_{n}() {{ return {n}; }}" for n in range(6)
+    )
+    assert with_line_directive(code) == code
 
 
 def test_a_users_own_line_directive_stands() -> None:

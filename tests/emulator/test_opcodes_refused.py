@@ -157,7 +157,7 @@ def refusal(registers: dict[str, PtxType], instruction: Instruction) -> str | No
 
 
 def opcodes() -> list[str]:
-    return sorted({name.partition(".")[0] for name in supported_opcodes()} - {"call", "barrier_result"})
+    return sorted({name.partition(".")[0] for name in supported_opcodes()} - {"call"})
 
 
 NO_EFFECT = ("applypriority", "brkpt", "discard", "fence", "griddepcontrol", "membar", "nanosleep", "pmevent")

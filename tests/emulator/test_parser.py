@@ -84,7 +84,8 @@ def test_a_caller_is_forgotten_with_its_function() -> None:
 
 def test_variables_with_initial_values() -> None:
     module = parse(HEAD + ".global .align 4 .f32 t[3] = {0f3F800000, 0f40000000};\n.const .u8 c = 7;\n")
-    assert module.variables["t"].initial == bytes.fromhex("0000803f0000004000000000")
+    assert module.variables["t"].initial == bytes.fromhex("0000803f00000040")  # the rest is zero
+    assert module.variables["t"].size_bytes == 12
     assert module.variables["c"].initial == b"\7"
 
 

@@ -32,7 +32,6 @@ WITHOUT_AN_ANSWER = {
     *("brkpt", "pmevent", "trap"),  # for debuggers and profilers; the end
     "griddepcontrol",  # waits for another kernel
     *("fence", "membar"),  # orders, of which one thread sees nothing
-    "barrier_result",  # our name for barrier.red
 }
 """Opcodes that leave nothing behind that could be recorded."""
 

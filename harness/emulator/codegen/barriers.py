@@ -9,7 +9,7 @@ from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import splat
 from harness.emulator.codegen.warp import check_members
 from harness.emulator.codegen.watched import watch_warp_barrier
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand
+from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Reg
 from harness.emulator.ptx.opcodes import BARRIER_RESULT
 
 _OPERANDS = {"sync": (1, 2), "arrive": (2,), "red": (3, 4)}
@@ -42,7 +42,9 @@ def barrier(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported("a barrier under a predicate")
     predicate = None
     if what == "red":
-        operands.pop(0)
+        destination = operands.pop(0)
+        if not isinstance(destination, Reg) or lanes.is_predicate(destination) != (vote != "popc"):
+            raise instruction.unsupported("its operands do not fit its form")
         predicate = operands.pop()
     started = lanes.warp_load("i32", at.STARTED, 4)
     missing = lanes.op(f"and i32 {started}, {lanes.op(f'xor i32 {lanes.mask}, -1')}")
@@ -58,7 +60,7 @@ def barrier(lanes: Lanes, instruction: Instruction) -> None:
 
 def _scalar(lanes: Lanes, operand: Operand) -> str:
     if isinstance(operand, Imm):
-        return str(operand.value)
+        return str(operand.value & at.FULL_MASK)
     return lanes.op(f"extractelement <32 x i32> {lanes.use(operand, 'i32')}, i32 {lanes.first_lane(lanes.mask)}")
 
 

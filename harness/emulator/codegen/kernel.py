@@ -33,6 +33,9 @@ from harness.emulator.ptx.opcodes import ATOMIC, COPY
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
+_MOST_LOCAL_BYTES = 512 * 1024
+"""Per thread (CUDA C++ Programming Guide, table of technical specifications)."""
+
 
 @dataclass(frozen=True)
 class KernelCode:
@@ -117,11 +120,21 @@ def _place_variables(module: Module, function: Function) -> tuple[Storage, int, 
         elif variable.space in ("global", "const"):
             storage.addresses[variable.name] = (variable.space, at.variable_address(len(placed)))
             placed.append(variable)
+    if local > _MOST_LOCAL_BYTES:
+        raise CompileError(
+            f"the variables of kernel {function.name} in local memory take {local} bytes per thread, more than the "
+            f"{_MOST_LOCAL_BYTES} that there are; its largest is {_largest(module, function)}"
+        )
     shared = _align(shared, max((v.align_bytes for v in dynamic), default=1))
     storage.static_shared_bytes = shared
     for variable in dynamic:
         storage.addresses[variable.name] = ("shared", shared)
     return storage, shared, _align(local, 16), tuple(placed)
+
+
+def _largest(module: Module, function: Function) -> str:
+    variables = (v for v in (*module.variables.values(), *function.variables.values()) if v.space == "local")
+    return max(variables, key=lambda variable: variable.size_bytes).name
 
 
 def _shared_variables(module: Module, function: Function, storage: Storage) -> tuple[SharedVariable, ...]:
@@ -143,14 +156,18 @@ def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, 
 
 
 def _verify(function: Function, storage: Storage) -> None:
-    """Every name in an operand is a register that was declared, a special register, or a variable."""
-    labels = {s.name for s in function.body or () if not isinstance(s, Instruction)}
-    symbols = {*storage.addresses, *labels, *function.branch_targets}
+    """Names in operands are registers that were declared, special registers, or variables; guards are predicates.
+
+    Labels are for branches, which look them up themselves.
+    """
     for instruction in function.instructions():
+        guard = instruction.predicate
+        if guard is not None and getattr(function.registers.get(guard.name), "kind", "") != "pred":
+            raise CompileError(f"PTX line {instruction.ptx_line}: '@{guard.name}' is not a predicate that was declared")
         for operand in names_in(instruction):
             name = operand.name
             if isinstance(operand, Symbol):
-                known = name in symbols or instruction.opcode == "call"
+                known = name in storage.addresses or instruction.opcode in ("bra", "brx", "call")
             else:
                 known = name in function.registers or name == "_" or name.startswith("%")
             if not known:

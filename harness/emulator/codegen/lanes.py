@@ -188,15 +188,17 @@ class Lanes(Vocabulary):
     def use(self, operand: Operand, element: str) -> str:
         """The operand's 32 lanes as `element`. A wider register is truncated; floats are reinterpreted."""
         match operand:
-            case Not(reg):
+            case Not(reg) if element == "i1":
                 return self.binary("xor", "i1", self.use(reg, "i1"), splat("i1", 1))
             case Imm(value, float_bits):
                 return self._constant(value, float_bits, element)
             case Symbol(name, offset):
                 return splat(element, self.symbol_address(name) + offset)
             case Reg(name) if name in self._registers:
+                if (self._element(name) == "i1") != (element == "i1"):
+                    raise self._misplaced(operand)  # a predicate is no number, and a number no predicate
                 return self._use_register(name, element)
-            case Reg(name):
+            case Reg(name) if element != "i1":
                 special = special_register(self, name)
                 return self._resize(special[0], special[1], element)
             case _:
@@ -251,6 +253,8 @@ class Lanes(Vocabulary):
             raise self._misplaced(destination)
         name = destination.name
         own = self._element(name)
+        if (own == "i1") != (element == "i1"):
+            raise self._misplaced(destination)
         as_float = (element, value) if element in FLOAT.values() and BITS[element] == BITS[own] else None
         if element in FLOAT.values():
             integer = INTEGER[BITS[element]]

@@ -31,7 +31,7 @@ class ModuleMemory:
         for start, variable in zip(starts, fresh):
             own = storage[start : start + variable.size_bytes]
             if variable.initial is not None:
-                own[:] = np.frombuffer(variable.initial, dtype=np.uint8)
+                own[: len(variable.initial)] = np.frombuffer(variable.initial, dtype=np.uint8)
             self._bytes[variable.name] = own
             self._found[variable.name] = own.tobytes()
         return [self._bytes[variable.name] for variable in variables]

@@ -63,7 +63,7 @@ def build_graph(function: Function) -> Graph:
 def _cut(function: Function) -> list[Block]:
     blocks = [Block()]
     labels: dict[str, int] = {}
-    pending: list[tuple[Block, list[str]]] = []
+    pending: list[tuple[Block, Instruction, list[str]]] = []
     open_block = True
 
     def start() -> Block:
@@ -90,7 +90,7 @@ def _cut(function: Function) -> list[Block]:
             if flow is Flow.LEAVE:
                 block.targets = [EXIT] if statement.predicate is None else [EXIT, following]
             else:
-                pending.append((block, _branch_labels(function, statement)))
+                pending.append((block, statement, _branch_labels(function, statement)))
                 if statement.predicate is not None:
                     block.targets = [following]
             open_block = False
@@ -106,17 +106,19 @@ def _cut(function: Function) -> list[Block]:
     if open_block:
         last.targets = [EXIT]
     blocks.append(Block(targets=[EXIT]))
-    for block, names in pending:
+    for block, branch, names in pending:
         for name in names:
             if name not in labels:
-                raise CompileError(f"the PTX branches to a label '{name}' that it does not have")
+                raise CompileError(f"PTX line {branch.ptx_line}: label '{name}' is not declared")
         block.targets = [labels[name] for name in names] + block.targets
     return blocks
 
 
 def _branch_labels(function: Function, branch: Instruction) -> list[str]:
+    if len(branch.operands) != (1 if branch.opcode == "bra" else 2):
+        raise branch.unsupported(f"a form with {len(branch.operands)} operands")
     if branch.opcode == "bra":
-        (target,) = branch.operands
+        target = branch.operands[0]
         if not isinstance(target, Symbol):
             raise branch.unsupported("a branch to a register")
         return [target.name]

@@ -57,13 +57,16 @@ def _addressed(instruction: Instruction) -> Iterator[str]:
         yield from (operand.name for operand in instruction.operands if isinstance(operand, Symbol))
 
 
-def _pieces(instruction: Instruction, offset: int) -> Iterator[tuple[int, PtxType, Operand]]:
-    """Offset, type and value of each item that the instruction hands over."""
+def _pieces(instruction: Instruction, offset: int, size_bytes: int) -> Iterator[tuple[int, PtxType, Operand]]:
+    """Offset, type and value of each item that the instruction hands over, in a variable of so many bytes."""
     kind = TYPES.get(instruction.modifiers[-1])
     if kind is None or kind.total_bits not in (8, 16, 32, 64):
         raise instruction.unsupported("a parameter of this type")
     value = instruction.operands[1 if instruction.opcode == "st" else 0]
-    for index, item in enumerate(value.items if isinstance(value, Vector) else (value,)):
+    items = value.items if isinstance(value, Vector) else (value,)
+    if offset < 0 or offset % kind.size_bytes or offset + len(items) * kind.size_bytes > size_bytes:
+        raise instruction.unsupported(f"an offset of {offset} bytes into a parameter of {size_bytes}")
+    for index, item in enumerate(items):
         yield offset + index * kind.size_bytes, kind, item
 
 
@@ -73,7 +76,7 @@ def _mixed_chunks(function: Function, names: set[str]) -> set[tuple[str, int]]:
     for instruction in function.instructions():
         access = _access(instruction)
         if access is not None and access[0] in names:
-            for offset, kind, _ in _pieces(instruction, access[1]):
+            for offset, kind, _ in _pieces(instruction, access[1], function.variables[access[0]].size_bytes):
                 widths.setdefault((access[0], offset // _CHUNK_BYTES), set()).add(kind.total_bits)
     return {chunk for chunk, bits in widths.items() if len(bits) > 1 or min(bits) < 16}
 
@@ -82,7 +85,7 @@ def _moves(function: Function, instruction: Instruction, mixed: set[tuple[str, i
     access = _access(instruction)
     assert access is not None
     is_store = instruction.opcode == "st"
-    for offset, kind, item in _pieces(instruction, access[1]):
+    for offset, kind, item in _pieces(instruction, access[1], function.variables[access[0]].size_bytes):
         chunk, within = divmod(offset, _CHUNK_BYTES)
         bits = kind.total_bits
         if (access[0], chunk) not in mixed:

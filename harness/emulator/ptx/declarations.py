@@ -14,6 +14,11 @@ from harness.support.errors import CompileError
 LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}
 _FLOAT_FORMATS = {32: "<f", 64: "<d"}
+_LARGEST_ALIGNMENT = 1024
+_LARGEST_BYTES = {".const": 1 << 16, ".local": 1 << 19, ".param": 1 << 15, ".shared": 1 << 31, ".global": 1 << 31}
+"""Of one variable: what hardware has, but for `.shared`, where a launch is refused in other words, and `.global`."""
+_INITIALISED = (".global", ".const")
+_DEEPEST_INITIALIZER = 16
 
 
 class Declarations(TokenStream):
@@ -24,27 +29,34 @@ class Declarations(TokenStream):
         extern = False
         while self.peek().text in LINKAGE:
             extern |= self.next().text == ".extern"
-        space = self.next().text
+        directive = self.next()
+        space = directive.text
         if space not in SPACES:
-            raise CompileError(f"PTX line {self.peek().line}: unknown state space '{space}'")
-        align, element, lanes = self.declared_type()
+            raise CompileError(f"PTX line {directive.line}: unknown state space '{directive.shown}'")
+        align, element, lanes = self._type_in_memory()
         variables = []
         while True:
-            name = self.next().text
+            line = self.peek().line
+            name = self.name()
             count, sized = lanes, True
             while self.accept("["):
                 if self.accept("]"):
                     sized = False
                     continue
-                count *= self.integer()
+                count *= self.count()
                 self.expect("]")
             initial: bytes | None = None
             links: tuple[Link, ...] = ()
             if self.accept("="):
+                if space not in _INITIALISED:
+                    raise CompileError(f"PTX line {line}: '{name}' lies in '{space}', which has no initial values")
                 values = self._initializer(element)
+                if sized and len(values) > count:
+                    raise CompileError(f"PTX line {line}: {len(values)} initial values for the {count} of '{name}'")
                 count = count if sized else len(values)
                 sized = True
-                initial, links = _packed(element, values, count)
+                initial, links = _packed(element, values)
+            _require_size(line, space, name, count * element.size_bytes)
             variables.append(
                 Variable(
                     name,
@@ -57,10 +69,16 @@ class Declarations(TokenStream):
                     links,
                 )
             )
-            if not self.accept(","):
-                break
-        self.expect(";")
-        return variables
+            if not self.more(";"):
+                return variables
+
+    def _type_in_memory(self) -> tuple[int, PtxType, int]:
+        """See `declared_type`; a predicate has no address."""
+        line = self.peek().line
+        align, element, lanes = self.declared_type()
+        if not element.size_bytes:
+            raise CompileError(f"PTX line {line}: a variable of type '.{element.name}', which only registers have")
+        return align, element, lanes
 
     def declared_type(self) -> tuple[int, PtxType, int]:
         """`[.align n] [.ptr ...] [.v2|.v4] .type` -> alignment (0 where not given), type, elements per vector."""
@@ -68,29 +86,41 @@ class Declarations(TokenStream):
         while True:
             token = self.next()
             if token.text == ".align":
-                align = self.integer()
+                align = self._alignment()
             elif token.text in (".v2", ".v4", ".v8"):
                 lanes = int(token.text[2:])
             elif token.text in (".attribute", ".managed", ".unified"):
                 if self.accept("("):
                     while self.next().text != ")":
                         pass
-            elif token.text[1:] in TYPES:
+            elif token.kind == "dot" and token.text[1:] in TYPES:
                 return align, TYPES[token.text[1:]], lanes
             else:
-                raise CompileError(f"PTX line {token.line}: unknown type '{token.text}'")
+                raise CompileError(f"PTX line {token.line}: unknown type '{token.shown}'")
 
-    def _initializer(self, element: PtxType) -> list[int | Link]:
+    def _alignment(self) -> int:
+        line = self.peek().line
+        align = self.count()
+        if not 0 < align <= _LARGEST_ALIGNMENT or align & (align - 1):
+            raise CompileError(
+                f"PTX line {line}: an alignment of {align} bytes; it is a power of two of at most {_LARGEST_ALIGNMENT}"
+            )
+        return align
+
+    def _initializer(self, element: PtxType, depth: int = 1) -> list[int | Link]:
         """Bits of the elements, or the addresses that they hold.
 
         Inner lists are only for the reader: ptxas fills rows without regard to them.
         """
         if not self.accept("{"):
             return [self._initial_value(element)]
+        if depth > _DEEPEST_INITIALIZER:
+            raise CompileError(
+                f"PTX line {self.peek().line}: initial values in more than {_DEEPEST_INITIALIZER} braces"
+            )
         values: list[int | Link] = []
-        while not self.accept("}"):
-            values += self._initializer(element)
-            self.accept(",")
+        while not values or self.more("}"):
+            values += self._initializer(element, depth + 1)
         return values
 
     def _initial_value(self, element: PtxType) -> int | Link:
@@ -113,11 +143,15 @@ class Declarations(TokenStream):
             (number,) = struct.unpack(
                 _FLOAT_FORMATS[literal.float_bits], literal.value.to_bytes(8, "little")[: literal.float_bits // 8]
             )
-        return int.from_bytes(struct.pack(_FLOAT_FORMATS[element.bits], number), "little")
+        try:
+            packed = struct.pack(_FLOAT_FORMATS[element.bits], number)
+        except OverflowError:
+            raise CompileError(f"PTX line {token.line}: '{token.shown}' is no value of '.{element.name}'") from None
+        return int.from_bytes(packed, "little")
 
     def _address_of(self, element: PtxType, mask: int | None) -> Link:
         """`name`, `generic(name)`, each with an offset behind it. Addresses are generic ones here anyway."""
-        name, addend = self.next().text, 0
+        name, addend = self.name(), 0
         if name == "generic" and self.accept("("):
             inner = self._address_of(element, mask)
             name, addend = inner.target, inner.addend
@@ -131,33 +165,44 @@ class Declarations(TokenStream):
         """The parameters of a function, in parentheses."""
         self.expect("(")
         params: list[Variable] = []
-        while not self.accept(")"):
-            space = self.next().text
-            if space == ".reg":
-                raise CompileError(f"PTX line {self.peek().line}: '.reg' parameters are not supported")
+        if self.accept(")"):
+            return params
+        while not params or self.more(")"):
+            space = self.next()
+            if space.text != ".param":
+                raise CompileError(f"PTX line {space.line}: '{space.shown}' parameters are not supported")
             align, element, _ = self._pointer_or_type()
-            name = self.next().text
+            name = self.name()
             count = 1
             while self.accept("["):
-                count *= self.integer() if self.peek().text != "]" else 0
+                count *= self.count() if self.peek().text != "]" else 0
                 self.expect("]")
-            params.append(Variable(name, "param", align or element.size_bytes, count * element.size_bytes, None))
-            self.accept(",")
+            size_bytes = count * element.size_bytes
+            _require_size(space.line, ".param", name, size_bytes + sum(p.size_bytes for p in params))
+            params.append(Variable(name, "param", align or element.size_bytes, size_bytes, None))
         return params
 
     def _pointer_or_type(self) -> tuple[int, PtxType, int]:
-        align, element, lanes = self.declared_type()
+        align, element, lanes = self._type_in_memory()
         if self.accept(".ptr"):
             while self.peek().kind == "dot":
                 if self.next().text == ".align":
-                    self.integer()
+                    self._alignment()
         return align, element, lanes
 
 
-def _packed(element: PtxType, values: Sequence[int | Link], count: int) -> tuple[bytes, tuple[Link, ...]]:
-    """The bytes of an initial value, with zeros where addresses go, and those addresses."""
+def _require_size(line: int, space: str, name: str, size_bytes: int) -> None:
+    if size_bytes > _LARGEST_BYTES[space]:
+        raise CompileError(
+            f"PTX line {line}: with '{name}' there are {size_bytes} bytes in '{space}'; "
+            f"at most {_LARGEST_BYTES[space]} can be"
+        )
+
+
+def _packed(element: PtxType, values: Sequence[int | Link]) -> tuple[bytes, tuple[Link, ...]]:
+    """The values as they lie in memory, with zeros where addresses go, and those addresses; what follows is zero."""
     size = element.size_bytes
     mask = (1 << (8 * size)) - 1
     packed = b"".join((0 if isinstance(v, Link) else v & mask).to_bytes(size, "little") for v in values)
     links = (replace(v, offset=size * place) for place, v in enumerate(values) if isinstance(v, Link))
-    return packed.ljust(count * size, b"\0"), tuple(links)
+    return packed, tuple(links)

@@ -23,6 +23,10 @@ from harness.emulator.ptx.instructions import (
 
 BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
 """Functions of the CUDA runtime that the emulator itself provides; calls to them stay."""
+_MOST_STATEMENTS = 1_000_000
+_MOST_CALLS = 10_000
+"""Of one function with all that it calls. What calls two functions that call two each doubles with each step."""
+_DEEPEST_CALL = 100
 
 
 def inline_calls(module: Module, entry: Function) -> Function:
@@ -74,6 +78,18 @@ class _Inliner:
             raise call.unsupported(f"a call of '{name}', which the PTX does not define")
         if name in stack:
             raise call.unsupported(f"recursion ({' -> '.join((*stack, name))})")
+        if len(stack) > _DEEPEST_CALL:
+            raise call.unsupported(f"calls that are more than {_DEEPEST_CALL} deep")
+        if self._calls >= _MOST_CALLS or len(out) > _MOST_STATEMENTS:
+            raise call.unsupported(
+                f"more than {_MOST_CALLS} calls, or {_MOST_STATEMENTS} instructions, with all that is called"
+            )
+        formals, actuals = (*callee.returns, *callee.params), (*results.items, *arguments.items)
+        if len(results.items) != len(callee.returns) or len(actuals) != len(formals):
+            raise call.unsupported(
+                f"'{name}' returns {len(callee.returns)} values and takes {len(callee.params)}; this call has "
+                f"{len(results.items)} and {len(arguments.items)}"
+            )
         self._calls += 1
         prefix = f"{name}@{self._calls}."
         after = f"{prefix}return"
@@ -81,7 +97,7 @@ class _Inliner:
             skip = replace(call, opcode="bra", modifiers=(), operands=(Symbol(after),), negated=not call.negated)
             out.append(skip)
         names = self._rename_callee(callee, prefix)
-        for formal, actual in zip((*callee.returns, *callee.params), (*results.items, *arguments.items)):
+        for formal, actual in zip(formals, actuals):
             if not isinstance(actual, Symbol):
                 raise call.unsupported("a call that does not pass its arguments in '.param' variables")
             names[formal.name] = actual.name
@@ -101,7 +117,7 @@ class _Inliner:
                 names[statement.name] = prefix + statement.name
         for name, labels in callee.branch_targets.items():
             names[name] = prefix + name
-            self._flat.branch_targets[prefix + name] = tuple(names[label] for label in labels)
+            self._flat.branch_targets[prefix + name] = tuple(names.get(label, label) for label in labels)
         return names
 
 

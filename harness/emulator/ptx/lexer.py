@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from harness.support.errors import CompileError
 
+_SHOWN = 40
+"""Characters of a word that a message repeats."""
+
 
 class Token(NamedTuple):
     """One word of PTX."""
@@ -15,6 +18,11 @@ class Token(NamedTuple):
     """`word`, `dot` (a word that starts with a dot), `number`, `string` or `mark`."""
     text: str
     line: int
+
+    @property
+    def shown(self) -> str:
+        """For messages: what is there, but not all of it where it is long."""
+        return self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
 
 
 _TOKEN = re.compile(
@@ -29,7 +37,7 @@ _TOKEN = re.compile(
     | (?P<word>[%$A-Za-z_][A-Za-z0-9_$]*)
     | (?P<mark>[{}()\[\];:,@!|+\-<>=*])
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
 
 

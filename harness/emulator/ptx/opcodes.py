@@ -69,8 +69,9 @@ class Opcode:
 
 UNKNOWN = Opcode()
 """Of what has no row. It has no emitter either, and is refused by name when code is emitted."""
-BARRIER_RESULT = "barrier_result"
-"""Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived."""
+BARRIER_RESULT = "barrier.result"
+"""Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived. No text can spell it, for the parser
+ends an opcode at its first dot."""
 
 
 def _rows(names: str, *operands: int, **facts: MemoryAccess | Flow | bool) -> dict[str, Opcode]:

@@ -25,12 +25,18 @@ from harness.emulator.ptx.instructions import (
     Vector,
 )
 from harness.emulator.ptx.lexer import Token, tokenize
+from harness.emulator.ptx.token_stream import whole_number
 from harness.emulator.ptx.types import PtxType
 from harness.support.errors import CompileError
 
 _IGNORED_LINES = {".version", ".address_size", ".pragma"}
 _TUNING = {".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".noreturn", ".explicitcluster"}
 _TUNING |= {".reqnctapercluster", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control", ".unique"}
+_DEEPEST_BLOCK = 64
+_DEEPEST_OPERAND = 2
+"""Lists within lists: `[map, {x, y}]` has one in another."""
+_MOST_REGISTERS = 1_000_000
+"""Of one function. What compilers write has some thousands."""
 
 
 def parse(text: str) -> Module:
@@ -56,7 +62,7 @@ class _Parser(Declarations):
         found = []
         for index, token in enumerate(self.tokens[:-2]):
             if token.text == ".file":
-                found.append((int(self.tokens[index + 1].text), self.tokens[index + 2].text.strip('"')))
+                found.append((whole_number(self.tokens[index + 1]), self.tokens[index + 2].text.strip('"')))
         return found
 
     # Module scope ---------------------------------------------------------------------------------------------------
@@ -83,7 +89,7 @@ class _Parser(Declarations):
             elif token.text in (".alias", ".loc"):
                 raise CompileError(f"PTX line {token.line}: '{token.text}' is not expected at module scope")
             else:
-                raise CompileError(f"PTX line {token.line}: unknown directive '{token.text}'")
+                raise CompileError(f"PTX line {token.line}: unknown directive '{token.shown}'")
         return self._module
 
     def _function_follows(self) -> bool:
@@ -95,9 +101,10 @@ class _Parser(Declarations):
     # Functions ------------------------------------------------------------------------------------------------------
 
     def _function(self) -> None:
+        line = self.peek().line
         is_entry = self.next().text == ".entry"
         returns = self.parameters() if self.peek().text == "(" else []
-        function = Function(self.next().text, is_entry, returns)
+        function = Function(self.name(), is_entry, returns)
         if self.peek().text == "(":
             function.params = self.parameters()
         while self.peek().text in _TUNING:
@@ -107,6 +114,9 @@ class _Parser(Declarations):
         if self.accept(";"):
             self._module.functions.setdefault(function.name, function)
             return
+        known = self._module.functions.get(function.name)
+        if known is not None and known.body is not None:
+            raise CompileError(f"PTX line {line}: there are two functions '{function.name}'")
         function.body = []
         self._registers_here = function.registers
         self._module.functions[function.name] = function
@@ -129,7 +139,7 @@ class _Parser(Declarations):
                 self._registers(function)
             elif token.text in SPACES or token.text in LINKAGE:
                 for variable in self.variables():
-                    unique = self._declare(variable.name)
+                    unique = self._declare(variable.name, token.line)
                     function.variables[unique] = Variable(
                         unique,
                         variable.space,
@@ -162,7 +172,7 @@ class _Parser(Declarations):
             elif token.kind == "word" or token.text == "@":
                 function.body.append(self._instruction())
             else:
-                raise CompileError(f"PTX line {token.line}: unexpected '{token.text}' in a function")
+                raise CompileError(f"PTX line {token.line}: unexpected '{token.shown}' in a function")
         self._scopes.pop()
 
     def _declare_labels(self) -> None:
@@ -171,11 +181,15 @@ class _Parser(Declarations):
         while depth:
             token = self.peek(ahead)
             depth += (token.text == "{") - (token.text == "}")
+            if len(self._scopes) + depth > _DEEPEST_BLOCK:
+                raise CompileError(f"PTX line {token.line}: more than {_DEEPEST_BLOCK} blocks within each other")
             if depth == 1 and token.kind == "word" and self.peek(ahead + 1).text == ":":
-                self._declare(token.text)
+                self._declare(token.text, token.line)
             ahead += 1
 
-    def _declare(self, name: str) -> str:
+    def _declare(self, name: str, line: int) -> str:
+        if name in self._scopes[-1]:
+            raise CompileError(f"PTX line {line}: '{name}' is declared twice")
         unique = name
         if len(self._scopes) > 1:
             self._scope_count += 1
@@ -193,18 +207,23 @@ class _Parser(Declarations):
         self.next()
         _, element, lanes = self.declared_type()
         while True:
-            token = self.next()
+            line = self.peek().line
+            name = self.name()
             if self.accept("<"):
-                for index in range(self.integer()):
-                    function.registers[self._declare(f"{token.text}{index}")] = element
+                count = self.count()
+                if len(function.registers) + count > _MOST_REGISTERS:
+                    raise CompileError(
+                        f"PTX line {line}: with '{name}<{count}>' a function has more than {_MOST_REGISTERS} registers"
+                    )
+                for index in range(count):
+                    function.registers[self._declare(f"{name}{index}", line)] = element
                 self.expect(">")
             elif lanes != 1:
-                raise CompileError(f"PTX line {token.line}: vector registers are not supported")
+                raise CompileError(f"PTX line {line}: vector registers are not supported")
             else:
-                function.registers[self._declare(token.text)] = element
-            if not self.accept(","):
-                break
-        self.expect(";")
+                function.registers[self._declare(name, line)] = element
+            if not self.more(";"):
+                return
 
     def _targets(self, function: Function) -> None:
         """A table of branches, or what an indirect call may reach; such a call is refused where it is made."""
@@ -214,10 +233,9 @@ class _Parser(Declarations):
             while not self.accept(";"):
                 self.next()
             return
-        labels = [self._resolve(self.next().text)]
-        while self.accept(","):
-            labels.append(self._resolve(self.next().text))
-        self.expect(";")
+        labels = [self._resolve(self.name())]
+        while self.more(";"):
+            labels.append(self._resolve(self.name()))
         function.branch_targets[name] = tuple(labels)
 
     def _location(self) -> None:
@@ -254,57 +272,53 @@ class _Parser(Declarations):
         predicate, negated = None, False
         if self.accept("@"):
             negated = self.accept("!")
-            predicate = Reg(self._resolve(self.next().text))
+            predicate = Reg(self._resolve(self.name()))
         opcode = self.next()
         if opcode.kind != "word":
-            raise CompileError(f"PTX line {opcode.line}: expected an opcode, found '{opcode.text}'")
+            raise CompileError(f"PTX line {opcode.line}: expected an opcode, found '{opcode.shown}'")
         modifiers = []
         while self.peek().kind == "dot":
             modifiers.append(self.next().text[1:])
-        operands: list[Operand] = []
-        while not self.accept(";"):
-            operands.append(self._operand())
-            if self.peek().text != ";":
-                self.expect(",")
-        return Instruction(
-            opcode.text, tuple(modifiers), tuple(operands), predicate, negated, opcode.line, self._source
-        )
+        operands: tuple[Operand, ...] = () if self.accept(";") else self._list(";", 0)
+        return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
-    def _operand(self) -> Operand:
-        first = self._simple_operand()
+    def _operand(self, depth: int) -> Operand:
+        first = self._simple_operand(depth)
         if self.accept("|"):
-            return Pair(first, self._simple_operand())
+            return Pair(first, self._simple_operand(depth))
         return first
 
-    def _simple_operand(self) -> Operand:
+    def _simple_operand(self, depth: int) -> Operand:
         token = self.peek()
+        if depth > _DEEPEST_OPERAND:
+            raise CompileError(f"PTX line {token.line}: operands in more than {_DEEPEST_OPERAND} brackets")
         if self.accept("["):
             address = self._address()
             if self.accept(","):  # `[map, {x, y}]` of textures and tensors
-                return Vector((address, *self._list("]")))
+                return Vector((address, *self._list("]", depth + 1)))
             self.expect("]")
             return address
         if self.accept("{"):
-            return Vector(self._list("}"))
+            return Vector(self._list("}", depth + 1))
         if self.accept("("):
-            return Arguments(self._list(")"))
+            return Arguments(() if self.accept(")") else self._list(")", depth + 1))
         if self.accept("!"):
-            return Not(Reg(self._resolve(self.next().text)))
+            return Not(Reg(self._resolve(self.name())))
         if token.kind == "number" or token.text == "-":
             return self.literal()
         if token.kind != "word":
-            raise CompileError(f"PTX line {token.line}: expected an operand, found '{token.text}'")
+            raise CompileError(f"PTX line {token.line}: expected an operand, found '{token.shown}'")
         return self._named()
 
-    def _list(self, closing: str) -> tuple[Operand, ...]:
-        items: list[Operand] = []
-        while not self.accept(closing):
-            items.append(self._operand())
-            self.accept(",")
+    def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
+        """One operand or more; the list is within so many others."""
+        items = [self._operand(depth)]
+        while self.more(closing):
+            items.append(self._operand(depth))
         return tuple(items)
 
     def _named(self) -> Operand:
-        name = self.next().text
+        name = self.name()
         if name.startswith("%") and self.peek().kind == "dot":
             return Reg(name + self.next().text)
         name = self._resolve(name)
@@ -323,11 +337,12 @@ class _Parser(Declarations):
         if token.kind == "number" or token.text == "-":
             return Address(Imm(self.integer()))
         base = self._named()
+        if not isinstance(base, Symbol | Reg):
+            raise CompileError(f"PTX line {token.line}: '{token.shown}' is no address")
         offset = 0
         while self.peek().text in ("+", "-"):
             sign = 1 if self.next().text == "+" else -1
             offset += sign * self.integer()
         if isinstance(base, Symbol):
             return Address(Symbol(base.name), base.offset + offset)
-        assert isinstance(base, Reg)
         return Address(base, offset)

@@ -20,7 +20,8 @@ class TokenStream:
         """The token here, or so many tokens ahead."""
         index = self.at + ahead
         if index >= len(self.tokens):
-            raise CompileError("the PTX ends in the middle of a statement")
+            line = self.tokens[-1].line if self.tokens else 1
+            raise CompileError(f"PTX line {line}: the PTX ends in the middle of a statement")
         return self.tokens[index]
 
     def next(self) -> Token:
@@ -40,16 +41,31 @@ class TokenStream:
         """The token here, which has to be this one."""
         token = self.next()
         if token.text != text:
-            raise CompileError(f"PTX line {token.line}: expected '{text}', found '{token.text}'")
+            raise CompileError(f"PTX line {token.line}: expected '{text}', found '{token.shown}'")
         return token
+
+    def name(self) -> str:
+        """The word here: what a register, a variable, a label or a function is called."""
+        token = self.next()
+        if token.kind != "word":
+            raise CompileError(f"PTX line {token.line}: expected a name, found '{token.shown}'")
+        return token.text
+
+    def more(self, closing: str) -> bool:
+        """Behind an item of a list: whether a comma says that another follows, or else the list is closed here."""
+        if self.accept(","):
+            return True
+        self.expect(closing)
+        return False
 
     def integer(self) -> int:
         """A whole number with an optional sign."""
         sign = -1 if self.accept("-") else 1
-        token = self.next()
-        if token.kind != "number":
-            raise CompileError(f"PTX line {token.line}: expected a number, found '{token.text}'")
-        return sign * _whole_number(token.text)
+        return sign * whole_number(self.next())
+
+    def count(self) -> int:
+        """How many there are of something: a whole number without a sign."""
+        return whole_number(self.next())
 
     def skip_to_line_end(self) -> None:
         """Pass over the rest of the line of the last token."""
@@ -65,7 +81,7 @@ class TokenStream:
             return Imm(int(self.next().text[2:], 16), 32)
         if not is_negative and token.text[:2] in ("0d", "0D") and len(token.text) == 18:
             return Imm(int(self.next().text[2:], 16), 64)
-        if "." in token.text:
+        if token.kind == "number" and "." in token.text:
             self.at += 1 + is_negative
             number = -float(token.text) if is_negative else float(token.text)
             return Imm(struct.unpack("<Q", struct.pack("<d", number))[0], 64)
@@ -81,12 +97,23 @@ class TokenStream:
             depth += (text == "{") - (text == "}")
 
 
-def _whole_number(text: str) -> int:
-    text = text.rstrip("U")
-    if text[:2] in ("0x", "0X"):
-        return int(text, 16)
-    if text[:2] in ("0b", "0B"):
-        return int(text, 2)
-    if len(text) > 1 and text[0] == "0":
-        return int(text, 8)
-    return int(text)
+_BASES = {"0x": 16, "0X": 16, "0b": 2, "0B": 2}
+_MOST_DIGITS = 66
+"""Of a number of 64 bits in base 2, with its prefix."""
+
+
+def whole_number(token: Token) -> int:
+    """The value of a token that is to be a whole number of at most 64 bits (PTX ISA 4.5.1)."""
+    text = token.text.removesuffix("U")
+    base = _BASES.get(text[:2], 8 if len(text) > 1 and text[0] == "0" else 10)
+    if token.kind != "number" or not _is_written_in(base, text):
+        raise CompileError(f"PTX line {token.line}: expected a number, found '{token.shown}'")
+    value = int(text, base) if len(text) <= _MOST_DIGITS else 1 << 64
+    if value >= 1 << 64:
+        raise CompileError(f"PTX line {token.line}: {token.shown} does not fit into 64 bits")
+    return value
+
+
+def _is_written_in(base: int, text: str) -> bool:
+    digits = text[2:] if base in (2, 16) else text
+    return bool(digits) and all(digit in "0123456789abcdef"[:base] for digit in digits.lower())

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor, option
+from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
 from harness.operations.attention.masks import NO_MASK, Integers, Mask, mask_help, parse_mask
 from harness.support.errors import ProblemError
+from harness.support.numbers import real_number
 
 MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; several joined by +"
 ITEMSIZE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -47,17 +48,14 @@ class Problem(BaseProblem):
     mask: Mask = option(NO_MASK, MASK_HELP, metavar="MASK", parse=parse_mask)
     """Which keys a row sees, or the text of it, such as `causal` or `causal+window:256`."""
     scale: float | None = option(
-        None, "factor on the scores", metavar="X", parse=float, default_text="1 / sqrt(head_dim)"
+        None, "factor on the scores", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
 
     def __post_init__(self) -> None:
         if self.kv_heads is None:
             object.__setattr__(self, "kv_heads", self.heads)
-        for field in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ProblemError(f"{field} is {value!r}; it has to be a whole number of at least 1")
+        require_extents(self, "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
         if self.heads % self.kv_heads_count:
             raise ProblemError(
                 f"heads ({self.heads}) is not a multiple of kv_heads ({self.kv_heads}); "
@@ -68,7 +66,7 @@ class Problem(BaseProblem):
         object.__setattr__(self, "mask", _as_mask(self.mask))
         if self.scale is None:
             object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))
-        if not (isinstance(self.scale, (int, float)) and math.isfinite(self.scale)):
+        if isinstance(self.scale, bool) or not (isinstance(self.scale, (int, float)) and math.isfinite(self.scale)):
             raise ProblemError(f"scale is {self.scale!r}; it has to be a finite number")
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.model.problem import ELEMENT_BYTES, INPUT, OUTPUT, BaseProblem, Tensor, option
+from harness.model.problem import ELEMENT_BYTES, INPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
 from harness.support.errors import ProblemError
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -34,10 +34,7 @@ class SoftmaxProblem(BaseProblem):
     """How X and Y are stored: float32, float16 or bfloat16."""
 
     def __post_init__(self) -> None:
-        for field in ("rows", "columns"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ProblemError(f"{field} is {value!r}; it has to be a whole number of at least 1")
+        require_extents(self, "rows", "columns")
         if self.dtype not in DTYPES:
             raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(DTYPES)}")
 

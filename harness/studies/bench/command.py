@@ -10,7 +10,7 @@ from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import Command
 from harness.options.effort import add_effort, effort_of
-from harness.options.exit_status import FAILED, PASSED
+from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of, problem_with
@@ -44,6 +44,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
     with progress_bar(steps_of(len(chosen), problem, not arguments.no_libraries)) as progress:
         result = _benched(arguments, chosen, problem, effort, progress)
     publish(arguments, render_bench(result, arguments.format))
+    require_something_ran(result.something_ran)
     return FAILED if result.failed else PASSED
 
 
@@ -77,6 +78,7 @@ def _run_bench_sweep(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         replace_files({arguments.plot: draw_bench_sweep(sweep, points, fixed, arguments.plot.suffix)})
     publish(arguments, render_bench_sweep(sweep, points, fixed, arguments.format))
+    require_something_ran(any(point.result.something_ran for point in points))
     return FAILED if any(point.result.failed for point in points) else PASSED
 
 

@@ -7,7 +7,7 @@ import argparse
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
-from harness.options.exit_status import FAILED, PASSED
+from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of
@@ -48,6 +48,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
             step=progress.step,
         )
     publish(arguments, render_comparison(comparison, arguments.format))
+    require_something_ran(comparison.something_ran)
     return PASSED if comparison.all_passed else FAILED
 
 

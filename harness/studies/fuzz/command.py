@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
 import time
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING
 from harness.model.discovery import discover
 from harness.model.operation import Operation
 from harness.model.property import SANITIZER, SANITIZER_IDEA
-from harness.options.command import Command, add_epilog
+from harness.model.regime import require_seed
+from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
 from harness.options.device import add_sanitizer, machine_line, machine_of
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.output import add_report, check_output, publish
@@ -35,6 +37,10 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
     from harness.support.progress import progress_bar
 
     check_output(arguments.output)
+    if arguments.seed is not None:
+        require_seed(arguments.seed)
+    if arguments.seconds is not None and not math.isfinite(arguments.seconds):
+        raise UsageError(f"--seconds is {arguments.seconds}; it has to be a finite number, or left out")
     registry = discover_variants(arguments).registry
     chosen = registry.select(",".join(arguments.variant) or None, arguments.operation)
     if not chosen:
@@ -118,7 +124,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         help="auto: the GPU if there is one, else the emulator",
     )
     machine.add_argument(
-        "--step-limit", type=int, metavar="N", help="emulator: instructions a warp may run before it stops"
+        "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
     add_sanitizer(parser, "On a GPU: not available")
     add_report(parser)
@@ -126,16 +132,20 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None:
     group = parser.add_argument_group("campaign, for each variant")
-    group.add_argument("--examples", type=int, metavar="N", help="cases to try (default: 200, or what --seconds allow)")
-    group.add_argument("--seconds", type=float, metavar="S", help="search no longer than this")
+    group.add_argument(
+        "--examples", type=WHOLE_NUMBER, metavar="N", help="cases to try (default: 200, or what --seconds allow)"
+    )
+    group.add_argument("--seconds", type=NUMBER, metavar="S", help="search no longer than this")
     group.add_argument(
         "--tiles",
-        type=int,
+        type=WHOLE_NUMBER,
         metavar="N",
         help="problems of at most N tiles, such as those of rows times those of keys per head (default: 6, and some of "
         "many)",
     )
-    group.add_argument("--seed", type=int, metavar="S", help="same seed, same cases (default: another each time)")
+    group.add_argument(
+        "--seed", type=WHOLE_NUMBER, metavar="S", help="same seed, same cases (default: another each time)"
+    )
     group.add_argument(
         "--properties",
         default="all",

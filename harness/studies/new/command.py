@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.exit_status import PASSED
 from harness.options.problem import add_operation
+from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 
 
@@ -27,12 +27,15 @@ def run_new(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{path} is there already; choose another NAME, or remove it")
     if arguments.name in {variant.name for variant in discover().registry}:
         raise UsageError(f"there is a variant {arguments.name!r} already; choose another NAME")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
     replace_files({path: text.encode()})
     plugin = f" --plugin {os.path.relpath(path)}" if arguments.folder is not None else ""
     operation = "" if arguments.operation == "attention" else f" --operation {arguments.operation}"
     shown = os.path.relpath(path)
-    sys.stdout.write(
+    print_result(
         f"wrote {shown}: it is right and slow, and yours to change.\n"
         f"  python -m harness compare{operation} --variants {arguments.name}{plugin}\n"
         f"  python -m harness fuzz {arguments.name}{plugin}\n",

@@ -32,8 +32,8 @@ def run_one(arguments: argparse.Namespace) -> int:
     plain = operation.problem()
     optional = [tensor.name for tensor in plain.with_role(OPTIONAL_OUTPUT)]
     targets = {plain.outputs[0].name: arguments.out, **{name: getattr(arguments, name.lower()) for name in optional}}
-    check_output(*targets.values(), arguments.output)
     files = {tensor.name: getattr(arguments, tensor.name.lower()) for tensor in plain.inputs}
+    check_output(*targets.values(), arguments.output, inputs=(*files.values(), *arguments.plugin))
     arrays = load_arrays(operation, files, arguments.dtype)
     problem = arrays.problem(fields_said(arguments, operation.settings))
     variant = discover_variants(arguments).registry.get(arguments.variant)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -79,17 +82,38 @@ def load_arrays(operation: Operation, paths: Mapping[str, Path], dtype: str | No
 
 def _read(name: str, path: Path) -> np.ndarray:
     try:
-        with path.open("rb") as file:
+        # O_NONBLOCK: opening a named pipe would wait for somebody to write into it.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError(f"{name}: cannot read {path}: it is not a regular file; save the array to one")
             if file.read(len(NPY_MAGIC)) != NPY_MAGIC:
                 raise UsageError(f"{name}: {path} is not an .npy file; write it with numpy.save")
+            file.seek(0)
+            _require_whole(name, path, file, status.st_size)
             file.seek(0)
             array: np.ndarray = np.load(file, allow_pickle=False)
             return array
     except OSError as error:
         raise UsageError(f"{name}: cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, SyntaxError, MemoryError) as error:
-        # numpy.load raises all of these for headers and data that are cut off or damaged.
+    except (ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, MemoryError) as error:
+        # NumPy raises all of these for headers that are cut off or damaged.
         raise UsageError(f"{name}: {path} is a broken .npy file: {' '.join(str(error).split())}") from error
+
+
+def _require_whole(name: str, path: Path, file: IO[bytes], size_bytes: int) -> None:
+    """Raise `UsageError` or `ValueError` where the file has no plain numbers, or not as many as its header says."""
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"version {version} of the format, which arrays of plain numbers do not have")
+    shape, _, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise UsageError(f"{name}: {path} holds Python objects; save it once more after .astype(numpy.float32)")
+    expected = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or expected != size_bytes - file.tell():
+        wanted = "more than 2^63" if expected >> 63 else f"{expected:,}"
+        raise ValueError(f"its header asks for {wanted} bytes of data, and {size_bytes - file.tell():,} are there")
 
 
 def _with_dtype(name: str, path: Path, array: np.ndarray, wanted: str | None) -> np.ndarray:

@@ -12,7 +12,7 @@ from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import Command
 from harness.options.device import add_caches, add_emulator, cache_model, counted_arch, emulator_of, gpu_of, require_gpu
-from harness.options.exit_status import FAILED, PASSED
+from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of, problem_with
@@ -139,6 +139,7 @@ def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
         drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
     replace_files(drawn)
     publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
+    require_something_ran(any(point.supported for point in points))
     return FAILED if any(point.failed or point.claim_holds is False for point in points) else PASSED
 
 

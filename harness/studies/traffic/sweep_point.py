@@ -31,6 +31,8 @@ class SweepPoint:
     tile: TileSizes | None = None
     """The tile sizes that it used; None where it declares none."""
     reason: str | None = None
+    supported: bool = True
+    """Whether the variant takes the problem."""
     failed: bool = False
     """Something went wrong, as opposed to: the variant does not take the problem, or claims nothing."""
 

@@ -62,7 +62,7 @@ def _point(blank: SweepPoint, variant: Variant, executor: Executor | None, alway
     )
     blank = replace(blank, tile=done.tile)
     if done.refusal is not None or done.error is not None:
-        return replace(blank, reason=done.reason, failed=done.error is not None)
+        return replace(blank, reason=done.reason, supported=done.refusal is None, failed=done.error is not None)
     claim, counted = done.claim, done.counted
     if counted is None:
         if claim is None:

@@ -161,7 +161,7 @@ def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[
         (["fa2-cupy", "--tile", "Br=3"], "fa2-cupy has no tile with Br=3 here; Br is one of 16, "),
         (["fa2-cupy", "--gpu", "h20"], "no GPU 'h20'"),
         (["--sweep", "q_len=8..4"], "is empty"),
-        (["--sweep", "q_len=1..99999999999"], "--sweep reaches"),
+        (["--sweep", "q_len=1..2000000000"], "--sweep reaches"),
         (["--sweep", "q_len=1,2", "--gpu", "h20"], "no GPU 'h20'"),
         (["--sweep", "q_len=1,2", "--plot", "a.pdf"], "has to end in .png or .svg"),
         (["--sweep", "q_len=1,2", "--plot", "no/where/a.png"], "no folder"),
