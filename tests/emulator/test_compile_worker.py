@@ -106,9 +106,7 @@ def test_a_brief_problem_is_not_optimized_and_gives_the_same(
     executor = EmulatorExecutor(brief_flops=flops)
     tiers: list[Tier] = []
     build = THIS_PROCESS.build_kernel
-    monkeypatch.setattr(
-        THIS_PROCESS, "build_kernel", lambda *job: (tiers.append(job[3]), build(*job))[1], raising=True
-    )
+    monkeypatch.setattr(THIS_PROCESS, "build_kernel", lambda *job: (tiers.append(job[3]), build(*job))[1], raising=True)
     found = executor.run(problem, plan, inputs)
     assert tiers == [Tier.BASELINE if flops else Tier.OPTIMIZED]
     other = EmulatorExecutor(brief_flops=0 if flops else 1e9).run(problem, plan, inputs)
