@@ -37,7 +37,7 @@ DEFAULT_STEP_LIMIT = 1_000_000_000
 """Instructions per warp: some ten seconds of an endless loop."""
 
 BRIEF_FLOPS = 2.5e8
-"""Up to here a kernel runs for less time than optimizing it takes: some 0.1 s, while LLVM would take a second longer."""
+"""Up to here a kernel runs for less time than LLVM would take to optimize it, which is about a second."""
 
 CODE = "code"
 """The buffer that a kernel's instructions are counted as."""

@@ -69,7 +69,7 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     if files is None:
         return build().decode()
     # NVRTC writes relative file names into the line table as they look from here.
-    # The kernels of one file share a compilation: where a #line says the file's name, the kernel's is nowhere in the PTX.
+    # The kernels of one file share a compilation: where #line names the file, the PTX has the kernel's name nowhere.
     named = "" if source.startswith("#line") else name
     key = (os.getcwd(), nvrtc.identity(), named, source, "\0".join(complete), "\0".join(expressions), *files)
     ptx = _known.get(key)
