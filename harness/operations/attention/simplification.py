@@ -49,6 +49,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         builds.rank(case),
         list(REGIMES).index(case.regime),
         p.q_len + p.kv_len,
+        p.q_len,
         case.seed,
     )
 
@@ -155,6 +156,7 @@ def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
     least = max((p.q_len - 1) // build.tile_rows * build.tile_rows, (p.kv_len - 1) // build.tile_keys * build.tile_keys)
     for shorter in (least + 1, min(p.q_len, p.kv_len)):
         yield _changed(case, q_len=shorter, kv_len=shorter)
+    yield _changed(case, q_len=p.kv_len, kv_len=p.q_len)  # as few, but of one row
     if p.q_len > 1 and p.kv_len > 1:
         yield _changed(case, q_len=p.q_len - 1, kv_len=p.kv_len - 1)
 

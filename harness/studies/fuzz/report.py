@@ -11,8 +11,8 @@ from typing import Any
 from harness.execution.accuracy import Element
 from harness.model.case import Case
 from harness.model.operation import operation_of
-from harness.studies.fuzz.campaign import CampaignResult, Failure
 from harness.studies.fuzz.finding import Answer, Finding
+from harness.studies.fuzz.result import CampaignResult, Failure
 from harness.text.report import Report, Table, Verbatim
 from harness.text.tables import UNKNOWN, finite, json_text
 

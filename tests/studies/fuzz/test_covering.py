@@ -167,7 +167,7 @@ def test_cases_are_of_their_classes_and_cost_little(build: AttentionBuild):
             "5 to 17 tiles": lambda n, t, size: 5 <= t <= 17,
             "over 1,024": lambda n, t, size: n > 1024,
             "over 2,048": lambda n, t, size: n > 2048,
-            "as q_len": lambda n, t, size: n == p.q_len,
+            "as q_len": lambda n, t, size, q_len=p.q_len: n == q_len,
         }
         assert holds[row["q_len"]](p.q_len, rows, build.tile_rows), row
         assert holds[row["kv_len"]](p.kv_len, keys, build.tile_keys), row

@@ -15,13 +15,15 @@ PLANTED = {
     "more than 1,024 keys": (LAST_KEY, "j < keys - (N_k > 1024)", {"kv_len": 1025, "q_len": 1}),
     "more than four splits of 512": (LAST_KEY, "j < keys - (N_k > 4 * 512)", {"kv_len": 2049, "q_len": 1}),
     "head_dim 256": ("c < d; ++c) o[c] = l", "c < d - (d == 256); ++c) o[c] = l", {"head_dim": 256, "q_len": 1}),
-    "a group of 5": ("head / group", "(group == 5 ? 0 : head / group)", {"kv_heads": 1, "heads": 5, "q_len": 1, "kv_len": 1}),
+    "a group of 5": ("head / group", "(group == 5 ? 0 : head / group)", {"heads": 5, "kv_heads": 1, "q_len": 1}),
     "a square causal problem above 64 rows": (
         "i + N_k - N_q + 1",
         "i + N_k - N_q + 1 - (N_q == N_k && N_q > 64 && i > 0)",
         {"kv_len": 65, "q_len": 65},
     ),
-    "row blocks beyond the 16th": ("if (i >= N_q) return;", "if (i >= N_q || blockIdx.x > 15) return;", {"q_len": 1025}),
+    "row blocks beyond the 16th": (
+        "if (i >= N_q) return;", "if (i >= N_q || blockIdx.x > 15) return;", {"q_len": 1025},
+    ),
     "heads of all sequences beyond 1,056": (
         "if (i >= N_q) return;", "if (i >= N_q || blockIdx.y >= 1056) return;", {"q_len": 1},
     ),
