@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from harness.model.axes import CHECK, REGIME, Axes, Choice, Value
+from harness.model.axes import CHECK, NO_CHECK, REGIME, Axes, Choice, Value
 from harness.model.build import Build
 from harness.model.property import SANITIZER
 
@@ -22,6 +22,10 @@ BUILD = "build"
 """The axis of what is compiled in, which is the campaign's own."""
 AGAIN = 0.5
 """What a pair is worth that has met: this divided by how often, times both weights. A new one is worth 1."""
+PAIRING_ROWS = 200
+"""So many rows are there to let pairs meet; what comes after them repeats, and is to be quick."""
+CHECKED_LATER = 0.25
+"""The share of later rows that hold a property, which takes a run or two more."""
 NOTHING: Choice = MappingProxyType({})
 AlongAxis = tuple[str, str]
 Pair = tuple[AlongAxis, AlongAxis]
@@ -60,6 +64,7 @@ class Covering:
             self.values[axis] = [v for v in values if axis != REGIME or v.name not in left_out]
         self._order = {axis: place for place, axis in enumerate(self.values)}
         self._weights = {(axis, v.name): v.weight for axis, values in self.values.items() for v in values}
+        self._rows = 0
         self._tried: Counter[Pair] = Counter()
         self._met: set[Pair] = set()
         self._apart: dict[Pair, bool] = {}
@@ -67,6 +72,9 @@ class Covering:
     def row(self, build: Build, given: Choice = NOTHING) -> dict[str, str]:
         """A value for each axis, with that build and what else is given."""
         row = {BUILD: self._names[build], **given}
+        self._rows += 1
+        if self._rows > PAIRING_ROWS and self._rng.random() > CHECKED_LATER:
+            row.setdefault(CHECK, NO_CHECK)
         axes = [axis for axis in self.values if axis not in row]
         self._rng.shuffle(axes)
         for axis in axes:
