@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.compilers.toolchain import Call
+from harness.execution.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.gpu.context import GpuContext, gpu_available
 from harness.gpu.stopwatch import Stopwatch
@@ -77,12 +78,19 @@ class GpuExecutor:
                     call()
                     # CUDA reports a fault at some later call; waiting here pins it to this launch.
                     context.stream.synchronize()
+        kernels = ", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))
+        require_kept(
+            problem,
+            inputs,
+            lambda tensor: context.download(arrays[tensor.name], tensor.dtype),
+            lambda tensor: f"kernel {kernels}",
+        )
         outputs: dict[str, np.ndarray] = {}
         for name in plan.output_names(problem):
             outputs[name] = context.download(arrays[name], buffers[name].dtype)
         if not self._timed:
             return outputs, None
-        with context.faults_named(", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))):
+        with context.faults_named(kernels):
             return outputs, self._time(calls)
 
     def _time(self, calls: list[Call]) -> Interval:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 KINDS = (
     "uninitialised read",
     "output not written",
+    "input written",
     "RAW race",
     "WAR race",
     "WAW race",

@@ -54,6 +54,8 @@ PENDING = 1 << 62
 
 NOBODY = 0xFF
 """In a map of bytes: nobody wrote this one."""
+GIVEN = 0x01
+"""In a map of bytes: this one is an input's, and no kernel may write it."""
 
 # What is done to memory, as generated code tells it.
 LOAD, STORE, ATOMIC = 0, 1, 2
@@ -66,8 +68,8 @@ ACQUIRES = 16
 OVERWRITES = 32
 """An exchange: what it leaves does not depend on what was there."""
 
-KINDS = ("", "uninitialised read", "RAW race", "WAR race", "WAW race")
-UNINITIALISED, RAW, WAR, WAW = 1, 2, 3, 4
+KINDS = ("", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written")
+UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN = 1, 2, 3, 4, 5
 FINDING_WORDS = 10
 """kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size."""
 FINDING_LIMIT = 256

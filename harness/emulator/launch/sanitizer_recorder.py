@@ -22,8 +22,8 @@ Extents = tuple[int, int, int]
 class LaunchRecorder:
     """The sanitizer's state during one launch, with the findings behind it.
 
-    `buffers` are names and sizes; `unwritten` has, for each, a map of its bytes (`layout.NOBODY` where nobody wrote,
-    else 0), which outlives the launch and is updated.
+    `buffers` are names and sizes; `written` has, for each, a map of its bytes (`NOBODY`, `GIVEN` or 0, see
+    `sanitizer_layout`), which outlives the launch and is updated.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class LaunchRecorder:
         block: Extents,
         shared_bytes: int,
         buffers: Sequence[tuple[str, int]],
-        unwritten: Sequence[npt.NDArray[np.uint8]],
+        written: Sequence[npt.NDArray[np.uint8]],
     ) -> None:
         self._facts, self._kernel = facts, kernel
         self._grid, self._block = grid, block
         self._buffers = buffers
-        self._memory: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = list(unwritten)
+        self._memory: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = list(written)
         self._state = np.zeros(len(at.SLOTS), dtype=np.int64)
         warps = -(-int(np.prod(block)) // machine.LANES)
         blocks = int(np.prod(grid))
@@ -63,7 +63,7 @@ class LaunchRecorder:
         self._set("LOCAL_BYTES", local_bytes)
         shift = _granule(facts.sites, "global").bit_length() - 1
         self._set("GLOBAL_SHIFT", shift)
-        maps = [m.ctypes.data for m in unwritten]
+        maps = [m.ctypes.data for m in written]
         self._table("BUFFERS", [size for _, size in buffers], maps, shift)
         self._table("VARIABLES", [v.size_bytes for v in facts.variables], [0] * len(facts.variables), shift)
 
@@ -127,6 +127,9 @@ class LaunchRecorder:
         where = f"kernel {self._kernel}, {self._at(site, here)}"
         if kind == at.UNINITIALISED:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
+            there = None
+        elif kind == at.INPUT_WRITTEN:
+            message = f"{where}: {what} at offset {offset} bytes of {target}, which is an input and may only be read"
             there = None
         else:
             in_flight = earlier >= at.PENDING
