@@ -139,7 +139,8 @@ def _footnotes(comparison: Comparison) -> list[str]:
     """What the table was measured on and what its ranking means; then what is to be said about single rows."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if comparison.sanitized_by is not None:
-        notes.append(f"findings: races, unwritten memory and faults, by {comparison.sanitized_by}.")
+        what = "races, unwritten memory, stores into inputs, undefined shuffles, faults"
+        notes.append(f"findings: {what}; by {comparison.sanitized_by}.")
     alike = _alike(comparison)
     notes += [f"{', '.join(names)}: {v}: {reason}" for (v, reason), names in alike.items() if v == UNSUPPORTED]
     for row in comparison.rows:

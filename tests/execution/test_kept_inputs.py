@@ -1,4 +1,4 @@
-"""A kernel that writes into an input, though its answer is right: told by every command, with the line on an emulator."""
+"""A kernel that writes into an input, though its answer is right: every command tells of it, with the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread per row, with a right answer, and a store into Q: in one variant it changes Q, in the other it does not."""
+"""One thread per row, a right answer, and a store into Q: in one variant it changes Q, in the other it does not."""
 
 import cupy
 import numpy as np

@@ -68,8 +68,14 @@ ACQUIRES = 16
 OVERWRITES = 32
 """An exchange: what it leaves does not depend on what was there."""
 
-KINDS = ("", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written")
-UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN = 1, 2, 3, 4, 5
+KINDS = (
+    "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",
+)  # fmt: skip
+UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER = range(1, 8)
 FINDING_WORDS = 10
-"""kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size."""
+"""kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size.
+
+Where no memory is touched, address and size are: of an undefined shuffle, mask and lane that was asked for; of masks
+that differ, both.
+"""
 FINDING_LIMIT = 256

@@ -122,6 +122,10 @@ class LaunchRecorder:
         size: int,
     ) -> Finding:
         here = self._place(site, time, thread)
+        if kind in (at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER):
+            words = self._of_lanes(kind, site, other % machine.LANES, address, size)
+            message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
+            return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
         target, offset = self._target(address)
         what = self._what(site, size)
         where = f"kernel {self._kernel}, {self._at(site, here)}"
@@ -148,6 +152,17 @@ class LaunchRecorder:
             offset=offset,
             count=count,
         )
+
+    def _of_lanes(self, kind: int, site: int, other: int, mask: int, second: int) -> str:
+        """What is undefined between lanes of one warp. `second` is the lane that is read, or the other lane's mask."""
+        form = self._facts.sites[site].form
+        if kind == at.MASKS_DIFFER:
+            return (
+                f"'{form}' has mask {mask:#010x} here, and {second:#010x} in lane {other}, which that names; "
+                "lanes that name each other have to have the same mask"
+            )
+        why = "which has returned or is none of the block's" if mask >> second & 1 else "which the mask does not name"
+        return f"'{form}' with mask {mask:#010x} reads lane {second}, {why}; what comes is undefined"
 
     def _verb(self, site: int) -> str:
         memory = self._facts.sites[site].memory
