@@ -63,10 +63,8 @@ def online_softmax(
             kv = h % problem.kv_heads_count if mutant == "grouped heads tiled" else h // problem.group
             q, k, v = (inputs[x][b, i].astype(f32) for x, i in (("Q", h), ("K", kv), ("V", kv)))
             for factor in q_factors:
-                q = (q * {"tau": f32(problem.tau), "log2 e": LOG2_E}.get(factor, f32(problem.tau) * LOG2_E)).astype(
-                    dtype
-                )
-                q = q.astype(f32)
+                by = (problem.tau if "tau" in factor else 1.0) * (LOG2_E if "log2 e" in factor else 1.0)
+                q = (q * f32(by)).astype(dtype).astype(f32)
             stored = dtype if store_scores else np.dtype(f32)
             O[b, h], lse[b, h] = _one_head(problem, q, k, v, tile, mutant, stored, q_factors)
     return {"O": O, "lse": lse}

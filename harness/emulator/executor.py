@@ -26,6 +26,7 @@ from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler, Worke
 from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
+from harness.execution.accuracy import all_zero, untouched
 from harness.execution.counts import WRITES, CacheReport, CacheTraffic, by_place
 from harness.execution.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
@@ -119,9 +120,35 @@ class EmulatorExecutor:
             outputs,
             reports,
             plan.allocated_bytes(problem),
+            unwritten=self._unwritten(problem, plan, inputs, outputs),
             findings=tuple(findings) if self._instruments.sanitizer else None,
             altered_variables=modules.altered(),
         )
+
+    def _unwritten(
+        self,
+        problem: BaseProblem,
+        plan: Plan,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Mapping[str, npt.NDArray[Any]],
+    ) -> dict[str, npt.NDArray[np.bool_]] | None:
+        """Where outputs look as if nobody wrote them: once more, on zeros. What is as it was again, nobody wrote."""
+        doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
+        if not doubtful:
+            return {}
+        buffers = plan.all_buffers(problem)
+        memory = {
+            name: _allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()
+        }
+        for name in doubtful:
+            memory[name].data[:] = 0
+        modules = ModulesOfPlans().of(plan)  # loaded anew: what this run leaves in variables is nobody's business
+        modules.begin_run()
+        try:
+            self._launch_all(plan, _pointers(buffers), list(memory.values()), None, modules, self._tier(problem))
+        except KernelFault:
+            return None
+        return {name: mask & all_zero(_as_array(buffers[name], memory[name])) for name, mask in doubtful.items()}
 
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
         """Compile all that `plan` launches, so that `run` need not. Several threads may prepare at once.

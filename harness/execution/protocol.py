@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.execution.counts import LOCAL, READS, WRITES, CacheReport, SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
@@ -61,6 +62,8 @@ class Execution:
     """Scratch and outputs that the plan allocated beyond Q, K and V."""
     time_ms: Interval | None = None
     """Time on the GPU of all launches together, or None."""
+    unwritten: Mapping[str, npt.NDArray[np.bool_]] | None = None
+    """Of outputs that look so: the elements that no thread stored to. None where nobody looked."""
     findings: tuple[Finding, ...] | None = None
     """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
     altered_variables: tuple[str, ...] = ()

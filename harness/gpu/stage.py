@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.execution.kept_inputs import require_kept
-from harness.gpu.context import GpuContext, kernel_dtype
+from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype
 from harness.model.plan import Buffer, Plan
 from harness.model.problem import BaseProblem
 from harness.support.errors import KernelFault
@@ -93,7 +93,7 @@ class BoundPlan:
     def outputs(self, inputs: int) -> dict[str, np.ndarray]:
         """Run once more, on memory full of NaN, and fetch what the plan leaves. Names what faults or spoils inputs."""
         for array in self._own.values():
-            self._context.poison(array)
+            self._context.fill(array, POISON_BYTE)
         for launch, call in zip(self._plan.launches, self._calls[inputs], strict=True):
             with self._context.faults_named(launch.kernel_name):
                 call()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.execution.accuracy import Accuracy, untouched
+from harness.execution.accuracy import Accuracy
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.kept_inputs import INPUT_WRITTEN
 from harness.execution.planning import make_plan
@@ -128,7 +128,7 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
         output.astype(np.float64),
         question.answer[first.output],
         guilty.wrong,
-        untouched(output),
+        guilty.unwritten,
         (done.tile or {}).get(ROWS),
         is_main=guilty is accuracy.main,
         has_features=bool(done.problem.features),
