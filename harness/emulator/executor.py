@@ -233,6 +233,7 @@ class EmulatorExecutor:
             counts.lane_instructions,
             by_place(counts.shared) if self._instruments.bank_conflicts else None,
             counts.seconds,
+            compiled.ptx,
             caches,
         )
         return report, counts.findings or ()

@@ -6,7 +6,7 @@ And that of sanitizers, which run it for its mistakes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -47,6 +47,8 @@ class LaunchReport:
     """None where it was not counted, which it is only where asked for. Atomics are not in it."""
     seconds: float | None = None
     """Wall-clock seconds the emulator took."""
+    ptx: str | None = field(default=None, repr=False)
+    """The module that ran; None where nobody knows it."""
     caches: CacheReport | None = None
     """None where caches were not modelled, which they are only where asked for and `ptxas` is there."""
 
