@@ -142,7 +142,7 @@ class EmulatorExecutor:
         }
         for name in doubtful:
             memory[name].data[:] = 0
-        modules = ModulesOfPlans().of(plan)  # loaded anew: what this run leaves in variables is nobody's business
+        modules = LoadedModules()  # anew: what this run leaves in variables is for no later one
         modules.begin_run()
         try:
             self._launch_all(plan, _pointers(buffers), list(memory.values()), None, modules, self._tier(problem))
