@@ -1,5 +1,7 @@
 """One thread per row, a right answer, and a store into Q: in one variant it changes Q, in the other it does not."""
 
+from pathlib import Path
+
 import cupy
 import numpy as np
 
@@ -30,8 +32,8 @@ extern "C" __global__ void NAME(float* Q, const float* K, const float* V, float*
     for (int c = 0; c < d && l > 0.0f; ++c) o[c] /= l;
 }
 """
-LINE = 1 + SOURCE[: SOURCE.index("q[c] *=")].count("\n")
-"""Of the source, on which the store into Q stands."""
+LINE = 1 + Path(__file__).read_text().split("q[c] *=")[0].count("\n")
+"""Of this file, on which the store into Q stands."""
 FACTORS = {"scales-q": "tau", "stores-q-again": "1.0f"}
 
 
