@@ -27,8 +27,8 @@ REGISTRY = discover([PLUGIN]).registry
 SPOILS, STORES_AGAIN = REGISTRY.get("scales-q"), REGISTRY.get("stores-q-again")
 PROBLEM = Problem(heads=1, q_len=5, kv_len=7, head_dim=4)
 MESSAGE = (
-    rf"^kernel scales_q, .*spoilt_inputs.py:{spoilt_inputs.LINE}: store into Q, which is an input: 20 of its 20 elements "
-    r"changed, the first at batch 0, head 0, row 0, column 0; inputs may only be read$"
+    rf"^kernel scales_q, .*spoilt_inputs.py:{spoilt_inputs.LINE}: store into Q, which is an input: 20 of its 20 "
+    r"elements changed, the first at batch 0, head 0, row 0, column 0; inputs may only be read$"
 )
 
 
