@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -31,6 +31,7 @@ MUTANTS = (
 )
 
 f32 = np.float32
+LOG2_E = f32(1.4426950408889634)
 
 _EXACT = {"functions": "accurate", "sums": "nearest", "one_score": True, "divides_last": True}
 NUMERICS = {
@@ -46,10 +47,12 @@ def online_softmax(
     tile: int = 16,
     mutant: str | None = None,
     store_scores: bool = False,
+    q_factors: Sequence[str] = (),
 ) -> dict[str, np.ndarray]:
     """O and lse, tile after tile of keys, accumulated in float32; `store_scores` rounds S and P to the dtype.
 
-    As `numerics` would be declared: NUMERICS[store_scores].
+    `q_factors`, of `tau`, `log2 e` and `tau log2 e`: Q is multiplied by one after the other before the product, and
+    rounded to the dtype each time. As `numerics` would be declared: NUMERICS[store_scores], and `scaled_q` as many.
     """
     assert mutant is None or mutant in MUTANTS
     dtype = NUMPY_DTYPES[problem.dtype]
@@ -59,12 +62,18 @@ def online_softmax(
         for h in range(problem.heads):
             kv = h % problem.kv_heads_count if mutant == "grouped heads tiled" else h // problem.group
             q, k, v = (inputs[x][b, i].astype(f32) for x, i in (("Q", h), ("K", kv), ("V", kv)))
-            O[b, h], lse[b, h] = _one_head(problem, q, k, v, tile, mutant, dtype if store_scores else np.dtype(f32))
+            for factor in q_factors:
+                by = (problem.tau if "tau" in factor else 1.0) * (LOG2_E if "log2 e" in factor else 1.0)
+                q = (q * f32(by)).astype(dtype).astype(f32)
+            stored = dtype if store_scores else np.dtype(f32)
+            O[b, h], lse[b, h] = _one_head(problem, q, k, v, tile, mutant, stored, q_factors)
     return {"O": O, "lse": lse}
 
 
-def _one_head(problem, q, k, v, tile, mutant, stored):
-    N_q, N_k, tau = problem.q_len, problem.kv_len, f32(problem.tau)
+def _one_head(problem, q, k, v, tile, mutant, stored, q_factors):
+    N_q, N_k, tau = problem.q_len, problem.kv_len, f32(1 if q_factors else problem.tau)
+    two = any("log2 e" in factor for factor in q_factors)
+    exp, log = (np.exp2, np.log2) if two else (np.exp, np.log)
     if mutant == "scale missing":
         tau = f32(1)
     if mutant == "scale twice":
@@ -93,8 +102,8 @@ def _one_head(problem, q, k, v, tile, mutant, stored):
             shift = np.where(m_new == -np.inf, f32(0), m_new)
             if mutant == "no maximum":
                 shift = np.zeros_like(shift)
-            p = np.exp(s - shift[:, None])
-            alpha = np.where(m == -np.inf, f32(0), np.exp(m - shift))
+            p = exp(s - shift[:, None])
+            alpha = np.where(m == -np.inf, f32(0), exp(m - shift))
             if mutant == "no maximum":
                 alpha = np.ones_like(alpha)
             l_before = l
@@ -115,5 +124,5 @@ def _one_head(problem, q, k, v, tile, mutant, stored):
         out = np.where(l[:, None] > 0, acc / divisor[:, None], f32(0))
         # A sum of NaN is not a masked row.
         out = np.where(np.isnan(l)[:, None], f32(np.nan), out)
-        lse = np.where(l == 0, f32(-np.inf), m + np.log(l))
+        lse = np.where(l == 0, f32(-np.inf), m + log(l)) * (np.log(f32(2)) if two else f32(1))
         return out, lse / np.log(f32(2)) if mutant == "lse in log2" else lse

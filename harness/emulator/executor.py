@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
+from harness.emulator.abi.sanitizer_layout import GIVEN, NOBODY
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
@@ -25,7 +26,9 @@ from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler, Worke
 from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
-from harness.execution.counts import CacheReport, CacheTraffic, by_place
+from harness.execution.accuracy import all_zero, untouched
+from harness.execution.counts import WRITES, CacheReport, CacheTraffic, by_place
+from harness.execution.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.model.finding import Finding
 from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
@@ -99,6 +102,8 @@ class EmulatorExecutor:
         modules = self._modules.of(plan)
         modules.begin_run()
         reports, findings = self._launch_all(plan, pointers, memory, hierarchy, modules, self._tier(problem))
+        if not self._instruments.sanitizer:  # which has told of every store into an input, changed or not
+            _require_inputs_kept(problem, buffers, memory, inputs, reports)
         names = plan.output_names(problem)
         outputs = {
             name: _as_array(buffer, data) for (name, buffer), data in zip(buffers.items(), memory) if name in names
@@ -115,9 +120,35 @@ class EmulatorExecutor:
             outputs,
             reports,
             plan.allocated_bytes(problem),
+            unwritten=self._unwritten(problem, plan, inputs, outputs),
             findings=tuple(findings) if self._instruments.sanitizer else None,
             altered_variables=modules.altered(),
         )
+
+    def _unwritten(
+        self,
+        problem: BaseProblem,
+        plan: Plan,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Mapping[str, npt.NDArray[Any]],
+    ) -> dict[str, npt.NDArray[np.bool_]] | None:
+        """Where outputs look as if nobody wrote them: once more, on zeros. What is as it was again, nobody wrote."""
+        doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
+        if not doubtful:
+            return {}
+        buffers = plan.all_buffers(problem)
+        memory = {
+            name: _allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()
+        }
+        for name in doubtful:
+            memory[name].data[:] = 0
+        modules = LoadedModules()  # anew: what this run leaves in variables is for no later one
+        modules.begin_run()
+        try:
+            self._launch_all(plan, _pointers(buffers), list(memory.values()), None, modules, self._tier(problem))
+        except KernelFault:
+            return None
+        return {name: mask & all_zero(_as_array(buffers[name], memory[name])) for name, mask in doubtful.items()}
 
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
         """Compile all that `plan` launches, so that `run` need not. Several threads may prepare at once.
@@ -202,6 +233,7 @@ class EmulatorExecutor:
             counts.lane_instructions,
             by_place(counts.shared) if self._instruments.bank_conflicts else None,
             counts.seconds,
+            compiled.ptx,
             caches,
         )
         return report, counts.findings or ()
@@ -246,14 +278,38 @@ def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
-    """A copy of an input, or memory full of NaN patterns."""
+    """A copy of an input, or memory full of NaN patterns; `watched` by the sanitizer."""
     data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
     if source is None:
         data[:] = 0xFF
     else:
         data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    unwritten = np.full(buffer.size_bytes, 0xFF if source is None else 0, np.uint8) if watched else None
-    return DeviceBuffer(buffer.name, data, unwritten)
+    state = np.full(buffer.size_bytes, NOBODY if source is None else GIVEN, np.uint8) if watched else None
+    return DeviceBuffer(buffer.name, data, state)
+
+
+def _require_inputs_kept(
+    problem: BaseProblem,
+    buffers: Mapping[str, Buffer],
+    memory: Sequence[DeviceBuffer],
+    inputs: Mapping[str, npt.NDArray[Any]],
+    reports: Sequence[LaunchReport],
+) -> None:
+    """Raise `KernelFault` where a store, which is always counted, has changed an input."""
+    lines: dict[str, dict[str, None]] = {}
+    for report in reports:
+        for site in report.traffic or ():
+            if site.kind in WRITES and site.buffer in inputs:
+                line = f"kernel {report.kernel}, {site.file}:{site.line}" if site.file else f"kernel {report.kernel}"
+                lines.setdefault(site.buffer, {})[line] = None
+    if lines:
+        after = {name: (buffer, data) for (name, buffer), data in zip(buffers.items(), memory)}
+        require_kept(
+            problem,
+            inputs,
+            lambda tensor: _as_array(*after[tensor.name]) if tensor.name in lines else inputs[tensor.name],
+            lambda tensor: " and ".join(lines[tensor.name]),
+        )
 
 
 def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
@@ -270,8 +326,8 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
 
 def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Iterator[Finding]:
     """A finding where some element of an output was not written, or only in part."""
-    assert memory.unwritten is not None
-    holes = memory.unwritten.reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
+    assert memory.written is not None
+    holes = (memory.written == NOBODY).reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
     if not holes.any():
         return
     first = int(np.argmax(holes))

@@ -15,6 +15,12 @@ from harness.model.problem import INPUT, OUTPUT, Tensor
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+FROM_NOBODY = "with bits of memory that nobody wrote"
+CAUSES = (
+    ": shared memory or scratch was read before it was written, or before an asynchronous copy was waited for; "
+    "--sanitize names the line"
+)
+
 
 @dataclass(frozen=True)
 class Element:
@@ -58,6 +64,8 @@ class OutputAccuracy:
     """The first element, in the order of memory, that is beyond its budget; None where none is or shapes differ."""
     wrong: Mask
     """Where it is beyond its budget. Shaped as the output."""
+    unwritten: Mask
+    """Where no thread stored anything, or seems to have: where that was not looked into, what `untouched` says."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +120,11 @@ def measure_accuracy(
     outputs: Mapping[str, np.ndarray],
     answer: Mapping[str, Float64Array],
     tolerance: Mapping[str, Tolerance],
+    unwritten: Mapping[str, Mask] | None = None,
 ) -> Accuracy:
     """Hold a kernel's outputs against the oracle's answer: all that are not optional, and the others that it stores.
+
+    `unwritten`: of outputs that look so, where no thread stored anything; None where nobody looked.
 
     Passing needs `error <= allowed` at every element, so NaN fails. Where 0 is allowed, nothing but the answer, rounded
     to nearest, will do. Where the answer is not finite (inputs with NaN or inf), a NaN has to come out as NaN, an
@@ -124,17 +135,24 @@ def measure_accuracy(
     ]
     return Accuracy(
         {
-            tensor.name: _compare(tensor, outputs[tensor.name], answer[tensor.name], tolerance[tensor.name])
+            tensor.name: _compare(tensor, outputs[tensor.name], answer[tensor.name], tolerance[tensor.name], unwritten)
             for tensor in compared
         }
     )
 
 
-def _compare(tensor: Tensor, output: np.ndarray, answer: Float64Array, tolerance: Tolerance) -> OutputAccuracy:
+def _compare(
+    tensor: Tensor,
+    output: np.ndarray,
+    answer: Float64Array,
+    tolerance: Tolerance,
+    unwritten: Mapping[str, Mask] | None,
+) -> OutputAccuracy:
     name, allowed, expected = tensor.name, tolerance.allowed, tolerance.expected
     if output.shape != answer.shape:
         shapes = f"{name} has shape {output.shape} instead of {answer.shape}"
-        return OutputAccuracy(shapes, math.nan, math.nan, math.nan, None, None, np.ones(output.shape, np.bool_))
+        everywhere, nowhere = np.ones(output.shape, np.bool_), np.zeros(output.shape, np.bool_)
+        return OutputAccuracy(shapes, math.nan, math.nan, math.nan, None, None, everywhere, nowhere)
     got = output.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(got - answer)
@@ -153,26 +171,42 @@ def _compare(tensor: Tensor, output: np.ndarray, answer: Float64Array, tolerance
     # np.max and np.argmax let NaN through; np.nanmax would make the worst output look perfect.
     worst = element(int(np.argmax(ratio)))
     first_wrong = element(int(np.argmax(wrong))) if wrong.any() else None
-    reason = _explain(name, output, got, ratio, wrong, element) if wrong.any() else None
+    as_given = untouched(output)
+    nobody = as_given if unwritten is None else unwritten.get(name, np.zeros_like(as_given))
+    looked = unwritten is not None
+    reason = _explain(name, as_given, nobody, looked, got, ratio, wrong, element) if wrong.any() else None
     return OutputAccuracy(
-        reason, float(np.max(error)), float(np.max(ratio)), float(np.max(expected_ratio)), worst, first_wrong, wrong
+        reason,
+        float(np.max(error)),
+        float(np.max(ratio)),
+        float(np.max(expected_ratio)),
+        worst,
+        first_wrong,
+        wrong,
+        nobody,
     )
 
 
 def _explain(
     name: str,
-    output: np.ndarray,
+    as_given: Mask,
+    nobody: Mask,
+    looked: bool,
     got: Float64Array,
     ratio: Float64Array,
     wrong: Mask,
     element: Callable[[int], Element],
 ) -> str:
-    """One line on what is worst: never written, then NaN, then the largest error over budget."""
-    unwritten, not_a_number = untouched(output) & wrong, np.isnan(got) & wrong
-    for mask, what in ((unwritten, "were never written"), (not_a_number, "are NaN")):
-        if mask.any():
+    """One line on what is worst: never written, then written with garbage, NaN, the largest error over budget.
+
+    `as_given`: where the output is what it was before the run. `nobody`: where no thread wrote, if one has `looked`.
+    """
+    never = "were never written" if looked else f"were never written, or {FROM_NOBODY}"
+    cases = ((nobody, never, ""), (as_given, f"were written {FROM_NOBODY}", CAUSES), (np.isnan(got), "are NaN", ""))
+    for where, what, causes in cases:
+        if (mask := where & wrong).any():
             first = element(int(np.argmax(mask)))
-            return f"{int(mask.sum()):,} of {mask.size:,} elements of {name} {what}, the first at {first.place}"
+            return f"{int(mask.sum()):,} of {mask.size:,} elements of {name} {what}, the first at {first.place}{causes}"
     worst = element(int(np.argmax(np.where(wrong, ratio, -1.0))))
     over = ratio[worst.index]
     if np.isfinite(over):
@@ -187,6 +221,14 @@ def _explain(
 
 
 def untouched(output: np.ndarray) -> Mask:
-    """Where every byte is still 0xFF, the NaN that outputs start with and that no arithmetic makes."""
+    """Where every byte is still 0xFF: a NaN that outputs start with, and scratch and an emulator's shared memory, too.
+
+    No arithmetic makes it of anything else.
+    """
     bits = np.ascontiguousarray(output).view(np.dtype(f"u{output.dtype.itemsize}"))
     return np.asarray(bits == np.iinfo(bits.dtype).max)
+
+
+def all_zero(output: np.ndarray) -> Mask:
+    """Where every byte is 0: what nobody wrote, of an output that started with zeros."""
+    return np.asarray(np.ascontiguousarray(output).view(f"u{output.dtype.itemsize}") == 0)

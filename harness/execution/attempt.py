@@ -127,8 +127,8 @@ def attempt(
         execution = executor.run(problem, plan, given)
         done = dataclasses.replace(done, execution=execution, counted=execution)
         if question is not None:
-            done = dataclasses.replace(done, accuracy=question.hold(execution.outputs, variant.numerics))
-            done = _with_second_run(done, plan, question, executor)
+            held = question.hold(execution.outputs, variant.numerics, execution.unwritten)
+            done = _with_second_run(dataclasses.replace(done, accuracy=held), plan, question, executor)
         if execution.read_bytes is None:
             done = _counted_beside(done, plan, given, counter)
         done = _with_claim_held(done)
@@ -157,7 +157,7 @@ def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Ex
         return done
     try:
         again = executor.run(done.problem, plan, question.inputs)
-        reason = question.hold(again.outputs, done.variant.numerics).reason
+        reason = question.hold(again.outputs, done.variant.numerics, again.unwritten).reason
     except KernelFault as fault:
         reason = str(fault)
     if reason is None:

@@ -10,6 +10,7 @@ from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
 from harness.execution.question import Question
+from harness.execution.undeclared_numerics import undeclared_numerics
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -70,7 +71,8 @@ def compare(
             step(variant.name)
             preparation.wait(variant)
             done = attempt(variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer)
-            rows.append(Row.of(_with_declared_failure(done, regime)))
+            undeclared = undeclared_numerics(done, question)
+            rows.append(Row.of(_with_declared_failure(done, regime), undeclared))
     return Comparison(
         problem=problem,
         regime=regime,

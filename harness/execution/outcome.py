@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from harness.execution.accuracy import OutputAccuracy, worst_ratio
 from harness.execution.attempt import PASS, UNSUPPORTED, Attempt
 from harness.execution.protocol import Device
+from harness.execution.undeclared_numerics import UndeclaredNumerics
 from harness.model.finding import Finding
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
@@ -75,13 +76,17 @@ class Row:
     """Nor above this."""
     tile: str | None = None
     """The tile sizes that it used, such as `Br=64,Bc=32`; None where it declares none."""
+    strictest_numerics: str | None = None
+    """What a variant that declares no numerics could declare at most, for all that its code shows; else None."""
+    error_over_strictest: float | None = None
+    """Its error over what would be expected then; above 1 is suspicious."""
     note: str | None = None
     """A remark that does not change the verdict."""
     findings: tuple[Finding, ...] | None = None
     """What the sanitizer found; None where it did not look."""
 
     @classmethod
-    def of(cls, attempt: Attempt) -> Row:
+    def of(cls, attempt: Attempt, undeclared: UndeclaredNumerics | None = None) -> Row:
         """What an attempt came to, not ranked yet."""
         variant, problem = attempt.variant, attempt.problem
         row = cls(
@@ -96,6 +101,8 @@ class Row:
             claimed_bytes=None if attempt.claim is None else attempt.claim.total_bytes,
             claim_holds=attempt.claim_holds,
             tile=None if attempt.tile is None else tile_text(attempt.tile),
+            strictest_numerics=None if undeclared is None else undeclared.strictest,
+            error_over_strictest=None if undeclared is None else undeclared.error_over_expected,
             note=attempt.note,
             findings=attempt.findings,
         )

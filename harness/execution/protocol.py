@@ -6,10 +6,11 @@ And that of sanitizers, which run it for its mistakes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.execution.counts import LOCAL, READS, WRITES, CacheReport, SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
@@ -46,6 +47,8 @@ class LaunchReport:
     """None where it was not counted, which it is only where asked for. Atomics are not in it."""
     seconds: float | None = None
     """Wall-clock seconds the emulator took."""
+    ptx: str | None = field(default=None, repr=False)
+    """The module that ran; None where nobody knows it."""
     caches: CacheReport | None = None
     """None where caches were not modelled, which they are only where asked for and `ptxas` is there."""
 
@@ -61,6 +64,8 @@ class Execution:
     """Scratch and outputs that the plan allocated beyond Q, K and V."""
     time_ms: Interval | None = None
     """Time on the GPU of all launches together, or None."""
+    unwritten: Mapping[str, npt.NDArray[np.bool_]] | None = None
+    """Of outputs that look so: the elements that no thread stored to. None where nobody looked."""
     findings: tuple[Finding, ...] | None = None
     """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
     altered_variables: tuple[str, ...] = ()

@@ -50,7 +50,13 @@ class Question:
             )
         return self._tolerances[numerics]
 
-    def hold(self, outputs: Mapping[str, np.ndarray], numerics: Numerics = ANY_KERNEL) -> Accuracy:
-        """Hold outputs of the whole problem against the answer, as far as that goes."""
+    def hold(
+        self,
+        outputs: Mapping[str, np.ndarray],
+        numerics: Numerics = ANY_KERNEL,
+        unwritten: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+    ) -> Accuracy:
+        """Hold outputs of the whole problem against the answer, as far as that goes; `unwritten`: see `Execution`."""
         here = {name: array[self.part.where] for name, array in outputs.items()}
-        return measure_accuracy(self.problem.tensors, here, self.answer, self.tolerance(numerics))
+        nobody = None if unwritten is None else {name: array[self.part.where] for name, array in unwritten.items()}
+        return measure_accuracy(self.problem.tensors, here, self.answer, self.tolerance(numerics), nobody)

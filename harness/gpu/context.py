@@ -125,10 +125,10 @@ class GpuContext:
         """Copy `values` of the host into an array of the GPU."""
         array.set(values.view(np.uint16) if values.dtype == ml_dtypes.bfloat16 else values, stream=self.stream)
 
-    def poison(self, array: Any) -> None:
-        """Fill with `POISON_BYTE`, in the stream's order."""
+    def fill(self, array: Any, byte: int) -> None:
+        """Every byte, in the stream's order."""
         if array.nbytes:
-            array.data.memset_async(POISON_BYTE, array.nbytes, self.stream)
+            array.data.memset_async(byte, array.nbytes, self.stream)
 
     def download(self, array: Any, dtype: str) -> np.ndarray:
         """A copy on the host, bfloat16 as `ml_dtypes.bfloat16`. Waits for all that the stream has to do."""

@@ -7,10 +7,13 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.compilers.toolchain import Call
+from harness.execution.accuracy import all_zero, untouched
+from harness.execution.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
-from harness.gpu.context import GpuContext, gpu_available
+from harness.gpu.context import POISON_BYTE, GpuContext, gpu_available
 from harness.gpu.stopwatch import Stopwatch
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -50,18 +53,22 @@ class GpuExecutor:
         """
         self._context.require_alive()
         with self._context.memory():
-            outputs, time_ms = self._run(problem, plan, inputs)
+            outputs, unwritten, time_ms = self._run(problem, plan, inputs)
         return Execution(
             outputs=outputs,
             launches=tuple(LaunchReport(launch.kernel_name, traffic=None) for launch in plan.launches),
             allocated_bytes=plan.allocated_bytes(problem),
             time_ms=time_ms,
+            unwritten=unwritten,
         )
 
     def _run(
         self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], Interval | None]:
-        """Outputs and time. The arrays are this method's own, so that the pool has them back when it returns."""
+    ) -> tuple[dict[str, np.ndarray], dict[str, npt.NDArray[np.bool_]] | None, Interval | None]:
+        """Outputs, where nobody wrote them, and time.
+
+        The arrays are this method's own, so that the pool has them back when it returns.
+        """
         context, buffers = self._context, plan.all_buffers(problem)
         given = {tensor.name for tensor in problem.inputs}
         arrays: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
@@ -70,20 +77,37 @@ class GpuExecutor:
         calls = [context.bind(launch, arrays) for launch in plan.launches]
         for name, array in arrays.items():
             if self._poison and name not in given:
-                context.poison(array)
+                context.fill(array, POISON_BYTE)
         with nullcontext() if self._timed else context.shown_to_profilers():
             for launch, call in zip(plan.launches, calls, strict=True):
                 with context.faults_named(launch.kernel_name):
                     call()
                     # CUDA reports a fault at some later call; waiting here pins it to this launch.
                     context.stream.synchronize()
+        kernels = ", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))
+        require_kept(
+            problem,
+            inputs,
+            lambda tensor: context.download(arrays[tensor.name], tensor.dtype),
+            lambda tensor: f"kernel {kernels}",
+        )
         outputs: dict[str, np.ndarray] = {}
         for name in plan.output_names(problem):
             outputs[name] = context.download(arrays[name], buffers[name].dtype)
         if not self._timed:
-            return outputs, None
-        with context.faults_named(", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))):
-            return outputs, self._time(calls)
+            return outputs, None, None
+        with context.faults_named(kernels):
+            unwritten: dict[str, npt.NDArray[np.bool_]] = {}
+            doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
+            if doubtful:
+                # Once more, on zeros: what is as it was again, nobody wrote.
+                for name in doubtful:
+                    context.fill(arrays[name], 0)
+                for call in calls:
+                    call()
+                for name, mask in doubtful.items():
+                    unwritten[name] = mask & all_zero(context.download(arrays[name], buffers[name].dtype))
+            return outputs, unwritten, self._time(calls)
 
     def _time(self, calls: list[Call]) -> Interval:
         stopwatch = Stopwatch(self._context)

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.gpu.context import GpuContext, kernel_dtype
+from harness.execution.kept_inputs import require_kept
+from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype
 from harness.model.plan import Buffer, Plan
 from harness.model.problem import BaseProblem
+from harness.support.errors import KernelFault
 
 _ALIGN_BYTES = 512
 
@@ -31,6 +33,7 @@ class GpuStage:
         self.context = context
         self.problem = problem
         self.inputs: list[dict[str, Any]] = []
+        self._values = input_sets
         buffers = Plan(()).all_buffers(problem)
         self._given = {tensor.name for tensor in problem.inputs}
         for values in input_sets:
@@ -49,6 +52,21 @@ class GpuStage:
                 offset += _aligned(buffer.size_bytes)
         return BoundPlan(self, plan, own)
 
+    def require_inputs_kept(self, number: int, kernels: str) -> None:
+        """Raise `KernelFault` where `kernels` have changed an input of that set, which then is what it was again."""
+        arrays, values = self.inputs[number], self._values[number]
+        try:
+            require_kept(
+                self.problem,
+                values,
+                lambda tensor: self.context.download(arrays[tensor.name], tensor.dtype),
+                lambda tensor: f"kernel {kernels}",
+            )
+        except KernelFault:
+            for name, array in arrays.items():
+                self.context.upload(array, values[name])
+            raise
+
     def _place(self, buffer: Buffer, offset: int) -> Any:
         return self.context.cupy.ndarray(buffer.shape, kernel_dtype(buffer.dtype), self._room.data + offset)
 
@@ -57,8 +75,9 @@ class BoundPlan:
     """A plan that is ready to run on any of the stage's input sets."""
 
     def __init__(self, stage: GpuStage, plan: Plan, own: dict[str, Any]) -> None:
-        self._context = stage.context
+        self._context, self._stage = stage.context, stage
         self._plan = plan
+        self._kernels = ", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))
         self._own = own
         self._output_names = plan.output_names(stage.problem)
         self._dtypes = {name: buffer.dtype for name, buffer in plan.all_buffers(stage.problem).items()}
@@ -67,18 +86,19 @@ class BoundPlan:
 
     def enqueue(self, inputs: int) -> None:
         """All launches on that set of inputs, without waiting. A fault that CUDA reports here is named."""
-        with self._context.faults_named(", ".join(dict.fromkeys(x.kernel_name for x in self._plan.launches))):
+        with self._context.faults_named(self._kernels):
             for call in self._calls[inputs]:
                 call()
 
     def outputs(self, inputs: int) -> dict[str, np.ndarray]:
-        """Run once more, on memory full of NaN, and fetch what the plan leaves. Names what faults."""
+        """Run once more, on memory full of NaN, and fetch what the plan leaves. Names what faults or spoils inputs."""
         for array in self._own.values():
-            self._context.poison(array)
+            self._context.fill(array, POISON_BYTE)
         for launch, call in zip(self._plan.launches, self._calls[inputs], strict=True):
             with self._context.faults_named(launch.kernel_name):
                 call()
                 self._context.stream.synchronize()
+        self._stage.require_inputs_kept(inputs, self._kernels)
         return {name: self._context.download(self._own[name], self._dtypes[name]) for name in self._output_names}
 
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 KINDS = (
     "uninitialised read",
     "output not written",
+    "input written",
     "RAW race",
     "WAR race",
     "WAW race",
+    "undefined shuffle",
+    "masks differ",
     "not deterministic",
 )
 """A race is named after what came second: a read after a write, a write after a read, a write after a write."""

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from harness.support.errors import PluginError
 
+MOST_ROUNDINGS_OF_Q = 4
+"""By tau and by log2 e, each of them rounded itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """Where a variant rounds, as far as it says so: each fact narrows the error that it is allowed.
+    """Where a variant rounds, as far as it says so: each fact narrows the error that it is allowed, but for `scaled_q`.
 
     What is left at its default may be done in any way in which a correct kernel does it, in any loop order. All
     variants have to sum in float32, whatever the problem's dtype. What is declared is believed: a variant that does not
@@ -30,6 +33,10 @@ class Numerics:
     """The sum over V and the denominator see the same bits of S: it is computed once, or again by the same code."""
     divides_last: bool = False
     """O is divided, or P is, by the finished denominator only, and never by that of the keys so far."""
+    scaled_q: int = 0
+    """How often an element of Q is rounded to the problem's dtype by being scaled before the product: 1 where it is
+    multiplied by tau, log2 e folded in or not, 2 where by one after the other, one more where a factor is rounded to
+    that dtype first. This one widens: a kernel that scales S, or Q in float32, rounds nothing there."""
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
@@ -37,3 +44,5 @@ class Numerics:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise PluginError(f"numerics have {name}={getattr(self, name)!r}; choose {' or '.join(allowed)}")
+        if self.scaled_q not in range(MOST_ROUNDINGS_OF_Q + 1):
+            raise PluginError(f"numerics have scaled_q={self.scaled_q!r}; choose 0 to {MOST_ROUNDINGS_OF_Q}")

@@ -96,6 +96,8 @@ class Operation(ABC):
     """How the command line calls it, such as `attention`."""
     idea: ClassVar[str]
     """One line."""
+    heeds: ClassVar[tuple[str, ...]] = ()
+    """The fields of `Numerics` that its tolerances depend on."""
     has_io_bound: ClassVar[bool] = False
     """Whether `io_bound` knows a theorem."""
 

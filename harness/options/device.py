@@ -72,8 +72,8 @@ def add_sanitizer(
     group.add_argument(
         "--sanitize",
         action="store_true",
-        help="look for races, reads of memory that nobody wrote, outputs not written and answers that depend on the "
-        f"schedule; a finding fails the variant. {on_gpu}",
+        help="look for races, reads of memory that nobody wrote, outputs not written, stores into inputs, undefined "
+        f"shuffles and answers that depend on the schedule; a finding fails the variant. {on_gpu}",
     )
 
 

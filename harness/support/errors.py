@@ -54,6 +54,8 @@ class KernelFault(SandboxError):
         "copy size",
         "copies in flight",
         "printing",
+        "lane outside of its mask",
+        "input written",
     )
 
     def __init__(self, kind: str, message: str) -> None:

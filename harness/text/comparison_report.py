@@ -139,7 +139,8 @@ def _footnotes(comparison: Comparison) -> list[str]:
     """What the table was measured on and what its ranking means; then what is to be said about single rows."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if comparison.sanitized_by is not None:
-        notes.append(f"findings: races, unwritten memory and faults, by {comparison.sanitized_by}.")
+        what = "races, unwritten memory, stores into inputs, undefined shuffles, faults"
+        notes.append(f"findings: {what}; by {comparison.sanitized_by}.")
     alike = _alike(comparison)
     notes += [f"{', '.join(names)}: {v}: {reason}" for (v, reason), names in alike.items() if v == UNSUPPORTED]
     for row in comparison.rows:
@@ -150,12 +151,27 @@ def _footnotes(comparison: Comparison) -> list[str]:
             notes.append(
                 f"{row.variant}: suspicious: its error is {_ratio(row.worst_over_expected)} x what is expected"
             )
+        if row.error_over_strictest is not None:
+            notes.append(f"{row.variant}: {_undeclared(row)}")
         notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
+
+
+def _undeclared(row: Row) -> str:
+    """Of a variant that declares no numerics: what declaring would show."""
+    held, over = "held to the strictest that its code allows", row.error_over_strictest
+    if over is not None and over <= 1:
+        return f"declares no numerics; {held}, error / expected is {_ratio(over)}"
+    exact = over is not None and math.isinf(over)
+    what = "answers that would be exact are not" if exact else f"error / expected is {_ratio(over)}"
+    return (
+        f"declares no numerics, which may hide a mistake: {held}, {what}. "
+        f"If it rounds more often, declare where; if not: {row.strictest_numerics}"
+    )
 
 
 def _alike(comparison: Comparison) -> dict[tuple[str, str], list[str]]:

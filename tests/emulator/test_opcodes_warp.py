@@ -239,11 +239,11 @@ def test_predicated_operations_leave_the_other_lanes_alone():
 @pytest.mark.parametrize(
     "text",
     [
-        "setp.lt.u32 p1, tid, 4; @!p1 bra DONE; shfl.sync.idx.b32 r1, tid, 0, 31, -1; DONE:",
+        "setp.lt.u32 p1, tid, 4; @!p1 bra DONE; shfl.sync.idx.b32 r1, tid, 0, 31, -1; DONE: st.global.u32 [out], r1;",
         "setp.lt.u32 p1, tid, 4; @p1 vote.sync.any.pred p2, p1, 0x1F;",
         "setp.lt.u32 p1, tid, 4; @!p1 bra DONE; mov.b32 r2, 15; setp.eq.u32 p2, tid, 2; @p2 mov.b32 r2, 31;"
-        " redux.sync.add.u32 r1, tid, r2; DONE:",
-        "setp.lt.u32 p1, tid, 4; @!p1 bra DONE; bar.warp.sync 0xFF; DONE:",
+        " redux.sync.add.u32 r1, tid, r2; DONE: st.global.u32 [out], r1;",
+        "setp.lt.u32 p1, tid, 4; @!p1 bra DONE; bar.warp.sync 0xFF; DONE: st.global.u32 [out], r1;",
     ],
 )
 def test_a_mask_that_names_lanes_elsewhere_is_a_fault(text: str):

@@ -97,6 +97,7 @@ FAULTS = (
     "copy size",
     "copies in flight",
     "printing",
+    "lane outside of its mask",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -54,6 +54,8 @@ PENDING = 1 << 62
 
 NOBODY = 0xFF
 """In a map of bytes: nobody wrote this one."""
+GIVEN = 0x01
+"""In a map of bytes: this one is an input's, and no kernel may write it."""
 
 # What is done to memory, as generated code tells it.
 LOAD, STORE, ATOMIC = 0, 1, 2
@@ -66,8 +68,14 @@ ACQUIRES = 16
 OVERWRITES = 32
 """An exchange: what it leaves does not depend on what was there."""
 
-KINDS = ("", "uninitialised read", "RAW race", "WAR race", "WAW race")
-UNINITIALISED, RAW, WAR, WAW = 1, 2, 3, 4
+KINDS = (
+    "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",
+)  # fmt: skip
+UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER = range(1, 8)
 FINDING_WORDS = 10
-"""kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size."""
+"""kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size.
+
+Where no memory is touched, address and size are: of an undefined shuffle, mask and lane that was asked for; of masks
+that differ, both.
+"""
 FINDING_LIMIT = 256

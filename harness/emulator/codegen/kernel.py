@@ -182,6 +182,7 @@ class _Writer:
         self._graph = graph
         self._live_out = live_out
         self._meeting_places: set[int] = set()
+        lanes.ways_out = tuple(n for n, b in enumerate(graph.blocks) if not b.body and list(b.targets) == [EXIT])
 
     def write(self) -> None:
         lanes = self._lanes

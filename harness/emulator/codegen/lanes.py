@@ -57,6 +57,8 @@ class Lanes(Vocabulary):
         """Instructions of the block behind the one that is being emitted; `STEPS` counts them already."""
         self.mask = ""
         """i32: the lanes that run this block."""
+        self.ways_out: tuple[int, ...] = ()
+        """Blocks that do nothing but leave the kernel."""
         self.register_bytes = 0
         self._registers = registers
         self._offsets: dict[str, int] = {}
@@ -342,13 +344,15 @@ class Lanes(Vocabulary):
         self.do(f"br i1 {condition}, label %faulted, label %{go_on}, !prof !0")
         self.label(go_on)
 
-    def check(self, bad_lanes: str, kind: str, instruction: Instruction) -> None:
-        """Fault where the scalar i32 `bad_lanes` has a bit set."""
+    def check(self, bad_lanes: str, kind: str, instruction: Instruction, detail: str = "0") -> None:
+        """Fault where the scalar i32 `bad_lanes` has a bit set. `detail` is an i32 for the message."""
         site = self.site(instruction)
         bad, go_on = self.fresh_label("bad"), self.fresh_label("ok")
         condition = self.op(f"icmp ne i32 {bad_lanes}, 0")
         self.do(f"br i1 {condition}, label %{bad}, label %{go_on}, !prof !0")
         self.label(bad)
-        self.runtime("fault", "%ctx", "%warp", str(at.FAULT[kind]), str(site), self.widen(bad_lanes))
+        self.runtime(
+            "fault", "%ctx", "%warp", str(at.FAULT[kind]), str(site), self.widen(bad_lanes), self.widen(detail)
+        )
         self.do("br label %faulted")
         self.label(go_on)

@@ -11,23 +11,48 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lane_tables import LANE_ID
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
+from harness.emulator.codegen.watched import watch_members, watch_sources
 from harness.emulator.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
 
 
 def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:
-    """Fault where a mask names lanes that have not exited and are not here: on a GPU they would be waited for."""
+    """Fault where a lane's mask does not name itself, or names lanes that have not exited and are not here.
+
+    The one is undefined, for the others a GPU would wait. Masks that differ are for the sanitizer.
+    """
+    watch_members(lanes, instruction, members)
     if not lanes.first_check_of(members):
         return
     active = lanes.active_bits()
     if isinstance(members, Imm):
         some = lanes.op(f"icmp ne i32 {active}, 0")
-        named = lanes.op(f"select i1 {some}, i32 {members.value & at.FULL_MASK}, i32 0")
+        mask = members.value & at.FULL_MASK
+        named = lanes.op(f"select i1 {some}, i32 {mask}, i32 0")
+        if mask != at.FULL_MASK:
+            outside = lanes.op(f"and i32 {active}, {at.FULL_MASK & ~mask}")
+            lanes.check(outside, "lane outside of its mask", instruction, str(mask))
     else:
-        masks = lanes.select("i32", lanes.active(), lanes.use(members, "i32"), splat("i32", 0))
+        own = lanes.use(members, "i32")
+        masks = lanes.select("i32", lanes.active(), own, splat("i32", 0))
         named = lanes.intrinsic("llvm.vector.reduce.or.v32i32", "i32", ("<32 x i32>", masks))
-    alive = lanes.warp_load("i32", at.ALIVE, 4)
-    absent = lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {active}, -1')}")
-    lanes.check(lanes.op(f"and i32 {named}, {absent}"), "divergent warp operation", instruction)
+        itself = lanes.bits_of(lanes.cast("trunc", "i32", lanes.binary("lshr", "i32", own, LANE_ID), "i1"))
+        outside = lanes.op(f"and i32 {active}, {lanes.op(f'xor i32 {itself}, -1')}")
+        first = lanes.op(f"extractelement <32 x i32> {own}, i32 {lanes.first_lane(outside)}")
+        lanes.check(outside, "lane outside of its mask", instruction, first)
+    waited_for = lanes.op(f"and i32 {_staying(lanes)}, {lanes.op(f'xor i32 {active}, -1')}")
+    lanes.check(lanes.op(f"and i32 {named}, {waited_for}"), "divergent warp operation", instruction)
+
+
+def _staying(lanes: Lanes) -> str:
+    """The lanes that have not exited, as i32. Who is on the way out, with nothing else to do there, has."""
+    staying = lanes.warp_load("i32", at.ALIVE, 4)
+    if lanes.ways_out:
+        pcs = lanes.warp_load("<32 x i32>", at.PCS)
+        for number in lanes.ways_out:
+            leaving = lanes.bits_of(lanes.compare("eq", "i32", pcs, splat("i32", number)))
+            # Of lanes that run, it is where they were before.
+            staying = lanes.op(f"and i32 {staying}, {lanes.op(f'xor i32 {leaving}, -1')}")
+    return staying
 
 
 def check_whole_warp(lanes: Lanes, instruction: Instruction) -> None:
@@ -78,10 +103,13 @@ def shuffle(lanes: Lanes, instruction: Instruction) -> None:
     if isinstance(b, Imm) and isinstance(c, Imm):
         sources = [_source_lane(mode, lane, b.value, c.value) for lane in range(32)]
         order = ", ".join(f"i32 {lane if source is None else source}" for lane, source in enumerate(sources))
+        watch_sources(lanes, instruction, members, f"<{order}>")
         result = lanes.op(f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> <{order}>")
         valid = "<" + ", ".join(f"i1 {'false' if s is None else 'true'}" for s in sources) + ">"
     else:
-        result, valid = _dynamic_shuffle(lanes, mode, value, lanes.use(b, "i32"), lanes.use(c, "i32"))
+        source, valid = _dynamic_sources(lanes, mode, lanes.use(b, "i32"), lanes.use(c, "i32"))
+        watch_sources(lanes, instruction, members, source)
+        result = _permuted(lanes, value, source)
     if isinstance(destination, Pair):
         lanes.put(destination.first, result, "i32")
         lanes.put(destination.second, valid, "i1")
@@ -105,7 +133,9 @@ def _source_lane(mode: str, lane: int, b: int, c: int) -> int | None:
     return source if valid else None
 
 
-def _dynamic_shuffle(lanes: Lanes, mode: str, value: str, b: str, c: str) -> tuple[str, str]:
+def _dynamic_sources(lanes: Lanes, mode: str, b: str, c: str) -> tuple[str, str]:
+    """The same for all lanes, where only the kernel knows b and c: the lanes, themselves where out of their segment."""
+
     def both(word: str, x: str, y: str) -> str:
         return lanes.binary(word, "i32", x, y)
 
@@ -125,11 +155,14 @@ def _dynamic_shuffle(lanes: Lanes, mode: str, value: str, b: str, c: str) -> tup
         else:
             source = both("or", lowest, both("and", b, outside))
         valid = lanes.compare("sle", "i32", source, highest)
-    source = lanes.select("i32", valid, source, LANE_ID)
+    return lanes.select("i32", valid, source, LANE_ID), valid
+
+
+def _permuted(lanes: Lanes, value: str, source: str) -> str:
     lanes.warp_store("<32 x i32>", source, at.ADDRESSES)
     lanes.warp_store("<32 x i32>", value, at.DATA_2)
     lanes.runtime("permute", "%warp")
-    return lanes.warp_load("<32 x i32>", at.DATA), valid
+    return lanes.warp_load("<32 x i32>", at.DATA)
 
 
 @emits("vote")
@@ -230,10 +263,8 @@ def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -
     lanes.label(loop)
     lanes.do(f"{left} = phi i32 [ {active}, %{before} ], [ {next_left}, %{loop} ]")
     lanes.do(f"{results} = phi <32 x i32> [ zeroinitializer, %{before} ], [ {next_results}, %{loop} ]")
-    first = lanes.first_lane(left)
-    # A lane that is not in its own mask is a group alone, so that the loop ends.
-    alone = lanes.op(f"shl i32 1, {first}")
-    group = lanes.op(f"or i32 {alone}, {lanes.op(f'extractelement <32 x i32> {groups}, i32 {first}')}")
+    # Every lane is in its own group, see `check_members`: the loop ends.
+    group = lanes.op(f"extractelement <32 x i32> {groups}, i32 {lanes.first_lane(left)}")
     result = of_group(group)
     lanes.do(f"{next_results} = select <32 x i1> {lanes.lanes_of(group)}, <32 x i32> {result}, <32 x i32> {results}")
     lanes.do(f"{next_left} = and i32 {left}, {lanes.op(f'xor i32 {group}, -1')}")

@@ -6,7 +6,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import vector
-from harness.emulator.ptx.instructions import Instruction, Operand
+from harness.emulator.ptx.instructions import Imm, Instruction, Operand
 from harness.emulator.ptx.opcodes import ATOMIC
 
 _STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
@@ -34,6 +34,23 @@ def watch_warp_barrier(lanes: Lanes, members: Operand) -> None:
     if lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.ADDRESSES)
         lanes.runtime("watch_lanes", "%ctx", "%warp", lanes.widen(lanes.active_bits()))
+
+
+def watch_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:
+    """An operation of lanes that name each other. A literal mask is the same for all."""
+    if lanes.instruments.sanitizer and not isinstance(members, Imm):
+        lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.HOSTS)
+        site, mask = str(lanes.site(instruction)), lanes.widen(lanes.active_bits())
+        lanes.runtime("watch_members", "%ctx", "%warp", site, mask)
+
+
+def watch_sources(lanes: Lanes, instruction: Instruction, members: Operand, sources: str) -> None:
+    """A shuffle; `sources` are 32 times i32, the lane itself where it is out of its segment."""
+    if lanes.instruments.sanitizer:
+        lanes.warp_store(vector("i32"), sources, at.ADDRESSES)
+        lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.HOSTS)
+        site, mask = str(lanes.site(instruction)), lanes.widen(lanes.active_bits())
+        lanes.runtime("watch_sources", "%ctx", "%warp", site, mask)
 
 
 def watch_fence(lanes: Lanes, instruction: Instruction) -> None:

@@ -24,8 +24,8 @@ class DeviceBuffer:
     name: str
     data: npt.NDArray[np.uint8]
     """Its bytes, C-contiguous, one-dimensional."""
-    unwritten: npt.NDArray[np.uint8] | None = None
-    """For the sanitizer: 0xFF for each byte that nobody has written yet, else 0."""
+    written: npt.NDArray[np.uint8] | None = None
+    """For the sanitizer, of each byte: `NOBODY` wrote it yet, it was `GIVEN` as an input, or 0."""
 
 
 class BufferTables:

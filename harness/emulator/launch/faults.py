@@ -49,6 +49,7 @@ def describe(fault: Fault) -> KernelFault:
         "barrier deadlock": _deadlock,
         "divergent barrier": _divergent,
         "divergent warp operation": _divergent_warp,
+        "lane outside of its mask": _outside,
         "step limit": _step_limit,
         "copy size": _copy_size,
         "copies in flight": _copies_in_flight,
@@ -136,6 +137,15 @@ def _divergent_warp(fault: Fault) -> str:
     return (
         f"'{instruction.form}' names lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are on another path; "
         "its mask may hold only lanes that get there together"
+    )
+
+
+def _outside(fault: Fault) -> str:
+    instruction = fault.site
+    assert instruction is not None
+    return (
+        f"'{instruction.form}' is executed by lanes {_lanes(fault.lanes)} of warp {fault.warp}, which the mask "
+        f"{fault.address:#010x} does not name; what it does then is undefined"
     )
 
 

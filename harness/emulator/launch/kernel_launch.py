@@ -119,7 +119,7 @@ def _recorder(
 ) -> LaunchRecorder | None:
     if not kernel.instruments.sanitizer:
         return None
-    maps = [b.unwritten if b.unwritten is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
+    maps = [b.written if b.written is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
     shared = kernel.facts.shared_bytes + geometry.dynamic_shared_bytes
     sizes = [(b.name, b.data.nbytes) for b in buffers]
     return LaunchRecorder(kernel.facts, name, geometry.grid, geometry.block, shared, sizes, maps)

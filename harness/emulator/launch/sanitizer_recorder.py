@@ -22,8 +22,8 @@ Extents = tuple[int, int, int]
 class LaunchRecorder:
     """The sanitizer's state during one launch, with the findings behind it.
 
-    `buffers` are names and sizes; `unwritten` has, for each, a map of its bytes (`layout.NOBODY` where nobody wrote,
-    else 0), which outlives the launch and is updated.
+    `buffers` are names and sizes; `written` has, for each, a map of its bytes (`NOBODY`, `GIVEN` or 0, see
+    `sanitizer_layout`), which outlives the launch and is updated.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class LaunchRecorder:
         block: Extents,
         shared_bytes: int,
         buffers: Sequence[tuple[str, int]],
-        unwritten: Sequence[npt.NDArray[np.uint8]],
+        written: Sequence[npt.NDArray[np.uint8]],
     ) -> None:
         self._facts, self._kernel = facts, kernel
         self._grid, self._block = grid, block
         self._buffers = buffers
-        self._memory: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = list(unwritten)
+        self._memory: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = list(written)
         self._state = np.zeros(len(at.SLOTS), dtype=np.int64)
         warps = -(-int(np.prod(block)) // machine.LANES)
         blocks = int(np.prod(grid))
@@ -63,7 +63,7 @@ class LaunchRecorder:
         self._set("LOCAL_BYTES", local_bytes)
         shift = _granule(facts.sites, "global").bit_length() - 1
         self._set("GLOBAL_SHIFT", shift)
-        maps = [m.ctypes.data for m in unwritten]
+        maps = [m.ctypes.data for m in written]
         self._table("BUFFERS", [size for _, size in buffers], maps, shift)
         self._table("VARIABLES", [v.size_bytes for v in facts.variables], [0] * len(facts.variables), shift)
 
@@ -122,11 +122,18 @@ class LaunchRecorder:
         size: int,
     ) -> Finding:
         here = self._place(site, time, thread)
+        if kind in (at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER):
+            words = self._of_lanes(kind, site, other % machine.LANES, address, size)
+            message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
+            return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
         target, offset = self._target(address)
         what = self._what(site, size)
         where = f"kernel {self._kernel}, {self._at(site, here)}"
         if kind == at.UNINITIALISED:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
+            there = None
+        elif kind == at.INPUT_WRITTEN:
+            message = f"{where}: {what} at offset {offset} bytes of {target}, which is an input and may only be read"
             there = None
         else:
             in_flight = earlier >= at.PENDING
@@ -145,6 +152,17 @@ class LaunchRecorder:
             offset=offset,
             count=count,
         )
+
+    def _of_lanes(self, kind: int, site: int, other: int, mask: int, second: int) -> str:
+        """What is undefined between lanes of one warp. `second` is the lane that is read, or the other lane's mask."""
+        form = self._facts.sites[site].form
+        if kind == at.MASKS_DIFFER:
+            return (
+                f"'{form}' has mask {mask:#010x} here, and {second:#010x} in lane {other}, which that names; "
+                "lanes that name each other have to have the same mask"
+            )
+        why = "which has returned or is none of the block's" if mask >> second & 1 else "which the mask does not name"
+        return f"'{form}' with mask {mask:#010x} reads lane {second}, {why}; what comes is undefined"
 
     def _verb(self, site: int) -> str:
         memory = self._facts.sites[site].memory

@@ -16,12 +16,13 @@ from harness.emulator.memory.copies import gather, permute, scatter, shared_load
 from harness.emulator.memory.matrix_rows import load_rows, store_rows
 from harness.emulator.memory.translation import translate
 from harness.emulator.runtime.schedule import lowest_lane, run_blocks
+from harness.emulator.sanitizer.warp_groups import watch_members, watch_sources
 from harness.emulator.sanitizer.watch import watch_fence, watch_lanes, watch_memory, watch_shared
 
 
-def fault(ctx: int, warp: int, kind: int, site: int, mask: int) -> int:
-    """Record a fault that generated code found itself; the lane is the lowest in `mask`."""
-    set_fault(ctx, kind, site, lowest_lane(mask), 0, 0)
+def fault(ctx: int, warp: int, kind: int, site: int, mask: int, detail: int) -> int:
+    """Record a fault that generated code found itself; the lane is the lowest in `mask`, `detail` for the message."""
+    set_fault(ctx, kind, site, lowest_lane(mask), detail, 0)
     store64(ctx + FAULT_MASK, mask & 0xFFFFFFFF)
     return 1
 
@@ -36,5 +37,5 @@ CORE = _by_name(
 )  # fmt: skip
 """Name -> function; arguments and results are 64-bit integers."""
 
-SANITIZER = _by_name(watch_shared, watch_memory, watch_lanes, watch_fence)
+SANITIZER = _by_name(watch_shared, watch_memory, watch_lanes, watch_fence, watch_members, watch_sources)
 """The same, for kernels that are watched."""

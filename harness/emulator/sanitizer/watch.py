@@ -40,7 +40,7 @@ BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VA
 )  # fmt: skip
 LOAD, STORE, ATOMIC = at.LOAD, at.STORE, at.ATOMIC
 STRONG, RELEASES, ACQUIRES, OVERWRITES = at.STRONG, at.RELEASES, at.ACQUIRES, at.OVERWRITES
-UNINITIALISED, RAW, WAR, WAW = at.UNINITIALISED, at.RAW, at.WAR, at.WAW
+UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN = at.UNINITIALISED, at.RAW, at.WAR, at.WAW, at.INPUT_WRITTEN
 STRONG_WRITER, READERS = at.STRONG_WRITER, at.READERS
 ENTRY_BYTES, GLOBAL_CELL_BYTES = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
 GLOBAL_ENTRIES = at.GLOBAL_READERS + 1
@@ -51,7 +51,7 @@ WINDOW_BITS, BUFFER_START = machine.WINDOW_BITS, machine.BUFFER_START
 SPACE_SHARED, SPACE_LOCAL = machine.SPACES["shared"], machine.SPACES["local"]
 SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
 OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
-NOBODY = at.NOBODY
+NOBODY, GIVEN = at.NOBODY, at.GIVEN
 
 
 def lowest(lanes: int) -> int:
@@ -186,10 +186,16 @@ def unwritten_bytes(written: int, size: int) -> int:
     return count
 
 
-def mark_written(written: int, size: int) -> None:
-    """These bytes hold something now."""
+def write_bytes(state: int, warp: int, lane: int, site: int, address: int, written: int, size: int) -> None:
+    """These bytes hold something now. An input's stay what they are, so that every line that stores there is told."""
+    given = 0
     for byte in range(size):
-        store8(written + byte, 0)
+        if load8(written + byte) == GIVEN:
+            given = 1
+        else:
+            store8(written + byte, 0)
+    if given:
+        report(state, INPUT_WRITTEN, site, 32 * warp + lane, address, size, 0, 0, 0)
 
 
 def touch_global(
@@ -260,7 +266,7 @@ def watch_memory(
             if not access & OVERWRITES and access & 3 != STORE and unwritten_bytes(written, size):
                 nobody_wrote(state, site, warp, 1 << lane, address, size)
             if access & 3 != LOAD:
-                mark_written(written, size)
+                write_bytes(state, warp, lane, site, address, written, size)
         if cells:
             touch_global(
                 state, warp_state, warp, lane, site, access, time, address, offset, cells, host, element, count

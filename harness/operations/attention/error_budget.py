@@ -12,6 +12,9 @@ c_j is the error of the score that both sums see, a_j and b_j are what each sum 
     |c_j| <= sigma_j + stored_j
         sigma_j = (d + 2) u |tau| sum_i |q_i k_ji|      d products and sums in any order, with or without fused
                                                         multiply-add; the scale's own rounding, and its product
+                + ((1 + u_16)^r - 1) |tau| sum_i |q_i k_ji|     where Q is scaled before the product, each element
+                                                        rounded to 16 bits r times (`scaled_q`); what is too small
+                                                        to be normal, an absolute step times sum_i |k_ji| besides
         stored_j = u_16 (|s_j| + sigma_j)               where S is stored in 16 bits
     |a_j|, |b_j| <= u (m - s_j + |c_j| + max |c|)       the arguments of exponentials, rounded
         + 4u + n 5u                                     the exponential; rescaling at every key: exponential, product
@@ -54,6 +57,8 @@ u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11
                          "Sharper probabilistic backward error analysis", SIAM J. Sci. Comput. 42, A3427)
     over keys            each key has errors of its own: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2)
     over P's roundings   the same; but equal weights are rounded alike, so what they do to |o| stays a plain sum
+    over scaled Q        in a product, each element is rounded on its own; over keys, all meet the same roundings, so
+                         what each key gets is added up plainly
 
 It does not hold for tensor cores, which cut off in one direction (n u then stays), nor where all products of q.k are
 equal: then each addition to the same binade repeats its rounding. lse has no differences that cancel, and keys that
@@ -168,7 +173,9 @@ class _Rows:
     stored: Array | float
     """Error of storing the score."""
     expected_dot: Array
-    """The same in the expected tier."""
+    """The same in the expected tier, but for Q's scaling."""
+    expected_query: Array | float
+    """What Q's scaling adds to it."""
     unit: Float64Array
     """(b, h, 1, d): the largest |v_j|."""
     o: Array
@@ -185,7 +192,7 @@ class _Rows:
         if not finite.all():
             scores = np.where(finite, scores, m)
         s = np.abs(scores, dtype=np.float32, casting="same_kind")
-        dot, expected_dot = _score_errors(problem, block, s, rounding)
+        dot, expected_dot, expected_query = _score_errors(problem, block, s, rounding)
         v = _finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
@@ -202,6 +209,7 @@ class _Rows:
             dot=dot,
             stored=rounding.scores * (s + dot) + rounding.scores_step if rounding.scores else 0.0,
             expected_dot=expected_dot,
+            expected_query=expected_query,
             unit=unit,
             o=np.abs(o, dtype=np.float32, casting="same_kind"),
             distances=Distances.of(v / unit, o),
@@ -212,22 +220,31 @@ class _Rows:
         return self.dot + self.stored
 
 
-def _score_errors(problem: Problem, block: Block, s: Array, rounding: Roundings) -> tuple[Array, Array]:
-    """The errors of tau q.k in the two tiers, its storage aside."""
+def _score_errors(problem: Problem, block: Block, s: Array, rounding: Roundings) -> tuple[Array, Array, Array | float]:
+    """The errors of tau q.k in the two tiers, its storage aside; of the expected one, Q's scaling apart."""
     q, k = (_finite(x).astype(np.float32) for x in (block.q, block.k))
     d, tau = problem.head_dim, np.float32(abs(problem.tau))
     terms = np.float32(d + rounding.score_roundings)
-    proved = rounding.addition * terms * (tau * (np.abs(q) @ np.abs(k).mT)) + np.float32(d * SMALLEST) * tau
+    magnitude = tau * (np.abs(q) @ np.abs(k).mT)
+    proved = rounding.addition * terms * magnitude + np.float32(d * SMALLEST) * tau
     square, squares = s * s, tau * tau * ((q * q) @ (k * k).mT)
     expected = rounding.expected_sum(terms) * np.sqrt(square + squares)
     # Cauchy's equality: all products of a sum are equal. Then so are its roundings, and nothing is random about them.
     repeating = square > np.float32(1 - 1e-4) * d * squares
     if repeating.any():
         expected = np.where(repeating, proved, expected)
+    expected_query: Array | float = 0.0
+    if rounding.query:
+        smallest = np.float32(rounding.query_step) * np.abs(k).sum(axis=-1)[..., None, :]
+        rounded = np.float32(rounding.query) * magnitude + smallest
+        expected_query = np.float32(rounding.query_random) * np.sqrt(squares) + np.float32(rounding.query_common) * s
+        expected_query = np.minimum(np.where(repeating, rounded, expected_query + smallest), rounded)
+        expected_query = np.where(block.visible, expected_query, np.float32(0))
+        proved = (1 + np.float32(rounding.query)) * proved + rounded
     if not block.visible.all():
         # A key that a row does not see, however large, is no concern of that row's.
         proved, expected = (np.where(block.visible, error, np.float32(0)) for error in (proved, expected))
-    return proved, expected
+    return proved, expected, expected_query
 
 
 def _finite(x: Float64Array) -> Float64Array:
@@ -277,16 +294,22 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
         variance += (LAMBDA * r.scores) ** 2 * np.square(rows.s)
     weight_error, factor = _perturbed(rows, np.sqrt(variance))
     total = _sum(weight_error)
+    common: Array | float = 0.0
+    if r.query:
+        query_error, query_factor = _perturbed(rows, np.asarray(rows.expected_query, np.float32))
+        weight_error, factor = weight_error * query_factor, factor * query_factor
+        total = _sum(weight_error) + _sum(query_error)
+        common = rows.distances.absolute(query_error)
 
     squares = np.square(weight_error)
-    each = exp_error if rows.one_score else exp_error + rows.expected_dot
+    each = exp_error if rows.one_score else exp_error + rows.expected_dot + rows.expected_query
     rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
     separate: Array = 2 * (_sum(p * each) + sums + rescaled) + r.division
     if r.weights:
         rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
         squares += np.square(LAMBDA * rounded * factor)
         separate += _sum(rounded)
-    O_error = np.sqrt(rows.distances.squared(squares)) + rows.o * separate
+    O_error = np.sqrt(rows.distances.squared(squares)) + common + rows.o * separate
     return O_error * np.exp(total), np.log1p(total)
 
 

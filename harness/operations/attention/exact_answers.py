@@ -17,6 +17,7 @@ ABSORBED = 2.0**-26
 """A float32 does not change when this much of it is added or taken away, rounded to nearest."""
 LARGEST_SUM = 2.0**24
 """Whole numbers up to here are exact in float32, and so are sums of them that stay below."""
+LOG2_E = 1.4427
 MOST_KEYS = 2**14
 """1 / n is a normal float16 up to here."""
 
@@ -78,10 +79,10 @@ def _mark_even_weights(exact: Mask, problem: Problem, block: Block) -> None:
 def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, numerics: Numerics) -> tuple[Mask, Mask]:
     """Where a right kernel may overflow, and what comes out may be anything: masks for O and for lse.
 
-    A score may leave the dtype that it is stored in, or float32 on the way. A sum over V that is not divided yet may
-    leave float32, and O its dtype. And where a score is -inf, some kernels take the key for one that is not seen: all
-    keys of a row may be such, or the value of one of them not finite. `largest_O` is (b, h, rows, d): the answer's
-    magnitude with its budget.
+    A score may leave the dtype that it is stored in, or float32 on the way; a scaled Q may leave its dtype. A sum over
+    V that is not divided yet may leave float32, and O its dtype. And where a score is -inf, some kernels take the key
+    for one that is not seen: all keys of a row may be such, or the value of one of them not finite. `largest_O` is
+    (b, h, rows, d): the answer's magnitude with its budget.
     """
     largest = LARGEST["float32"] / 4  # log2 e is folded in somewhere
     tau, n = max(abs(problem.tau), 1.0), block.keys_seen
@@ -94,8 +95,11 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
         scores |= np.any((tau * (np.abs(block.q) @ np.abs(finite).mT) > largest) & block.visible, axis=-1)
     if problem.dtype == "float16" and numerics.scores == "problem":
         magnitude = np.abs(block.scores)
-        over = magnitude * (1 + 2 * UNIT_ROUNDOFF["float16"]) > LARGEST["float16"]
+        folded = LOG2_E if numerics.scaled_q else 1.0
+        over = folded * magnitude * (1 + 2 * UNIT_ROUNDOFF["float16"]) > LARGEST["float16"]
         scores |= np.any(over & np.isfinite(magnitude), axis=-1)
+    if problem.dtype == "float16" and numerics.scaled_q:
+        scores |= LOG2_E * tau * np.abs(block.q).max(axis=-1) * 1.01 > LARGEST["float16"]
     scores |= (n > 0) & np.all(block.scores == -np.inf, axis=-1)
     finite_v = np.isfinite(block.v)
     # A weight of 0 times NaN: some kernels skip the key.

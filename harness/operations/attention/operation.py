@@ -36,6 +36,9 @@ class Attention(Operation):
     """O = softmax(scale * Q K^T + mask) V per head, after Vaswani et al. 2017, equation 1."""
 
     name: ClassVar[str] = "attention"
+    heeds: ClassVar[tuple[str, ...]] = (
+        "scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q",
+    )  # fmt: skip
     has_io_bound: ClassVar[bool] = True
     idea: ClassVar[str] = "O = softmax(scale Q K^T + mask) V, forward"
 

@@ -6,6 +6,7 @@ Programming Guide: logf 1 ulp, and __logf 2^-21.41 absolute near 1.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,14 @@ class Roundings:
     """Of storing S."""
     scores_step: float
     """The same, absolute, for the smallest scores."""
+    query: float
+    """Of an element of Q that is scaled before the product, by factors that are normal numbers: all its roundings."""
+    query_random: float
+    """The same, expected over many elements: of each rounding of its own."""
+    query_common: float
+    """The same, of the factors' roundings, which all elements share."""
+    query_step: float
+    """The same, absolute, of q tau, for the smallest ones."""
     weights: float
     """Of storing P."""
     weights_step: float
@@ -66,9 +75,14 @@ class Roundings:
         stores_scores, stores_weights = (sixteen and x == "problem" for x in (numerics.scores, numerics.weights))
         fast = numerics.functions == "fast"
         nearest = numerics.sums == "nearest"
+        scalings = numerics.scaled_q
         return cls(
             scores=u if stores_scores else 0.0,
             scores_step=step if stores_scores else 0.0,
+            query=(1 + u) ** scalings - 1,
+            query_random=LAMBDA * math.sqrt(scalings) * u,
+            query_common=max(scalings - 1, 0) * u,
+            query_step=scalings * step,
             weights=u if stores_weights else 0.0,
             weights_step=step if stores_weights else 0.0,
             output=u,

@@ -33,6 +33,7 @@ class Softmax(Operation):
 
     name: ClassVar[str] = "softmax"
     idea: ClassVar[str] = "Y = softmax(X) in every row of a matrix"
+    heeds: ClassVar[tuple[str, ...]] = ("functions", "sums")
 
     @property
     def problem(self) -> type[SoftmaxProblem]:

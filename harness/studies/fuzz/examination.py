@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.execution.accuracy import Accuracy, untouched
+from harness.execution.accuracy import Accuracy
 from harness.execution.attempt import Attempt, attempt
+from harness.execution.kept_inputs import INPUT_WRITTEN
 from harness.execution.planning import make_plan
 from harness.execution.protocol import Executor
 from harness.execution.question import Question
@@ -101,7 +102,7 @@ def _answer_of(done: Attempt, question: Question, on_gpu: bool) -> Answer:
 
 def _answer_to_error(error: Exception, on_gpu: bool) -> Answer:
     if isinstance(error, KernelFault):
-        return Answer(Finding(error.kind, str(error)), broken=on_gpu)
+        return Answer(Finding(error.kind, str(error)), broken=on_gpu and error.kind != INPUT_WRITTEN)
     kinds = ((PlanError, NO_PLAN), (CompileError, NO_COMPILATION))
     kind = next((kind for of, kind in kinds if isinstance(error, of)), ERROR)
     return Answer(Finding(kind, str(error) if isinstance(error, SandboxError) else where_and_what(error)))
@@ -127,7 +128,7 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
         output.astype(np.float64),
         question.answer[first.output],
         guilty.wrong,
-        untouched(output),
+        guilty.unwritten,
         (done.tile or {}).get(ROWS),
         is_main=guilty is accuracy.main,
         has_features=bool(done.problem.features),

@@ -24,6 +24,7 @@ def run_one(arguments: argparse.Namespace) -> int:
     from harness.execution.outcome import Comparison, Row
     from harness.execution.planning import make_plan
     from harness.execution.question import Question
+    from harness.execution.undeclared_numerics import undeclared_numerics
     from harness.studies.run.user_arrays import load_arrays
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
@@ -55,7 +56,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         seed=None,
         device=executor.device,
         counted_on=where_counted(executor, counter),
-        rows=rank([Row.of(done)], executor.device),
+        rows=rank([Row.of(done, undeclared_numerics(done, question))], executor.device),
     )
     if done.execution is not None:
         outputs = done.execution.outputs

@@ -19,7 +19,7 @@ from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem
-from harness.support.errors import CompileError, PlanError, SandboxError
+from harness.support.errors import CompileError, KernelFault, PlanError, SandboxError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -200,3 +200,16 @@ def test_a_fault_names_the_kernel_and_later_runs_say_why_they_do_not(tmp_path: P
     lines = done.stdout.splitlines()
     assert lines[0].startswith("fault out of bounds | kernel wild: "), done
     assert lines[1].startswith("later not run: kernel wild broke"), done
+
+
+def test_a_store_into_an_input_is_a_fault_that_leaves_the_gpu_usable(executor: GpuExecutor):
+    with pytest.raises(KernelFault, match=r"^kernel copy: store into K, which is an input: 16 of its 16 .* row 0, col"):
+        run(executor, copy("Q", "K"), copy("Q", "O"))
+    assert run(executor, copy("Q", "Q"), copy("Q", "O")).outputs["O"].size
+
+
+def test_what_nobody_wrote_is_told_from_what_was_stored_from_unwritten_scratch(executor: GpuExecutor):
+    scratch = Buffer("scratch", SMALL.q_shape, "float32")
+    some = run(executor, copy("scratch", "O", n=13), buffers=(scratch,))
+    assert np.isnan(some.outputs["O"]).all()
+    assert some.unwritten["O"].ravel().tolist() == [False] * 13 + [True] * 3

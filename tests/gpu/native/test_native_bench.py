@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,15 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture):
     told = json.loads(capsys.readouterr().out)
     assert told["rows"][0]["time_ms"] > 0 and told["rows"][0]["sustained_ms"] is None
     assert told["ceilings"]["copy_bytes_per_s"] > 0
+
+
+def test_a_contender_that_writes_into_an_input_is_out_and_the_others_have_theirs_back():
+    plugin = Path(__file__).parents[2] / "plugins" / "spoilt_inputs.py"
+    registry = discover([plugin]).registry
+    variants = [registry.get("scales-q"), registry.get("fa2-cupy")]
+    result = bench_on_gpu(
+        variants, Problem(heads=2), regime="normal", seed=0, effort=QUICK, libraries=False, step=lambda _: None
+    )
+    rows = {row.variant: row for row in result.rows}
+    assert rows["scales-q"].verdict == "error" and "store into Q, which is an input" in rows["scales-q"].reason
+    assert (rows["scales-q"].time_ms, rows["fa2-cupy"].verdict) == (None, "pass")

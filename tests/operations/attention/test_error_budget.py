@@ -21,6 +21,7 @@ from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import Reference, attention
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.rounding import Roundings
+from harness.support.errors import PluginError
 
 SHAPES = (
     {},
@@ -179,6 +180,73 @@ def test_neither_tier_is_vacuous_in_float32():
     assert proved > 0.05
     assert expected > 0.3
     assert largest_ratios("float32", Numerics())[1] > 0.05
+
+
+SCALED_Q = {
+    "tau": (("tau",), dataclasses.replace(NUMERICS[False], scaled_q=1)),
+    "tau log2 e": (("tau log2 e",), dataclasses.replace(NUMERICS[False], functions="fast", scaled_q=1)),
+    "tau, log2 e, S and P stored": (
+        ("tau", "log2 e"),
+        dataclasses.replace(NUMERICS[True], functions="fast", scaled_q=2),
+    ),
+}
+"""How a kernel scales Q in 16 bits before the product, and what it then declares."""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("scaled", thorough_unless(lambda scaled: scaled == "tau log2 e", SCALED_Q))
+def test_q_scaled_in_16_bits_takes_a_declaration_which_hides_no_16_bit_sums(dtype: str, scaled: str):
+    factors, declared = SCALED_Q[scaled]
+    silent = dataclasses.replace(declared, scaled_q=0)
+    model = {"tile": 16, "q_factors": factors, "store_scores": declared.scores == "problem"}
+    unsaid = summed = summed_unsaid = 0.0
+    for regime in ("normal", "hot", "constant", "far-negative"):
+        for fields in (SHAPES[0], SHAPES[1], SHAPES[5]):
+            problem = problem_with(dtype, fields)
+            right = judge(problem, regime, declared, **model)
+            assert right.passed and not right.suspicious, (regime, fields, right.reason, right.error_over_expected)
+            unsaid = max(unsaid, judge(problem, regime, silent, **model).error_over_budget)
+            if dtype == "float16":  # in which the mutant adds, and what bfloat16 stores hides that
+                wrong = model | {"mutant": "16-bit sums"}
+                summed = max(summed, judge(problem, regime, declared, **wrong).error_over_budget)
+                summed_unsaid = max(summed_unsaid, judge(problem, regime, silent, **wrong).error_over_budget)
+    assert unsaid > 1
+    assert dtype == "bfloat16" or (summed > 1 and summed_unsaid > 1)
+
+
+@pytest.mark.parametrize("scalings", [1, 2, 3])
+def test_no_roundings_of_q_exceed_what_is_proved_and_the_worst_come_close(scalings: int):
+    numerics = dataclasses.replace(NUMERICS[False], scaled_q=scalings)
+    closest = 0.0
+    for regime in ("normal", "hot", "offset", "overflow"):
+        problem = Problem(heads=2, q_len=20, kv_len=24, head_dim=16, dtype="float16")
+        inputs, reference = asked(problem, regime)
+        budget = budget_of(problem, regime, numerics)
+        q, k, v = (inputs[name].astype(np.float64) for name in "QKV")
+        for key in (0, 7):
+            # Every element of Q is rounded so that one key's score comes out too large, each time by the most there is.
+            off = np.sign(problem.tau * q * k[:, :, None, key])
+            scores = problem.tau * (q * (1 + off * 2.0**-11) ** scalings) @ k.mT
+            p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            error = np.abs(p @ v / p.sum(axis=-1, keepdims=True) - reference.O)
+            promised = (budget.O > 0) & np.isfinite(budget.O)
+            ratio = float((error[promised] / budget.O[promised]).max())
+            assert ratio <= 1, (regime, key)
+            closest = max(closest, ratio)
+    assert closest > 0.3
+
+
+def test_q_that_is_scaled_may_leave_float16_and_a_count_of_roundings_is_checked():
+    problem = Problem(heads=1, q_len=2, kv_len=3, head_dim=4, dtype="float16", scale=1.0)
+    inputs = {name: array * 0 for name, array in draw_inputs(problem).items()}
+    inputs["Q"][0, 0, 1, 2] = 50000
+    reference = attention(problem, inputs)
+    open_rows = np.isinf(error_budget(problem, inputs, reference, Numerics(scaled_q=1)).lse)
+    assert open_rows.tolist() == [[[False, True]]]
+    assert not np.isinf(error_budget(problem, inputs, reference, Numerics()).lse).any()
+    for bad in (-1, 5, "tau"):
+        with pytest.raises(PluginError, match=r"numerics have scaled_q=.*; choose 0 to 4"):
+            Numerics(scaled_q=bad)
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)

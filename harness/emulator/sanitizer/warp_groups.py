@@ -1,0 +1,50 @@
+"""Lanes of a warp that work together, and what the PTX ISA leaves undefined between them (9.7.9.6, 9.7.13.3 ff.).
+
+A lane waits for all lanes that its mask names, until they come to the same instruction with the same mask; a shuffle
+reads one of those. A lane that is not in its own mask, or a mask that names a lane on another path, ends the kernel
+whether or not it is watched.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.abi import layout as machine
+from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.context import SANITIZER, WARP_INDEX
+from harness.emulator.abi.raw_memory import load32, load64
+from harness.emulator.sanitizer.finding_table import report
+from harness.emulator.sanitizer.vector_clock import tick
+
+UNDEFINED_SHUFFLE, MASKS_DIFFER = at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER
+SOURCES, MASKS = machine.ADDRESSES, machine.HOSTS
+LANES = machine.LANES
+
+
+def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
+    """The lanes `mask` execute an operation, each with the members that it names in HOSTS. Always 0."""
+    state = load64(ctx + SANITIZER)
+    first = LANES * load64(ctx + WARP_INDEX)
+    tick(state)
+    for lane in range(LANES):
+        if not (mask >> lane) & 1:
+            continue
+        members = load32(warp_state + MASKS + 4 * lane)
+        for other in range(LANES):
+            theirs = load32(warp_state + MASKS + 4 * other)
+            if ((members & mask) >> other) & 1 and theirs != members:
+                report(state, MASKS_DIFFER, site, first + lane, members, theirs, 0, 0, first + other)
+                break
+    return 0
+
+
+def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
+    """The lanes `mask` read those in ADDRESSES; each names its members in HOSTS. Always 0."""
+    state = load64(ctx + SANITIZER)
+    first = LANES * load64(ctx + WARP_INDEX)
+    tick(state)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            source = load32(warp_state + SOURCES + 4 * lane)
+            members = load32(warp_state + MASKS + 4 * lane)
+            if not ((members & mask) >> source) & 1:
+                report(state, UNDEFINED_SHUFFLE, site, first + lane, members, source, 0, 0, 0)
+    return 0

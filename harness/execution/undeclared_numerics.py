@@ -1,0 +1,80 @@
+"""What declaring would show of a variant that declares no numerics: its error beside the strictest its code could keep.
+
+Whatever a correct kernel may do is allowed to it, and mistakes of that size pass, such as a denominator that is a
+little too large. So its error is held, too, to what is expected where a kernel rounds no more often than its code shows
+that it must. That changes no verdict: the code may do what it does not show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from harness.compilers.ptx_arithmetic import Arithmetic
+from harness.execution.attempt import Attempt
+from harness.execution.protocol import Execution
+from harness.execution.question import ANY_KERNEL, Question
+from harness.model.numerics import Numerics
+from harness.model.operation import operation_of
+from harness.model.plan import ELEMENT_BYTES, Plan
+
+
+@dataclass(frozen=True)
+class UndeclaredNumerics:
+    """Of a variant that declares none."""
+
+    strictest: str
+    """What it could declare at most, as it would be written."""
+    error_over_expected: float
+    """The largest ratio of error to what would be expected then, of all outputs."""
+
+
+def undeclared_numerics(done: Attempt, question: Question) -> UndeclaredNumerics | None:
+    """None where the variant declares some or is wrong, its operation heeds none, or its code is unknown."""
+    heeded = operation_of(done.problem).heeds
+    if done.variant.numerics != ANY_KERNEL or not heeded or done.plan is None or done.execution is None:
+        return None
+    if done.accuracy is None or not done.accuracy.passed:
+        return None
+    arithmetic = _arithmetic(done.counted or done.execution)
+    if arithmetic is None:
+        return None
+    numerics = strictest(arithmetic, done.plan, heeded)
+    held = question.hold(done.execution.outputs, numerics, done.execution.unwritten)
+    return UndeclaredNumerics(_written(numerics), held.error_over_expected)
+
+
+def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Numerics:
+    """What a plan of such kernels could declare at most, in the fields that its operation heeds."""
+    scratch = any(ELEMENT_BYTES[buffer.dtype] == 2 for buffer in plan.buffers)
+    stored = "problem" if scratch or (arithmetic.narrows and not arithmetic.tensor_cores) else "float32"
+    known = {
+        "scores": stored,
+        # Tensor cores multiply weights of 16 bits, and add up scores in float32.
+        "weights": "problem" if arithmetic.tensor_cores else stored,
+        "functions": arithmetic.functions,
+        "sums": "truncated" if arithmetic.tensor_cores else "nearest",
+        "one_score": True,
+        "divides_last": True,
+    }
+    return Numerics(**{name: value for name, value in known.items() if name in heeded})  # type: ignore[arg-type]
+
+
+def _arithmetic(execution: Execution) -> Arithmetic | None:
+    """Of all launches together; None where the code of one is unknown."""
+    ptx = {launch.ptx for launch in execution.launches}
+    if None in ptx or not ptx:
+        return None
+    each = [Arithmetic.of(text) for text in ptx if text is not None]
+    order = ("fast", "__expf", "accurate")
+    return Arithmetic(
+        tensor_cores=any(a.tensor_cores for a in each),
+        functions=min((a.functions for a in each), key=order.index),
+        narrows=any(a.narrows for a in each),
+    )
+
+
+def _written(numerics: Numerics) -> str:
+    said = {f.name: getattr(numerics, f.name) for f in dataclasses.fields(numerics)}
+    words = [f"{name}={value!r}" for name, value in said.items() if value != getattr(ANY_KERNEL, name)]
+    return f"Numerics({', '.join(words)})".replace("'", '"')

@@ -1,0 +1,106 @@
+"""What a GPU's executor and `bench` look at besides the answer, on a stand-in for the GPU: arrays of NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.execution.protocol import Device
+from harness.gpu.executor import GpuExecutor
+from harness.gpu.stage import GpuStage
+from harness.model.operation import draw_inputs
+from harness.model.plan import Buffer, Launch, Plan
+from harness.operations.attention.problem import Problem
+from harness.support.errors import KernelFault
+from harness.support.intervals import Interval
+
+PROBLEM = Problem(heads=1, q_len=2, kv_len=3, head_dim=4)
+
+
+class HostContext:
+    """The part of `GpuContext` that allocates, copies, fills and binds. A kernel is a Python function of its arrays."""
+
+    def __init__(self) -> None:
+        self.device = Device("gpu", "stand-in", "sm_90")
+        self.stream = SimpleNamespace(synchronize=lambda: None)
+        self.cupy = SimpleNamespace(empty=np.empty, ndarray=self._at)
+
+    def _at(self, shape: tuple[int, ...], dtype: np.dtype, address: Any) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def require_alive(self) -> None:
+        pass
+
+    def memory(self) -> Any:
+        return nullcontext()
+
+    @contextmanager
+    def faults_named(self, kernel_name: str) -> Iterator[None]:
+        yield
+
+    def allocate(self, buffer: Buffer) -> np.ndarray:
+        return np.empty(buffer.shape, buffer.dtype)
+
+    def upload(self, array: np.ndarray, values: np.ndarray) -> None:
+        array[...] = values
+
+    def download(self, array: np.ndarray, dtype: str) -> np.ndarray:
+        return array.copy()
+
+    def fill(self, array: np.ndarray, byte: int) -> None:
+        array.reshape(-1).view(np.uint8)[:] = byte
+
+    def bind(self, launch: Launch, arrays: Mapping[str, np.ndarray]) -> Any:
+        return lambda: launch.kernel(*(arrays[name] for name in launch.args))
+
+
+def spoil(Q: np.ndarray, O: np.ndarray) -> None:
+    O[...] = Q
+    Q[0, 0, 1, 2] = np.nan
+
+
+def write_some(scratch: np.ndarray, O: np.ndarray) -> None:
+    O[0, 0, 0] = scratch[0, 0, 0]
+
+
+def planned(kernel: Any, source: str = "Q") -> Plan:
+    buffers = (Buffer("scratch", PROBLEM.q_shape, "float32"),)
+    return Plan((Launch(kernel, (1,), (32,), (source, "O")),), buffers)
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> GpuExecutor:
+    monkeypatch.setattr("harness.gpu.executor.GpuContext", HostContext)
+    monkeypatch.setattr(GpuExecutor, "_time", lambda self, calls: Interval(1.0, 1.0, 1.0))
+    return GpuExecutor()
+
+
+def test_the_executor_names_kernel_input_and_place(executor: GpuExecutor) -> None:
+    with pytest.raises(KernelFault, match=r"^kernel spoil: store into Q, .*: 1 of its 8 elements .* row 1, column 2;"):
+        executor.run(PROBLEM, planned(spoil), draw_inputs(PROBLEM))
+
+
+def test_the_executor_tells_what_nobody_wrote_from_what_came_out_of_scratch(executor: GpuExecutor) -> None:
+    execution = executor.run(PROBLEM, planned(write_some, "scratch"), draw_inputs(PROBLEM))
+    assert np.isnan(execution.outputs["O"]).all() and execution.unwritten is not None
+    assert execution.unwritten["O"].tolist() == [[[[False] * 4, [True] * 4]]]
+    assert execution.time_ms is not None
+
+
+def test_a_contender_that_spoils_an_input_is_named_and_the_next_has_it_back() -> None:
+    inputs = draw_inputs(PROBLEM)
+    plan = planned(spoil)
+    context: Any = HostContext()
+    context.cupy.empty = lambda size, dtype: SimpleNamespace(data=0)
+    stage = GpuStage(context, PROBLEM, [inputs, draw_inputs(PROBLEM, seed=1)], [plan])
+    contender = stage.bind(plan)
+    with pytest.raises(KernelFault, match=r"^kernel spoil: store into Q, which is an input"):
+        contender.outputs(0)
+    assert np.array_equal(stage.inputs[0]["Q"], inputs["Q"])
+    with pytest.raises(KernelFault):
+        contender.outputs(1)
