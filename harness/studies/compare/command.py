@@ -18,6 +18,7 @@ from harness.support.errors import UsageError
 def run_compare(arguments: argparse.Namespace) -> int:
     """Run `compare`; the exit status."""
     from harness.execution.comparison import compare, lost_row
+    from harness.execution.second_draw import SecondDraw
     from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
@@ -44,6 +45,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
             counter=counter_of(arguments, problem, executor.device, progress),
             tile=tile,
             sanitizer=sanitizer,
+            second=SecondDraw(problem, arguments.regime),
             lost=lost,
             step=progress.step,
         )
