@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from harness.execution.isolation.process import end_planners
 from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.options.command import OneLineParser
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, WRONG_CALL
@@ -65,3 +66,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read has left. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    finally:
+        end_planners()

@@ -23,7 +23,7 @@ from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.support.errors import KernelFault, SandboxError, UnsupportedProblem
+from harness.support.errors import KernelFault, PlannerLost, SandboxError, UnsupportedProblem
 from harness.support.exception_place import where_and_what
 
 PASS, FAIL, ERROR, UNSUPPORTED = "pass", "fail", "error", "unsupported"
@@ -155,6 +155,8 @@ def attempt(
 def _with_claim(done: Attempt) -> Attempt:
     try:
         return dataclasses.replace(done, claim=claimed_traffic(done.variant, done.problem))
+    except PlannerLost:
+        raise
     except SandboxError as error:
         return dataclasses.replace(done, claim_failure=str(error))
 

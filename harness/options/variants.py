@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.compilers.cupy.cache_directory import replace_unusable_directory
-from harness.compilers.toolchains import check_backend
-from harness.model.discovery import Discovery, discover
+from harness.execution.isolation.variants import discover_isolated
+from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
 
@@ -49,11 +49,11 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 
 def discover_variants(arguments: argparse.Namespace) -> Discovery:
-    """All variants, the plugins' too; what could not be loaded is a warning."""
+    """All variants, the plugins' too, isolated from this process; what could not be loaded is a warning."""
     unusable = replace_unusable_directory()
     if unusable is not None:
         print(f"harness: warning: {unusable}", file=sys.stderr)
-    found = discover(arguments.plugin, check=check_backend)
+    found = discover_isolated(arguments.plugin)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found

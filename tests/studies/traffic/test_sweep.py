@@ -92,7 +92,7 @@ def test_points_are_counted_and_claims_are_held_against_them():
     assert (point.source, point.read_bytes, point.write_bytes, point.claim_holds) == ("counted", 3200, 1600, True)
     assert point.requested_bytes == 2  # what the stand-in says; local memory is left out
     assert point.flops == 4 * 8 * 4 * 4
-    assert point.intensity == pytest.approx(512 / 480)
+    assert point.intensity == pytest.approx(512 / 4800)
     assert found["wrong", 4].claim_holds is False
     assert found["silent", 4].claim_holds is None
 
