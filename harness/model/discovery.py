@@ -12,8 +12,8 @@ import importlib.util
 import itertools
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,26 +30,6 @@ _plugin_numbers = itertools.count()
 
 Check = Callable[[Variant], None]
 """What more is asked of a variant than its own fields can tell. Raises `PluginError`."""
-
-
-@dataclass(frozen=True)
-class BrokenModule:
-    """A module or package that nobody named on the command line and that could not be loaded."""
-
-    name: str
-    """Its short name, such as `my_idea` for variants/my_idea.py."""
-    reason: str
-    """One line: what went wrong, and where."""
-
-
-@dataclass(frozen=True)
-class Discovery:
-    """The variants that were found, and what could not be loaded."""
-
-    registry: Registry
-    """All variants."""
-    broken: tuple[BrokenModule, ...]
-    """Broken modules of `variants/` and broken installed packages: the others still work."""
 
 
 def _accept(variant: Variant) -> None:
@@ -83,6 +63,28 @@ class Origin:
                 _add_entry_point(registry, entry_point, check)
 
 
+@dataclass(frozen=True)
+class BrokenModule:
+    """A module or package that nobody named on the command line and that could not be loaded."""
+
+    name: str
+    """Its short name, such as `my_idea` for variants/my_idea.py."""
+    reason: str
+    """One line: what went wrong, and where."""
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The variants that were found, and what could not be loaded."""
+
+    registry: Registry
+    """All variants."""
+    broken: tuple[BrokenModule, ...]
+    """Broken modules of `variants/` and broken installed packages: the others still work."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where each variant, by name, is loaded from."""
+
+
 def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Origin]:
     """Every module of `package`, every entry point of the group, and the plugin files, in this order; none is run."""
     packages = dict.fromkeys(e.name for e in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
@@ -103,6 +105,7 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
     """
     registry = Registry()
     broken: list[BrokenModule] = []
+    found: dict[str, Origin] = {}
     for origin in origins(plugins, package):
         try:
             origin.load(registry, check)
@@ -110,7 +113,15 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
             if origin.kind == PLUGIN:
                 raise
             broken.append(BrokenModule(origin.name, str(error)))
-    return Discovery(registry, tuple(broken))
+        found |= {variant.name: origin for variant in registry if variant.name not in found}
+    return Discovery(registry, tuple(broken), found)
+
+
+def load_variant(origin: Origin, name: str) -> Variant:
+    """One variant, with nothing loaded but where it is from. Raises as `Origin.load` does."""
+    registry = Registry()
+    origin.load(registry)
+    return registry.get(name)
 
 
 def _modules_of(package: str) -> list[str]:

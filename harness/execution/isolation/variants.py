@@ -73,18 +73,20 @@ def isolate(load: Load) -> Variant:
 
 
 def _discovery(said: Json) -> Discovery:
-    registry, planners = Registry(), dict[str, _Planner]()
+    registry, planners, origins = Registry(), dict[str, _Planner](), dict[str, Origin]()
     try:
         for each in checked(said["variants"], list):
             origin = Origin(*(checked(word, str) for word in checked(each["from"], list)))
             group = checked(each["backend"], str) if origin.kind == MODULE else f"{origin.kind} {origin.name}"
             planner = planners.setdefault(group, _Planner(PlannerProcess()))
             registry.origin = checked(each["origin"], str)
-            registry.add(planner.variant(each, origin))
+            variant = planner.variant(each, origin)
+            registry.add(variant)
+            origins[variant.name] = origin
         lost = [[checked(word, str) for word in checked(each, list)] for each in checked(said["broken"], list)]
     except (Malformed, KeyError, TypeError) as error:
         raise SandboxError(f"what the variants say of themselves cannot be understood: {error}") from error
-    return Discovery(registry, tuple(BrokenModule(*each) for each in lost))
+    return Discovery(registry, tuple(BrokenModule(*each) for each in lost), origins)
 
 
 def _in_words(origin: Origin) -> str:
