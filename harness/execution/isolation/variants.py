@@ -6,6 +6,7 @@ plugin file or of an installed package have one per origin, so that they cannot 
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ class _Planner:
         self._process = process
         self._texts: OrderedDict[int, str] = OrderedDict()
         self._texts_of = 0
+        self._lost: dict[str, PlannerLost] = {}
 
     def ask(self, what: str, origin: list[str], **said: Json) -> Json:
         """See `PlannerProcess.ask`."""
@@ -126,7 +128,15 @@ class _Planner:
         about = {"origin": _key(origin), "variant": fields["name"]}
 
         def ask(what: str, problem: BaseProblem, **said: Json) -> Json:
-            return self._process.ask(what, **about, problem=problem_to_json(problem), **said)
+            request = about | {"problem": problem_to_json(problem)} | said
+            key = json.dumps([what, request])
+            if key in self._lost:
+                raise self._lost[key]  # what has ended one process would end, or hold up, the next one
+            try:
+                return self._process.ask(what, **request)
+            except PlannerLost as lost:
+                self._lost[key] = lost
+                raise
 
         def supports(problem: Any) -> str | None:
             refusal: str | None = checked(ask("supports", problem), str, type(None))
