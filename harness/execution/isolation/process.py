@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from harness.execution.isolation.planner import Load, serve
@@ -87,7 +89,8 @@ class PlannerProcess:
                 name="planner",
                 daemon=True,
             )
-            with one_thread_for_numpy(), _found_from_anywhere():
+            without_main = contextlib.nullcontext() if self._load is not None else _no_main_module()
+            with one_thread_for_numpy(), _found_from_anywhere(), without_main:
                 self._process.start()
             theirs.close()
             lifeline.close()
@@ -96,12 +99,12 @@ class PlannerProcess:
             self.generation += 1
             _alive.add(self)
 
-    def ask(self, what: str, seconds: float = CALL_SECONDS, arrays: tuple[Any, ...] = (), **said: Json) -> Json:
+    def ask(self, what: str, seconds: float | None = None, **said: Json) -> Json:
         """The answer. Raises what was raised there, `PlannerDied` or `PlannerHung` where none came.
 
-        The first request about an origin may take as long as importing it.
+        `seconds`: how long it may take; None: as planning does. The first request about an origin may take as long as importing it.
         """
-        return self.ask_for_arrays(what, seconds, arrays, **said)[0]
+        return self.ask_for_arrays(what, CALL_SECONDS if seconds is None else seconds, **said)[0]
 
     def ask_for_arrays(
         self, what: str, seconds: float, arrays: tuple[Any, ...] = (), most_bytes: int = 0, **said: Json
@@ -200,3 +203,17 @@ def _found_from_anywhere() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """A process that is started meanwhile does not run this one's script once more, as multiprocessing would have it.
+
+    Only where it is handed a function to call may it need that script, for the function may be of it.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
