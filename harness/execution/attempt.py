@@ -118,8 +118,9 @@ def attempt(
 ) -> Attempt:
     """Plan; claim; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
 
-    The claim is asked before anything runs. `second` holds a right answer once more, with other inputs. Inputs are those of the question, or `inputs`, or what `inputs()` gives when they are needed. `counter` counts bytes
-    where `executor` does not. Never raises for what a variant does.
+    The claim is asked before anything runs. Inputs are those of the question, or `inputs`, or what `inputs()` gives
+    when they are needed. `counter` counts bytes where `executor` does not. `second` holds a right answer once more,
+    with other inputs. Never raises for what a variant does.
     """
     done = Attempt(variant=variant, problem=problem)
     try:

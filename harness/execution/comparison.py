@@ -60,8 +60,9 @@ def compare(
     """Run `variants` on one problem and return their rows, best first.
 
     `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. What
-    `sanitizer` finds fails a variant, and so does a wrong answer to the inputs of `second`. `lost` are rows of variants that could not even be loaded. Whatever goes wrong in
-    a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or seed.
+    `sanitizer` finds fails a variant, and so does a wrong answer to the inputs of `second`. `lost` are rows of variants
+    that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still come. Raises
+    `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)

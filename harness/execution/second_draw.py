@@ -45,4 +45,6 @@ class SecondDraw:
             reason = check_spots(self._spots, outputs, variant.numerics).reason
         except SandboxError as error:
             reason = str(error)
-        return None if reason is None else f"right for the seed that was named, but not with --seed {self.seed}: {reason}"
+        return (
+            None if reason is None else f"right for the seed that was named, but not with --seed {self.seed}: {reason}"
+        )

@@ -77,7 +77,9 @@ class Launch:
             if any(extent > limit for extent, limit in zip(extents, limits)):
                 raise PlanError(f"{kernel} {what} is {extents}; a GPU takes at most {limits} in x, y, z")
         if math.prod(self.block) > 1024:
-            raise PlanError(f"{kernel} block is {self.block}: {math.prod(self.block)} threads, and a GPU takes at most 1024")
+            raise PlanError(
+                f"{kernel} block is {self.block}: {math.prod(self.block)} threads, and a GPU takes at most 1024"
+            )
 
     @property
     def kernel_name(self) -> str:

@@ -157,7 +157,9 @@ def test_a_wrong_answer_and_a_wrong_claim_are_both_told():
     wrong = numpy_variant("wrong", mutant="scale missing", claim=Traffic(1, 2))
     (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows
     assert row.verdict == "fail"
-    assert re.search(r"the worst at batch 0.*; claims 1 bytes read and 2 written; counted: 3,200 and 1,600$", row.reason)
+    assert re.search(
+        r"the worst at batch 0.*; claims 1 bytes read and 2 written; counted: 3,200 and 1,600$", row.reason
+    )
 
 
 def test_a_claim_is_not_judged_where_nothing_is_counted():

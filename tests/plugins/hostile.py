@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import cupy
 import numpy as np
-from harness import Launch, Plan, Problem, Registry, Traffic, Variant
 from one_thread_per_row import plan as right_plan
 from one_thread_per_row import supports as right_supports
+
+from harness import Launch, Plan, Problem, Registry, Traffic, Variant
 
 
 def ends() -> None:
@@ -49,7 +50,7 @@ def exits_a_generator() -> None:
 def writes_into_every_pipe() -> None:
     """A print, and rubbish to standard output itself."""
     print('{"answer": null}')
-    os.write(1, b'\x00\x00\x00\x04null')
+    os.write(1, b"\x00\x00\x00\x04null")
 
 
 def replaces_the_oracle() -> None:
@@ -131,7 +132,6 @@ def copied_claim(problem: Problem) -> Traffic:
     if seen is not None:
         raise RuntimeError("the counts are in reach of a claim")
     return Traffic(7, 7)
-
 
 
 def memorised(problem: Problem) -> Plan:

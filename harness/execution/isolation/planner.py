@@ -1,4 +1,4 @@
-"""The planner's side: a process that imports variants and answers what the judge asks of them, one request at a time.
+"""The planner's side: a process that imports variants and answers what the judge asks of them, one after the other.
 
 It holds no inputs' answer, no budget and no count. What it says is data (see `wire`), and the judge believes none of it.
 """
@@ -227,9 +227,10 @@ class Planner:
         return {"answer": said}, [array.tobytes() for array in outputs.values()]
 
     def _variant(self, request: Json) -> Variant:
-        if self._load is not None:
+        load, self._load = self._load, None
+        if load is not None:
             try:
-                self._load, variant = None, self._load()
+                variant = load()
             except SandboxError:
                 raise
             except BaseException as error:

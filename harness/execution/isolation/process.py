@@ -41,7 +41,6 @@ PRELOADED = ["harness.execution.isolation.planner"]
 """What the server that planners are forked from has imported: every planner begins with it."""
 
 
-
 class _NoAnswer(Exception):
     """There was none in time."""
 
@@ -83,7 +82,7 @@ class PlannerProcess:
             self._connection, theirs = context.Pipe()
             # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
             lifeline, self._lifeline = context.Pipe(duplex=False)
-            self._process = context.Process(  # type: ignore[attr-defined]
+            self._process = context.Process(
                 target=serve,
                 args=(theirs, lifeline, self._load, self._log, dict(os.environ), os.getcwd()),
                 name="planner",
@@ -102,7 +101,8 @@ class PlannerProcess:
     def ask(self, what: str, seconds: float | None = None, **said: Json) -> Json:
         """The answer. Raises what was raised there, `PlannerDied` or `PlannerHung` where none came.
 
-        `seconds`: how long it may take; None: as planning does. The first request about an origin may take as long as importing it.
+        `seconds`: how long it may take; None: as planning does. The first request about an origin may take as long as
+        importing it.
         """
         return self.ask_for_arrays(what, CALL_SECONDS if seconds is None else seconds, **said)[0]
 

@@ -16,8 +16,9 @@ from typing import Any
 from harness.compilers.parameters import Parameter
 from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel, RemoteToolchain
 from harness.compilers.toolchains import check_backend
+from harness.execution.isolation import process
 from harness.execution.isolation.planner import KNOWN_TEXTS, THE_CALLER, Load
-from harness.execution.isolation.process import COMPILE_SECONDS, LOAD_SECONDS, PlannerProcess
+from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
 from harness.execution.isolation.wire import (
     Json,
     Malformed,
@@ -50,7 +51,7 @@ def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants") -
     try:
         while True:
             try:
-                said = looking.ask("discover", LOAD_SECONDS, plugins=files, package=package, broken=broken)
+                said = looking.ask("discover", process.LOAD_SECONDS, plugins=files, package=package, broken=broken)
                 return _discovery(said)
             except PlannerLost as lost:
                 if looking.loading is None:

@@ -34,9 +34,7 @@ Json = Any
 """Numbers, text, None, lists of them and dicts by text."""
 PLAIN = (type(None), bool, int, float)
 """Scalars that JSON has."""
-ERRORS = {
-    kind.__name__: kind for kind in (CompileError, PlanError, PluginError, SandboxError, UsageError)
-}
+ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError, SandboxError, UsageError)}
 """What is told by its own name; every other exception becomes a `SandboxError`."""
 VARIANT_FIELDS = ("name", "operation", "algorithm", "backend", "idea", "takes", "deterministic", "fails_in")
 """Of `Variant`, as they are; what else it has is told in another way."""
@@ -80,7 +78,9 @@ def variant_to_json(variant: Variant, origin: str) -> Json:
 
 def variant_fields(said: Json) -> dict[str, Any]:
     """The fields of a `Variant` that are plain data."""
-    fields: dict[str, Any] = {n: checked(said.get(n), str) for n in ("name", "operation", "algorithm", "backend", "idea")}
+    fields: dict[str, Any] = {
+        n: checked(said.get(n), str) for n in ("name", "operation", "algorithm", "backend", "idea")
+    }
     for name in ("takes", "fails_in"):
         fields[name] = tuple(checked(each, str) for each in checked(said.get(name), list))
     numerics = checked(said.get("numerics"), dict)
@@ -126,9 +126,7 @@ def argument_from_json(said: Json) -> Any:
     return RemoteArgument(checked(said.get("kept"), int), checked(said.get("type", ""), str))
 
 
-def plan_to_json(
-    plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Callable[[object], int]
-) -> Json:
+def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Callable[[object], int]) -> Json:
     """Buffers and launches; `kernel_to_json` says how a launch's kernel is found again."""
     return {
         "buffers": [[buffer.name, list(buffer.shape), buffer.dtype] for buffer in plan.buffers],
