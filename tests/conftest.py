@@ -85,6 +85,6 @@ def forbid_compiling() -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Planners of this process begin with what their variants will import: else each of them spends a second on it."""
-    from harness.execution.isolation import process
+    from harness.execution.isolation import server
 
-    process.PRELOADED += ["cupy", "numba.cuda"]
+    server.PRELOADED += ["cupy", "numba.cuda"]

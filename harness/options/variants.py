@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.compilers.cupy.cache_directory import replace_unusable_directory
+from harness.compilers.toolchains import check_backend
 from harness.execution.isolation.variants import discover_isolated
-from harness.model.discovery import Discovery
+from harness.model.discovery import Discovery, discover
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
 
@@ -54,6 +55,14 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
     if unusable is not None:
         print(f"harness: warning: {unusable}", file=sys.stderr)
     found = discover_isolated(arguments.plugin)
+    for broken in found.broken:
+        print(f"harness: warning: {broken.reason}", file=sys.stderr)
+    return found
+
+
+def discover_here(arguments: argparse.Namespace) -> Discovery:
+    """The same, imported into this process: for `bench`, which launches all kernels in turns in one process."""
+    found = discover(arguments.plugin, check=check_backend)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found

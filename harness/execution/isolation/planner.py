@@ -1,10 +1,11 @@
 """The planner's side: a process that imports variants and answers what the judge asks of them, one after the other.
 
-It holds no inputs' answer, no budget and no count. What it says is data (see `wire`), and the judge believes none of it.
+It knows no answer, no budget and no count. What it says is data (see `wire`), and the judge believes none of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import fcntl
 import importlib
@@ -12,7 +13,7 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ import numpy as np
 
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
+from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
+    KNOWN_TEXTS,
+    THE_CALLER,
     Json,
     argument_from_json,
     error_to_json,
@@ -42,22 +46,20 @@ from harness.support.exception_place import where_and_what
 
 KEPT_OBJECTS = 4096
 """Kernels of so many launches can still be asked about. A search plans many thousand times, and asks at once."""
-KNOWN_TEXTS = 256
-"""PTX texts that are not sent again; the judge keeps the same ones, in the same order."""
-Load = Callable[[], Variant]
-"""Makes a variant in whatever process it is called, so it has to be picklable: a function of a module, or a partial."""
 
 
 def serve(
     connection: Connection,
     lifeline: Connection,
     load: Load | None,
+    packages: Sequence[str],
     log: Path,
     environment: Mapping[str, str],
     folder: str,
 ) -> None:
     """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
 
+    `packages` are imported first, before anybody waits for them.
     What a plugin prints goes to standard error; why a process crashed goes to `log`.
     """
     _end_with(lifeline)
@@ -67,6 +69,9 @@ def serve(
     os.chdir(folder)
     os.dup2(2, 1)
     faulthandler.enable(log.open("wb"))
+    for package in packages:
+        with contextlib.suppress(Exception):  # who needs it will say that it is not there
+            importlib.import_module(package)
     planner = Planner(load, lambda origin: _send(connection, {"loading": origin}))
     while True:
         try:
@@ -284,10 +289,6 @@ class Planner:
             module, _, attribute = name.partition(":")
             self._executors[key] = getattr(importlib.import_module(module), attribute)(**options)
         return self._executors[key]
-
-
-THE_CALLER = Origin("caller", "")
-"""Where the variant of a process with a `load` is from."""
 
 
 def _key(origin: Origin) -> list[str]:

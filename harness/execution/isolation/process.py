@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.execution.isolation.planner import Load, serve
+from harness.execution.isolation.server import Load, begin_server, enter
 from harness.execution.isolation.wire import Json, Malformed, checked, error_from_json
-from harness.model.discovery import REPOSITORY_ROOT
 from harness.support import child_process
-from harness.support.child_process import how_it_ended, last_words, one_thread_for_numpy, processor_seconds
+from harness.support.child_process import how_it_ended, last_words, processor_seconds
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
 
 LOAD_SECONDS = 60.0
@@ -37,8 +35,6 @@ PATIENCE = 6.0
 """How many times as long by the clock: other work may be going on, and who sleeps uses no processor."""
 LARGEST_MESSAGE_BYTES = 2**28
 """More than any plan or PTX text has; arrays are as large as they are known to be."""
-PRELOADED = ["harness.execution.isolation.planner"]
-"""What the server that planners are forked from has imported: every planner begins with it."""
 
 
 class _NoAnswer(Exception):
@@ -57,9 +53,12 @@ def end_planners() -> None:
 class PlannerProcess:
     """One planner, and the next one where that is lost. Threads take turns."""
 
-    def __init__(self, load: Load | None = None) -> None:
-        """`load` makes its one variant; None where it is asked for variants of any origin."""
-        self._load = load
+    def __init__(self, load: Load | None = None, packages: Sequence[str] = ()) -> None:
+        """`load` makes its one variant; None where it is asked for variants of any origin.
+
+        `packages` are imported before anything is asked, if they can be.
+        """
+        self._load, self._packages = load, tuple(packages)
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._lifeline: Connection | None = None
@@ -77,19 +76,18 @@ class PlannerProcess:
         with self._lock:
             if self._process is not None:
                 return
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(PRELOADED)
+            context = begin_server()
             self._connection, theirs = context.Pipe()
             # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
             lifeline, self._lifeline = context.Pipe(duplex=False)
             self._process = context.Process(
-                target=serve,
-                args=(theirs, lifeline, self._load, self._log, dict(os.environ), os.getcwd()),
+                target=enter,
+                args=(theirs, lifeline, self._load, self._packages, self._log, dict(os.environ), os.getcwd()),
                 name="planner",
                 daemon=True,
             )
             without_main = contextlib.nullcontext() if self._load is not None else _no_main_module()
-            with one_thread_for_numpy(), _found_from_anywhere(), without_main:
+            with without_main:
                 self._process.start()
             theirs.close()
             lifeline.close()
@@ -189,20 +187,6 @@ class PlannerProcess:
         self._process.join(timeout=5)
         words = last_words(self._log)
         return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
-
-
-@contextlib.contextmanager
-def _found_from_anywhere() -> Iterator[None]:
-    """The server imports the harness wherever this process was started: it does not look at this one's `sys.path`."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY_ROOT), *([before] if before else [])])
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 @contextlib.contextmanager

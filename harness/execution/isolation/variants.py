@@ -17,9 +17,11 @@ from harness.compilers.parameters import Parameter
 from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel, RemoteToolchain
 from harness.compilers.toolchains import check_backend
 from harness.execution.isolation import process
-from harness.execution.isolation.planner import KNOWN_TEXTS, THE_CALLER, Load
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
+from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
+    KNOWN_TEXTS,
+    THE_CALLER,
     Json,
     Malformed,
     argument_to_json,
@@ -38,6 +40,9 @@ from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.support.errors import PlannerDied, PlannerLost, PluginError, SandboxError
+
+LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
+"""What the first plan in a language will import, by backend."""
 
 
 def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants") -> Discovery:
@@ -67,7 +72,7 @@ def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants") -
 
 def isolate(load: Load) -> Variant:
     """The variant that `load` makes, in a process of its own. Raises `SandboxError` where it cannot be made."""
-    planner = _Planner(PlannerProcess(load))
+    planner = RemotePlanner(PlannerProcess(load))
     try:
         return planner.variant(planner.ask("describe", _key(THE_CALLER)), THE_CALLER)
     except PlannerLost as lost:
@@ -75,12 +80,13 @@ def isolate(load: Load) -> Variant:
 
 
 def _discovery(said: Json) -> Discovery:
-    registry, planners, origins = Registry(), dict[str, _Planner](), dict[str, Origin]()
+    registry, planners, origins = Registry(), dict[str, RemotePlanner](), dict[str, Origin]()
     try:
         for each in checked(said["variants"], list):
             origin = Origin(*(checked(word, str) for word in checked(each["from"], list)))
             group = checked(each["backend"], str) if origin.kind == MODULE else f"{origin.kind} {origin.name}"
-            planner = planners.setdefault(group, _Planner(PlannerProcess()))
+            packages = LANGUAGES.get(group, ())
+            planner = planners.setdefault(group, RemotePlanner(PlannerProcess(packages=packages)))
             registry.origin = checked(each["origin"], str)
             variant = planner.variant(each, origin)
             registry.add(variant)
@@ -110,65 +116,49 @@ class _Ticket:
     again: Callable[[], Plan]
 
 
-class _Planner:
+class RemotePlanner:
     """A process, and the variants and kernels that live there. It owns the kernels (`KernelOwner`)."""
 
     def __init__(self, process: PlannerProcess) -> None:
-        self._process = process
+        self.process = process
+        """It is started by the first question."""
         self._texts: OrderedDict[int, str] = OrderedDict()
         self._texts_of = 0
         self._lost: dict[str, PlannerLost] = {}
 
     def ask(self, what: str, origin: list[str], **said: Json) -> Json:
         """See `PlannerProcess.ask`."""
-        return self._process.ask(what, origin=origin, **said)
+        return self.process.ask(what, origin=origin, **said)
 
     def variant(self, said: Json, origin: Origin) -> Variant:
         """A variant by its description, whose functions ask the process. Raises `Malformed`, `PluginError`."""
         fields = variant_fields(said)
-        about = {"origin": _key(origin), "variant": fields["name"]}
-
-        def ask(what: str, problem: BaseProblem, **said: Json) -> Json:
-            request = about | {"problem": problem_to_json(problem)} | said
-            key = json.dumps([what, request])
-            if key in self._lost:
-                raise self._lost[key]  # what has ended one process would end, or hold up, the next one
-            try:
-                return self._process.ask(what, **request)
-            except PlannerLost as lost:
-                self._lost[key] = lost
-                raise
-
-        def supports(problem: Any) -> str | None:
-            refusal: str | None = checked(ask("supports", problem), str, type(None))
-            return refusal
-
-        def tiles(problem: Any) -> list[TileSizes]:
-            return [tile_from_json(tile) for tile in checked(ask("tiles", problem), list)]
-
-        def claim(problem: Any, tile: TileSizes | None = None) -> Traffic:
-            read_bytes, write_bytes = checked(ask("claim", problem, tile=_plain(tile)), list)
-            return Traffic(checked(read_bytes, int), checked(write_bytes, int))
-
-        def plan(problem: Any, tile: TileSizes | None = None) -> Plan:
-            said = ask("plan", problem, tile=_plain(tile))
-            generation = self._process.generation
-
-            def kernel(place: int, found: Json) -> RemoteKernel:
-                ticket = _Ticket(checked(found["number"], int), generation, lambda: plan(problem, tile))
-                return RemoteKernel(checked(found["name"], str), checked(found["backend"], str), self, place, ticket)
-
-            return plan_from_json(said, kernel)
-
+        functions = _Functions(self, {"origin": _key(origin), "variant": fields["name"]})
         variant = Variant(
             **fields,
-            plan=plan,
-            supports=supports,
-            tiles=tiles if checked(said["has_tiles"], bool) else None,
-            claim=claim if checked(said["has_claim"], bool) else None,
+            plan=functions.plan,
+            supports=functions.supports,
+            tiles=functions.tiles if checked(said["has_tiles"], bool) else None,
+            claim=functions.claim if checked(said["has_claim"], bool) else None,
         )
         check_backend(variant)
         return variant
+
+    def ask_about(self, what: str, about: Json, problem: BaseProblem, **said: Json) -> Json:
+        """One of a variant's own functions."""
+        request = about | {"problem": problem_to_json(problem)} | said
+        key = json.dumps([what, request])
+        if key in self._lost:
+            raise self._lost[key]  # what has ended one process would end, or hold up, the next one
+        try:
+            return self.process.ask(what, **request)
+        except PlannerLost as lost:
+            self._lost[key] = lost
+            raise
+
+    def end(self) -> None:
+        """End the process; the next question starts another."""
+        self.process.end()
 
     def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
         """See `KernelOwner`."""
@@ -219,7 +209,7 @@ class _Planner:
             return {"number": found[id(step)].number}
 
         said = plan_to_json(plan, kernel_to_json, _unkept)
-        return self._process.ask_for_arrays(
+        return self.process.ask_for_arrays(
             "run",
             seconds,
             tuple(inputs),
@@ -232,11 +222,11 @@ class _Planner:
 
     def _of(self, kernel: RemoteKernel, what: str, seconds: float = COMPILE_SECONDS, **said: Json) -> Json:
         """Ask about a kernel; its plan is made again where the process that made it is gone."""
-        return self._process.ask(what, seconds, kernel={"number": self._ticket(kernel).number}, **said)
+        return self.process.ask(what, seconds, kernel={"number": self._ticket(kernel).number}, **said)
 
     def _ticket(self, kernel: RemoteKernel) -> _Ticket:
         ticket: _Ticket = kernel.ticket
-        if ticket.generation != self._process.generation:
+        if ticket.generation != self.process.generation:
             anew = ticket.again().launches[kernel.launch].kernel.ticket
             assert isinstance(anew, _Ticket)
             ticket = anew
@@ -244,9 +234,9 @@ class _Planner:
 
     def _text(self, said: Json) -> str:
         """PTX, which comes once; the same texts are known here and there."""
-        if self._texts_of != self._process.generation:
+        if self._texts_of != self.process.generation:
             self._texts.clear()
-            self._texts_of = self._process.generation
+            self._texts_of = self.process.generation
         number = checked(said["text"], int)
         if said["ptx"] is not None:
             self._texts[number] = checked(said["ptx"], str)
@@ -255,6 +245,50 @@ class _Planner:
         if number not in self._texts:
             raise PlannerDied("the process that ran it named a text that it never sent")
         return self._texts[number]
+
+
+@dataclass(frozen=True)
+class _Functions:
+    """A variant's own functions, asked of its planner."""
+
+    planner: RemotePlanner
+    about: Json
+    """Which variant."""
+
+    def supports(self, problem: Any) -> str | None:
+        """See `Variant.supports`."""
+        refusal: str | None = checked(self.planner.ask_about("supports", self.about, problem), str, type(None))
+        return refusal
+
+    def tiles(self, problem: Any) -> list[TileSizes]:
+        """See `Variant.tiles`."""
+        return [tile_from_json(tile) for tile in checked(self.planner.ask_about("tiles", self.about, problem), list)]
+
+    def claim(self, problem: Any, tile: TileSizes | None = None) -> Traffic:
+        """See `Variant.claim`."""
+        said = self.planner.ask_about("claim", self.about, problem, tile=_plain(tile))
+        read_bytes, write_bytes = checked(said, list)
+        return Traffic(checked(read_bytes, int), checked(write_bytes, int))
+
+    def plan(self, problem: Any, tile: TileSizes | None = None) -> Plan:
+        """See `Variant.plan`."""
+        said = self.planner.ask_about("plan", self.about, problem, tile=_plain(tile))
+        generation = self.planner.process.generation
+
+        def kernel(place: int, found: Json) -> RemoteKernel:
+            ticket = _Ticket(checked(found["number"], int), generation, lambda: self.plan(problem, tile))
+            names = (checked(found["name"], str), checked(found["backend"], str))
+            return RemoteKernel(*names, self.planner, place, ticket)
+
+        return plan_from_json(said, kernel)
+
+
+def begin_planners(variants: Iterable[Variant]) -> None:
+    """Start the processes of these variants now, for them to import their packages while others are busy."""
+    for variant in variants:
+        functions = getattr(variant.plan, "__self__", None)
+        if isinstance(functions, _Functions):
+            functions.planner.process.start()
 
 
 def _plain(tile: TileSizes | None) -> Json:

@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.compilers.compiled_kernel import DevicePointer
 from harness.compilers.remote_kernel import RemoteArgument
+from harness.model.discovery import Origin
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Launch, Plan
@@ -38,6 +39,12 @@ ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError,
 """What is told by its own name; every other exception becomes a `SandboxError`."""
 VARIANT_FIELDS = ("name", "operation", "algorithm", "backend", "idea", "takes", "deterministic", "fails_in")
 """Of `Variant`, as they are; what else it has is told in another way."""
+
+
+KNOWN_TEXTS = 256
+"""PTX texts that are not sent again: planner and judge keep the same ones, in the same order."""
+THE_CALLER = Origin("caller", "")
+"""Where the variant of a planner with a `load` is from."""
 
 
 class Malformed(SandboxError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis.strategies import SearchStrategy
 
-from harness.execution.isolation.planner import Load
+from harness.execution.isolation.server import Load
 from harness.model.axes import CHECK, Axes
 from harness.model.build import Build, Builds
 from harness.model.case import Case

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from harness.execution.isolation.planner import Load
+from harness.execution.isolation.server import Load
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.property import SANITIZER

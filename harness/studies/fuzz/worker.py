@@ -8,8 +8,8 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.execution.isolation.planner import Load
 from harness.execution.isolation.process import end_planners
+from harness.execution.isolation.server import Load
 from harness.execution.isolation.variants import isolate
 from harness.model.build import Build
 from harness.model.case import Case
