@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.execution.isolation.server import Load, begin_server, enter
+from harness.execution.isolation.server import STARTING, Load, begin_server, enter
 from harness.execution.isolation.wire import Json, Malformed, checked, error_from_json
 from harness.support import child_process
 from harness.support.child_process import how_it_ended, last_words, processor_seconds
@@ -76,25 +76,29 @@ class PlannerProcess:
         with self._lock:
             if self._process is not None:
                 return
-            context = begin_server()
-            self._connection, theirs = context.Pipe()
-            # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
-            lifeline, self._lifeline = context.Pipe(duplex=False)
-            self._process = context.Process(
-                target=enter,
-                args=(theirs, lifeline, self._load, self._packages, self._log, dict(os.environ), os.getcwd()),
-                name="planner",
-                daemon=True,
-            )
-            without_main = contextlib.nullcontext() if self._load is not None else _no_main_module()
-            with without_main:
-                self._process.start()
-            theirs.close()
-            lifeline.close()
-            self._asked.clear()
-            self.loading = None
-            self.generation += 1
-            _alive.add(self)
+            with STARTING:
+                self._start()
+
+    def _start(self) -> None:
+        context = begin_server()
+        self._connection, theirs = context.Pipe()
+        # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
+        lifeline, self._lifeline = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=enter,
+            args=(theirs, lifeline, self._load, self._packages, self._log, dict(os.environ), os.getcwd()),
+            name="planner",
+            daemon=True,
+        )
+        without_main = contextlib.nullcontext() if self._load is not None else _no_main_module()
+        with without_main:
+            self._process.start()
+        theirs.close()
+        lifeline.close()
+        self._asked.clear()
+        self.loading = None
+        self.generation += 1
+        _alive.add(self)
 
     def ask(self, what: str, seconds: float | None = None, **said: Json) -> Json:
         """The answer. Raises what was raised there, `PlannerDied` or `PlannerHung` where none came.

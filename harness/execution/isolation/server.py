@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -24,6 +25,8 @@ Load = Callable[[], "Variant"]
 """Makes a variant in whatever process it is called, so it has to be picklable: a function of a module, or a partial."""
 PRELOADED = ["harness.execution.isolation.planner", "harness.operations.attention.problem"]
 """What the server has imported: every planner begins with it."""
+STARTING = threading.RLock()
+"""Held while a process starts: its environment is this one's for a moment, and threads must not mistake it for theirs."""
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -31,7 +34,7 @@ def begin_server() -> ForkServerContext:
     """Start the server, if there is none, without waiting for it; what starts processes from it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with one_thread_for_numpy(), _found_from_anywhere():
+    with STARTING, one_thread_for_numpy(), _found_from_anywhere():
         forkserver.ensure_running()
     return context
 
