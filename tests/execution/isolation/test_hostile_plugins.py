@@ -160,6 +160,14 @@ def test_a_module_of_variants_whose_import_does_it_is_a_row_and_the_others_come(
     assert "module hostile_package.a_bad_one does not import: " in err and REASONS[how] in err
 
 
+def test_a_tile_that_is_asked_for_changes_nothing_about_it(call):
+    mine = ["--variants", f"ends-in-supports,crashes-in-tiles,{NAME}", "--tile", "Br=64"]
+    status, out, _ = call("compare", *SMALL, *HOSTILE, *RIGHT, *mine, "--format", "json")
+    rows = rows_of(out)
+    assert status == 1 and "exit status 0" in rows["ends-in-supports"]["reason"]
+    assert "SIGSEGV" in rows["crashes-in-tiles"]["reason"] and rows[NAME]["verdict"] == "unsupported"
+
+
 def test_the_oracle_is_out_of_reach(call):
     """Of a plan, and of an import: what is wrong is found wrong in every study that holds answers."""
     meddling = ["--plugin", str(PLUGINS / "hostile_at_import.py"), *HOSTILE]
