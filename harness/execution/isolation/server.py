@@ -26,7 +26,7 @@ Load = Callable[[], "Variant"]
 PRELOADED = ["harness.execution.isolation.planner", "harness.operations.attention.problem"]
 """What the server has imported: every planner begins with it."""
 STARTING = threading.RLock()
-"""Held while a process starts: its environment is this one's for a moment, and threads must not mistake it for theirs."""
+"""Held while a process starts, which changes this one's environment for a moment: threads must not mix theirs up."""
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
