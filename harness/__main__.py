@@ -12,6 +12,11 @@ interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if interruptible:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from harness.execution.isolation.server import begin_server  # noqa: E402
+
+if not {"-h", "--help"}.intersection(sys.argv):
+    begin_server()  # it loads what planners begin with while this process loads the command line
+
 from harness.cli import main  # noqa: E402
 from harness.options.exit_status import INTERRUPTED  # noqa: E402
 

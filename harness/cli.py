@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from harness.execution.isolation.process import end_planners
 from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.options.command import OneLineParser
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
@@ -71,3 +72,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_output()
         return BROKEN_PIPE
+    finally:
+        end_planners()

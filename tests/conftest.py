@@ -81,3 +81,10 @@ def forbid_compiling() -> None:
         return cached(self, kind, key, build)
 
     Cache.cached = refuse  # type: ignore[method-assign]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Planners of this process begin with what their variants will import: else each of them spends a second on it."""
+    from harness.execution.isolation import server
+
+    server.PRELOADED += ["cupy", "numba.cuda"]

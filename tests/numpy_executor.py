@@ -29,8 +29,8 @@ class NumpyKernel:
 
     name: str
     body: Callable[[Problem, dict[str, np.ndarray]], None]
-    read_sectors: int = 10
-    write_sectors: int = 5
+    read_sectors: int = 100
+    write_sectors: int = 50
 
 
 class NumpyToolchain(Toolchain):

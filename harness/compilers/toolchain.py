@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
@@ -21,9 +21,9 @@ class Toolchain(ABC):
     variants. `kernel` is everywhere an object that this toolchain owns.
     """
 
-    name: ClassVar[str]
+    name: str
     """What `Variant.backend` and the JSON key `backend` call it."""
-    kernels: ClassVar[str]
+    kernels: str
     """What its kernels are, for messages: such as `a cupy.RawKernel`."""
 
     @abstractmethod

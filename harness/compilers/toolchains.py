@@ -8,6 +8,7 @@ from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.cupy.toolchain import CupyToolchain
 from harness.compilers.numba.toolchain import NumbaToolchain
 from harness.compilers.ptx_text import PtxToolchain
+from harness.compilers.remote_kernel import RemoteKernel, RemoteToolchain
 from harness.compilers.toolchain import Toolchain
 from harness.model.plan import kernel_name
 from harness.model.variant import Variant
@@ -19,6 +20,8 @@ TOOLCHAINS: tuple[Toolchain, ...] = (CupyToolchain(), NumbaToolchain(), PtxToolc
 
 def toolchain_of(kernel: object) -> Toolchain:
     """The toolchain that owns `kernel`. Raises `PlanError` where none does, or more than one."""
+    if isinstance(kernel, RemoteKernel):
+        return RemoteToolchain(kernel.backend)
     owners = [toolchain for toolchain in TOOLCHAINS if toolchain.owns(kernel)]
     if len(owners) == 1:
         return owners[0]

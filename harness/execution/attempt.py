@@ -15,6 +15,7 @@ from harness.execution.accuracy import Accuracy
 from harness.execution.planning import claimed_traffic, make_plan
 from harness.execution.protocol import Execution, Executor, Sanitizer
 from harness.execution.question import Question
+from harness.execution.second_draw import SecondDraw
 from harness.execution.tiles import tile_of
 from harness.model.finding import Finding
 from harness.model.plan import Plan
@@ -22,7 +23,7 @@ from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.support.errors import KernelFault, SandboxError, UnsupportedProblem
+from harness.support.errors import KernelFault, PlannerLost, SandboxError, UnsupportedProblem
 from harness.support.exception_place import where_and_what
 
 PASS, FAIL, ERROR, UNSUPPORTED = "pass", "fail", "error", "unsupported"
@@ -53,6 +54,10 @@ class Attempt:
     """Why its claim could not be had, or does not hold."""
     second_run_failure: str | None = None
     """Why the plan's second run is wrong, where the first was right and left other values in its kernels' modules."""
+    bytes_failure: str | None = None
+    """Why what was counted cannot be all that the answer takes."""
+    second_failure: str | None = None
+    """What is wrong with its answer to other inputs than those of the question."""
     findings: tuple[Finding, ...] | None = None
     """What the sanitizer found; None where it did not look."""
     refusal: str | None = None
@@ -78,8 +83,8 @@ class Attempt:
             return self.refusal
         if self.error is not None:
             return str(self.error) if isinstance(self.error, SandboxError) else where_and_what(self.error)
-        reasons = (self.accuracy and self.accuracy.reason, self.second_run_failure, self.claim_failure)
-        wrong = [text for text in reasons if text]
+        held = (self.accuracy and self.accuracy.reason, self.second_run_failure, self.second_failure)
+        wrong = [text for text in (*held, self.claim_failure, self.bytes_failure) if text]
         if wrong:
             return "; ".join(wrong)
         return f"{self.findings[0].kind}: {self.findings[0].message}" if self.findings else None
@@ -108,12 +113,14 @@ def attempt(
     question: Question | None = None,
     counter: Executor | None = None,
     sanitizer: Sanitizer | None = None,
+    second: SecondDraw | None = None,
     runs: Callable[[Plan], bool] = lambda plan: True,
 ) -> Attempt:
-    """Plan; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
+    """Plan; claim; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
 
-    Inputs are those of the question, or `inputs`, or what `inputs()` gives when they are needed. `counter` counts bytes
-    where `executor` does not. Never raises for what a variant does.
+    The claim is asked before anything runs. Inputs are those of the question, or `inputs`, or what `inputs()` gives
+    when they are needed. `counter` counts bytes where `executor` does not. `second` holds a right answer once more,
+    with other inputs. Never raises for what a variant does.
     """
     done = Attempt(variant=variant, problem=problem)
     try:
@@ -132,6 +139,10 @@ def attempt(
         if execution.read_bytes is None:
             done = _counted_beside(done, plan, given, counter)
         done = _with_claim_held(done)
+        if question is not None:
+            done = _with_bytes_held(done, question)
+        if second is not None:
+            done = _held_again(done, plan, executor, second)
         return done if sanitizer is None else _sanitized(done, plan, given, sanitizer)
     except UnsupportedProblem as refusal:
         return dataclasses.replace(done, refusal=refusal.reason)
@@ -145,6 +156,8 @@ def attempt(
 def _with_claim(done: Attempt) -> Attempt:
     try:
         return dataclasses.replace(done, claim=claimed_traffic(done.variant, done.problem))
+    except PlannerLost:
+        raise
     except SandboxError as error:
         return dataclasses.replace(done, claim_failure=str(error))
 
@@ -188,6 +201,31 @@ def _with_claim_held(done: Attempt) -> Attempt:
         claim_failure=f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "
         f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}",
     )
+
+
+def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
+    """Fewer bytes than the answer hangs on mean that it came from elsewhere, or that not all were counted."""
+    counted = done.counted
+    if counted is None or counted.read_bytes is None or counted.write_bytes is None:
+        return done
+    needed = question.needed_bytes
+    if counted.read_bytes >= needed.read_bytes and counted.write_bytes >= needed.write_bytes:
+        return done
+    return dataclasses.replace(
+        done,
+        bytes_failure=f"counted: {counted.read_bytes:,} bytes read and {counted.write_bytes:,} written; the answer to "
+        f"these inputs takes {needed.read_bytes:,} and {needed.write_bytes:,} at least",
+    )
+
+
+def _held_again(done: Attempt, plan: Plan, executor: Executor, second: SecondDraw) -> Attempt:
+    """A right answer once more with other inputs; where that would take minutes, a note says that it was not done."""
+    if done.accuracy is None or done.accuracy.reason is not None:
+        return done
+    if second.too_large_for(executor.device):
+        note = "held with one draw of inputs only: a second run of this problem would take minutes"
+        return dataclasses.replace(done, note=note if done.note is None else f"{done.note}; {note}")
+    return dataclasses.replace(done, second_failure=second.failure(done.variant, plan, executor))
 
 
 def _sanitized(done: Attempt, plan: Plan, inputs: Inputs, sanitizer: Sanitizer) -> Attempt:

@@ -10,6 +10,7 @@ from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
 from harness.execution.question import Question
+from harness.execution.second_draw import SecondDraw
 from harness.execution.undeclared_numerics import undeclared_numerics
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
@@ -53,14 +54,16 @@ def compare(
     counter: Executor | None = None,
     tile: str | None = None,
     sanitizer: Sanitizer | None = None,
+    second: SecondDraw | None = None,
     lost: Iterable[Row] = (),
     step: Step = _ignore,
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
     `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. What
-    `sanitizer` finds fails a variant. `lost` are rows of variants that could not even be loaded. Whatever goes wrong in
-    a variant becomes its row; the others still come. Raises `UsageError` for a bad regime or seed.
+    `sanitizer` finds fails a variant, and so does a wrong answer to the inputs of `second`. `lost` are rows of variants
+    that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still come. Raises
+    `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
@@ -70,7 +73,9 @@ def compare(
         for variant in variants:
             step(variant.name)
             preparation.wait(variant)
-            done = attempt(variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer)
+            done = attempt(
+                variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, second=second
+            )
             undeclared = undeclared_numerics(done, question)
             rows.append(Row.of(_with_declared_failure(done, regime), undeclared))
     return Comparison(

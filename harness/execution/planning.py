@@ -10,8 +10,8 @@ from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.support.errors import PlanError, SandboxError, UnsupportedProblem
-from harness.support.exception_place import where_and_what
+from harness.support.errors import PlanError, PlannerLost, SandboxError, UnsupportedProblem
+from harness.support.exception_place import raise_interrupt, where_and_what
 
 
 def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
@@ -23,10 +23,16 @@ def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
     refusal = refusal_of(variant, problem)
     if refusal is not None:
         raise UnsupportedProblem(variant.name, refusal)
+    return checked_plan(variant, problem)
+
+
+def checked_plan(variant: Variant, problem: BaseProblem, tile: TileSizes | None = None) -> Plan:
+    """`make_plan` of a problem that the variant takes, with these tile sizes where they are given."""
     try:
-        plan = variant.plan(problem)
-    except (Exception, SystemExit) as error:
-        raise PlanError(_failed("plan", error)) from error
+        plan = variant.plan(problem) if tile is None else variant.plan(problem, tile)
+    except BaseException as error:
+        raise_interrupt(error)
+        raise _failed("plan", error) from error
     if not isinstance(plan, Plan):
         raise PlanError(f"plan() returned a {type(plan).__name__}; it has to return a Plan")
     plan.all_buffers(problem)
@@ -39,28 +45,40 @@ def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
     """Why the variant does not take the problem, in one line; None where it does. Raises `PlanError` where it fails."""
     if variant.operation != problem.operation:
         return f"it computes {variant.operation}, not {problem.operation}"
-    try:
-        refusal = variant.supports(problem)
-    except (Exception, SystemExit) as error:
-        raise PlanError(_failed("supports", error)) from error
-    if not isinstance(refusal, (str, type(None))):
-        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    refusal = declared_refusal(variant, problem)
     if refusal is not None:
         return " ".join(refusal.split())
     missing = [feature for feature in problem.features if feature not in variant.takes]
     return f"it does not say that it takes {' and '.join(missing)} (Variant.takes)" if missing else None
 
 
-def claimed_traffic(variant: Variant, problem: BaseProblem) -> Traffic | None:
+def declared_refusal(variant: Variant, problem: BaseProblem) -> str | None:
+    """What the variant's own `supports` says. Raises `PlanError` where it fails."""
+    try:
+        refusal = variant.supports(problem)
+    except BaseException as error:
+        raise_interrupt(error)
+        raise _failed("supports", error) from error
+    if not isinstance(refusal, (str, type(None))):
+        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+    return refusal
+
+
+def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | None = None) -> Traffic | None:
     """The bytes that the variant claims; None where it claims nothing. Raises `PlanError` where its formula fails."""
     if variant.claim is None:
         return None
     try:
-        claim = variant.claim(problem)
-    except (Exception, SystemExit) as error:
-        raise PlanError(_failed("claim", error)) from error
+        claim = variant.claim(problem) if tile is None else variant.claim(problem, tile)
+    except BaseException as error:
+        raise_interrupt(error)
+        raise _failed("claim", error) from error
     if not isinstance(claim, Traffic):
         raise PlanError(f"claim() returned a {type(claim).__name__}; it has to return a Traffic")
+    for field in ("read_bytes", "write_bytes"):
+        size = getattr(claim, field)
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise PlanError(f"claim() returned {field}={size!r}; it has to be a whole number of bytes")
     return claim
 
 
@@ -73,8 +91,9 @@ def declared_tiles(variant: Variant, problem: BaseProblem) -> Sequence[TileSizes
         return ()
     try:
         tiles = list(variant.tiles(problem))
-    except (Exception, SystemExit) as error:
-        raise PlanError(_failed("tiles", error)) from error
+    except BaseException as error:
+        raise_interrupt(error)
+        raise _failed("tiles", error) from error
     if not tiles:
         raise PlanError("tiles() returned none; the first of them has to be the default")
     for tile in tiles:
@@ -86,7 +105,9 @@ def declared_tiles(variant: Variant, problem: BaseProblem) -> Sequence[TileSizes
     return tiles
 
 
-def _failed(function: str, error: BaseException) -> str:
+def _failed(function: str, error: BaseException) -> SandboxError:
+    if isinstance(error, PlannerLost):
+        return type(error)(f"{function}(): {error}")
     if isinstance(error, SandboxError):
-        return str(error)
-    return f"{function}() failed: {where_and_what(error)}"
+        return PlanError(str(error))
+    return PlanError(f"{function}() failed: {where_and_what(error)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,8 @@ import numpy.typing as npt
 from harness.execution.accuracy import Accuracy, measure_accuracy
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance, draw_inputs, operation_of
-from harness.model.problem import BaseProblem
+from harness.model.problem import ELEMENT_BYTES, BaseProblem
+from harness.model.traffic import Traffic
 
 ANY_KERNEL = Numerics()
 """Of kernels that say nothing about where they round, somebody else's above all."""
@@ -35,6 +37,16 @@ class Question:
     def pose(cls, problem: BaseProblem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Question:
         """Ask the operation's oracle, which may take long for a large problem, less for a part of it."""
         return cls(problem, inputs, operation_of(problem).answer(problem, inputs, part), part)
+
+    @cached_property
+    def needed_bytes(self) -> Traffic:
+        """What every right kernel reads and writes at least: see `Operation.needed_read_bytes`.
+
+        It writes each element of the outputs that is not NaN, which is what they hold before anything is written.
+        """
+        finite = {name: int((~np.isnan(self.answer[name])).sum()) for name in self.answer}
+        written = sum(finite[t.name] * ELEMENT_BYTES[t.dtype] for t in self.problem.outputs)
+        return Traffic(operation_of(self.problem).needed_read_bytes(self.problem, self.inputs), written)
 
     @classmethod
     def draw(cls, problem: BaseProblem, regime: str = "normal", seed: int = 0) -> Question:

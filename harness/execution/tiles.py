@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.execution.planning import declared_tiles
+from harness.execution.planning import declared_refusal, declared_tiles
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes, tile_text
@@ -68,8 +68,16 @@ def choose_tile(variants: Iterable[Variant], problem: BaseProblem, wanted: TileS
 
 def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[BaseProblem, TileSizes]]) -> None:
     """Raise `UsageError`, saying which tiles there are, where no variant has any of the tiles that are asked for."""
-    cases = [(v, problem, wanted) for problem, wanted in asked for v in variants if v.supports(problem) is None]
-    refusals = [_refusal(*case) for case in cases]
+    cases, refusals = [], []
+    for problem, wanted in asked:
+        for variant in variants:
+            try:
+                if declared_refusal(variant, problem) is None:
+                    refusals.append(_refusal(variant, problem, wanted))
+                    cases.append((variant, problem, wanted))
+            except SandboxError:
+                refusals.append(None)  # its own row or point will say what went wrong
+                cases.append((variant, problem, wanted))
     if refusals and None not in refusals:
         nearest = max(range(len(cases)), key=lambda number: _sizes_had(*cases[number]))
         raise UsageError(f"{cases[nearest][0].name} has {refusals[nearest]}")

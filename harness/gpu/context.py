@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,7 @@ POISON_BYTE = 0xFF
 def gpu_available() -> bool:
     """Whether CuPy is there and sees a GPU. Never raises, loads no compiler, creates no context."""
     try:
+        ctypes.CDLL("libcuda.so.1")  # without a driver, CuPy need not be loaded to know
         from cupy.cuda import runtime
 
         return bool(runtime.getDeviceCount() > 0)

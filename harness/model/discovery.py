@@ -12,8 +12,8 @@ import importlib.util
 import itertools
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from harness.model.registry import Registry
 from harness.model.variant import Variant
 from harness.support.errors import PluginError
-from harness.support.exception_place import where_and_what
+from harness.support.exception_place import raise_interrupt, where_and_what
 
 ENTRY_POINT_GROUP = "attention_sandbox.variants"
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +30,37 @@ _plugin_numbers = itertools.count()
 
 Check = Callable[[Variant], None]
 """What more is asked of a variant than its own fields can tell. Raises `PluginError`."""
+
+
+def _accept(variant: Variant) -> None:
+    pass
+
+
+MODULE, PACKAGE, PLUGIN = "module", "package", "plugin"
+"""Kinds of origins: a module of `variants/`, an entry point of an installed package, a file that the user names."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One place that variants come from, which can be looked for without running it."""
+
+    kind: str
+    """`MODULE`, `PACKAGE` or `PLUGIN`."""
+    name: str
+    """A module's short name, such as `attention.fa2`; an entry point's; a file's path."""
+    package: str = ""
+    """Of a module: the package that it is in."""
+
+    def load(self, registry: Registry, check: Check = _accept) -> None:
+        """Import it and add its variants. Raises `PluginError`, and adds nothing, where anything is wrong with it."""
+        if self.kind == MODULE:
+            _add_module_of_package(registry, self.package, self.name, check)
+        elif self.kind == PLUGIN:
+            _add_plugin_file(registry, Path(self.name), check)
+        else:
+            found = [e for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP) if e.name == self.name]
+            for entry_point in sorted(found):
+                _add_entry_point(registry, entry_point, check)
 
 
 @dataclass(frozen=True)
@@ -50,10 +81,18 @@ class Discovery:
     """All variants."""
     broken: tuple[BrokenModule, ...]
     """Broken modules of `variants/` and broken installed packages: the others still work."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where each variant, by name, is loaded from."""
 
 
-def _accept(variant: Variant) -> None:
-    pass
+def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Origin]:
+    """Every module of `package`, every entry point of the group, and the plugin files, in this order; none is run."""
+    packages = dict.fromkeys(e.name for e in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
+    return [
+        *(Origin(MODULE, name, package) for name in _modules_of(package)),
+        *(Origin(PACKAGE, name) for name in packages),
+        *(Origin(PLUGIN, str(path)) for path in plugins),
+    ]
 
 
 def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Check = _accept) -> Discovery:
@@ -66,20 +105,23 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
     """
     registry = Registry()
     broken: list[BrokenModule] = []
-
-    def attempt(name: str, load: Callable[[], None]) -> None:
+    found: dict[str, Origin] = {}
+    for origin in origins(plugins, package):
         try:
-            load()
+            origin.load(registry, check)
         except PluginError as error:
-            broken.append(BrokenModule(name, str(error)))
+            if origin.kind == PLUGIN:
+                raise
+            broken.append(BrokenModule(origin.name, str(error)))
+        found |= {variant.name: origin for variant in registry if variant.name not in found}
+    return Discovery(registry, tuple(broken), found)
 
-    for module in _modules_of(package):
-        attempt(module, lambda m=module: _add_module_of_package(registry, package, m, check))  # type: ignore[misc]
-    for entry_point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)):
-        attempt(entry_point.name, lambda e=entry_point: _add_entry_point(registry, e, check))  # type: ignore[misc]
-    for path in plugins:
-        _add_plugin_file(registry, path, check)
-    return Discovery(registry, tuple(broken))
+
+def load_variant(origin: Origin, name: str) -> Variant:
+    """One variant, with nothing loaded but where it is from. Raises as `Origin.load` does."""
+    registry = Registry()
+    origin.load(registry)
+    return registry.get(name)
 
 
 def _modules_of(package: str) -> list[str]:
@@ -174,7 +216,8 @@ def _importing(origin: str, load: Callable[[], Any]) -> Any:
             f"{origin} imports {error.name}, which has moved; write: "
             "from harness import Buffer, Launch, Numerics, Plan, PlanError, Problem, Traffic, Variant"
         ) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        raise_interrupt(error)
         raise PluginError(f"{origin} does not import: {where_and_what(error)}") from error
 
 
@@ -197,7 +240,8 @@ def _add(registry: Registry, origin: str, register: Callable[[Registry], object]
             check(variant)
     except PluginError as error:
         raise PluginError(str(error) if str(error).startswith(origin) else f"{origin}: {error}") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        raise_interrupt(error)
         raise PluginError(f"{origin}: register() failed: {where_and_what(error)}") from error
     if not len(own):
         raise PluginError(

@@ -126,6 +126,13 @@ class Operation(ABC):
     ) -> Mapping[str, Tolerance]:
         """How far off each output may be for these very inputs; `answer` is what `answer` gave for the same part."""
 
+    def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
+        """How many bytes of these very inputs every right kernel reads: those whose elements the answer hangs on.
+
+        Never too many: a variant that is counted with fewer fails. 0 where nothing is known.
+        """
+        return 0
+
     # What the fuzzer needs.
 
     @property

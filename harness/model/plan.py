@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +26,11 @@ class Buffer:
     dtype: str
 
     def __post_init__(self) -> None:
-        if self.dtype not in ELEMENT_BYTES:
+        if not isinstance(self.name, str) or not self.name:
+            raise PlanError(f"a buffer is named {self.name!r}; its name has to be text, such as 'partial_sums'")
+        if not isinstance(self.dtype, str) or self.dtype not in ELEMENT_BYTES:
             raise PlanError(f"buffer {self.name!r} has dtype {self.dtype!r}; choose one of {', '.join(ELEMENT_BYTES)}")
+        object.__setattr__(self, "shape", _whole_numbers(f"buffer {self.name!r}: its shape", self.shape))
         if any(extent < 0 for extent in self.shape):
             raise PlanError(f"buffer {self.name!r} has a negative extent in its shape {self.shape}")
 
@@ -55,19 +60,43 @@ class Launch:
     """Dynamic shared memory per block."""
 
     def __post_init__(self) -> None:
+        kernel = f"kernel {self.kernel_name}: its"
+        for name in ("grid", "block"):
+            object.__setattr__(self, name, _whole_numbers(f"{kernel} {name}", getattr(self, name)))
+        if not isinstance(self.args, (tuple, list)):
+            raise PlanError(f"{kernel} args are {self.args!r}; they have to be a tuple of buffers' names and scalars")
+        object.__setattr__(self, "args", tuple(self.args))
+        (shared_bytes,) = _whole_numbers(f"{kernel} shared_bytes", (self.shared_bytes,))
+        if shared_bytes < 0:  # how many there are at most is for the device to say
+            raise PlanError(f"{kernel} shared_bytes is {shared_bytes}; it has to be at least 0")
+        object.__setattr__(self, "shared_bytes", shared_bytes)
         for what, extents in (("grid", self.grid), ("block", self.block)):
             if not 1 <= len(extents) <= 3 or any(extent < 1 for extent in extents):
-                raise PlanError(f"{what} is {extents}; it needs one to three whole numbers of at least 1")
+                raise PlanError(f"{kernel} {what} is {extents}; it needs one to three whole numbers of at least 1")
         for what, extents, limits in (("grid", self.grid, GRID_LIMITS), ("block", self.block, BLOCK_LIMITS)):
             if any(extent > limit for extent, limit in zip(extents, limits)):
-                raise PlanError(f"{what} is {extents}; a GPU takes at most {limits} in x, y, z")
+                raise PlanError(f"{kernel} {what} is {extents}; a GPU takes at most {limits} in x, y, z")
         if math.prod(self.block) > 1024:
-            raise PlanError(f"block is {self.block}: {math.prod(self.block)} threads, and a GPU takes at most 1024")
+            raise PlanError(
+                f"{kernel} block is {self.block}: {math.prod(self.block)} threads, and a GPU takes at most 1024"
+            )
 
     @property
     def kernel_name(self) -> str:
         """The name that the user gave the kernel."""
         return kernel_name(self.kernel)
+
+
+def _whole_numbers(what: str, values: object) -> tuple[int, ...]:
+    """As Python's own integers. Raises `PlanError` where one is none: 1.5 must not become 1, nor True a size."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise PlanError(f"{what} is {values!r}; it has to be a tuple of whole numbers")
+    given = tuple(values)
+    for value in given:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            shown = repr(given[0]) if len(given) == 1 and what.endswith("shared_bytes") else repr(given)
+            raise PlanError(f"{what} is {shown}; it has to be whole numbers, and {value!r} is a {type(value).__name__}")
+    return tuple(operator.index(value) for value in given)
 
 
 def kernel_name(kernel: object) -> str:
@@ -85,6 +114,18 @@ class Plan:
 
     launches: tuple[Launch, ...]
     buffers: tuple[Buffer, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field, of in (("launches", Launch), ("buffers", Buffer)):
+            given = getattr(self, field)
+            if not isinstance(given, (tuple, list)):
+                raise PlanError(f"the plan's {field} are {given!r}; they have to be a tuple of {of.__name__}(...)")
+            for position, each in enumerate(given):
+                if not isinstance(each, of):
+                    raise PlanError(
+                        f"the plan's {field}[{position}] is {each!r}; each of them has to be a {of.__name__}(...)"
+                    )
+            object.__setattr__(self, field, tuple(given))
 
     def all_buffers(self, problem: BaseProblem) -> dict[str, Buffer]:
         """Every buffer by name: the problem's inputs and outputs and the plan's own.

@@ -136,9 +136,10 @@ def executor_of(arguments: argparse.Namespace, progress: Progress) -> Executor:
     if arguments.device == "emulator":
         return emulator_of(arguments, progress)
     from harness.gpu.executor import GpuExecutor
+    from harness.options.machine import isolated_gpu
 
     require_gpu(arguments)
-    return GpuExecutor() if GpuExecutor.available() else emulator_of(arguments, progress)
+    return isolated_gpu() if GpuExecutor.available() else emulator_of(arguments, progress)
 
 
 def require_gpu(arguments: argparse.Namespace) -> None:

@@ -29,9 +29,7 @@ class Machine:
     def executor(self) -> Executor:
         """A fresh one. Raises `SandboxError` where there is no GPU and one is asked for."""
         if self.kind == "gpu":
-            from harness.gpu.executor import GpuExecutor
-
-            return GpuExecutor(timed=False)
+            return isolated_gpu(timed=False)
         from harness.emulator.executor import EmulatorExecutor
 
         return EmulatorExecutor(self.arch, self.step_limit, self.threads)
@@ -43,3 +41,11 @@ class Machine:
         from harness.emulator.plan_sanitizer import EmulatorSanitizer
 
         return EmulatorSanitizer(self.arch, self.step_limit, shuffled_runs=1)
+
+
+def isolated_gpu(timed: bool = True) -> Executor:
+    """The GPU, on which each plan runs in its own planner. Raises `SandboxError` where there is no usable one."""
+    from harness.execution.isolation.native import IsolatedExecutor
+    from harness.gpu.context import GpuContext
+
+    return IsolatedExecutor(GpuContext().device, "harness.gpu.executor:GpuExecutor", timed=timed)

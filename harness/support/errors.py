@@ -33,6 +33,18 @@ class PlanError(SandboxError):
     """A variant's plan is inconsistent: an unknown buffer, a bad grid, an argument that does not fit its parameter."""
 
 
+class PlannerLost(SandboxError):
+    """The process that runs a variant's own code gave no answer. The message says what became of it."""
+
+
+class PlannerDied(PlannerLost):
+    """It ended."""
+
+
+class PlannerHung(PlannerLost):
+    """It was ended: its time was over."""
+
+
 class CompileError(SandboxError):
     """A kernel did not compile. The message carries the compiler's own log."""
 

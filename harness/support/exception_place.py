@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sysconfig
 import traceback
 from pathlib import Path
@@ -29,3 +30,12 @@ def where_and_what(error: BaseException) -> str:
         return what
     place = (own or frames)[-1]
     return f"{place.filename}:{place.lineno}: {what}"
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise a Ctrl-C on. Whatever else a user's code raises is that code's mistake, SystemExit and the like too.
+
+    Where Ctrl-C is ignored, as in processes that leave it to their parent, a KeyboardInterrupt is no Ctrl-C either.
+    """
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        raise error

@@ -40,10 +40,10 @@ class Raising(NumpyExecutor):
 def test_a_passing_row_has_everything_that_the_emulator_knows():
     (row,) = compare([numpy_variant("right", lse=True)], PROBLEM, NumpyExecutor()).rows
     assert (row.rank, row.variant, row.verdict, row.reason) == (1, "right", "pass", None)
-    assert (row.read_bytes, row.write_bytes, row.total_bytes) == (320, 160, 480)
+    assert (row.read_bytes, row.write_bytes, row.total_bytes) == (3200, 1600, 4800)
     assert row.allocated_bytes == 2 * 16 * 8 * 4 + 2 * 16 * 4
     assert row.compulsory_bytes == 4 * 2 * 16 * 8 * 4
-    assert row.times_compulsory == pytest.approx(480 / 4096)
+    assert row.times_compulsory == pytest.approx(4800 / 4096)
     assert row.launches == 1
     assert 0 <= row.error_over_budget < 1
     assert 0 <= row.optional_errors["lse"].error_over_budget < 1
@@ -59,7 +59,7 @@ def test_a_wrong_variant_fails_with_its_place_and_keeps_its_numbers():
     assert wrong.rank is None
     assert wrong.error_over_budget > 1
     assert "the worst at batch 0" in wrong.reason
-    assert wrong.total_bytes == 480
+    assert wrong.total_bytes == 4800
     assert not comparison.all_passed
 
 
@@ -141,7 +141,7 @@ def test_steps_are_announced():
 
 
 def test_claims_are_held_against_counts():
-    claims = {"exact": Traffic(320, 160), "off": Traffic(160, 320)}
+    claims = {"exact": Traffic(3200, 1600), "off": Traffic(1600, 3200)}
     variants = [numpy_variant(name, claim=claim) for name, claim in claims.items()] + [numpy_variant("none")]
     rows = {row.variant: row for row in compare(variants, PROBLEM, NumpyExecutor()).rows}
     assert rows["exact"].claim_holds is True
@@ -149,7 +149,7 @@ def test_claims_are_held_against_counts():
     # The totals agree, reads and writes do not.
     assert rows["off"].claim_holds is False
     assert (rows["off"].verdict, rows["off"].rank) == ("fail", None)
-    assert rows["off"].reason == "claims 160 bytes read and 320 written; counted: 320 and 160"
+    assert rows["off"].reason == "claims 1,600 bytes read and 3,200 written; counted: 3,200 and 1,600"
     assert (rows["none"].verdict, rows["none"].claim_holds) == ("pass", None)
 
 
@@ -157,7 +157,9 @@ def test_a_wrong_answer_and_a_wrong_claim_are_both_told():
     wrong = numpy_variant("wrong", mutant="scale missing", claim=Traffic(1, 2))
     (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows
     assert row.verdict == "fail"
-    assert re.search(r"the worst at batch 0.*; claims 1 bytes read and 2 written; counted: 320 and 160$", row.reason)
+    assert re.search(
+        r"the worst at batch 0.*; claims 1 bytes read and 2 written; counted: 3,200 and 1,600$", row.reason
+    )
 
 
 def test_a_claim_is_not_judged_where_nothing_is_counted():
@@ -172,7 +174,7 @@ def test_a_claim_that_raises_is_a_failed_check():
     assert row.verdict == "fail"
     assert row.claimed_bytes is None
     assert "ZeroDivisionError" in row.reason
-    assert row.total_bytes == 480
+    assert row.total_bytes == 4800
 
 
 def test_local_memory_is_not_global_traffic():
@@ -227,9 +229,9 @@ def test_times_that_cannot_be_told_apart_share_a_rank_and_the_shorter_median_com
 def test_a_gpu_has_times_and_bytes_from_the_emulator_beside_it():
     gpu = NumpyExecutor(GPU, counts=False, times_ms={"a": 2.0, "b": 1.0})
     counter = NumpyExecutor()
-    variants = [numpy_variant("a"), numpy_variant("b", claim=Traffic(320, 160))]
+    variants = [numpy_variant("a"), numpy_variant("b", claim=Traffic(3200, 1600))]
     comparison = compare(variants, PROBLEM, gpu, counter=counter)
-    assert [(r.variant, r.time_ms, r.total_bytes) for r in comparison.rows] == [("b", 1.0, 480), ("a", 2.0, 480)]
+    assert [(r.variant, r.time_ms, r.total_bytes) for r in comparison.rows] == [("b", 1.0, 4800), ("a", 2.0, 4800)]
     assert comparison.rows[0].claim_holds is True
     assert comparison.counted_on == counter.device
     assert counter.runs == ["a", "b"]
@@ -237,7 +239,7 @@ def test_a_gpu_has_times_and_bytes_from_the_emulator_beside_it():
     alone = compare(variants, PROBLEM, gpu)
     assert alone.counted_on is None
     assert [r.total_bytes for r in alone.rows] == [None, None]
-    assert alone.rows[0].claimed_bytes == 480
+    assert alone.rows[0].claimed_bytes == 4800
     assert alone.rows[0].claim_holds is None
 
 

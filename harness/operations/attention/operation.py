@@ -78,6 +78,12 @@ class Attention(Operation):
         budget = error_budget(problem, inputs, Reference(answer["O"], answer["lse"]), numerics, part)
         return {"O": Tolerance(budget.O, budget.expected_O), "lse": Tolerance(budget.lse, budget.expected_lse)}
 
+    def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
+        """See `needed_bytes`."""
+        from harness.operations.attention.needed_bytes import needed_read_bytes
+
+        return needed_read_bytes(problem, inputs)
+
     @property
     def builds(self) -> tuple[AttentionBuild, ...]:
         """See `build`."""

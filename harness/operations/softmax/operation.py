@@ -68,6 +68,16 @@ class Softmax(Operation):
 
         return {"Y": error_budget(problem, inputs["X"], answer["Y"], numerics, part)}
 
+    def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
+        """All of X: whatever the others of a row are, an element that is made large enough takes all the weight.
+
+        But for a row of one element, which is 1, and rows with a NaN or an infinity, where others may not matter.
+        """
+        import numpy as np
+
+        rows = int(np.isfinite(inputs["X"].astype(np.float64)).all(axis=1).sum())
+        return rows * problem.columns * problem.itemsize_bytes if problem.columns > 1 else 0
+
     @property
     def builds(self) -> tuple[SoftmaxBuild, ...]:
         """See `build`."""

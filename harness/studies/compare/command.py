@@ -18,6 +18,8 @@ from harness.support.errors import UsageError
 def run_compare(arguments: argparse.Namespace) -> int:
     """Run `compare`; the exit status."""
     from harness.execution.comparison import compare, lost_row
+    from harness.execution.isolation.variants import begin_planners
+    from harness.execution.second_draw import SecondDraw
     from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
@@ -26,6 +28,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     check_output(arguments.output)
     found = discover_variants(arguments)
     chosen = found.registry.select(arguments.variants, arguments.operation)
+    begin_planners(chosen)
     tile, chosen = tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
@@ -44,6 +47,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
             counter=counter_of(arguments, problem, executor.device, progress),
             tile=tile,
             sanitizer=sanitizer,
+            second=SecondDraw(problem, arguments.regime),
             lost=lost,
             step=progress.step,
         )

@@ -19,6 +19,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis.strategies import SearchStrategy
 
+from harness.execution.isolation.server import Load
 from harness.model.axes import CHECK, Axes
 from harness.model.build import Build, Builds
 from harness.model.case import Case
@@ -33,7 +34,6 @@ from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.result import CampaignResult, Failure
 from harness.studies.fuzz.rounds import Round, rounds
 from harness.studies.fuzz.simplification import simplify
-from harness.studies.fuzz.worker import Load
 from harness.support.errors import SandboxError, UsageError
 
 DEFAULT_EXAMPLES = 200
@@ -90,7 +90,7 @@ def run_campaign(
 ) -> CampaignResult:
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
-    `load` is called in worker processes, so it has to be picklable (`worker.Load`). Never raises for what a variant
+    `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
     does; raises `UsageError` for settings that make no sense. `operation` is the variant's.
     """
     chosen = operation_named(operation)

@@ -8,10 +8,9 @@ import math
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.model.discovery import discover
+from harness.model.discovery import load_variant
 from harness.model.operation import Operation
 from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.model.regime import require_seed
@@ -41,14 +40,14 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
         require_seed(arguments.seed)
     if arguments.seconds is not None and not math.isfinite(arguments.seconds):
         raise UsageError(f"--seconds is {arguments.seconds}; it has to be a finite number, or left out")
-    registry = discover_variants(arguments).registry
-    chosen = registry.select(",".join(arguments.variant) or None, arguments.operation)
+    found = discover_variants(arguments)
+    chosen = found.registry.select(",".join(arguments.variant) or None, arguments.operation)
     if not chosen:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
     machine = machine_of(arguments)
 
     def load(variant: Variant) -> Callable[[], Variant]:
-        return functools.partial(load_variant, variant.name, tuple(arguments.plugin))
+        return functools.partial(load_variant, found.origins[variant.name], variant.name)
 
     if arguments.replay is not None:
         if len(chosen) != 1:
@@ -101,11 +100,6 @@ def _properties(text: str) -> tuple[str, ...] | None:
     if text in ("all", "none"):
         return None if text == "all" else ()
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def load_variant(name: str, plugins: tuple[Path, ...]) -> Variant:
-    """The variant of that name, in whatever process this is called."""
-    return discover(plugins).registry.get(name)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:

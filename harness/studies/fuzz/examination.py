@@ -19,17 +19,28 @@ from harness.model.problem import BaseProblem
 from harness.model.property import SANITIZER, Arrays, Trial
 from harness.model.variant import Variant
 from harness.studies.fuzz.finding import (
+    CRASH,
     ERROR,
     NO_COMPILATION,
     NO_PLAN,
     SECOND_RUN,
     SUSPICIOUS,
+    TIMEOUT,
     WRONG_ANSWER,
     Answer,
     Finding,
 )
 from harness.studies.fuzz.pattern import describe_pattern
-from harness.support.errors import CompileError, KernelFault, PlanError, SandboxError, UnsupportedProblem, UsageError
+from harness.support.errors import (
+    CompileError,
+    KernelFault,
+    PlanError,
+    PlannerDied,
+    PlannerHung,
+    SandboxError,
+    UnsupportedProblem,
+    UsageError,
+)
 from harness.support.exception_place import where_and_what
 
 if TYPE_CHECKING:
@@ -103,7 +114,7 @@ def _answer_of(done: Attempt, question: Question, on_gpu: bool) -> Answer:
 def _answer_to_error(error: Exception, on_gpu: bool) -> Answer:
     if isinstance(error, KernelFault):
         return Answer(Finding(error.kind, str(error)), broken=on_gpu and error.kind != INPUT_WRITTEN)
-    kinds = ((PlanError, NO_PLAN), (CompileError, NO_COMPILATION))
+    kinds = ((PlannerDied, CRASH), (PlannerHung, TIMEOUT), (PlanError, NO_PLAN), (CompileError, NO_COMPILATION))
     kind = next((kind for of, kind in kinds if isinstance(error, of)), ERROR)
     return Answer(Finding(kind, str(error) if isinstance(error, SandboxError) else where_and_what(error)))
 

@@ -1,28 +1,35 @@
 """A worker process as the campaign sees it: asked about cases, timed, and replaced when it dies or hangs.
 
-Whatever a kernel does to its process (a segmentation fault, an endless loop, a lost CUDA context) costs that process
-and becomes the answer to the case; the next case meets a fresh one.
+Whatever a kernel does to its process (a segmentation fault, an endless loop) costs that process and becomes the answer
+to the case; the next case meets a fresh one. The variant's own code is not even there: the worker, which knows the
+oracle, asks a planner process of its own (`harness.execution.isolation`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
-import signal
 import tempfile
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from harness.execution.isolation.server import Load
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
-from harness.studies.fuzz.worker import Load, serve
+from harness.studies.fuzz.worker import serve
+from harness.support.child_process import (
+    LOOK_SECONDS,
+    how_it_ended,
+    last_words,
+    one_thread_for_numpy,
+    processor_seconds,
+)
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -31,13 +38,6 @@ COMPILE_SECONDS = 60.0
 """On top of the time for a case, where a worker may have to compile for it."""
 PATIENCE = 20.0
 """How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
-LOOK_SECONDS = 0.25
-"""How often a worker's processor time is looked at."""
-CRASH_BEGINS = "Fatal Python error: "
-"""How faulthandler begins, before it lists where each thread was."""
-THREADS_OF_NUMPY = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-LAST_WORDS = 400
-"""Characters of what a dying process wrote."""
 
 
 class Worker:
@@ -81,9 +81,9 @@ class Worker:
             target=serve,
             args=(theirs, self._load, self._machine, self.builds, self._log),
             name="fuzz worker",
-            daemon=True,
+            daemon=False,  # it has a planner of its own
         )
-        with _one_thread_for_numpy():
+        with one_thread_for_numpy():
             self._process.start()
         self.started += 1
         theirs.close()
@@ -161,48 +161,6 @@ class Worker:
         """What became of the process, and its last words."""
         assert self._process is not None
         self._process.join()
-        code = self._process.exitcode
-        how = f"exit status {code}"
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                how = f"signal {signal.Signals(-code).name}"
-        words = self._last_words()
+        words = last_words(self._log)
+        how = how_it_ended(self._process.exitcode)
         return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
-
-    def _last_words(self) -> str:
-        """What a crash left in the log: where it happened, or the end of whatever was written."""
-        text = self._log.read_text(errors="backslashreplace") if self._log.exists() else ""
-        _, crash, place = text.rpartition(CRASH_BEGINS)
-        return " ".join((crash + place[:LAST_WORDS] if crash else text[-LAST_WORDS:]).split())
-
-
-@contextlib.contextmanager
-def _one_thread_for_numpy() -> Iterator[None]:
-    """A process that is started meanwhile multiplies its matrices on one core.
-
-    The oracle's are small: threads that wait for each other on a busy machine make it a hundred times as slow. NumPy
-    reads these variables when it is loaded, so they have to be there before the process begins.
-    """
-    before = {name: os.environ.get(name) for name in THREADS_OF_NUMPY}
-    os.environ.update(dict.fromkeys(THREADS_OF_NUMPY, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def processor_seconds(pid: int) -> float:
-    """What a process of this user has used of the processor, its threads together; 0 once it is gone.
-
-    From /proc (proc(5), stat: fields 14 and 15 are user and system time in clock ticks).
-    """
-    try:
-        # The second field is the program's name in parentheses, which may hold blanks.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -5,22 +5,20 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from harness.execution.isolation.process import end_planners
+from harness.execution.isolation.server import Load
+from harness.execution.isolation.variants import isolate
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.property import SANITIZER
-from harness.model.variant import Variant
 from harness.options.machine import Machine
 from harness.studies.fuzz.builds import builds_for
 from harness.studies.fuzz.examination import examine
 from harness.support.errors import SandboxError
 from harness.support.exception_place import where_and_what
-
-Load = Callable[[], Variant]
-"""Makes the variant in a process of its own, so it has to be picklable: a function of a module, or a partial of one."""
 
 
 def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:
@@ -38,20 +36,22 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
     try:
-        variant, executor, sanitizer = load(), machine.executor(), machine.sanitizer()
+        variant, executor, sanitizer = isolate(load), machine.executor(), machine.sanitizer()
         own_builds = builds_for(variant, builds)
     except Exception as error:
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
+        end_planners()
         return
     connection.send((own_builds, variant.takes, variant.fails_in))
     while True:
         try:
             case = connection.recv()
         except EOFError:
-            return
+            break
         assert isinstance(case, Case)
         looks_on = machine.sanitize or case.check == SANITIZER
         answer = examine(case, variant, executor, sanitizer if looks_on else None)
         connection.send(answer)
         if answer.broken:
-            return
+            break
+    end_planners()

@@ -16,7 +16,7 @@ from harness.support.errors import UsageError
 
 def run_new(arguments: argparse.Namespace) -> int:
     """Run `new`; the exit status."""
-    from harness.model.discovery import discover
+    from harness.execution.isolation.variants import discover_isolated
     from harness.studies.new.writing import new_variant, path_of
     from harness.support.file_replacement import replace_files
 
@@ -25,7 +25,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     text = new_variant(arguments.name, arguments.operation, language)
     if path.exists():
         raise UsageError(f"{path} is there already; choose another NAME, or remove it")
-    if arguments.name in {variant.name for variant in discover().registry}:
+    if arguments.name in {variant.name for variant in discover_isolated().registry}:
         raise UsageError(f"there is a variant {arguments.name!r} already; choose another NAME")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

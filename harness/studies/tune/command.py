@@ -14,7 +14,7 @@ from harness.options.exit_status import FAILED, PASSED
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of
-from harness.options.variants import add_plugins, discover_variants
+from harness.options.variants import add_plugins, discover_here, discover_variants
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
@@ -31,10 +31,12 @@ def run_tune(arguments: argparse.Namespace) -> int:
     effort = effort_of(arguments)
     check_output(arguments.output)
     require_gpu(arguments)
-    variant = discover_variants(arguments).registry.get(arguments.variant)
+    by_bytes = arguments.device == "emulator" or not gpu_available()
+    found = discover_variants(arguments) if by_bytes else discover_here(arguments)
+    variant = found.registry.get(arguments.variant)
     contenders = tile_contenders(variant, problem)
     variants = [contender for _, contender in contenders.values()]
-    if arguments.device == "emulator" or not gpu_available():
+    if by_bytes:
         text, ranks = _tune_by_bytes(arguments, variants, problem)
         best, kept_for = best_tile(ranks, contenders), None
     else:

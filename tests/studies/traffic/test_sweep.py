@@ -85,14 +85,14 @@ def run(*variants: Variant, field: str = "q_len", **options: object) -> dict[tup
 
 
 def test_points_are_counted_and_claims_are_held_against_them():
-    right = numpy_variant("right", claim=Traffic(320, 160))
-    found = run(right, numpy_variant("wrong", claim=Traffic(160, 320)), numpy_variant("silent"))
+    right = numpy_variant("right", claim=Traffic(3200, 1600))
+    found = run(right, numpy_variant("wrong", claim=Traffic(1600, 3200)), numpy_variant("silent"))
     assert [*found] == [(name, value) for value in (4, 8) for name in ("right", "wrong", "silent")]
     point = found["right", 8]
-    assert (point.source, point.read_bytes, point.write_bytes, point.claim_holds) == ("counted", 320, 160, True)
+    assert (point.source, point.read_bytes, point.write_bytes, point.claim_holds) == ("counted", 3200, 1600, True)
     assert point.requested_bytes == 2  # what the stand-in says; local memory is left out
     assert point.flops == 4 * 8 * 4 * 4
-    assert point.intensity == pytest.approx(512 / 480)
+    assert point.intensity == pytest.approx(512 / 4800)
     assert found["wrong", 4].claim_holds is False
     assert found["silent", 4].claim_holds is None
 

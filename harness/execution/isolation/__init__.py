@@ -1,0 +1,1 @@
+"""A variant's code runs in processes of its own, and never in the one that judges it."""

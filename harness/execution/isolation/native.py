@@ -1,0 +1,80 @@
+"""Native runs of isolated variants: each plan runs in the process that made it, and outputs and times come back.
+
+The true kernels are there, under CuPy's and Numba's own launch paths. What the outputs are worth is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.compilers.remote_kernel import RemoteKernel
+from harness.execution.isolation.process import RUN_SECONDS
+from harness.execution.isolation.variants import RemotePlanner
+from harness.execution.isolation.wire import Json, Malformed, checked
+from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.model.plan import Plan
+from harness.model.problem import BaseProblem
+from harness.model.regime import NUMPY_DTYPES
+from harness.support.errors import KernelFault, PlanError
+from harness.support.intervals import Interval
+
+
+class IsolatedExecutor:
+    """See `Executor`. Plans of isolated variants only."""
+
+    def __init__(self, device: Device, executor: str, **options: Json) -> None:
+        """`executor` with its `options` is what every planner makes for itself: `harness.gpu.executor:GpuExecutor`."""
+        self.device = device
+        self._executor, self._options = executor, options
+
+    def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
+        """See `Executor.run`. After a fault the process is replaced: CUDA would give it nothing more."""
+        owner = _owner(plan)
+        given = [np.ascontiguousarray(inputs[tensor.name]).tobytes() for tensor in problem.inputs]
+        try:
+            said, arrays = owner.run(problem, plan, given, self._executor, self._options, RUN_SECONDS)
+        except KernelFault:
+            owner.end()
+            raise
+        return Execution(
+            outputs=_outputs(problem, plan, checked(said["outputs"], list), arrays),
+            launches=tuple(LaunchReport(launch.kernel_name, traffic=None) for launch in plan.launches),
+            allocated_bytes=plan.allocated_bytes(problem),
+            time_ms=_interval(said["time_ms"]),
+        )
+
+
+def _owner(plan: Plan) -> RemotePlanner:
+    owners = {launch.kernel.owner for launch in plan.launches if isinstance(launch.kernel, RemoteKernel)}
+    if len(owners) != 1 or not all(isinstance(launch.kernel, RemoteKernel) for launch in plan.launches):
+        raise PlanError("a plan that launches nothing, or kernels of several processes, has no process to run in")
+    (owner,) = owners
+    assert isinstance(owner, RemotePlanner)
+    return owner
+
+
+def _outputs(problem: BaseProblem, plan: Plan, names: list[Any], arrays: list[bytes]) -> dict[str, np.ndarray]:
+    """The arrays by name, in the shapes and dtypes that they have to have. Raises `Malformed`."""
+    buffers = plan.all_buffers(problem)
+    if tuple(names) != plan.output_names(problem) or len(arrays) != len(names):
+        raise Malformed(f"outputs {names!r:.200} came back")
+    outputs = {}
+    for name, data in zip(names, arrays):
+        buffer = buffers[name]
+        if len(data) != buffer.size_bytes:
+            raise Malformed(f"{len(data)} bytes of {name} came back, and it has {buffer.size_bytes}")
+        dtype = NUMPY_DTYPES.get(buffer.dtype) or np.dtype(buffer.dtype)
+        outputs[name] = np.frombuffer(data, dtype).reshape(buffer.shape).copy()
+    return outputs
+
+
+def _interval(said: Json) -> Interval | None:
+    if said is None:
+        return None
+    low, median, high = (float(checked(each, int, float)) for each in checked(said, list))
+    if not 0 <= low <= median <= high:
+        raise Malformed(f"a time of {said!r:.200} ms came back")
+    return Interval(low, median, high)

@@ -1,0 +1,301 @@
+"""The planner's side: a process that imports variants and answers what the judge asks of them, one after the other.
+
+It knows no answer, no budget and no count. What it says is data (see `wire`), and the judge believes none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import importlib
+import json
+import os
+import signal
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.compilers.remote_kernel import RemoteArgument
+from harness.compilers.toolchains import check_backend, toolchain_of
+from harness.execution.isolation.server import Load
+from harness.execution.isolation.wire import (
+    KNOWN_TEXTS,
+    THE_CALLER,
+    Json,
+    argument_from_json,
+    error_to_json,
+    only_numbers,
+    plan_from_json,
+    plan_to_json,
+    problem_from_json,
+    variant_to_json,
+)
+from harness.execution.planning import checked_plan, claimed_traffic, declared_refusal, declared_tiles
+from harness.execution.protocol import Executor
+from harness.model.discovery import PLUGIN, Origin, origins
+from harness.model.plan import Launch
+from harness.model.registry import Registry
+from harness.model.variant import Variant
+from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
+from harness.support.exception_place import where_and_what
+
+KEPT_OBJECTS = 4096
+"""Kernels of so many launches can still be asked about. A search plans many thousand times, and asks at once."""
+
+
+def serve(
+    connection: Connection,
+    lifeline: Connection,
+    load: Load | None,
+    packages: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    folder: str,
+) -> None:
+    """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
+
+    `packages` are imported first, before anybody waits for them.
+    What a plugin prints goes to standard error; why a process crashed goes to `log`.
+    """
+    _end_with(lifeline)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    os.dup2(2, 1)
+    faulthandler.enable(log.open("wb"))
+    for package in packages:
+        with contextlib.suppress(Exception):  # who needs it will say that it is not there
+            importlib.import_module(package)
+    planner = Planner(load, lambda origin: _send(connection, {"loading": origin}))
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+            arrays = [connection.recv_bytes() for _ in range(request.get("arrays", 0))]
+        except EOFError:
+            return
+        reply, sent = _answer(planner, request, arrays)
+        _send(connection, reply)
+        for array in sent:
+            connection.send_bytes(array)
+
+
+def _end_with(lifeline: Connection) -> None:
+    """Let the kernel end this process when the judge is gone, whatever a plugin is doing here at that time.
+
+    The judge holds the other end of a pipe; a pipe that breaks raises SIGIO, which ends who does not handle it.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline.fileno(), fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(lifeline.fileno(), fcntl.F_GETFL)
+    fcntl.fcntl(lifeline.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
+def _send(connection: Connection, said: Json) -> None:
+    connection.send_bytes(json.dumps(said).encode())
+
+
+def _answer(planner: Planner, request: Json, arrays: list[bytes]) -> tuple[Json, list[bytes]]:
+    what = request["what"]
+    try:
+        if what == "run":
+            return planner.run(request, arrays)
+        answer: Callable[[Json], Json] = getattr(planner, what)
+        return {"answer": answer(request)}, []
+    except BaseException as error:  # whatever a plugin raises, Ctrl-C being none here
+        if isinstance(error, (SandboxError, Exception)):
+            return {"error": error_to_json(error)}, []
+        return {"error": error_to_json(PlanError(f"{what}() failed: {where_and_what(error)}"))}, []
+
+
+class Planner:
+    """What the process has loaded, and what it has handed out."""
+
+    def __init__(self, load: Load | None, announce: Callable[[Json], None]) -> None:
+        self._load, self._announce = load, announce
+        self._loaded: dict[Origin, Registry] = {}
+        self._kept: OrderedDict[int, object] = OrderedDict()
+        self._numbers: dict[int, int] = {}
+        self._count = 0
+        self._texts: OrderedDict[str, int] = OrderedDict()
+        self._executors: dict[str, Executor] = {}
+
+    # Each public method is what a request may ask for.
+
+    def discover(self, request: Json) -> Json:
+        """Every variant, and what is broken. An origin is announced before it is run, for it may not come back."""
+        registry, broken = Registry(), []
+        known = {Origin(*each): reason for *each, reason in request["broken"]}
+        variants = []
+        for origin in origins([Path(path) for path in request["plugins"]], request["package"]):
+            before = len(registry)
+            try:
+                if origin in known:
+                    raise PluginError(known[origin])
+                self._announce(_key(origin))
+                origin.load(registry, check_backend)
+            except PluginError as error:
+                if origin.kind == PLUGIN:
+                    raise
+                broken.append([origin.name, str(error)])
+            for variant in [*registry][before:]:
+                said = variant_to_json(variant, registry.origin_of(variant.name))
+                variants.append(said | {"from": _key(origin)})
+        return {"variants": variants, "broken": broken}
+
+    def describe(self, request: Json) -> Json:
+        """The one variant of this process."""
+        return variant_to_json(self._variant(request), "the caller")
+
+    def supports(self, request: Json) -> Json:
+        """See `declared_refusal`."""
+        return declared_refusal(self._variant(request), problem_from_json(request["problem"]))
+
+    def tiles(self, request: Json) -> Json:
+        """See `declared_tiles`."""
+        return [dict(tile) for tile in declared_tiles(self._variant(request), problem_from_json(request["problem"]))]
+
+    def claim(self, request: Json) -> Json:
+        """See `claimed_traffic`."""
+        problem = problem_from_json(request["problem"])
+        claim = claimed_traffic(self._variant(request), problem, request["tile"])
+        return None if claim is None else [int(claim.read_bytes), int(claim.write_bytes)]
+
+    def plan(self, request: Json) -> Json:
+        """See `checked_plan`."""
+        problem = problem_from_json(request["problem"])
+        plan = checked_plan(self._variant(request), problem, request["tile"])
+        return plan_to_json(plan, self._kernel_to_json, self._keep)
+
+    def compile(self, request: Json) -> Json:
+        """A kernel's PTX, unless it was sent before, and its parameters' bytes for these arguments."""
+        kernel = self._kernel(request)
+        args = tuple(self._unkept(argument_from_json(each)) for each in request["args"])
+        compiled = toolchain_of(kernel).compile(kernel, args, request["arch"])
+        try:
+            words, misfit = [word.hex() for word in compiled.pack(args)], ""
+        except PlanError as error:
+            words, misfit = None, str(error)
+        known = self._texts.get(compiled.ptx)
+        if known is None:
+            known = self._texts[compiled.ptx] = self._next()
+            if len(self._texts) > KNOWN_TEXTS:
+                self._texts.popitem(last=False)
+            text = compiled.ptx
+        else:
+            text = None
+        return {
+            "text": known,
+            "ptx": text,
+            "entry": compiled.entry,
+            "name": compiled.name,
+            "arch": compiled.arch,
+            "parameters": [[p.type, p.size_bytes, p.align_bytes, p.is_array] for p in compiled.parameters],
+            "signature": list(compiled.signature),
+            "max_registers": compiled.max_registers,
+            "words": words,
+            "misfit": misfit,
+        }
+
+    def source(self, request: Json) -> Json:
+        """See `Toolchain.source`."""
+        kernel = self._kernel(request)
+        return str(toolchain_of(kernel).source(kernel))
+
+    def options(self, request: Json) -> Json:
+        """See `Toolchain.options`."""
+        kernel = self._kernel(request)
+        return [str(option) for option in toolchain_of(kernel).options(kernel)]
+
+    def identity(self, request: Json) -> Json:
+        """See `Toolchain.identity`."""
+        kernel = self._kernel(request)
+        return toolchain_of(kernel).identity(kernel)
+
+    def run(self, request: Json, arrays: list[bytes]) -> tuple[Json, list[bytes]]:
+        """A plan run natively, by the executor that is made as `request` says: outputs, and how long it took."""
+        problem = problem_from_json(request["problem"])
+        plan = plan_from_json(request["plan"], lambda place, said: self._kernel({"kernel": said}), self._unkept)
+        inputs = {
+            tensor.name: np.frombuffer(data, _numpy_dtype(tensor.dtype)).reshape(tensor.shape)
+            for tensor, data in zip(problem.inputs, arrays, strict=True)
+        }
+        done = self._executor(request["executor"], request["options"]).run(problem, plan, inputs)
+        time = None if done.time_ms is None else [done.time_ms.low, done.time_ms.median, done.time_ms.high]
+        outputs = {name: np.ascontiguousarray(array) for name, array in done.outputs.items()}
+        said = {"outputs": list(outputs), "time_ms": time, "arrays": len(outputs)}
+        return {"answer": said}, [array.tobytes() for array in outputs.values()]
+
+    def _variant(self, request: Json) -> Variant:
+        load, self._load = self._load, None
+        if load is not None:
+            try:
+                variant = load()
+            except SandboxError:
+                raise
+            except BaseException as error:
+                raise SandboxError(where_and_what(error)) from error
+            registry = Registry()
+            registry.add(variant)
+            self._loaded[THE_CALLER] = registry
+        origin = Origin(*request["origin"])
+        if origin not in self._loaded:
+            registry = Registry()
+            origin.load(registry, check_backend)
+            self._loaded[origin] = registry
+        if origin == THE_CALLER:
+            (only,) = self._loaded[origin]
+            return only
+        return self._loaded[origin].get(request["variant"])
+
+    def _kernel_to_json(self, launch: Launch) -> Json:
+        """A number that stays the same for as long as it is the same kernel."""
+        number = self._numbers.get(id(launch.kernel))
+        if number is None or self._kept.get(number) is not launch.kernel:
+            number = self._numbers[id(launch.kernel)] = self._keep(launch.kernel)
+        self._kept.move_to_end(number)
+        return {"number": number, "name": launch.kernel_name, "backend": toolchain_of(launch.kernel).name}
+
+    def _kernel(self, request: Json) -> Any:
+        (number,) = only_numbers(request["kernel"], "number")
+        if number not in self._kept:
+            raise CompileError("its plan is too old to be compiled: plan it anew")
+        return self._kept[number]
+
+    def _unkept(self, argument: Any) -> Any:
+        return self._kept[argument.number] if isinstance(argument, RemoteArgument) else argument
+
+    def _keep(self, thing: object) -> int:
+        number = self._next()
+        self._kept[number] = thing
+        if len(self._kept) > KEPT_OBJECTS:
+            _, oldest = self._kept.popitem(last=False)
+            self._numbers.pop(id(oldest), None)
+        return number
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _executor(self, name: str, options: Mapping[str, Any]) -> Executor:
+        """One for each name and its options, such as `harness.gpu.executor:GpuExecutor`."""
+        key = json.dumps([name, options])
+        if key not in self._executors:
+            module, _, attribute = name.partition(":")
+            self._executors[key] = getattr(importlib.import_module(module), attribute)(**options)
+        return self._executors[key]
+
+
+def _key(origin: Origin) -> list[str]:
+    return [origin.kind, origin.name, origin.package]
+
+
+def _numpy_dtype(name: str) -> np.dtype:
+    from harness.model.regime import NUMPY_DTYPES
+
+    return NUMPY_DTYPES.get(name) or np.dtype(name)

@@ -1,0 +1,207 @@
+"""A planner process as the judge sees it: started, asked, timed, and replaced when it dies or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.execution.isolation.server import STARTING, Load, begin_server, enter
+from harness.execution.isolation.wire import Json, Malformed, checked, error_from_json
+from harness.support import child_process
+from harness.support.child_process import how_it_ended, last_words, processor_seconds
+from harness.support.errors import PlannerDied, PlannerHung, SandboxError
+
+LOAD_SECONDS = 60.0
+"""Importing a module, or the packages that a first plan needs. Seconds of the processor, as all of these are."""
+CALL_SECONDS = 10.0
+"""Planning and the like: milliseconds, where nothing is wrong."""
+COMPILE_SECONDS = 300.0
+"""A large kernel takes a minute."""
+RUN_SECONDS = 600.0
+"""A native run, with its timing."""
+PATIENCE = 6.0
+"""How many times as long by the clock: other work may be going on, and who sleeps uses no processor."""
+LARGEST_MESSAGE_BYTES = 2**28
+"""More than any plan or PTX text has; arrays are as large as they are known to be."""
+
+
+class _NoAnswer(Exception):
+    """There was none in time."""
+
+
+_alive: weakref.WeakSet[PlannerProcess] = weakref.WeakSet()
+
+
+def end_planners() -> None:
+    """End every planner of this process, whatever it is doing."""
+    for process in list(_alive):
+        process.end()
+
+
+class PlannerProcess:
+    """One planner, and the next one where that is lost. Threads take turns."""
+
+    def __init__(self, load: Load | None = None, packages: Sequence[str] = ()) -> None:
+        """`load` makes its one variant; None where it is asked for variants of any origin.
+
+        `packages` are imported before anything is asked, if they can be.
+        """
+        self._load, self._packages = load, tuple(packages)
+        self._process: BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._lifeline: Connection | None = None
+        self._lock = threading.RLock()
+        self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-planner-")
+        self._log = Path(self._folder.name, "planner.log")
+        self._asked: set[str] = set()
+        self.generation = 0
+        """Processes started so far: what an earlier one handed out is lost."""
+        self.loading: Json = None
+        """The origin that was announced last."""
+
+    def start(self) -> None:
+        """A process, if there is none. Does not wait until it is ready."""
+        with self._lock:
+            if self._process is not None:
+                return
+            with STARTING:
+                self._start()
+
+    def _start(self) -> None:
+        context = begin_server()
+        self._connection, theirs = context.Pipe()
+        # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
+        lifeline, self._lifeline = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=enter,
+            args=(theirs, lifeline, self._load, self._packages, self._log, dict(os.environ), os.getcwd()),
+            name="planner",
+            daemon=True,
+        )
+        without_main = contextlib.nullcontext() if self._load is not None else _no_main_module()
+        with without_main:
+            self._process.start()
+        theirs.close()
+        lifeline.close()
+        self._asked.clear()
+        self.loading = None
+        self.generation += 1
+        _alive.add(self)
+
+    def ask(self, what: str, seconds: float | None = None, **said: Json) -> Json:
+        """The answer. Raises what was raised there, `PlannerDied` or `PlannerHung` where none came.
+
+        `seconds`: how long it may take; None: as planning does. The first request about an origin may take as long as
+        importing it.
+        """
+        return self.ask_for_arrays(what, CALL_SECONDS if seconds is None else seconds, **said)[0]
+
+    def ask_for_arrays(
+        self, what: str, seconds: float, arrays: tuple[Any, ...] = (), most_bytes: int = 0, **said: Json
+    ) -> tuple[Json, list[bytes]]:
+        """The same, with arrays of bytes, each of at most `most_bytes`, besides the answer."""
+        with self._lock:
+            self.start()
+            origin = str(said.get("origin"))
+            if origin not in self._asked:
+                seconds += LOAD_SECONDS
+            assert self._connection is not None
+            with self._losses(seconds):
+                with contextlib.suppress(BrokenPipeError):
+                    self._connection.send_bytes(json.dumps({"what": what, "arrays": len(arrays), **said}).encode())
+                    for array in arrays:
+                        self._connection.send_bytes(array)
+                reply = self._received(seconds)
+                while "loading" in reply:
+                    self.loading = reply["loading"]
+                    reply = self._received(seconds)
+                self._asked.add(origin)
+                if "error" in reply:
+                    raise error_from_json(reply["error"])
+                answer = reply.get("answer")
+                number = checked(answer.get("arrays", 0), int) if isinstance(answer, dict) and most_bytes else 0
+                return answer, [self._received_bytes(seconds, most_bytes) for _ in range(number)]
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.join()
+                self._process = None
+            for connection in (self._connection, self._lifeline):
+                if connection is not None:
+                    connection.close()
+            self._connection = self._lifeline = None
+
+    @contextlib.contextmanager
+    def _losses(self, seconds: float) -> Iterator[None]:
+        """A process that gives no answer, or none that can be understood, is ended."""
+        try:
+            yield
+        except (EOFError, OSError):
+            reason = self._death()
+            self.end()
+            raise PlannerDied(f"the process that ran it ended with {reason}") from None
+        except _NoAnswer:
+            self.end()
+            raise PlannerHung(
+                f"no answer within {seconds:g} s of the processor, or {PATIENCE * seconds:g} s in all: it never ends"
+            ) from None
+        except (Malformed, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.end()
+            raise PlannerDied(f"the process that ran it answered what was not asked: {error}") from None
+        except BaseException as error:
+            if not isinstance(error, SandboxError):
+                self.end()  # an answer that nobody waits for any more must not be taken for the next one
+            raise
+
+    def _received(self, seconds: float) -> Json:
+        return checked(json.loads(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
+
+    def _received_bytes(self, seconds: float, most_bytes: int) -> bytes:
+        """The next message. Raises `_NoAnswer` once the process has used the processor for so long, or waited."""
+        assert self._connection is not None and self._process is not None
+        if not self._connection.poll(child_process.LOOK_SECONDS):
+            pid = self._process.pid
+            assert pid is not None
+            began, used = time.monotonic(), processor_seconds(pid)
+            while not self._connection.poll(child_process.LOOK_SECONDS):
+                if self._process.exitcode is not None:
+                    raise EOFError
+                if processor_seconds(pid) - used > seconds or time.monotonic() - began > PATIENCE * seconds:
+                    raise _NoAnswer
+        return self._connection.recv_bytes(most_bytes)
+
+    def _death(self) -> str:
+        """What became of the process, and its last words."""
+        assert self._process is not None
+        self._process.join(timeout=5)
+        words = last_words(self._log)
+        return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """A process that is started meanwhile does not run this one's script once more, as multiprocessing would have it.
+
+    Only where it is handed a function to call may it need that script, for the function may be of it.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

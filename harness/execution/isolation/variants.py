@@ -1,0 +1,299 @@
+"""Variants whose functions are questions to a planner process: everything else of the harness takes them as any other.
+
+The variants of `variants/` have one process per language, so that CuPy and Numba are imported side by side; those of a
+plugin file or of an installed package have one per origin, so that they cannot meddle with anybody else's either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.compilers.parameters import Parameter
+from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel, RemoteToolchain
+from harness.compilers.toolchains import check_backend
+from harness.execution.isolation import process
+from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
+from harness.execution.isolation.server import Load
+from harness.execution.isolation.wire import (
+    KNOWN_TEXTS,
+    THE_CALLER,
+    Json,
+    Malformed,
+    argument_to_json,
+    checked,
+    plan_from_json,
+    plan_to_json,
+    problem_to_json,
+    tile_from_json,
+    variant_fields,
+)
+from harness.model.discovery import MODULE, PLUGIN, BrokenModule, Discovery, Origin
+from harness.model.plan import Launch, Plan
+from harness.model.problem import BaseProblem
+from harness.model.registry import Registry
+from harness.model.tile_sizes import TileSizes
+from harness.model.traffic import Traffic
+from harness.model.variant import Variant
+from harness.support.errors import PlannerDied, PlannerLost, PluginError, SandboxError
+
+LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
+"""What the first plan in a language will import, by backend."""
+
+
+def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants") -> Discovery:
+    """`discover`, with every variant in a process of its own; nothing of theirs is imported here.
+
+    An origin whose import ends its process, or never ends, is broken, and the others are still found.
+    """
+    files = [str(path) for path in plugins]
+    broken: list[list[str]] = []
+    looking = PlannerProcess()
+    try:
+        while True:
+            try:
+                said = looking.ask("discover", process.LOAD_SECONDS, plugins=files, package=package, broken=broken)
+                return _discovery(said)
+            except PlannerLost as lost:
+                if looking.loading is None:
+                    raise
+                origin = Origin(*(checked(each, str) for each in looking.loading))
+                reason = f"{_in_words(origin)} does not import: {lost}"
+                if origin.kind == PLUGIN or [origin.kind, origin.name, origin.package, reason] in broken:
+                    raise PluginError(reason) from lost
+                broken.append([origin.kind, origin.name, origin.package, reason])
+    finally:
+        looking.end()
+
+
+def isolate(load: Load) -> Variant:
+    """The variant that `load` makes, in a process of its own. Raises `SandboxError` where it cannot be made."""
+    planner = RemotePlanner(PlannerProcess(load))
+    try:
+        return planner.variant(planner.ask("describe", _key(THE_CALLER)), THE_CALLER)
+    except PlannerLost as lost:
+        raise type(lost)(f"it was being loaded: {lost}") from lost
+
+
+def _discovery(said: Json) -> Discovery:
+    registry, planners, origins = Registry(), dict[str, RemotePlanner](), dict[str, Origin]()
+    try:
+        for each in checked(said["variants"], list):
+            origin = Origin(*(checked(word, str) for word in checked(each["from"], list)))
+            group = checked(each["backend"], str) if origin.kind == MODULE else f"{origin.kind} {origin.name}"
+            packages = LANGUAGES.get(group, ())
+            planner = planners.setdefault(group, RemotePlanner(PlannerProcess(packages=packages)))
+            registry.origin = checked(each["origin"], str)
+            variant = planner.variant(each, origin)
+            registry.add(variant)
+            origins[variant.name] = origin
+        lost = [[checked(word, str) for word in checked(each, list)] for each in checked(said["broken"], list)]
+    except (Malformed, KeyError, TypeError) as error:
+        raise SandboxError(f"what the variants say of themselves cannot be understood: {error}") from error
+    return Discovery(registry, tuple(BrokenModule(*each) for each in lost), origins)
+
+
+def _in_words(origin: Origin) -> str:
+    if origin.kind == MODULE:
+        return f"module {origin.package}.{origin.name}"
+    return f"plugin {origin.name}" if origin.kind == PLUGIN else f"installed package's entry point {origin.name}"
+
+
+def _key(origin: Origin) -> list[str]:
+    return [origin.kind, origin.name, origin.package]
+
+
+@dataclass(frozen=True)
+class _Ticket:
+    """How a kernel is found, and how its plan is made again where its process is gone."""
+
+    number: int
+    generation: int
+    again: Callable[[], Plan]
+
+
+class RemotePlanner:
+    """A process, and the variants and kernels that live there. It owns the kernels (`KernelOwner`)."""
+
+    def __init__(self, process: PlannerProcess) -> None:
+        self.process = process
+        """It is started by the first question."""
+        self._texts: OrderedDict[int, str] = OrderedDict()
+        self._texts_of = 0
+        self._lost: dict[str, PlannerLost] = {}
+
+    def ask(self, what: str, origin: list[str], **said: Json) -> Json:
+        """See `PlannerProcess.ask`."""
+        return self.process.ask(what, origin=origin, **said)
+
+    def variant(self, said: Json, origin: Origin) -> Variant:
+        """A variant by its description, whose functions ask the process. Raises `Malformed`, `PluginError`."""
+        fields = variant_fields(said)
+        functions = _Functions(self, {"origin": _key(origin), "variant": fields["name"]})
+        variant = Variant(
+            **fields,
+            plan=functions.plan,
+            supports=functions.supports,
+            tiles=functions.tiles if checked(said["has_tiles"], bool) else None,
+            claim=functions.claim if checked(said["has_claim"], bool) else None,
+        )
+        check_backend(variant)
+        return variant
+
+    def ask_about(self, what: str, about: Json, problem: BaseProblem, **said: Json) -> Json:
+        """One of a variant's own functions."""
+        request = about | {"problem": problem_to_json(problem)} | said
+        key = json.dumps([what, request])
+        if key in self._lost:
+            raise self._lost[key]  # what has ended one process would end, or hold up, the next one
+        try:
+            return self.process.ask(what, **request)
+        except PlannerLost as lost:
+            self._lost[key] = lost
+            raise
+
+    def end(self) -> None:
+        """End the process; the next question starts another."""
+        self.process.end()
+
+    def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
+        """See `KernelOwner`."""
+        said = self._of(
+            kernel, "compile", COMPILE_SECONDS, args=[argument_to_json(each, _unkept) for each in args], arch=arch
+        )
+        words = checked(said["words"], list, type(None))
+        return RemoteCompiledKernel(
+            ptx=self._text(said),
+            entry=checked(said["entry"], str),
+            name=checked(said["name"], str),
+            toolchain=RemoteToolchain(kernel.backend),
+            arch=checked(said["arch"], str),
+            parameters=tuple(
+                Parameter(checked(t, str), checked(size, int), checked(align, int), checked(is_array, bool))
+                for t, size, align, is_array in checked(said["parameters"], list)
+            ),
+            signature=tuple(checked(each, str) for each in checked(said["signature"], list)),
+            max_registers=checked(said["max_registers"], int, type(None)),
+            args=args,
+            words=None if words is None else tuple(bytes.fromhex(checked(word, str)) for word in words),
+            misfit=checked(said["misfit"], str),
+            kernel=kernel,
+        )
+
+    def source(self, kernel: RemoteKernel) -> str:
+        """See `KernelOwner`."""
+        text: str = checked(self._of(kernel, "source"), str)
+        return text
+
+    def options(self, kernel: RemoteKernel) -> tuple[str, ...]:
+        """See `KernelOwner`."""
+        return tuple(checked(option, str) for option in checked(self._of(kernel, "options"), list))
+
+    def identity(self, kernel: RemoteKernel) -> str | None:
+        """See `KernelOwner`."""
+        text: str | None = checked(self._of(kernel, "identity"), str, type(None))
+        return text
+
+    def run(
+        self, problem: BaseProblem, plan: Plan, inputs: list[bytes], executor: str, options: Json, seconds: float
+    ) -> tuple[Json, list[bytes]]:
+        """A plan of this process run natively in it: see `Planner.run`."""
+        found = {id(step): self._ticket(step.kernel) for step in plan.launches}
+        most_bytes = max(tensor.size_bytes for tensor in problem.tensors)
+
+        def kernel_to_json(step: Launch) -> Json:
+            return {"number": found[id(step)].number}
+
+        said = plan_to_json(plan, kernel_to_json, _unkept)
+        return self.process.ask_for_arrays(
+            "run",
+            seconds,
+            tuple(inputs),
+            most_bytes,
+            problem=problem_to_json(problem),
+            plan=said,
+            executor=executor,
+            options=options,
+        )
+
+    def _of(self, kernel: RemoteKernel, what: str, seconds: float = COMPILE_SECONDS, **said: Json) -> Json:
+        """Ask about a kernel; its plan is made again where the process that made it is gone."""
+        return self.process.ask(what, seconds, kernel={"number": self._ticket(kernel).number}, **said)
+
+    def _ticket(self, kernel: RemoteKernel) -> _Ticket:
+        ticket: _Ticket = kernel.ticket
+        if ticket.generation != self.process.generation:
+            anew = ticket.again().launches[kernel.launch].kernel.ticket
+            assert isinstance(anew, _Ticket)
+            ticket = anew
+        return ticket
+
+    def _text(self, said: Json) -> str:
+        """PTX, which comes once; the same texts are known here and there."""
+        if self._texts_of != self.process.generation:
+            self._texts.clear()
+            self._texts_of = self.process.generation
+        number = checked(said["text"], int)
+        if said["ptx"] is not None:
+            self._texts[number] = checked(said["ptx"], str)
+            if len(self._texts) > KNOWN_TEXTS:
+                self._texts.popitem(last=False)
+        if number not in self._texts:
+            raise PlannerDied("the process that ran it named a text that it never sent")
+        return self._texts[number]
+
+
+@dataclass(frozen=True)
+class _Functions:
+    """A variant's own functions, asked of its planner."""
+
+    planner: RemotePlanner
+    about: Json
+    """Which variant."""
+
+    def supports(self, problem: Any) -> str | None:
+        """See `Variant.supports`."""
+        refusal: str | None = checked(self.planner.ask_about("supports", self.about, problem), str, type(None))
+        return refusal
+
+    def tiles(self, problem: Any) -> list[TileSizes]:
+        """See `Variant.tiles`."""
+        return [tile_from_json(tile) for tile in checked(self.planner.ask_about("tiles", self.about, problem), list)]
+
+    def claim(self, problem: Any, tile: TileSizes | None = None) -> Traffic:
+        """See `Variant.claim`."""
+        said = self.planner.ask_about("claim", self.about, problem, tile=_plain(tile))
+        read_bytes, write_bytes = checked(said, list)
+        return Traffic(checked(read_bytes, int), checked(write_bytes, int))
+
+    def plan(self, problem: Any, tile: TileSizes | None = None) -> Plan:
+        """See `Variant.plan`."""
+        said = self.planner.ask_about("plan", self.about, problem, tile=_plain(tile))
+        generation = self.planner.process.generation
+
+        def kernel(place: int, found: Json) -> RemoteKernel:
+            ticket = _Ticket(checked(found["number"], int), generation, lambda: self.plan(problem, tile))
+            names = (checked(found["name"], str), checked(found["backend"], str))
+            return RemoteKernel(*names, self.planner, place, ticket)
+
+        return plan_from_json(said, kernel)
+
+
+def begin_planners(variants: Iterable[Variant]) -> None:
+    """Start the processes of these variants now, for them to import their packages while others are busy."""
+    for variant in variants:
+        functions = getattr(variant.plan, "__self__", None)
+        if isinstance(functions, _Functions):
+            functions.planner.process.start()
+
+
+def _plain(tile: TileSizes | None) -> Json:
+    return None if tile is None else dict(tile)
+
+
+def _unkept(argument: object) -> int:
+    raise PluginError(f"an argument of type {type(argument).__name__} cannot go to another process")

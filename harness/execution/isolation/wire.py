@@ -1,0 +1,200 @@
+"""What goes between the judge and a planner, as JSON: plain data in, plain data out, and nothing that runs code.
+
+Never pickle: unpickling what a planner wrote would run a plugin's code in the judge. Whatever comes back is checked
+while it is taken apart, and the constructors of plans, launches and buffers check it once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.compilers.compiled_kernel import DevicePointer
+from harness.compilers.remote_kernel import RemoteArgument
+from harness.model.discovery import Origin
+from harness.model.numerics import Numerics
+from harness.model.operation import operation_named
+from harness.model.plan import Buffer, Launch, Plan
+from harness.model.problem import BaseProblem
+from harness.model.variant import Variant
+from harness.support.errors import (
+    CompileError,
+    KernelFault,
+    PlanError,
+    PluginError,
+    SandboxError,
+    UnsupportedProblem,
+    UsageError,
+)
+from harness.support.exception_place import where_and_what
+
+Json = Any
+"""Numbers, text, None, lists of them and dicts by text."""
+PLAIN = (type(None), bool, int, float)
+"""Scalars that JSON has."""
+ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError, SandboxError, UsageError)}
+"""What is told by its own name; every other exception becomes a `SandboxError`."""
+VARIANT_FIELDS = ("name", "operation", "algorithm", "backend", "idea", "takes", "deterministic", "fails_in")
+"""Of `Variant`, as they are; what else it has is told in another way."""
+
+
+KNOWN_TEXTS = 256
+"""PTX texts that are not sent again: planner and judge keep the same ones, in the same order."""
+THE_CALLER = Origin("caller", "")
+"""Where the variant of a planner with a `load` is from."""
+
+
+class Malformed(SandboxError):
+    """What came is not what was asked for."""
+
+
+def checked(value: Json, *kinds: type) -> Any:
+    """`value`, if it is exactly of one of these types: a bool is no int. Raises `Malformed`."""
+    if type(value) not in kinds:
+        raise Malformed(f"{value!r:.200} is no {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+def problem_to_json(problem: BaseProblem) -> Json:
+    """See `problem_from_json`."""
+    return [problem.operation, problem.to_fields()]
+
+
+def problem_from_json(said: Json) -> BaseProblem:
+    """The same problem in another process."""
+    operation, fields = said
+    problem: BaseProblem = operation_named(operation).problem.from_fields(fields)
+    return problem
+
+
+def variant_to_json(variant: Variant, origin: str) -> Json:
+    """What a variant says of itself, without its functions."""
+    said = {name: getattr(variant, name) for name in VARIANT_FIELDS}
+    return said | {
+        "takes": list(variant.takes),
+        "fails_in": list(variant.fails_in),
+        "numerics": dataclasses.asdict(variant.numerics),
+        "has_tiles": variant.tiles is not None,
+        "has_claim": variant.claim is not None,
+        "origin": origin,
+    }
+
+
+def variant_fields(said: Json) -> dict[str, Any]:
+    """The fields of a `Variant` that are plain data."""
+    fields: dict[str, Any] = {
+        n: checked(said.get(n), str) for n in ("name", "operation", "algorithm", "backend", "idea")
+    }
+    for name in ("takes", "fails_in"):
+        fields[name] = tuple(checked(each, str) for each in checked(said.get(name), list))
+    numerics = checked(said.get("numerics"), dict)
+    return fields | {"deterministic": checked(said.get("deterministic"), bool), "numerics": Numerics(**numerics)}
+
+
+def tile_from_json(said: Json) -> dict[str, int]:
+    """Tile sizes."""
+    return {checked(name, str): checked(size, int) for name, size in checked(said, dict).items()}
+
+
+def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
+    """An argument of a launch; `kept` puts by what has no plain form, and tells its number."""
+    if isinstance(argument, str):
+        return {"buffer": str(argument)}
+    if isinstance(argument, DevicePointer):
+        return {"pointer": [argument.address, list(argument.shape), argument.dtype]}
+    if isinstance(argument, RemoteArgument):
+        return {"kept": argument.number}
+    if type(argument) in PLAIN:
+        return {"value": argument}
+    if isinstance(argument, np.generic) and argument.dtype.kind in "biufc":
+        return {"scalar": [argument.dtype.str, argument.tobytes().hex()]}
+    return {"kept": kept(argument), "type": type(argument).__name__}
+
+
+def argument_from_json(said: Json) -> Any:
+    """The argument; what was put by is a `RemoteArgument`."""
+    said = checked(said, dict)
+    if "buffer" in said:
+        return checked(said["buffer"], str)
+    if "pointer" in said:
+        address, shape, dtype = checked(said["pointer"], list)
+        return DevicePointer(checked(address, int), tuple(checked(n, int) for n in checked(shape, list)), dtype)
+    if "value" in said:
+        return checked(said["value"], *PLAIN)
+    if "scalar" in said:
+        name, digits = checked(said["scalar"], list)
+        dtype = np.dtype(checked(name, str))
+        if dtype.kind not in "biufc":
+            raise Malformed(f"a scalar of {dtype}")
+        return np.frombuffer(bytes.fromhex(checked(digits, str)), dtype)[0]
+    return RemoteArgument(checked(said.get("kept"), int), checked(said.get("type", ""), str))
+
+
+def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Callable[[object], int]) -> Json:
+    """Buffers and launches; `kernel_to_json` says how a launch's kernel is found again."""
+    return {
+        "buffers": [[buffer.name, list(buffer.shape), buffer.dtype] for buffer in plan.buffers],
+        "launches": [
+            {
+                "kernel": kernel_to_json(launch),
+                "grid": list(launch.grid),
+                "block": list(launch.block),
+                "args": [argument_to_json(argument, kept) for argument in launch.args],
+                "shared_bytes": launch.shared_bytes,
+            }
+            for launch in plan.launches
+        ],
+    }
+
+
+def plan_from_json(
+    said: Json, kernel_from_json: Callable[[int, Json], Any], unkept: Callable[[Any], Any] = lambda argument: argument
+) -> Plan:
+    """The plan; `kernel_from_json` is given a launch's place and how its kernel is found. Raises `PlanError`.
+
+    `unkept` is called with every argument, where what was put by is at hand.
+    """
+    said = checked(said, dict)
+    buffers = tuple(Buffer(*checked(each, list)) for each in checked(said.get("buffers"), list))
+    launches = tuple(
+        Launch(
+            kernel_from_json(place, checked(each, dict).get("kernel")),
+            each.get("grid"),
+            each.get("block"),
+            tuple(unkept(argument_from_json(argument)) for argument in checked(each.get("args"), list)),
+            each.get("shared_bytes"),
+        )
+        for place, each in enumerate(checked(said.get("launches"), list))
+    )
+    return Plan(launches, buffers)
+
+
+def error_to_json(error: BaseException) -> Json:
+    """An exception: its kind, and its message as a user reads it."""
+    if isinstance(error, UnsupportedProblem):
+        return {"kind": "UnsupportedProblem", "variant": error.args[0].split(" ")[0], "text": error.reason}
+    if isinstance(error, KernelFault):
+        return {"kind": "KernelFault", "fault": error.kind, "text": str(error)}
+    text = str(error) if isinstance(error, SandboxError) else where_and_what(error)
+    kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS), "SandboxError")
+    return {"kind": kind, "text": text}
+
+
+def error_from_json(said: Json) -> SandboxError:
+    """The exception to raise."""
+    said = checked(said, dict)
+    kind, text = checked(said.get("kind"), str), checked(said.get("text"), str)
+    if kind == "UnsupportedProblem":
+        return UnsupportedProblem(checked(said.get("variant"), str), text)
+    if kind == "KernelFault":
+        fault = checked(said.get("fault"), str)
+        return KernelFault(fault if fault in KernelFault.KINDS else "trap", text)
+    return ERRORS.get(kind, SandboxError)(text)
+
+
+def only_numbers(fields: Mapping[str, Any], *names: str) -> tuple[int, ...]:
+    """These fields, each a whole number. Raises `Malformed`."""
+    return tuple(checked(checked(fields, dict).get(name), int) for name in names)

@@ -1,0 +1,58 @@
+"""What every right kernel has to read of these very inputs: the elements that the answer hangs on.
+
+A kernel that leaves an element out gives the same answer whatever that element is. If some other value of it would give
+another answer, that kernel is wrong for those inputs, whatever it does for these. An element counts here only where
+such a value is certain; where that is in doubt, none of its tensor does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from harness.operations.attention.problem import Problem
+
+LARGEST = {"float32": 3e38, "bfloat16": 3e38, "float16": 6e4}
+"""The largest finite value of each dtype, roundly."""
+SMALLEST_FACTOR = 1e-3
+"""|tau q| above this lets one element of K, which may be as large as its dtype has, decide a row alone."""
+
+
+def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int:
+    """Bytes of Q, K and V that a right kernel reads at least."""
+    q, k, v = (inputs[name].astype(np.float64) for name in ("Q", "K", "V"))
+    if problem.tau == 0 or not all(np.isfinite(each).all() for each in (q, k, v)):
+        return 0
+    # A row of one key is that key's row of V, whatever Q and K are.
+    first, end = problem.span(np.arange(problem.q_len, dtype=np.int64))
+    choosing = end - first >= 2
+    if not choosing.any() or np.ptp(v, axis=2).min() == 0:
+        return 0
+    chosen_from = _covered(first[choosing], end[choosing], problem.kv_len)
+    of_keys = problem.batch * problem.kv_heads_count * problem.head_dim * int(chosen_from.sum())
+    needed = 0
+    if (abs(problem.tau) * np.abs(q)).min() >= SMALLEST_FACTOR:
+        needed += of_keys  # an element of K, made huge, takes all the weight of a row to its key, or from it
+    if _differ_within_rows(k, first[choosing], end[choosing]):
+        needed += problem.batch * problem.heads * problem.head_dim * int(choosing.sum())
+    # An element of V, made huge, shows in the answer unless its weight is so small that it may be taken for 0.
+    longest = [np.sqrt((each**2).sum(axis=-1).max()) for each in (q, k)]
+    smallest_weight = np.exp(-2 * abs(problem.tau) * longest[0] * longest[1]) / problem.kv_len
+    if smallest_weight * LARGEST[problem.dtype] > 1e3 * max(1.0, np.abs(v).max()):
+        needed += of_keys
+    return int(needed) * problem.itemsize_bytes
+
+
+def _covered(first: np.ndarray, end: np.ndarray, kv_len: int) -> np.ndarray:
+    """Whether some row sees each key."""
+    steps = np.zeros(kv_len + 1, dtype=np.int64)
+    np.add.at(steps, first, 1)
+    np.add.at(steps, end, -1)
+    covered: np.ndarray = np.cumsum(steps[:-1]) > 0
+    return covered
+
+
+def _differ_within_rows(k: np.ndarray, first: np.ndarray, end: np.ndarray) -> bool:
+    """Whether each element of Q meets two different elements of K: neighbours that differ are in every run of two."""
+    return bool((np.diff(k[:, :, first.min() : end.max()], axis=2) != 0).all())

@@ -1,0 +1,66 @@
+"""A process of ours that runs other people's code: what it used of the processor, how it ended, and its last words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+PATIENCE = 20.0
+"""How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
+LOOK_SECONDS = 0.25
+"""How often a process's processor time is looked at."""
+CRASH_BEGINS = "Fatal Python error: "
+"""How faulthandler begins, before it lists where each thread was."""
+LAST_WORDS = 400
+"""Characters of what a dying process wrote."""
+THREADS_OF_NUMPY = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process of this user has used of the processor, its threads together; 0 once it is gone.
+
+    From /proc (proc(5), stat: fields 14 and 15 are user and system time in clock ticks).
+    """
+    try:
+        # The second field is the program's name in parentheses, which may hold blanks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def how_it_ended(code: int | None) -> str:
+    """An exit code as Python gives it, in words: `exit status 3`, `signal SIGSEGV`."""
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(-code).name}"
+    return f"exit status {code}"
+
+
+def last_words(log: Path) -> str:
+    """What a crash left in a log, in one line: where it happened, or the end of whatever was written."""
+    text = log.read_text(errors="backslashreplace") if log.exists() else ""
+    _, crash, place = text.rpartition(CRASH_BEGINS)
+    return " ".join((crash + place[:LAST_WORDS] if crash else text[-LAST_WORDS:]).split())
+
+
+@contextlib.contextmanager
+def one_thread_for_numpy() -> Iterator[None]:
+    """A process that is started meanwhile multiplies its matrices on one core.
+
+    The oracle's are small: threads that wait for each other on a busy machine make it a hundred times as slow. NumPy
+    reads these variables when it is loaded, so they have to be there before the process begins.
+    """
+    before = {name: os.environ.get(name) for name in THREADS_OF_NUMPY}
+    os.environ.update(dict.fromkeys(THREADS_OF_NUMPY, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,76 @@
+"""What a plan is built of is checked where it is built, and the message says which part of it is wrong."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from harness.model.plan import Buffer, Launch, Plan
+from harness.support.errors import PlanError
+
+KERNEL = SimpleNamespace(name="adds")
+
+
+def launch(**changed: object) -> Launch:
+    return Launch(**{"kernel": KERNEL, "grid": (2,), "block": (32,), "args": ("Q",), **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"grid": (1.5,)}, r"kernel adds: its grid is \(1.5,\); .* 1.5 is a float"),
+        ({"grid": (1.0,)}, r"kernel adds: its grid is \(1.0,\)"),
+        ({"grid": (True,)}, r"its grid is \(True,\)"),
+        ({"grid": 4}, r"its grid is 4; it has to be a tuple"),
+        ({"grid": None}, r"its grid is None"),
+        ({"grid": (2, None)}, r"its grid is \(2, None\)"),
+        ({"block": (32, "4")}, r"kernel adds: its block is \(32, '4'\)"),
+        ({"block": (0,)}, r"its block is \(0,\); it needs one to three"),
+        ({"shared_bytes": -1}, r"kernel adds: its shared_bytes is -1; it has to be at least 0"),
+        ({"shared_bytes": 2.0}, r"kernel adds: its shared_bytes is 2.0; .* is a float"),
+        ({"shared_bytes": None}, r"its shared_bytes is None"),
+        ({"args": None}, r"kernel adds: its args are None"),
+        ({"args": "Q"}, r"kernel adds: its args are 'Q'"),
+    ],
+)
+def test_a_launch_of_the_wrong_kind_is_refused(changed: dict[str, object], words: str):
+    with pytest.raises(PlanError, match=words):
+        launch(**changed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (("x", (2.5,), "float32"), r"buffer 'x': its shape is \(2.5,\)"),
+        (("x", (-2,), "float32"), r"negative extent"),
+        (("x", None, "float32"), r"buffer 'x': its shape is None"),
+        (("x", (2,), np.float32), r"buffer 'x' has dtype"),
+        ((None, (2,), "float32"), r"a buffer is named None"),
+    ],
+)
+def test_a_buffer_of_the_wrong_kind_is_refused(fields: tuple[object, ...], words: str):
+    with pytest.raises(PlanError, match=words):
+        Buffer(*fields)
+
+
+@pytest.mark.parametrize(
+    ("launches", "buffers", "words"),
+    [
+        (None, (), r"the plan's launches are None"),
+        ((launch(), None), (), r"the plan's launches\[1\] is None; each of them has to be a Launch"),
+        ((launch(),), (None,), r"the plan's buffers\[0\] is None; each of them has to be a Buffer"),
+        ((launch(),), 3, r"the plan's buffers are 3"),
+    ],
+)
+def test_a_plan_holds_launches_and_buffers_alone(launches: object, buffers: object, words: str):
+    with pytest.raises(PlanError, match=words):
+        Plan(launches, buffers)
+
+
+def test_whole_numbers_of_numpy_and_lists_are_as_good():
+    built = launch(grid=[np.int64(3), 2], shared_bytes=np.int32(16), args=["Q"])
+    assert (built.grid, built.shared_bytes, built.args) == ((3, 2), 16, ("Q",))
+    assert all(type(extent) is int for extent in (*built.grid, built.shared_bytes))
+    assert Plan([built], [Buffer("x", [np.int64(2)], "int32")]).buffers[0].shape == (2,)
