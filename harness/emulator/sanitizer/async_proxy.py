@@ -23,11 +23,11 @@ from harness.emulator.sanitizer.shadow_cell import check, note_reader
 from harness.emulator.sanitizer.vector_clock import SHARED_SYNC, raise_to, synchronise_shared, tick
 from harness.emulator.sanitizer.watch import (
     check_read,
-    mark_written,
     nobody_wrote,
     note_writer,
     read_shared,
     unwritten_bytes,
+    write_bytes,
 )
 
 BUFFERS, VARIABLES, WARPS, SHARED_CELLS = (at.SLOT[name] for name in ("BUFFERS", "VARIABLES", "WARPS", "SHARED_CELLS"))
@@ -69,7 +69,7 @@ def watch_global_run(
         table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)
     written = load64(table + 8)
     if written and stores:
-        mark_written(written + offset, size)
+        write_bytes(state, warp, lane, site, address, written + offset, size)
     elif written and unwritten_bytes(written + offset, size):
         nobody_wrote(state, site, warp, 1 << lane, address, size)
     shift = load64(state + GLOBAL_SHIFT)
