@@ -143,11 +143,17 @@ def argument_from_json(said: Json) -> Any:
 
 
 def _tensor_map(said: dict[str, Json]) -> TensorMap:
-    sizes = {
-        name: tuple(checked(n, int) for n in checked(said.get(name), list)) for name in ("extents", "strides", "box")
-    }
-    names = {name: checked(said.get(name), str) for name in ("buffer", "dtype")}
-    return TensorMap(**names, **sizes, swizzle=checked(said.get("swizzle"), int))
+    def sizes(name: str) -> tuple[int, ...]:
+        return tuple(checked(size, int) for size in checked(said.get(name), list))
+
+    return TensorMap(
+        checked(said.get("buffer"), str),
+        sizes("extents"),
+        sizes("strides"),
+        sizes("box"),
+        checked(said.get("dtype"), str),
+        checked(said.get("swizzle"), int),
+    )
 
 
 def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Callable[[object], int]) -> Json:
