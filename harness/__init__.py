@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.model.plan import Launch as Launch
     from harness.model.plan import Plan as Plan
     from harness.model.registry import Registry as Registry
+    from harness.model.tensor_map import TensorMap as TensorMap
     from harness.model.traffic import Traffic as Traffic
     from harness.model.variant import Variant as Variant
     from harness.operations.attention.problem import Problem as Problem
@@ -32,6 +33,7 @@ _HOMES = {
     "PtxKernel": "harness.compilers.ptx_text",
     "Registry": "harness.model.registry",
     "SoftmaxProblem": "harness.operations.softmax.problem",
+    "TensorMap": "harness.model.tensor_map",
     "Traffic": "harness.model.traffic",
     "Variant": "harness.model.variant",
 }

@@ -11,6 +11,7 @@ from typing import Any
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.parameters import entry_parameters
+from harness.compilers.tensor_maps import native_arguments
 from harness.compilers.toolchain import Call, Toolchain
 from harness.model.plan import Launch
 from harness.support.errors import CompileError, PlanError
@@ -65,30 +66,7 @@ class PtxToolchain(Toolchain):
         """See `Toolchain.bind`; the driver compiles the text as it stands."""
         kernel = launch.kernel
         self.compile(kernel, launch.args, gpu.arch)
-        try:
-            function = self._module(kernel.text, gpu).get_function(kernel.name)
-        except Exception as error:
-            raise CompileError(
-                f"kernel {kernel.name}: the driver does not take its PTX ({error}); "
-                "the command show has it compiled by ptxas, which says why"
-            ) from error
-        driver = gpu.cupy.cuda.driver
-        limit = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        if launch.shared_bytes > driver.funcGetAttribute(limit, function.ptr):
-            # Beyond 48 KB, static and dynamic together, CUDA wants to be asked.
-            static_bytes = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
-            with gpu.shared_memory_refusal_explained(launch, static_bytes):
-                driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
-        args = tuple(arrays[a] if isinstance(a, str) else a for a in launch.args)
-        return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
-
-    def _module(self, text: str, gpu: NativeGpu) -> Any:
-        """Loaded once, as CuPy does it with its kernels' modules: all launches share its variables."""
-        if text not in gpu.modules:
-            module = gpu.cupy.cuda.function.Module()
-            module.load(text.encode())
-            gpu.modules[text] = module
-        return gpu.modules[text]
+        return bind_ptx(kernel.text, kernel.name, launch, arrays, gpu)
 
     def source(self, kernel: Any) -> str:
         """See `Toolchain.source`."""
@@ -97,6 +75,35 @@ class PtxToolchain(Toolchain):
     def identity(self, kernel: Any) -> str | None:
         """See `Toolchain.identity`."""
         return repr((kernel.name, kernel.text))
+
+
+def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
+    """A call that launches the PTX, which the driver compiles here. Raises what `Toolchain.bind` does."""
+    try:
+        function = _module(text, gpu).get_function(entry)
+    except Exception as error:
+        raise CompileError(
+            f"kernel {launch.kernel_name}: the driver does not take its PTX ({error}); "
+            "the command show has it compiled by ptxas, which says why"
+        ) from error
+    driver = gpu.cupy.cuda.driver
+    limit = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if launch.shared_bytes > driver.funcGetAttribute(limit, function.ptr):
+        # Beyond 48 KB, static and dynamic together, CUDA wants to be asked.
+        static_bytes = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
+        with gpu.shared_memory_refusal_explained(launch, static_bytes):
+            driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
+    args = native_arguments(launch, arrays)
+    return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
+
+
+def _module(text: str, gpu: NativeGpu) -> Any:
+    """Loaded once, as CuPy does it with its kernels' modules: all launches share its variables."""
+    if text not in gpu.modules:
+        module = gpu.cupy.cuda.function.Module()
+        module.load(text.encode())
+        gpu.modules[text] = module
+    return gpu.modules[text]
 
 
 @functools.lru_cache(maxsize=128)  # a search for many small problems launches the same kernels again and again

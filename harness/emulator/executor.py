@@ -21,6 +21,7 @@ from harness.emulator.launch.configuration import Geometry, LaunchOptions, defau
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
+from harness.emulator.launch.tensor_maps import encode
 from harness.emulator.memory.residency import Residency, residency
 from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler, WorkerPool
 from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
@@ -33,6 +34,7 @@ from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.model.finding import Finding
 from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
+from harness.model.tensor_map import TensorMap
 from harness.support.errors import KernelFault, PlanError
 from harness.support.gpus import Gpu
 
@@ -269,7 +271,13 @@ def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:
 
 
 def _arguments(step: Launch, pointers: Mapping[str, DevicePointer]) -> tuple[Any, ...]:
-    return tuple(pointers[a] if isinstance(a, str) else a for a in step.args)
+    return tuple(_argument(argument, pointers) for argument in step.args)
+
+
+def _argument(argument: Any, pointers: Mapping[str, DevicePointer]) -> Any:
+    if isinstance(argument, TensorMap):
+        return encode(argument, pointers[argument.buffer].address)
+    return pointers[argument] if isinstance(argument, str) else argument
 
 
 def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:

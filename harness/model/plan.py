@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem
+from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
@@ -46,8 +47,8 @@ class Launch:
 
     `kernel` is the ecosystem's own object, such as a `cupy.RawKernel`, a function decorated with `numba.cuda.jit` or a
     `PtxKernel`.
-    An argument is the name of a buffer, or a scalar (write `np.int32(n)`, `np.float32(x)`: the type is passed on
-    as it is).
+    An argument is the name of a buffer, a `TensorMap`, or a scalar (write `np.int32(n)`, `np.float32(x)`: the type is
+    passed on as it is).
     """
 
     kernel: Any
@@ -147,10 +148,16 @@ class Plan:
                 )
         for launch in self.launches:
             for argument in launch.args:
-                if isinstance(argument, str) and argument not in buffers:
+                name = argument.buffer if isinstance(argument, TensorMap) else argument
+                if isinstance(name, str) and name not in buffers:
                     raise PlanError(
-                        f"kernel {launch.kernel_name} is given a buffer {argument!r} that the plan does not have; "
+                        f"kernel {launch.kernel_name} is given a buffer {name!r} that the plan does not have; "
                         f"it has {', '.join(buffers)}"
+                    )
+                if isinstance(argument, TensorMap) and argument.size_bytes > buffers[argument.buffer].size_bytes:
+                    raise PlanError(
+                        f"kernel {launch.kernel_name} is given a tensor map of {argument.size_bytes} bytes of buffer "
+                        f"{name!r}, which has {buffers[argument.buffer].size_bytes}"
                     )
         return buffers
 

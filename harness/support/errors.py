@@ -68,6 +68,14 @@ class KernelFault(SandboxError):
         "printing",
         "lane outside of its mask",
         "input written",
+        "no mbarrier",
+        "mbarrier count",
+        "mbarrier bytes",
+        "no tensor map",
+        "bulk copies in flight",
+        "matrix descriptor",
+        "products in flight",
+        "cluster rank",
     )
 
     def __init__(self, kind: str, message: str) -> None:

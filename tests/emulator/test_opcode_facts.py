@@ -7,10 +7,14 @@ import pytest
 from harness.emulator.codegen.emitters import emits, supported_opcodes
 from harness.emulator.ptx.opcodes import (
     ATOMIC,
+    BULK_LOAD,
+    BULK_STORE,
     COPY,
     LOAD,
     LOAD_ROWS,
+    MBARRIER,
     OPCODES,
+    OPERANDS_IN_SHARED,
     STORE,
     UNKNOWN,
     Flow,
@@ -18,6 +22,7 @@ from harness.emulator.ptx.opcodes import (
     row_name,
 )
 
+MBARRIER_FORMS = "init inval expect_tx complete_tx arrive arrive_drop test_wait try_wait"
 LOWERED = {"bra", "brx", "ret", "exit"}
 """The ends of blocks, which `codegen/kernel.py` emits."""
 
@@ -41,6 +46,12 @@ def test_an_emitter_without_a_row_is_refused() -> None:
         ("cvt.rn.f16.f32", "cvt"),
         ("wmma.load.a.sync.aligned.row.m16n16k16.shared.f16", "wmma.load"),
         ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", "wmma.mma"),
+        ("cp.async.ca.shared.global", "cp"),
+        ("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes", "cp.bulk_load"),
+        ("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group", "cp.bulk_store"),
+        ("cp.async.bulk.commit_group", "cp.bulk_group"),
+        ("cp.async.bulk.prefetch.tensor.2d.L2.global", "cp.bulk_prefetch"),
+        ("mbarrier.arrive.expect_tx.shared.b64", "mbarrier.arrive"),
         ("teleport.b32", "teleport"),
         ("wmma", "wmma"),
     ],
@@ -59,10 +70,14 @@ def test_who_touches_which_memory() -> None:
         **dict.fromkeys(("st", "wmma.store"), STORE),
         **dict.fromkeys(("atom", "red"), ATOMIC),
         "cp": COPY,
+        "cp.bulk_load": BULK_LOAD,
+        "cp.bulk_store": BULK_STORE,
+        "wgmma.mma_async": OPERANDS_IN_SHARED,
+        **dict.fromkeys((f"mbarrier.{form}" for form in MBARRIER_FORMS.split()), MBARRIER),
         "ldmatrix": LOAD_ROWS,
         "stmatrix": OPCODES["stmatrix"].memory,
     }
     assert [memory.verb for memory in (LOAD, STORE, ATOMIC, COPY)] == ["load", "store", "atomic", "asynchronous copy"]
     assert {name for name, row in OPCODES.items() if row.flow is not Flow.NEXT} == {
-        *LOWERED, "bar", "barrier", "nanosleep",
+        *LOWERED, "bar", "barrier", "nanosleep", "mbarrier.test_wait", "mbarrier.try_wait", "wgmma.wait_group",
     }  # fmt: skip

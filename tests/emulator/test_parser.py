@@ -109,10 +109,10 @@ def test_names_that_are_not_declared_are_found_before_anything_is_generated() ->
 @pytest.mark.parametrize(
     "text",
     [
-        "wgmma.fence.sync.aligned;",
+        "tcgen05.wait::ld.sync.aligned;",
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1}, {%r1}, {%r1}, {%r1};",
         "add.wobbly.s32 %r1, %r1, %r1;",
-        "cp.async.bulk.wait_group 0;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;",
         "mov.u32 %r1, %clusterid.w;",
     ],
 )

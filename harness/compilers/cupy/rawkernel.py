@@ -32,6 +32,7 @@ def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledK
             raise CompileError(f"kernel {name} uses RawKernel's {field}, which only a GPU's CuPy can do; {instead}")
     source = with_line_directive(str(kernel.code))
     options, max_registers = _split_options(tuple(kernel.options))
+    arch = feature_arch(tuple(kernel.options), arch) or arch
     expressions = tuple(state.get("name_expressions") or ())
     ptx = _compile(name, source, options, expressions, arch)
     entries = entry_parameters(ptx)
@@ -49,6 +50,19 @@ def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledK
         parameters=entries[name],
         max_registers=max_registers,
     )
+
+
+def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
+    """`sm_90a` where `arch` is `sm_90` and the options ask for what that one alone has; else None."""
+    words = iter(options)
+    found = None
+    for option in words:
+        head, separator, value = option.partition("=")
+        if head in _ARCH_OPTIONS:
+            value = value if separator else next(words, "")
+            asked = value.replace("compute_", "sm_")
+            found = asked if asked.rstrip("af") == arch and asked != arch else None
+    return found
 
 
 def _compile(name: str, source: str, options: tuple[str, ...], expressions: tuple[str, ...], arch: str) -> str:

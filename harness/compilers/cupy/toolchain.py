@@ -7,6 +7,8 @@ from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.ptx_text import bind_ptx
+from harness.compilers.tensor_maps import native_arguments
 from harness.compilers.toolchain import Call, Toolchain, type_names
 from harness.model.plan import Launch
 from harness.support.errors import CompileError
@@ -36,7 +38,13 @@ class CupyToolchain(Toolchain):
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
         """See `Toolchain.bind`."""
+        from harness.compilers.cupy.rawkernel import feature_arch
+
         kernel = launch.kernel
+        if feature_arch(tuple(kernel.options), gpu.arch) is not None:
+            # CuPy puts the GPU's own architecture behind the author's, which leaves out what only `sm_90a` has.
+            compiled = self.compile(kernel, launch.args, gpu.arch)
+            return bind_ptx(compiled.ptx, compiled.entry, launch, arrays, gpu)
         try:
             kernel.compile()
             allowed_bytes = kernel.max_dynamic_shared_size_bytes
@@ -46,7 +54,7 @@ class CupyToolchain(Toolchain):
             # Beyond 48 KB, static and dynamic together, CUDA wants to be asked.
             with gpu.shared_memory_refusal_explained(launch, kernel.shared_size_bytes):
                 kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
-        args = tuple(arrays[a] if isinstance(a, str) else a for a in launch.args)
+        args = native_arguments(launch, arrays)
         return lambda: kernel(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
     def source(self, kernel: Any) -> str:

@@ -15,7 +15,8 @@ from __future__ import annotations
     VARIABLES, VARIABLE_COUNT, SHARED_COUNTERS, SANITIZER, PLACES, RANDOM,
     TRACE_NEXT, TRACE_END, TRACE_FULL, TRACE_KINDS, TRACE_FIRST_LINES,
     COPY_QUEUES, COPY_QUEUE_FULL, DROP_COPIES, COUNTER_COLUMNS,
-) = range(0, 8 * 59, 8)  # fmt: skip
+    ASYNC_PROXY, DROP_ASYNC, WARPGROUP_ARRIVES, CHANGES,
+) = range(0, 8 * 63, 8)  # fmt: skip
 
 SLOT: dict[str, int] = {name: offset // 8 for name, offset in vars().items() if name.isupper()}
 """Name -> number of the slot."""

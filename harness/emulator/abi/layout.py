@@ -59,6 +59,13 @@ VOTE_BITS = 152
 VOTE_RESULT = 156
 VOTE_KIND = 160
 BARRIER_ARRIVES = 164
+WAIT_FAILED = 168
+"""Whether the turn ended at an mbarrier whose phase is not over; the next three say which one."""
+WAIT_SITE = 172
+WAIT_PLACE = 176
+WAIT_PARITY = 180
+GROUPS_LEFT = 184
+"""How many groups of products may stay under way, for a warp that waits with its warpgroup."""
 TID_X, TID_Y, TID_Z = 192, 320, 448
 SAVED_STEPS = 576
 CLOCK_LEAD = 584
@@ -76,11 +83,16 @@ EXITED_PC = 0x7FFFFFFF
 REQUEST_BITS = 12
 WARP_BITS = 5
 """Low bits of a request's moment, see `memory/trace.py`."""
+WARPGROUP_WARPS = 4
+FUTILE_ROUNDS = 1 << 12
+"""After so many rounds in which every warp looks at an mbarrier in vain, no warp can go on."""
 TURN_INSTRUCTIONS = 1 << 16
 """How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
 
 # What a warp's code returns -------------------------------------------------------------------------------------------
 EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3
+AT_WARPGROUP = 5
+"""It waits until the other three warps of its warpgroup have got to the same wait."""
 READY = 4
 """Status of a warp that can run; the others are as returned."""
 
@@ -98,6 +110,14 @@ FAULTS = (
     "copies in flight",
     "printing",
     "lane outside of its mask",
+    "no mbarrier",
+    "mbarrier count",
+    "mbarrier bytes",
+    "no tensor map",
+    "bulk copies in flight",
+    "matrix descriptor",
+    "products in flight",
+    "cluster rank",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -85,6 +85,11 @@ class DotProduct:
         return f"mma_k{self.depth}_{self.kind}_{self.accumulator}"
 
     @property
+    def slice_name(self) -> str:
+        """In the runtime, as a slice of a warpgroup's product."""
+        return f"slice_k{self.depth}_{self.kind}_{self.accumulator}"
+
+    @property
     def layout(self) -> MmaLayout:
         """Its fragments."""
         return mma_layout(self.depth, 32 if self.kind == "tf32" else 16, 16 if self.accumulator == "f16" else 32)
@@ -99,6 +104,14 @@ DOT_PRODUCTS = {
 """By type of the multiplicands, K, and type of the accumulators."""
 
 
+WARPGROUP_PRODUCTS = {
+    (product.kind, product.depth, product.accumulator): product
+    for product in DOT_PRODUCTS.values()
+    if product.layout.a.registers == 4
+}
+"""Those that `wgmma` has, a slice of 8 columns of one warp's 16 rows: the same registers and the same arithmetic."""
+
+
 def runtime_ir() -> str:
     """All dot products as LLVM IR."""
     functions, declarations = [], set()
@@ -106,7 +119,23 @@ def runtime_ir() -> str:
         writer = _Writer(product)
         functions += writer.function()
         declarations |= writer.declarations
+    for product in WARPGROUP_PRODUCTS.values():
+        functions += _slice(product)
     return "\n".join([*sorted(declarations), *functions, ""])
+
+
+def _slice(product: DotProduct) -> list[str]:
+    """D += A B; the argument is the address of ten words: where D's registers are, from the fifth A's, then B's."""
+    v = Vocabulary()
+    v.do("%places = inttoptr i64 %argument to ptr")
+    words = []
+    for first, fragment in ((0, product.layout.c), (4, product.layout.a), (8, product.layout.b)):
+        for register in range(fragment.registers):
+            place = v.op(f"getelementptr i64, ptr %places, i64 {first + register}")
+            words.append(v.op(f"load i64, ptr {place}"))
+    arguments = (*words, *words[: product.layout.c.registers])
+    v.do(f"%done = call i64 @sandbox_{product.name}(i64 0, {', '.join(f'i64 {word}' for word in arguments)})")
+    return [f"define void @sandbox_{product.slice_name}(i64 %argument) {{", *v.lines, "  ret void", "}"]
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------

@@ -26,12 +26,16 @@ _FAMILIES = (
     "convert",
     "memory",
     "async_copies",
+    "mbarriers",
+    "bulk_copies",
     "atomics",
     "warp",
     "barriers",
     "matrix_memory",
     "matrix_multiply",
     "wmma",
+    "warpgroup",
+    "clusters",
     "control",
 )
 

@@ -17,6 +17,7 @@ from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, Shared
 from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.prelude import PRELUDE
+from harness.emulator.codegen.warpgroup import name_held_tickets
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.emulator.ptx.call_parameters import lower_call_parameters
@@ -29,7 +30,7 @@ from harness.emulator.ptx.instructions import (
     Variable,
     names_in,
 )
-from harness.emulator.ptx.opcodes import ATOMIC, COPY
+from harness.emulator.ptx.opcodes import ATOMIC, COPY, Flow
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
@@ -75,6 +76,8 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
     live = live_registers(graph)
     lanes = Lanes(flat.registers, storage, instruments)
     _Writer(lanes, graph, live.behind).write()
+    if any(i.facts.flow is Flow.WARPGROUP for i in flat.instructions()):
+        name_held_tickets(lanes, flat)
     body = _assemble(lanes)
     facts = KernelFacts(
         parameters,
@@ -86,6 +89,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
         any(i.facts.memory is COPY for i in flat.instructions()),
+        any(i.facts.async_proxy for i in flat.instructions()),
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )
@@ -260,8 +264,7 @@ class _Writer:
             lanes.end_block(live)
             if block.body and yields(block.body[-1]):
                 self._park(self._pc(target))
-                code = at.AT_BARRIER if is_block_barrier(block.body[-1]) else at.YIELDED
-                lanes.do(f"ret i32 {code}")
+                lanes.do(f"ret i32 {self._status_behind(block.body[-1])}")
             else:
                 self._go(number, target)
             return
@@ -293,6 +296,12 @@ class _Writer:
         if straight == EXIT:
             self._retire(lanes.op(f"xor i32 {bits}, {lanes.mask}"))
         lanes.do("br label %dispatch")
+
+    @staticmethod
+    def _status_behind(instruction: Instruction) -> int:
+        if is_block_barrier(instruction):
+            return at.AT_BARRIER
+        return at.AT_WARPGROUP if instruction.facts.flow is Flow.WARPGROUP else at.YIELDED
 
     def _switch(self, branch: Instruction, block: Block, live: set[str]) -> None:
         """`brx.idx`: each lane goes its own way, through `dispatch`."""
@@ -356,6 +365,7 @@ def _assemble(lanes: Lanes) -> str:
     return "\n".join(
         [
             *sorted(declarations),
+            *(f"{name} = internal constant {value}" for value, name in lanes.constants.items()),
             *functions,
             "define i32 @warp(i64 %ctx, i64 %warp) {",
             "entry:",

@@ -99,6 +99,8 @@ class KernelFacts:
     """Whether blocks have to run one after the other, because atomics on global memory connect them."""
     copies: bool
     """Whether it has asynchronous copies, which need queues."""
+    async_proxy: bool
+    """Whether it has mbarriers, bulk copies or products of warpgroups, which need memory for what is under way."""
     sites: tuple[Site, ...]
     blocks: tuple[Site | None, ...]
     """Some instruction of each block, to say where a warp is."""

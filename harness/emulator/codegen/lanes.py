@@ -6,6 +6,7 @@ Registers are kept as integers, in the warp's memory between blocks and as LLVM 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
@@ -53,6 +54,8 @@ class Lanes(Vocabulary):
         """Functions of the runtime."""
         self.pointers: dict[str, str] = {}
         """Name -> expression of pointers into the context and the warp, for the function's entry."""
+        self.constants: dict[str, str] = {}
+        """Value -> name of what lies beside the function."""
         self.instructions_left = 0
         """Instructions of the block behind the one that is being emitted; `STEPS` counts them already."""
         self.mask = ""
@@ -85,6 +88,11 @@ class Lanes(Vocabulary):
         self.called.add(name)
         self.declarations.add(f"declare i64 @sandbox_{name}({', '.join('i64' for _ in values)})")
         return self.op(f"call i64 @sandbox_{name}({', '.join(f'i64 {v}' for v in values)})")
+
+    def constant_words(self, words: Sequence[int]) -> str:
+        """Name of a constant array of i32: the same for the same words."""
+        value = f"[{len(words)} x i32] [{', '.join(f'i32 {word}' for word in words)}]"
+        return self.constants.setdefault(value, f"@words{len(self.constants)}")
 
     # The context and the warp's memory ------------------------------------------------------------------------------
 
@@ -273,6 +281,10 @@ class Lanes(Vocabulary):
         if as_float is not None and self._guard is None:
             self._values[name, as_float[0]] = as_float[1]
         self._dirty[name] = own
+
+    def place(self, name: str) -> int:
+        """Where in the warp's memory the lanes of a register are between blocks."""
+        return self._offset(name)
 
     def home(self, operand: Operand) -> int:
         """Where in the warp's memory the lanes of a 32-bit register are, for the runtime to read."""

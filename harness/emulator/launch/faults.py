@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
 from harness.support.errors import KernelFault
@@ -27,8 +28,8 @@ class Fault:
     size_bytes: int
     step_limit: int
     shared_bytes: int
-    waiting: tuple[tuple[int, Site | None], ...]
-    """For each warp the barrier where it waits, None where it has exited."""
+    waiting: tuple[tuple[int, str], ...]
+    """For each warp where it waits, in words, or that it has exited; only of a deadlock."""
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
     buffers: tuple[tuple[str, int], ...]
@@ -53,6 +54,14 @@ def describe(fault: Fault) -> KernelFault:
         "step limit": _step_limit,
         "copy size": _copy_size,
         "copies in flight": _copies_in_flight,
+        "no mbarrier": _no_mbarrier,
+        "mbarrier count": _mbarrier_count,
+        "mbarrier bytes": _mbarrier_bytes,
+        "no tensor map": _no_tensor_map,
+        "bulk copies in flight": _bulk_copies_in_flight,
+        "matrix descriptor": _matrix_descriptor,
+        "products in flight": _products_in_flight,
+        "cluster rank": lambda f: "every block is a cluster of its own, in which there is no block but number 0",
         "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
         "printing": lambda f: (
             "the kernel calls printf, which the emulator cannot do; store the value in a buffer instead"
@@ -98,11 +107,71 @@ def _target(fault: Fault) -> tuple[str | None, int, int]:
 
 def _deadlock(fault: Fault) -> str:
     groups: dict[str, list[int]] = {}
-    for warp, site in fault.waiting:
-        place = "have exited" if site is None else f"wait at a barrier, {site.where()}"
+    for warp, place in fault.waiting:
         groups.setdefault(place, []).append(warp)
     told = "; ".join(f"warps {_ranges(warps)} {place}" for place, warps in groups.items())
-    return f"barrier deadlock: {told}; every thread of the block has to reach the same barrier"
+    hint = "every thread of the block has to reach the same barrier"
+    if any("mbarrier" in place for _, place in fault.waiting):
+        hint = "somebody has to arrive there, or a copy has to bring its bytes"
+    return f"barrier deadlock: {told}; {hint}"
+
+
+def waits_at_mbarrier(site: Site, place: int, parity: int, word: int) -> str:
+    """In words, where a warp looks at an mbarrier in vain; `word` is the barrier itself."""
+    arrivals = word & ((1 << proxy.COUNT_BITS) - 1)
+    missing = ((word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)) - proxy.NO_BYTES
+    lacks = f"{arrivals} arrivals and {missing} bytes are missing"
+    if missing < 0:
+        lacks = f"{arrivals} arrivals are missing and {-missing} bytes too many have come"
+    return (
+        f"wait at the mbarrier at offset {place} of shared memory for its phase of parity {parity}, {site.where()}, "
+        f"where {lacks}"
+    )
+
+
+def _no_mbarrier(fault: Fault) -> str:
+    return (
+        f"there is no mbarrier at offset {fault.address & 0xFFFFFFFF} of shared memory; "
+        "initialise it (mbarrier.init), and let all threads meet before they use it"
+    )
+
+
+def _mbarrier_count(fault: Fault) -> str:
+    if fault.site is not None and ".init" in fault.site.form:
+        return f"an mbarrier cannot wait for {fault.size_bytes} arrivals; it takes 1 to {(1 << proxy.COUNT_BITS) - 1}"
+    return (
+        f"{fault.size_bytes} arrivals at an mbarrier whose phase waits for {fault.address - 1}; "
+        "initialise it with as many as there are, or wait for the phase before arriving in the next"
+    )
+
+
+def _mbarrier_bytes(fault: Fault) -> str:
+    return f"an mbarrier counts at most {proxy.NO_BYTES - 1} bytes of a phase, expected or come too many"
+
+
+def _no_tensor_map(fault: Fault) -> str:
+    return (
+        f"at address {fault.address:#x} there is no tensor map of {fault.size_bytes} dimensions; "
+        "give the launch a TensorMap, and the kernel 'const __grid_constant__ CUtensorMap'"
+    )
+
+
+def _bulk_copies_in_flight(fault: Fault) -> str:
+    return f"the block has {fault.size_bytes} bulk copies in flight; wait for some of them before others are issued"
+
+
+def _matrix_descriptor(fault: Fault) -> str:
+    return (
+        f"the descriptor {fault.address & (1 << 64) - 1:#018x} reaches beyond shared memory, or has a base offset, "
+        "which is not emulated"
+    )
+
+
+def _products_in_flight(fault: Fault) -> str:
+    return (
+        f"warp {fault.warp} has more than {fault.size_bytes} products or accumulators under way; "
+        "commit them (wgmma.commit_group) and wait for them (wgmma.wait_group)"
+    )
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -150,6 +219,8 @@ def _outside(fault: Fault) -> str:
 
 
 def _copy_size(fault: Fault) -> str:
+    if fault.size_bytes == 0:
+        return f"bulk copy of {fault.address} bytes; it has to be a multiple of 16"
     return (
         f"asynchronous copy of {fault.size_bytes} bytes that asks for {fault.address} bytes of its source; "
         f"it may ask for {fault.size_bytes} at most, and has zeros for the rest"

@@ -17,7 +17,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
-from harness.emulator.launch.faults import Fault, describe
+from harness.emulator.launch.faults import Fault, describe, waits_at_mbarrier
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
 from harness.emulator.launch.tracing import BlockListener, TraceBuffer
@@ -194,11 +194,6 @@ def _run_all(
 def _fault_of(
     worker: Worker, facts: KernelFacts, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
 ) -> Fault:
-    waiting = []
-    for warp in range(worker.get("WARP_COUNT")):
-        status = worker.warp_word(warp, at.STATUS)
-        site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)] if status == at.AT_BARRIER else None
-        waiting.append((warp, site))
     return Fault(
         kernel=name,
         kind=at.FAULTS[worker.get("FAULT_KIND")],
@@ -211,13 +206,27 @@ def _fault_of(
         size_bytes=worker.get("FAULT_SIZE"),
         step_limit=worker.get("STEP_LIMIT"),
         shared_bytes=worker.get("SHARED_SIZE"),
-        waiting=tuple(waiting),
+        waiting=tuple((warp, _wait_of(worker, facts, warp)) for warp in range(worker.get("WARP_COUNT"))),
         grid=geometry.grid,
         threads=geometry.block,
         buffers=tuple((b.name, b.data.nbytes) for b in buffers),
         variables=tuple((v.name, v.size_bytes) for v in facts.variables),
         local_bytes=facts.local_bytes,
     )
+
+
+def _wait_of(worker: Worker, facts: KernelFacts, warp: int) -> str:
+    """Where a warp of a block that cannot go on is, in words."""
+    status = worker.warp_word(warp, at.STATUS)
+    if status == at.EXITED:
+        return "have exited"
+    if status == at.READY:
+        place, parity = worker.warp_word(warp, at.WAIT_PLACE), worker.warp_word(warp, at.WAIT_PARITY)
+        word = int(worker.shared[place : place + 8].view(np.int64)[0])
+        return waits_at_mbarrier(facts.sites[worker.warp_word(warp, at.WAIT_SITE)], place, parity, word)
+    site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)].where()
+    what = "wait at a barrier" if status == at.AT_BARRIER else "wait for the other warps of their warpgroup"
+    return f"{what}, {site}"
 
 
 def _site_of(worker: Worker, facts: KernelFacts) -> Site | None:

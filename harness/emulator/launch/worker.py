@@ -12,6 +12,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.launch.async_proxy import AsyncProxy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.copy_queues import CopyQueues
 from harness.emulator.launch.tracing import TraceBuffer
@@ -31,6 +32,7 @@ class Worker:
         self.order = np.zeros(warps, dtype=np.int32)
         self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
         self.copies = CopyQueues(self.context, warps, shared) if facts.copies else None
+        self.async_proxy = AsyncProxy(self.context, warps) if facts.async_proxy else None
         self.trace: TraceBuffer | None = None
         self.set("SHARED_BASE", self.shared.ctypes.data)
         self.set("SHARED_SIZE", shared)

@@ -72,6 +72,13 @@ def load_copies() -> int:
         return _address("sandbox_drop_copies")
 
 
+def load_async_proxy() -> tuple[int, int]:
+    """Load what mbarriers, bulk copies and products of warpgroups call: `drop_async` and `warpgroup_arrives`."""
+    with _LOCK:
+        load_part("async proxy")
+        return _address("sandbox_drop_async"), _address("sandbox_warpgroup_arrives")
+
+
 def native_address(symbol: str, native: bytes) -> int:
     """Load a kernel's object file, and find its function. The parts of the runtime that it calls have to be there."""
     with _LOCK:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from harness.emulator.codegen.dot_product import DOT_PRODUCTS, runtime_ir
-from harness.emulator.memory import async_copies, caches
+from harness.emulator.codegen.dot_product import DOT_PRODUCTS, WARPGROUP_PRODUCTS, runtime_ir
+from harness.emulator.memory import async_copies, async_proxy, caches
 from harness.emulator.runtime import exports
 
 
@@ -27,8 +27,15 @@ PARTS = {
     "core": Part(exports.CORE),
     "sanitizer": Part(exports.SANITIZER),
     "copies": Part(async_copies.EXPORTS),
+    "async proxy": Part(async_proxy.EXPORTS),
     "caches": Part(caches.EXPORTS),
-    "dot products": Part(emitted=tuple(product.name for product in DOT_PRODUCTS.values()), ir=runtime_ir),
+    "dot products": Part(
+        emitted=(
+            *(product.name for product in DOT_PRODUCTS.values()),
+            *(product.slice_name for product in WARPGROUP_PRODUCTS.values()),
+        ),
+        ir=runtime_ir,
+    ),
 }
 """By name. Each has copies of its own of what its functions call and does not export."""
 

@@ -48,7 +48,7 @@ def is_block_barrier(instruction: Instruction) -> bool:
 
 def yields(instruction: Instruction) -> bool:
     """Whether the warp returns to the scheduler behind this instruction."""
-    return is_block_barrier(instruction) or instruction.facts.flow is Flow.YIELD
+    return is_block_barrier(instruction) or instruction.facts.flow in (Flow.YIELD, Flow.WARPGROUP)
 
 
 def build_graph(function: Function) -> Graph:
@@ -309,6 +309,8 @@ def registers_of(instruction: Instruction) -> tuple[set[str], set[str]]:
     for position, operand in enumerate(instruction.operands):
         into = writes if facts.writes and position == 0 else reads
         _collect(operand, into, reads)
+        if facts.updates and position == 0:
+            _collect(operand, reads, reads)
     if instruction.predicate is not None:
         reads.add(instruction.predicate.name)
     if facts.reads_carry:

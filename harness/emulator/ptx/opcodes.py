@@ -40,6 +40,10 @@ LOAD_ROWS = MemoryAccess(None, "load")
 STORE_ROWS = MemoryAccess(None, "store")
 """Of a matrix: a lane has the address of a row, and not of what it loads or stores itself."""
 COPY = MemoryAccess("load", "store", asynchronous=True)
+BULK_LOAD = MemoryAccess("load", "store", asynchronous=True)
+BULK_STORE = MemoryAccess("store", "load", asynchronous=True)
+MBARRIER = MemoryAccess(None, "atomic")
+OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
 
 class Flow(Enum):
@@ -50,6 +54,7 @@ class Flow(Enum):
     LEAVE = "out of the function, which ends the block"
     BARRIER = "to the scheduler, until others have arrived; but for its `.warp` forms, whose lanes go on together"
     YIELD = "to the scheduler, so that others have a turn"
+    WARPGROUP = "to the scheduler, until the other three warps of the warpgroup are there"
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,10 @@ class Opcode:
     """Whether its first operand is its destination."""
     reads_carry: bool = False
     """Whether it adds the carry that a `.cc` left."""
+    updates: bool = False
+    """Whether it reads its destination, too."""
+    async_proxy: bool = False
+    """Whether it needs the memory of what is under way: `launch/async_proxy.py`."""
 
 
 UNKNOWN = Opcode()
@@ -80,6 +89,7 @@ def _rows(names: str, *operands: int, **facts: MemoryAccess | Flow | bool) -> di
 
 
 # `add.int`, `add.float` and `add.half` are what the type makes of one opcode, `wmma.load` what the first modifier does.
+# For `cp.bulk_load` see `_bulk_kind`.
 OPCODES: dict[str, Opcode] = {
     # Integers and bits
     **_rows("add.int sub.int mul.int mul24 div.int rem.int min.int max.int", 3),
@@ -112,6 +122,15 @@ OPCODES: dict[str, Opcode] = {
     **_rows("red", 2, memory=ATOMIC, writes=False),
     **_rows("cp", memory=COPY, writes=False),
     **_rows("createpolicy", 1, 2, 4),
+    **_rows("cp.bulk_load", memory=BULK_LOAD, writes=False, async_proxy=True),
+    **_rows("cp.bulk_store", memory=BULK_STORE, writes=False, async_proxy=True),
+    **_rows("cp.bulk_group cp.bulk_prefetch", writes=False, async_proxy=True),
+    **_rows("mbarrier.init mbarrier.inval", memory=MBARRIER, writes=False, async_proxy=True),
+    **_rows("mbarrier.expect_tx mbarrier.complete_tx", 2, memory=MBARRIER, writes=False, async_proxy=True),
+    **_rows("mbarrier.arrive mbarrier.arrive_drop", 2, 3, memory=MBARRIER, async_proxy=True),
+    **_rows("mbarrier.test_wait mbarrier.try_wait", 3, 4, memory=MBARRIER, flow=Flow.YIELD, async_proxy=True),
+    **_rows("mbarrier.pending_count", 2),
+    **_rows("mapa", 3),
     **_rows("prefetch prefetchu discard applypriority membar fence", writes=False),
     # Matrices
     **_rows("ldmatrix", 2, memory=LOAD_ROWS),
@@ -121,6 +140,10 @@ OPCODES: dict[str, Opcode] = {
     **_rows("movmatrix", 2),
     **_rows("mma", 4),
     **_rows("wmma.mma"),
+    **_rows("wgmma.mma_async", memory=OPERANDS_IN_SHARED, updates=True, async_proxy=True),
+    **_rows("wgmma.fence", writes=False),
+    **_rows("wgmma.commit_group", writes=False, async_proxy=True),
+    **_rows("wgmma.wait_group", 1, flow=Flow.WARPGROUP, writes=False, async_proxy=True),
     # Lanes of a warp, warps of a block
     **_rows("activemask", 1),
     **_rows("elect", 2),
@@ -132,12 +155,14 @@ OPCODES: dict[str, Opcode] = {
     # Control
     **_rows("bra brx", flow=Flow.BRANCH, writes=False),
     **_rows("ret exit", flow=Flow.LEAVE, writes=False),
-    **_rows("trap call brkpt pmevent griddepcontrol", writes=False),
+    **_rows("trap call brkpt pmevent griddepcontrol setmaxnreg", writes=False),
 }
 
 
 def row_name(opcode: str, modifiers: Sequence[str]) -> str:
     """The name of an instruction's row in `OPCODES`; the opcode itself where it has none."""
+    if opcode == "cp" and "bulk" in modifiers:
+        return f"cp.bulk_{_bulk_kind(modifiers)}"
     if opcode in OPCODES:
         return opcode
     for word in (*modifiers[:1], _kind(modifiers)):
@@ -149,6 +174,16 @@ def row_name(opcode: str, modifiers: Sequence[str]) -> str:
 def facts_of(opcode: str, modifiers: Sequence[str]) -> Opcode:
     """The row of an instruction; `UNKNOWN` where it has none."""
     return OPCODES.get(row_name(opcode, modifiers), UNKNOWN)
+
+
+def _bulk_kind(modifiers: Sequence[str]) -> str:
+    """What a `cp.async.bulk` does: a group's part, a prefetch, or a copy, whose destination is named first."""
+    if {"commit_group", "wait_group"} & set(modifiers):
+        return "group"
+    if "prefetch" in modifiers:
+        return "prefetch"
+    space = next((word for word in modifiers if word.startswith(("shared", "global"))), "shared")
+    return "store" if space == "global" else "load"
 
 
 def _kind(modifiers: Sequence[str]) -> str:

@@ -108,9 +108,14 @@ class _Parser(Declarations):
         if self.peek().text == "(":
             function.params = self.parameters()
         while self.peek().text in _TUNING:
-            self.next()
+            directive = self.next()
             while self.peek().kind == "number" or self.peek().text == ",":
-                self.next()
+                number = self.next()
+                if directive.text == ".reqnctapercluster" and number.text not in ("1", ","):
+                    raise CompileError(
+                        f"PTX line {directive.line}: clusters of more than one block ('{directive.text}') are not "
+                        "supported; leave the cluster out, or make it of one block"
+                    )
         if self.accept(";"):
             self._module.functions.setdefault(function.name, function)
             return

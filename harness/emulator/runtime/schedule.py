@@ -6,12 +6,15 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import (
     BARRIERS,
     BLOCK,
+    CHANGES,
     CLEAR_REGISTERS,
     CTAID_X,
     CTAID_Y,
     CTAID_Z,
+    DROP_ASYNC,
     DROP_COPIES,
     ENTRY,
+    FAULT_KIND,
     LOCAL_BASE,
     LOCAL_SIZE,
     LOCALS,
@@ -33,6 +36,7 @@ from harness.emulator.abi.context import (
     WARP_COUNT,
     WARP_INDEX,
     WARP_INSTRUCTIONS,
+    WARPGROUP_ARRIVES,
     WARPS,
 )
 from harness.emulator.abi.fault_record import set_fault
@@ -70,11 +74,14 @@ def start_block(ctx: int, block: int) -> None:
         store64(warp + at.SAVED_STEPS, 0)
         store64(warp + at.CLOCK_LEAD, 0)
         store64(warp + at.LAST_MOMENT, 0)
+        store32(warp + at.WAIT_FAILED, 0)
         if load64(ctx + CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
     order_warps(ctx, block, warps)
     if load64(ctx + DROP_COPIES):
         call_host(load64(ctx + DROP_COPIES), ctx)
+    if load64(ctx + DROP_ASYNC):
+        call_host(load64(ctx + DROP_ASYNC), ctx)
     if load64(ctx + SANITIZER):
         begin_block(load64(ctx + SANITIZER), block)
 
@@ -192,8 +199,11 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
             return 0
         start_block(ctx, block)
         exited = 0
+        futile_rounds = 0
         while exited < warps:
             progress = 0
+            in_vain = 1
+            changes = load64(ctx + CHANGES)
             if shuffled:
                 permute_warps(ctx, warps)
             for place in range(warps):
@@ -207,7 +217,10 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                 steps = load64(warp + at.SAVED_STEPS)
                 store64(ctx + STEPS, steps)
                 store64(ctx + TURN_END, min(steps + turn_length(ctx), load64(ctx + STEP_LIMIT)))
+                store32(warp + at.WAIT_FAILED, 0)
                 status = call_warp(entry, ctx, warp)
+                if status != at.YIELDED or load32(warp + at.WAIT_FAILED) == 0:
+                    in_vain = 0
                 store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
                 if status == at.FAULTED:
                     return 1
@@ -224,7 +237,13 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                     if load32(warp + at.BARRIER_ARRIVES) == 0:
                         store32(warp + at.STATUS, at.AT_BARRIER)
                     arrive(ctx, warp)
-            if progress == 0:
+                elif status == at.AT_WARPGROUP:
+                    store32(warp + at.STATUS, at.AT_WARPGROUP)
+                    call_host(load64(ctx + WARPGROUP_ARRIVES), ctx)
+                    if load64(ctx + FAULT_KIND):
+                        return 1
+            futile_rounds = futile_rounds + 1 if in_vain and load64(ctx + CHANGES) == changes else 0
+            if progress == 0 or futile_rounds == at.FUTILE_ROUNDS:
                 set_fault(ctx, DEADLOCK, -1, 0, 0, 0)
                 return 1
     return 0

@@ -19,6 +19,7 @@ from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
+from harness.model.tensor_map import TensorMap
 from harness.model.variant import Variant
 from harness.support.errors import (
     CompileError,
@@ -111,6 +112,10 @@ def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
         return {"value": argument}
     if isinstance(argument, np.generic) and argument.dtype.kind in "biufc":
         return {"scalar": [argument.dtype.str, argument.tobytes().hex()]}
+    if isinstance(argument, TensorMap):
+        return {"tensor_map": dataclasses.asdict(argument)}
+    if type(argument) is np.void and argument.dtype.names is None:
+        return {"bytes": argument.tobytes().hex()}
     return {"kept": kept(argument), "type": type(argument).__name__}
 
 
@@ -130,7 +135,25 @@ def argument_from_json(said: Json) -> Any:
         if dtype.kind not in "biufc":
             raise Malformed(f"a scalar of {dtype}")
         return np.frombuffer(bytes.fromhex(checked(digits, str)), dtype)[0]
+    if "tensor_map" in said:
+        return _tensor_map(checked(said["tensor_map"], dict))
+    if "bytes" in said:
+        return np.void(bytes.fromhex(checked(said["bytes"], str)))
     return RemoteArgument(checked(said.get("kept"), int), checked(said.get("type", ""), str))
+
+
+def _tensor_map(said: dict[str, Json]) -> TensorMap:
+    def sizes(name: str) -> tuple[int, ...]:
+        return tuple(checked(size, int) for size in checked(said.get(name), list))
+
+    return TensorMap(
+        checked(said.get("buffer"), str),
+        sizes("extents"),
+        sizes("strides"),
+        sizes("box"),
+        checked(said.get("dtype"), str),
+        checked(said.get("swizzle"), int),
+    )
 
 
 def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Callable[[object], int]) -> Json:

@@ -1,0 +1,121 @@
+"""cp.async.bulk and cp.async.bulk.tensor (PTX ISA 9.7.9.25.4 f.). What they do is in `memory/bulk_copies.py`."""
+
+from __future__ import annotations
+
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.emitters import emits
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.mbarriers import shared_addresses
+from harness.emulator.codegen.vocabulary import vector
+from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Vector
+
+_DIMENSIONS = {f"{n}d": n for n in range(1, 6)}
+_TO_SHARED = ("shared::cluster", "shared::cta")
+
+
+@emits("cp.bulk_group")
+def group(lanes: Lanes, instruction: Instruction) -> None:
+    """cp.async.bulk.commit_group; cp.async.bulk.wait_group{.read} n."""
+    form = Form(instruction)
+    if not (form.flag("async") and form.flag("bulk")):
+        raise instruction.unsupported()
+    waits = form.choice("commit_group", "wait_group") == "wait_group"
+    if waits:
+        # A store that has been read lands at once: nobody could tell when it does.
+        form.flag("read")
+    form.end()
+    mask = lanes.widen(lanes.active_bits())
+    if not waits:
+        if instruction.operands:
+            raise instruction.unsupported("it has no operands")
+        lanes.runtime("commit_bulk", "%ctx", mask)
+        return
+    if len(instruction.operands) != 1 or not isinstance(instruction.operands[0], Imm):
+        raise instruction.unsupported("it waits until a constant number of groups is left")
+    lanes.runtime("wait_for_bulk", "%ctx", mask, str(instruction.operands[0].value))
+
+
+@emits("cp.bulk_prefetch")
+def prefetch(lanes: Lanes, instruction: Instruction) -> None:
+    """cp.async.bulk.prefetch{.tensor.Nd}.L2.global: a hint, which moves no data that a kernel could see."""
+    form, _ = _begin(instruction)
+    words = form.flag("prefetch"), form.flag("L2"), form.flag("global")
+    _operands(instruction, form)
+    if not all(words):
+        raise instruction.unsupported()
+
+
+@emits("cp.bulk_load")
+def load(lanes: Lanes, instruction: Instruction) -> None:
+    """cp.async.bulk{.tensor.Nd}.shared.global.mbarrier::complete_tx::bytes: [to], from {, bytes}, [mbarrier]."""
+    form, rank = _begin(instruction)
+    spaces = form.choice(*_TO_SHARED), form.flag("global")
+    completes = form.flag("mbarrier::complete_tx::bytes")
+    if "multicast::cluster" in instruction.modifiers:
+        raise instruction.unsupported("clusters of more than one block")
+    operands = _operands(instruction, form)
+    if not all((*spaces, completes)) or len(operands) != (3 if rank else 4):
+        raise instruction.unsupported("its operands do not fit its form")
+    to, source, *size, barrier = operands
+    lanes.warp_store(vector("i64"), shared_addresses(lanes, instruction, barrier, "shared"), at.DATA + 256)
+    _issue(lanes, instruction, to, source, size, rank, stores=False)
+
+
+@emits("cp.bulk_store")
+def store(lanes: Lanes, instruction: Instruction) -> None:
+    """cp.async.bulk{.tensor.Nd}.global.shared::cta.bulk_group: to, [from] {, bytes}."""
+    form, rank = _begin(instruction)
+    words = form.flag("global"), form.flag("shared::cta"), form.flag("bulk_group")
+    operands = _operands(instruction, form)
+    if not all(words) or len(operands) != (2 if rank else 3):
+        raise instruction.unsupported("its operands do not fit its form")
+    to, source, *size = operands
+    _issue(lanes, instruction, source, to, size, rank, stores=True)
+
+
+def _begin(instruction: Instruction) -> tuple[Form, int]:
+    """The form without its first words, and how many dimensions; 0 where it is a run of bytes."""
+    form = Form(instruction)
+    if not (form.flag("async") and form.flag("bulk")):
+        raise instruction.unsupported()
+    if not form.flag("tensor"):
+        return form, 0
+    dimensions = form.choice(*_DIMENSIONS)
+    form.flag("tile")
+    if dimensions is None:
+        raise instruction.unsupported("it needs its number of dimensions")
+    return form, _DIMENSIONS[dimensions]
+
+
+def _operands(instruction: Instruction, form: Form) -> list[Operand]:
+    """All but the cache policy, which moves nothing."""
+    has_policy = form.flag("L2::cache_hint")
+    form.end()
+    return list(instruction.operands[: len(instruction.operands) - has_policy])
+
+
+def _issue(
+    lanes: Lanes, instruction: Instruction, inner: Operand, outer: Operand, size: list[Operand], rank: int, stores: bool
+) -> None:
+    """`inner`: in shared memory; `outer`: in global memory, or the tensor map and its coordinates."""
+    lanes.warp_store(vector("i64"), shared_addresses(lanes, instruction, inner, "shared"), at.ADDRESSES)
+    if rank:
+        if not isinstance(outer, Vector) or len(outer.items) != 2 or not isinstance(outer.items[1], Vector):
+            raise instruction.unsupported("its operands do not fit its form")
+        outer, coordinates = outer.items
+        assert isinstance(coordinates, Vector)
+        if len(coordinates.items) != rank:
+            raise instruction.unsupported(f"it needs {rank} coordinates")
+        for dimension, coordinate in enumerate(coordinates.items):
+            place = at.DATA_2 + 128 * dimension if dimension < 4 else at.HOSTS
+            lanes.warp_store(vector("i32"), lanes.use(coordinate, "i32"), place)
+    else:
+        lanes.warp_store(vector("i32"), lanes.use(size[0], "i32"), at.DATA_2)
+    if not isinstance(outer, Address):
+        raise instruction.unsupported("its operands do not fit its form")
+    lanes.warp_store(vector("i64"), lanes.address(outer), at.DATA)
+    mask = lanes.widen(lanes.active_bits())
+    site = str(lanes.site(instruction))
+    failed = lanes.runtime("issue_bulk", "%ctx", "%warp", site, mask, str(int(stores)), str(rank))
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))

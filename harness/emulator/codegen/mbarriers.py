@@ -1,0 +1,129 @@
+"""mbarrier objects (PTX ISA 9.7.13.15). What they do is in `memory/mbarriers.py`."""
+
+from __future__ import annotations
+
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.async_proxy_layout import COUNT_BITS
+from harness.emulator.codegen.emitters import emits
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.ptx.instructions import SINK, Address, Instruction, Operand
+
+SHARED_SPACES = ("shared", "shared::cta", "shared::cluster")
+_ORDERS = ("release", "acquire", "relaxed")
+_SCOPES = ("cta", "cluster")
+_ARRIVES, _DROPS = 1, 2
+
+
+def shared_addresses(lanes: Lanes, instruction: Instruction, operand: Operand, space: str | None) -> str:
+    """Generic addresses, i64, of an address in shared memory, or of one that is generic already."""
+    if not isinstance(operand, Address):
+        raise instruction.unsupported("its operands do not fit its form")
+    if space is None:
+        return lanes.address(operand)
+    offsets = lanes.cast("zext", "i32", lanes.address(operand, "i32"), "i64")
+    return lanes.binary("or", "i64", offsets, splat("i64", at.SHARED_WINDOW << at.WINDOW_BITS))
+
+
+def _begin(lanes: Lanes, instruction: Instruction, place: Operand) -> Form:
+    """Take what all forms have; the barriers' addresses are where the runtime wants them."""
+    form = Form(instruction)
+    space = form.choice(*SHARED_SPACES)
+    form.type("b64")
+    lanes.warp_store(vector("i64"), shared_addresses(lanes, instruction, place, space), at.ADDRESSES)
+    return form
+
+
+def _call(lanes: Lanes, instruction: Instruction, function: str, *more: str) -> str:
+    mask = lanes.widen(lanes.active_bits())
+    return lanes.runtime(function, "%ctx", "%warp", str(lanes.site(instruction)), mask, *more)
+
+
+@emits("mbarrier.init", "mbarrier.inval")
+def begin_or_end(lanes: Lanes, instruction: Instruction) -> None:
+    """mbarrier.init [place], count; mbarrier.inval [place]."""
+    operands = instruction.operands
+    is_init = instruction.row_name == "mbarrier.init"
+    if len(operands) != 1 + is_init:
+        raise instruction.unsupported("its operands do not fit its form")
+    form = _begin(lanes, instruction, operands[0])
+    form.flag("init" if is_init else "inval")
+    form.end()
+    if is_init:
+        lanes.warp_store(vector("i32"), lanes.use(operands[1], "i32"), at.DATA)
+    failed = _call(lanes, instruction, "mbarrier_init" if is_init else "mbarrier_inval")
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+
+
+@emits("mbarrier.expect_tx", "mbarrier.complete_tx")
+def count_bytes(lanes: Lanes, instruction: Instruction) -> None:
+    """mbarrier.expect_tx [place], bytes."""
+    place, size = instruction.operands
+    form = _begin(lanes, instruction, place)
+    form.flag("relaxed")
+    form.choice(*_SCOPES)
+    expects = form.choice("expect_tx", "complete_tx") == "expect_tx"
+    form.end()
+    more = lanes.use(size, "i32")
+    if not expects:
+        more = lanes.binary("sub", "i32", splat("i32", 0), more)
+    lanes.warp_store(vector("i32"), more, at.DATA_2)
+    failed = _call(lanes, instruction, "mbarrier_arrive", "0")
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+
+
+@emits("mbarrier.arrive", "mbarrier.arrive_drop")
+def arrive(lanes: Lanes, instruction: Instruction) -> None:
+    """mbarrier.arrive{.expect_tx} state, [place] {, count or bytes}."""
+    token, place, *number = instruction.operands
+    form = _begin(lanes, instruction, place)
+    drops = form.choice("arrive", "arrive_drop") == "arrive_drop"
+    expects = form.flag("expect_tx")
+    # Who arrives so says that it will not complete the phase; it does not change what arriving does.
+    form.flag("noComplete")
+    form.choice(*_ORDERS)
+    form.choice(*_SCOPES)
+    form.end()
+    if expects and not number:
+        raise instruction.unsupported("its operands do not fit its form")
+    value = lanes.use(number[0], "i32") if number else splat("i32", 1)
+    lanes.warp_store(vector("i32"), splat("i32", 1) if expects else value, at.DATA)
+    lanes.warp_store(vector("i32"), value if expects else splat("i32", 0), at.DATA_2)
+    failed = _call(lanes, instruction, "mbarrier_arrive", str(_ARRIVES | (_DROPS if drops else 0)))
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+    if token != SINK:
+        lanes.put(token, lanes.warp_load(vector("i64"), at.DATA_3), "i64")
+
+
+@emits("mbarrier.test_wait", "mbarrier.try_wait")
+def wait(lanes: Lanes, instruction: Instruction) -> None:
+    """mbarrier.try_wait{.parity} done, [place], phase {, how long to wait}. Behind it the others have a turn."""
+    done, place, phase, *_ = instruction.operands
+    form = _begin(lanes, instruction, place)
+    tries = form.choice("test_wait", "try_wait") == "try_wait"
+    by_parity = form.flag("parity")
+    form.choice(*_ORDERS)
+    form.choice(*_SCOPES)
+    form.end()
+    if len(instruction.operands) == 4 and not tries:
+        raise instruction.unsupported("its operands do not fit its form")
+    if by_parity:
+        lanes.warp_store(vector("i32"), lanes.use(phase, "i32"), at.DATA)
+    else:
+        lanes.warp_store(vector("i64"), lanes.use(phase, "i64"), at.DATA_3)
+    found = _call(lanes, instruction, "mbarrier_wait", str(int(by_parity)))
+    lanes.stop_if(lanes.op(f"icmp slt i64 {found}, 0"))
+    lanes.put(done, lanes.lanes_of(lanes.op(f"trunc i64 {found} to i32")), "i1")
+
+
+@emits("mbarrier.pending_count")
+def pending_count(lanes: Lanes, instruction: Instruction) -> None:
+    """mbarrier.pending_count.b64 count, state."""
+    count, token = instruction.operands
+    form = Form(instruction)
+    form.flag("pending_count")
+    form.type("b64")
+    form.end()
+    pending = lanes.binary("and", "i64", lanes.use(token, "i64"), splat("i64", (1 << COUNT_BITS) - 1))
+    lanes.put(count, lanes.cast("trunc", "i64", pending, "i32"), "i32")

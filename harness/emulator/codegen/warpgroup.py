@@ -1,0 +1,184 @@
+"""wgmma: products of warpgroups (PTX ISA 9.7.15), and the registers of a role. See `memory/warpgroup_products.py`."""
+
+from __future__ import annotations
+
+import re
+
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.dot_product import WARPGROUP_PRODUCTS, DotProduct
+from harness.emulator.codegen.emitters import emits
+from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+
+_SHAPE = re.compile(r"m64n(\d+)k(\d+)")
+_COLUMNS = range(8, 257, 8)
+_SIGN_BITS = {"tf32": 1 << 31}
+"""Of a register of A; those of two 16-bit floats else."""
+HELD = "@held_tickets"
+"""The constant that lists the registers which may hold tickets."""
+
+
+@emits("wgmma.fence")
+def fence(lanes: Lanes, instruction: Instruction) -> None:
+    """Nothing to do: registers are read at the issue, and products happen in order."""
+    _end(instruction, "fence")
+    check_whole_warp(lanes, instruction)
+
+
+@emits("wgmma.commit_group")
+def commit(lanes: Lanes, instruction: Instruction) -> None:
+    """wgmma.commit_group."""
+    _end(instruction, "commit_group")
+    check_whole_warp(lanes, instruction)
+    lanes.runtime("commit_products", "%ctx")
+
+
+@emits("wgmma.wait_group")
+def wait(lanes: Lanes, instruction: Instruction) -> None:
+    """wgmma.wait_group n: the warp waits for its warpgroup, and the scheduler lets the products happen."""
+    _end(instruction, "wait_group")
+    (left,) = instruction.operands
+    if not isinstance(left, Imm):
+        raise instruction.unsupported("it waits until a constant number of groups is left")
+    check_whole_warp(lanes, instruction)
+    lanes.warp_store("i32", str(left.value), at.GROUPS_LEFT, 4)
+    lanes.warp_store("i32", str(lanes.site(instruction)), at.BARRIER_SITE, 4)
+    state = lanes.op(f"inttoptr i64 {lanes.slot('ASYNC_PROXY')} to ptr")
+    held = lanes.op(f"getelementptr i8, ptr {state}, i64 {proxy.HELD}")
+    lanes.do(f"store i64 ptrtoint (ptr {HELD} to i64), ptr {held}")
+
+
+def _end(instruction: Instruction, word: str) -> None:
+    form = Form(instruction)
+    collective = form.flag(word), form.flag("sync"), form.flag("aligned")
+    form.end()
+    if not all(collective) or instruction.predicate is not None:
+        raise instruction.unsupported()
+    if word != "wait_group" and instruction.operands:
+        raise instruction.unsupported("it has no operands")
+
+
+@emits("wgmma.mma_async")
+def mma_async(lanes: Lanes, instruction: Instruction) -> None:
+    """wgmma.mma_async.sync.aligned.m64nNkK.d.a.b d, a, b, whether D is added to, signs of A and B {, turned A, B}."""
+    product, columns = _product(instruction)
+    operands = instruction.operands
+    if len(operands) < 4 or instruction.predicate is not None:
+        raise instruction.unsupported("its operands do not fit its form")
+    d, a, b, keeps, *rest = operands
+    from_shared = not isinstance(a, Vector)
+    if any(not isinstance(value, Imm) for value in rest):
+        raise instruction.unsupported("its operands do not fit its form")
+    flags = [value.value for value in rest if isinstance(value, Imm)]
+    has_turns = product.kind in ("f16", "bf16")
+    if len(flags) != 2 + (1 + from_shared if has_turns else 0):
+        raise instruction.unsupported("its operands do not fit its form")
+    sign_a, sign_b, *turns = flags
+    if not {sign_a, sign_b} <= {1, -1} or not set(turns) <= {0, 1}:
+        raise instruction.unsupported("its operands do not fit its form")
+    turned_a, turned_b = ([0] * (2 - len(turns)) + turns)[:2]
+    registers = _registers(instruction, d, columns // 8 * product.layout.c.registers)
+    places = [lanes.home(register) for register in registers]
+    if isinstance(a, Vector):
+        places += [lanes.home(register) for register in _registers(instruction, a, 4)]
+    check_whole_warp(lanes, instruction)
+    shape = len(registers) | product.layout.c.registers << proxy.SHAPE_SLICE | from_shared << proxy.SHAPE_SHARED_A
+    shape |= turned_a << proxy.SHAPE_TURNED_A | turned_b << proxy.SHAPE_TURNED_B
+    if sign_a != sign_b:
+        shape |= _SIGN_BITS.get(product.kind, 0x80008000) << proxy.SHAPE_SIGNS
+    function = f"@sandbox_{product.slice_name}"
+    lanes.declarations.add(f"declare void {function}(i64)")
+    lanes.called.add(product.slice_name)
+    failed = lanes.runtime(
+        "issue_product",
+        "%ctx",
+        "%warp",
+        str(lanes.site(instruction)),
+        f"ptrtoint (ptr {function} to i64)",
+        f"ptrtoint (ptr {lanes.constant_words(places)} to i64)",
+        str(shape),
+        _truth(lanes, keeps),
+        _scalar(lanes, a) if from_shared else "0",
+        _scalar(lanes, b),
+    )
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+    for register in registers:
+        lanes.changed_at_home(register)
+
+
+def _product(instruction: Instruction) -> tuple[DotProduct, int]:
+    """What it computes for 8 columns, and how many columns there are."""
+    form = Form(instruction)
+    collective = form.flag("mma_async"), form.flag("sync"), form.flag("aligned")
+    shape = next((match for word in form.rest() if (match := _SHAPE.fullmatch(word))), None)
+    if shape is None or not all(collective):
+        raise instruction.unsupported()
+    form.flag(shape[0])
+    types = [kind.name for kind in form.types()]
+    form.end()
+    columns, depth = int(shape[1]), int(shape[2])
+    product = WARPGROUP_PRODUCTS.get((types[1], depth, types[0])) if len(types) == 3 else None
+    if product is None or types[1] != types[2] or columns not in _COLUMNS:
+        raise instruction.unsupported("there is no such combination of shape and types")
+    return product, columns
+
+
+def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[Operand, ...]:
+    if not isinstance(operand, Vector) or len(operand.items) != count:
+        raise instruction.unsupported("its operands do not fit its form")
+    return operand.items
+
+
+def _scalar(lanes: Lanes, operand: Operand) -> str:
+    return lanes.op(f"extractelement <32 x i64> {lanes.use(operand, 'i64')}, i32 0")
+
+
+def _truth(lanes: Lanes, operand: Operand) -> str:
+    """I64: a predicate that all lanes agree on, or a literal."""
+    if isinstance(operand, Imm):
+        return str(int(operand.value != 0))
+    first = lanes.op(f"extractelement <32 x i1> {lanes.use(operand, 'i1')}, i32 0")
+    return lanes.op(f"zext i1 {first} to i64")
+
+
+def name_held_tickets(lanes: Lanes, function: Function) -> None:
+    """Define `HELD`: how many registers may hold tickets, and their places."""
+    places = [lanes.place(name) for name in registers_with_tickets(function)]
+    words = ", ".join(f"i32 {word}" for word in (len(places), *places))
+    lanes.constants[f"[{len(places) + 1} x i32] [{words}]"] = HELD
+
+
+def registers_with_tickets(function: Function) -> list[str]:
+    """Accumulators, and the registers that they are moved to."""
+    moves: dict[str, list[str]] = {}
+    found: dict[str, None] = {}
+    for instruction in function.instructions():
+        if instruction.row_name == "wgmma.mma_async" and isinstance(instruction.operands[0], Vector):
+            found |= {item.name: None for item in instruction.operands[0].items if isinstance(item, Reg)}
+        elif instruction.opcode == "mov" and len(instruction.operands) == 2:
+            target, source = instruction.operands
+            if isinstance(target, Reg) and isinstance(source, Reg):
+                moves.setdefault(source.name, []).append(target.name)
+    waiting = list(found)
+    while waiting:
+        for name in moves.get(waiting.pop(), ()):
+            if name not in found:
+                found[name] = None
+                waiting.append(name)
+    return list(found)
+
+
+@emits("setmaxnreg")
+def set_registers(lanes: Lanes, instruction: Instruction) -> None:
+    """setmaxnreg.{inc,dec}.sync.aligned.u32 n: the emulator has registers for all."""
+    form = Form(instruction)
+    words = form.choice("inc", "dec"), form.flag("sync"), form.flag("aligned")
+    form.type("u32")
+    form.end()
+    count = instruction.operands[0] if len(instruction.operands) == 1 else None
+    if not all(words) or not isinstance(count, Imm) or count.value not in range(24, 257, 8):
+        raise instruction.unsupported("it takes a multiple of 8 from 24 to 256")
+    check_whole_warp(lanes, instruction)

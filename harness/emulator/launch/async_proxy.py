@@ -1,0 +1,29 @@
+"""The memory of asynchronous instructions under way: bulk copies of a block, products of its warps."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SLOT
+from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.native.object_loading import load_async_proxy
+
+
+class AsyncProxy:
+    """That of one worker. Memory that nothing writes to takes none: the system gives zeros where they are read."""
+
+    def __init__(self, context: npt.NDArray[np.int64], warps: int) -> None:
+        self._state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
+        self._parts = {
+            proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * proxy.COPY_CAPACITY),
+            proxy.GROUPS: aligned_zeros(8 * at.LANES * warps),
+            proxy.QUEUES: aligned_zeros(proxy.QUEUE_BYTES * warps),
+            proxy.SCRATCH: aligned_zeros(proxy.SCRATCH_BYTES),
+        }
+        for word, memory in self._parts.items():
+            self._state[word // 8] = memory.ctypes.data
+        context[SLOT["ASYNC_PROXY"]] = self._state.ctypes.data
+        context[SLOT["DROP_ASYNC"]], context[SLOT["WARPGROUP_ARRIVES"]] = load_async_proxy()

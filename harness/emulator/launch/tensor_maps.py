@@ -1,0 +1,25 @@
+"""Tensor maps as the emulator has them; only a GPU's driver knows what a GPU's look like."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.model.tensor_map import MAX_RANK, PIECE_BYTES, TensorMap
+
+
+def encode(tensor_map: TensorMap, address: int) -> np.void:
+    """The argument of a launch, of 128 bytes; `address` is the buffer's."""
+    rank = len(tensor_map.extents)
+    padding = (0,) * (MAX_RANK - rank)
+    swizzle = tensor_map.swizzle // PIECE_BYTES
+    words = (proxy.MAGIC, address, rank, tensor_map.element_bytes, swizzle.bit_length() - 1 if swizzle else 0)
+    image = bytearray(proxy.MAP_BYTES)
+    struct.pack_into("<5q", image, proxy.MAP_MAGIC, *words)
+    struct.pack_into("<5I", image, proxy.MAP_EXTENTS, *tensor_map.extents, *padding)
+    struct.pack_into("<5I", image, proxy.MAP_BOX, *tensor_map.box, *padding)
+    struct.pack_into("<4q", image, proxy.MAP_STRIDES, *tensor_map.strides, *padding)
+    encoded: np.void = np.void(bytes(image))
+    return encoded

@@ -1,0 +1,31 @@
+"""What kernels call that have mbarriers, bulk copies or products of warpgroups; an object file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.emulator.memory.bulk_copies import commit_bulk, drop_bulk, issue_bulk, wait_for_bulk
+from harness.emulator.memory.mbarriers import mbarrier_arrive, mbarrier_init, mbarrier_inval, mbarrier_wait
+from harness.emulator.memory.warpgroup_products import (
+    commit_products,
+    drop_products,
+    issue_product,
+    warpgroup_arrives,
+)
+
+
+def drop_async(ctx: int) -> int:
+    """A block begins. Always 0."""
+    drop_bulk(ctx)
+    drop_products(ctx)
+    return 0
+
+
+EXPORTS: dict[str, Callable[..., int]] = {
+    function.__name__: function
+    for function in (
+        mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_wait, issue_bulk, commit_bulk, wait_for_bulk,
+        issue_product, commit_products, warpgroup_arrives, drop_async,
+    )
+}  # fmt: skip
+"""As `runtime.EXPORTS`."""

@@ -1,0 +1,153 @@
+"""mbarrier objects (PTX ISA 9.7.13.15): 64 bits of shared memory that count arrivals, and bytes that copies bring.
+
+A phase is over once no arrival and no byte is missing; the next one begins at once, with as many arrivals to wait for.
+How the bits are used is nobody's business but ours, see `abi/async_proxy_layout.py`. A look at a barrier (`test_wait`,
+`try_wait`) is where the bulk copies land that it counts, and the warp then lets the others have a turn.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_BASE, SHARED_SIZE, WARP_INDEX
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import load32, load64, store32, store64
+from harness.emulator.memory.bulk_copies import land_loads
+from harness.emulator.sanitizer.async_proxy import begin_mbarrier, use_mbarrier
+
+OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
+NO_MBARRIER, MBARRIER_COUNT = at.FAULT["no mbarrier"], at.FAULT["mbarrier count"]
+MBARRIER_BYTES = at.FAULT["mbarrier bytes"]
+COUNT_BITS, COUNT_MASK = proxy.COUNT_BITS, (1 << proxy.COUNT_BITS) - 1
+BYTES_AT, NO_BYTES, PHASE_AT, VALID_AT = proxy.BYTES_AT, proxy.NO_BYTES, proxy.PHASE_AT, proxy.VALID_AT
+BARRIER_BYTES = 8
+COUNTS = at.DATA
+"""Where generated code leaves each lane's count, or parity, 4 bytes; the barriers' addresses are in ADDRESSES."""
+TRANSFERS = at.DATA_2
+"""How many bytes more each lane's phase waits for, 4 bytes, with a sign."""
+TOKENS = at.DATA_3
+"""The phases: what an arrival gives, and a wait by phase takes; 8 bytes for each lane."""
+ARRIVES, DROPS = 1, 2
+"""What `mbarrier_arrive` does besides counting bytes: arrive, and leave later phases with fewer arrivals."""
+
+
+def offset_of(ctx: int, warp: int, site: int, lane: int) -> int:
+    """Where in shared memory the lane's barrier is; -1, and a fault on record, where there can be none."""
+    address = load64(warp + at.ADDRESSES + 8 * lane)
+    offset = address & ((1 << at.WINDOW_BITS) - 1)
+    if address >> at.WINDOW_BITS != at.SHARED_WINDOW or offset + BARRIER_BYTES > load64(ctx + SHARED_SIZE):
+        set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, BARRIER_BYTES)
+        return -1
+    if offset & (BARRIER_BYTES - 1):
+        set_fault(ctx, MISALIGNED, site, lane, address, BARRIER_BYTES)
+        return -1
+    return int(offset)
+
+
+def live_offset(ctx: int, warp: int, site: int, lane: int) -> int:
+    """The same, of a barrier that has been initialised."""
+    offset = offset_of(ctx, warp, site, lane)
+    if offset >= 0 and (load64(load64(ctx + SHARED_BASE) + offset) >> VALID_AT) & 3 != 1:
+        set_fault(ctx, NO_MBARRIER, site, lane, load64(warp + at.ADDRESSES + 8 * lane), BARRIER_BYTES)
+        return -1
+    return int(offset)
+
+
+def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
+    """`mbarrier.init`. 1 on a fault, else 0."""
+    for lane in range(32):
+        if not (mask >> lane) & 1:
+            continue
+        offset = offset_of(ctx, warp, site, lane)
+        if offset < 0:
+            return 1
+        count = load32(warp + COUNTS + 4 * lane)
+        if count < 1 or count > COUNT_MASK:
+            set_fault(ctx, MBARRIER_COUNT, site, lane, 0, count)
+            return 1
+        word = (1 << VALID_AT) | (NO_BYTES << BYTES_AT) | (count << COUNT_BITS) | count
+        store64(load64(ctx + SHARED_BASE) + offset, word)
+        if load64(ctx + SANITIZER):
+            begin_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset)
+    store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
+    return 0
+
+
+def mbarrier_inval(ctx: int, warp: int, site: int, mask: int) -> int:
+    """`mbarrier.inval`: the place holds nothing again. 1 on a fault, else 0."""
+    for lane in range(32):
+        if (mask >> lane) & 1:
+            offset = live_offset(ctx, warp, site, lane)
+            if offset < 0:
+                return 1
+            store64(load64(ctx + SHARED_BASE) + offset, -1)
+    return 0
+
+
+def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> int:
+    """Count bytes and arrivals; the phase before is in TOKENS afterwards. 1 on a fault, else 0."""
+    for lane in range(32):
+        if not (mask >> lane) & 1:
+            continue
+        offset = live_offset(ctx, warp, site, lane)
+        if offset < 0:
+            return 1
+        place = load64(ctx + SHARED_BASE) + offset
+        word = load64(place)
+        store64(warp + TOKENS + 8 * lane, word)
+        more = load32(warp + TRANSFERS + 4 * lane)
+        more -= (more >> 31) << 32
+        pending, expected = word & COUNT_MASK, (word >> COUNT_BITS) & COUNT_MASK
+        left = ((word >> BYTES_AT) & (2 * NO_BYTES - 1)) + more
+        if left < 0 or left >= 2 * NO_BYTES:
+            set_fault(ctx, MBARRIER_BYTES, site, lane, left - NO_BYTES, NO_BYTES - 1)
+            return 1
+        if action & ARRIVES:
+            count = load32(warp + COUNTS + 4 * lane)
+            if count < 1 or count > pending:
+                set_fault(ctx, MBARRIER_COUNT, site, lane, 1 + pending, count)
+                return 1
+            pending -= count
+            if action & DROPS:
+                expected -= count
+        store64(place, settled(word, pending, expected, left))
+        if load64(ctx + SANITIZER):
+            use_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset, 1)
+    store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
+    return 0
+
+
+def settled(word: int, pending: int, expected: int, left: int) -> int:
+    """A barrier's word with these counts, in its next phase where nothing is missing in this one."""
+    phase = (word >> PHASE_AT) & 1
+    if pending == 0 and left == NO_BYTES:
+        phase ^= 1
+        pending = expected
+    return (1 << VALID_AT) | (phase << PHASE_AT) | (left << BYTES_AT) | (expected << COUNT_BITS) | pending
+
+
+def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> int:
+    """The lanes whose phase is over, as bits; -1 on a fault. What their barriers count lands now."""
+    done = 0
+    for lane in range(32):
+        if not (mask >> lane) & 1:
+            continue
+        offset = live_offset(ctx, warp, site, lane)
+        if offset < 0:
+            return -1
+        if load64(ctx + ASYNC_PROXY) and land_loads(ctx, offset):
+            return -1
+        phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1
+        asked = load32(warp + COUNTS + 4 * lane) & 1
+        if not by_parity:
+            asked = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
+        if phase != asked:
+            done |= 1 << lane
+            if load64(ctx + SANITIZER):
+                use_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset, 0)
+        else:
+            store32(warp + at.WAIT_FAILED, 1)
+            store32(warp + at.WAIT_SITE, site)
+            store32(warp + at.WAIT_PLACE, offset)
+            store32(warp + at.WAIT_PARITY, asked)
+    return done

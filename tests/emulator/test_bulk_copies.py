@@ -1,0 +1,136 @@
+"""Bulk copies and boxes of tensors: what lands where and when, what is counted, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.emulator.launch.tensor_maps import encode
+from harness.model.tensor_map import TensorMap
+from harness.support.errors import KernelFault, PlanError
+from tests.emulator.hopper_kernel import run_hopper
+
+X = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+WHOLE = """extern "C" __global__ void k(
+  const __grid_constant__ Map from, const __grid_constant__ Map to, float* y, float* z, int x0, int y0, int bytes) {
+  extern __shared__ __align__(1024) float s[]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t == 0) { init(&bar, 1); asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+  __syncthreads();
+  if (t == 0) { load2(s, &from, x0, y0, &bar); expect(&bar, bytes); }
+  z[t] = s[t];
+  wait(&bar, 0);
+  for (int i = t; i < bytes / 4; i += 32) y[i] = s[i];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (t == 0) { store2(s, &to, x0, y0); COMMIT(); STORED(); }
+}"""
+
+
+def swizzled(box: np.ndarray, span: int) -> np.ndarray:
+    """Rows of a box as they lie in shared memory: piece p of 16 bytes of 128-byte line n goes to p ^ n, in part."""
+    pieces = box.reshape(-1, 4)
+    places = np.arange(len(pieces))
+    mask = span // 16 - 1 if span else 0
+    out = np.empty_like(pieces)
+    out[places ^ ((places >> 3) & mask)] = pieces
+    return out.reshape(-1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "swizzle", "x", "y"),
+    [(16, 8, 0, 4, 3), (32, 16, 128, 0, 8), (16, 16, 64, 16, 1), (8, 16, 32, 8, 0), (32, 16, 128, -4, -2),
+     (32, 16, 128, 44, 60), (16, 8, 0, 70, 2)],
+)  # fmt: skip
+def test_a_box_comes_and_goes(columns: int, rows: int, swizzle: int, x: int, y: int) -> None:
+    """Outside the tensor, which ends before its buffer does, it has zeros, which are not stored."""
+    width, height = 60, 62
+    arrays = {"X": X, "Z": np.full((64, 64), -1, np.float32), "Y": np.zeros(4096, np.float32)}
+    arrays["early"] = np.zeros(32, np.float32)
+    maps = (TensorMap(name, (width, height), (256,), (columns, rows), "float32", swizzle) for name in "XZ")
+    scalars = (np.int32(x), np.int32(y), np.int32(columns * rows * 4))
+    after, counts = run_hopper(WHOLE, arrays, (*maps, "Y", "early", *scalars), shared_bytes=8192)
+    padded = np.zeros((160, 160), np.float32)
+    padded[40 : 40 + height, 40 : 40 + width] = X[:height, :width]
+    box = padded[40 + y : 40 + y + rows, 40 + x : 40 + x + columns]
+    assert np.isnan(after["early"]).all()
+    assert np.array_equal(after["Y"][: box.size], swizzled(np.ascontiguousarray(box), swizzle))
+    stored = np.full((64, 64), -1, np.float32)
+    ys, xs = slice(max(y, 0), min(y + rows, height)), slice(max(x, 0), min(x + columns, width))
+    stored[ys, xs] = X[ys, xs]
+    assert np.array_equal(after["Z"], stored)
+    traffic = {site.buffer: site for site in counts.sites}
+    inside = X[ys, xs]
+    for buffer, kind in (("X", "load"), ("Z", "store")):
+        if not inside.size:
+            assert buffer not in traffic
+            continue
+        sectors = inside.shape[0] * ((4 * xs.stop + 31) // 32 - 4 * xs.start // 32)
+        found = traffic[buffer]
+        assert (found.kind, found.requests, found.requested_bytes) == (kind, 1, inside.nbytes)
+        assert (found.sectors, found.line) == (sectors, 6 if kind == "load" else 12)
+
+
+RUNS = """extern "C" __global__ void k(float* x, float* y, int bytes, int shift) {
+  extern __shared__ __align__(128) float s[]; __shared__ u64 bar;
+  init(&bar, 1); load_bytes(s, x + shift, bytes, &bar); expect(&bar, bytes); wait(&bar, 0);
+  s[0] = -s[0];
+  store_bytes(y, s, bytes); COMMIT(); y[1023] = y[0]; STORED();
+}"""
+
+
+def run_runs(size: int, shift: int = 0) -> np.ndarray:
+    arrays = {"X": X.reshape(-1)[:1024] + 1, "Y": np.zeros(1024, np.float32)}
+    args = ("X", "Y", np.int32(size), np.int32(shift))
+    return run_hopper(RUNS, arrays, args, block=(1, 1, 1), shared_bytes=4096)[0]["Y"]
+
+
+def test_a_run_of_bytes_is_stored_at_the_wait() -> None:
+    expected = np.zeros(1024, np.float32)
+    expected[:8] = [-5, 6, 7, 8, 9, 10, 11, 12]
+    assert np.array_equal(run_runs(32, 4), expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "shift", "told"),
+    [
+        (24, 0, "bulk copy of 24 bytes; it has to be a multiple of 16"),
+        (32, 1, "misaligned asynchronous copy of 16 bytes at offset 4 bytes of buffer X"),
+        (32, 1020, "out of bounds asynchronous copy of 32 bytes at offset 4080 bytes of buffer X"),
+        (4112, 0, "out of bounds asynchronous copy of 4112 bytes at offset 0 bytes of buffer X"),
+    ],
+)
+def test_strays_are_faults(size: int, shift: int, told: str) -> None:
+    with pytest.raises(KernelFault, match=told):
+        run_runs(size, shift)
+
+
+def test_no_tensor_map_no_copy() -> None:
+    """A map of other dimensions than the instruction's, and one that is none."""
+    arrays = {"X": X}
+    other = TensorMap("X", (64, 8, 8), (256, 2048), (8, 8, 1), "float32")
+    scalars = (np.int32(0), np.int32(0), np.int32(256))
+    for wrong in (other, np.void(bytes(128))):
+        with pytest.raises(KernelFault, match="there is no tensor map of 2 dimensions"):
+            run_hopper(WHOLE, arrays, (wrong, wrong, "X", "X", *scalars), shared_bytes=4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"box": (512, 1)}, "each extent has to be from 1 to 256"),
+        ({"box": (6, 8)}, "has rows of 24 bytes in its box"),
+        ({"strides": (40,)}, "multiple of 16 bytes"),
+        ({"swizzle": 64}, "with this swizzle they have to be of 64"),
+        ({"swizzle": 48}, "swizzle 48"),
+        ({"extents": (64,)}, "1 strides and a box of 2 for 1 dimensions"),
+        ({"extents": (0, 64)}, "at least 1"),
+        ({"dtype": "float8"}, "dtype 'float8'"),
+    ],
+)
+def test_a_map_that_no_gpu_has_is_refused(change: dict[str, Any], told: str) -> None:
+    fields: dict[str, Any] = {"buffer": "Q", "extents": (64, 64), "strides": (256,), "box": (32, 8), "dtype": "float32"}
+    assert len(bytes(encode(TensorMap(**fields), 0))) == 128
+    with pytest.raises(PlanError, match=told):
+        TensorMap(**{**fields, **change})

@@ -1,0 +1,91 @@
+"""mbarriers: phases, counts and bytes, waits that let others run, and what cannot go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.support.errors import KernelFault
+from tests.emulator.hopper_kernel import run_hopper
+from tests.emulator.single_opcode import run_body
+
+
+def results(body: str, threads: int = 64, **launch: Any) -> np.ndarray:
+    """What a kernel over `y`, with an mbarrier `bar` and `t` the thread, leaves there."""
+    source = f'extern "C" __global__ void k(int* y) {{ __shared__ u64 bar[2]; int t = threadIdx.x;\n{body}\n}}'
+    after, _ = run_hopper(source, {"Y": np.zeros(64, np.int32)}, ("Y",), block=(threads, 1, 1), **launch)
+    return after["Y"]
+
+
+PIPELINE = """
+__shared__ volatile int box;
+if (t == 0) { init(bar, COUNT); init(bar + 1, 32); } __syncthreads();
+for (int i = 0; i < 3; ++i) {
+  if (t >= 32) { wait(bar, i & 1); y[32 * (i & 1) + t - 32] = box; arrive(bar + 1); }
+  else if (t == 0) { if (i) wait(bar + 1, (i - 1) & 1); box = i + 1; arrive(bar); }
+}"""
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_two_warps_hand_over(seed: int) -> None:
+    """Each waits for the other; whoever spins lets the other run, whichever comes first."""
+    found = results(PIPELINE.replace("COUNT", "1"), seed=seed)
+    assert (found[:32] == 3).all() and (found[32:] == 2).all()
+
+
+def test_who_waits_for_one_arrival_too_many_is_named() -> None:
+    """All that are left wait, and the message says for what."""
+    told = (
+        r"block \(0, 0, 0\): barrier deadlock: warps 0 wait at the mbarrier at offset \d+ of shared memory for its "
+        r"phase of parity 0, .*planted.cu:\d+ .*where 32 arrivals and 0 bytes are missing; warps 1 wait at the mbarrier"
+    )
+    with pytest.raises(KernelFault, match=told) as caught:
+        results(PIPELINE.replace("COUNT", "2"))
+    assert caught.value.kind == "barrier deadlock"
+
+
+def test_forms() -> None:
+    """Tokens, counts, bytes that are expected and come, drops, pending arrivals."""
+    y = np.zeros(8, np.uint32)
+    run_body(
+        """
+        setp.ne.u32 p7, tid, 0; @p7 bra done;
+        mbarrier.init.shared.b64 [bar], 3;
+        mbarrier.arrive.shared.b64 q0, [bar], 2;
+        mbarrier.pending_count.b64 r0, q0; st.global.u32 [y], r0;
+        mbarrier.test_wait.shared.b64 p0, [bar], q0; selp.u32 r0, 1, 0, p0; st.global.u32 [y+4], r0;
+        mbarrier.expect_tx.relaxed.cta.shared.b64 [bar], 16;
+        mbarrier.arrive_drop.release.cta.shared::cta.b64 q1, [bar];
+        mbarrier.test_wait.shared.b64 p0, [bar], q0; selp.u32 r0, 1, 0, p0; st.global.u32 [y+8], r0;
+        mbarrier.complete_tx.relaxed.cta.shared.b64 [bar], 16;
+        mbarrier.try_wait.acquire.cta.shared.b64 p0, [bar], q0, 100; selp.u32 r0, 1, 0, p0; st.global.u32 [y+12], r0;
+        mbarrier.arrive.noComplete.shared.b64 q2, [bar], 1;
+        mbarrier.pending_count.b64 r0, q2; st.global.u32 [y+16], r0;
+        mov.u32 r1, bar; mapa.shared::cluster.u32 r1, r1, 0;
+        mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r1];
+        mbarrier.test_wait.parity.shared.b64 p0, [bar], 1; selp.u32 r0, 1, 0, p0; st.global.u32 [y+20], r0;
+        cvta.shared.u64 q3, q4; mov.u64 q4, bar; cvta.shared.u64 q3, q4; mbarrier.inval.b64 [q3];
+        done:
+        """,
+        {"y": y},
+        ".shared .align 8 .b64 bar;",
+    )
+    assert y.tolist() == [3, 0, 0, 1, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "told"),
+    [
+        ("arrive(bar);", "no mbarrier", "there is no mbarrier at offset 0 of shared memory"),
+        ("if (t == 0) init(bar, 0);", "mbarrier count", "cannot wait for 0 arrivals"),
+        ("if (t == 0) { init(bar, 2); expect(bar, 64); arrive(bar); arrive(bar); }", "mbarrier count", "waits for 0"),
+        ("if (t == 0) { init(bar, 1); expect(bar, 1 << 20); }", "mbarrier bytes", "at most 1048575 bytes"),
+        ("init((u64*)((char*)bar + 4), 1);", "misaligned", "offset 4 bytes of shared memory"),
+    ],
+)
+def test_misuse_is_a_fault_on_its_line(body: str, kind: str, told: str) -> None:
+    with pytest.raises(KernelFault, match=told) as caught:
+        results(body, threads=32)
+    assert caught.value.kind == kind

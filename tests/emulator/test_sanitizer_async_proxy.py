@@ -1,0 +1,78 @@
+"""The sanitizer on mbarriers and bulk copies: an ordered pipeline has no findings, each missing wait has one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.emulator.abi import layout as at
+from harness.emulator.launch.tensor_maps import encode
+from harness.model.tensor_map import TensorMap
+from tests.emulator.hopper_kernel import HEAD
+from tests.emulator.sanitized_kernel import find
+
+PIPELINE = """
+extern "C" __global__ void k(const __grid_constant__ Map X, const __grid_constant__ Map Y, float* y) {
+  __shared__ __align__(1024) float s[512]; __shared__ u64 full, empty; int t = threadIdx.x;
+  if (t == 0) { init(&full, 1); init(&empty, 32); }
+  __syncthreads();
+  for (int i = 0; i < 3; ++i) {
+    if (t == 0) {
+      if (i) wait(&empty, (i - 1) & 1);
+      expect(&full, 2048); load2(s, &X, 0, 16 * i, &full);
+    }
+    if (t >= 32) {
+      wait(&full, i & 1);
+      for (int j = t - 32; j < 512; j += 32) s[j] += 1.f;
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      __syncwarp();
+      if (t == 32) { store2(s, &Y, 0, 16 * i); COMMIT(); STORED(); }
+      __syncwarp();
+      arrive(&empty);
+    }
+  }
+}"""
+
+
+def findings(*changes: tuple[str, str], unwritten: str = "Y", seed: int = 0) -> list[str]:
+    """Kinds, in the pipeline after these changes."""
+    import cupy
+
+    source = f"{HEAD}{PIPELINE}"
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    arrays = {name: np.ones((64, 32), np.float32) for name in "XY"}
+    maps = (TensorMap(name, (32, 48), (128,), (32, 16), "float32", 128) for name in arrays)
+    args = (*(encode(m, at.buffer_address(i)) for i, m in enumerate(maps)), "Y")
+    kernel = cupy.RawKernel(source, "k", options=("-arch=sm_90a",))
+    found = find(kernel, arrays, args, unwritten, block=(64, 1, 1), seed=seed, shuffle=seed > 0)
+    return sorted({finding.kind for finding in found})
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_an_ordered_pipeline_has_no_findings(seed: int) -> None:
+    assert findings(seed=seed) == []
+
+
+def test_a_source_that_nobody_wrote() -> None:
+    assert findings(unwritten="X Y") == ["uninitialised read"]
+
+
+WAITS = "wait(&full, i & 1);"
+EARLY = (WAITS, f"{WAITS} arrive(&empty);"), ("      arrive(&empty);\n", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        (((WAITS, f"s[0] = 1.f; {WAITS}"),), "WAW race"),
+        (EARLY, "WAW race"),
+        ((("COMMIT(); STORED();", "COMMIT();"),), "WAR race"),
+        ((("__syncthreads();", "if (t >= 32) __nanosleep(1);"),), "RAW race"),
+        ((("      __syncwarp();\n      if (t == 32)", "      if (t == 32)"),), "RAW race"),
+    ],
+)
+def test_a_missing_wait_is_a_race(changes: tuple[tuple[str, str], ...], kind: str) -> None:
+    """Too early, released too early, not waited for, not initialised for all, not met before a store."""
+    assert kind in findings(*changes)

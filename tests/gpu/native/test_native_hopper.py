@@ -1,0 +1,74 @@
+"""On a GPU: products of warpgroups and boxes of tensors are, bit by bit, what the emulator makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import ml_dtypes
+import numpy as np
+import pytest
+
+from harness.gpu.context import GpuContext, gpu_available
+from harness.model.plan import Launch
+from harness.model.tensor_map import TensorMap
+from tests.emulator.hopper_kernel import HEAD, run_hopper
+from tests.emulator.test_bulk_copies import WHOLE, X
+from tests.emulator.warpgroup_kernels import COLUMNS, REGISTERS, ROWS, TYPES, fragments
+
+pytestmark = pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
+
+BLOCKS = 1024
+"""Of (64, 16) elements each: a million of them."""
+
+
+def native(body: str, arrays: dict[str, np.ndarray], args: tuple[Any, ...], **launch: Any) -> dict[str, np.ndarray]:
+    """As `run_hopper`, on the GPU."""
+    context = GpuContext()
+    kernel = cupy.RawKernel(f"{HEAD}\n{body}", "k", options=("-arch=sm_90a",))
+    on_gpu = {name: cupy.asarray(array) for name, array in arrays.items()}
+    cupy.cuda.Device().synchronize()
+    shared = launch.get("shared_bytes", 0)
+    context.bind(Launch(kernel, launch.get("grid", (1,)), launch.get("block", (32,)), args, shared), on_gpu)()
+    cupy.cuda.Device().synchronize()
+    return {name: array.get() for name, array in on_gpu.items()}
+
+
+def patterns(kind: str, depth: int, rows: int, draw: str) -> np.ndarray:
+    """Factors of many blocks: normal numbers with exponents apart, or any patterns whatever."""
+    rng = np.random.default_rng(rows)
+    shape = (BLOCKS * rows, depth)
+    word = np.uint32 if kind == "tf32" else np.uint16
+    if draw == "any":
+        return rng.integers(0, np.iinfo(word).max, shape, word, endpoint=True)
+    values = rng.standard_normal(shape) * 2.0 ** rng.integers(-8, 8, shape)
+    form = {"tf32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[kind]
+    return values.astype(form).view(word)
+
+
+@pytest.mark.parametrize("draw", ["normal", "any"])
+@pytest.mark.parametrize(("types", "depth"), TYPES)
+def test_bits_of_products(types: str, depth: int, draw: str) -> None:
+    count = REGISTERS // 2 if types.startswith("f16") else REGISTERS
+    kind = types.split(".")[1]
+    arrays = {name: patterns(kind, depth, rows, draw).view(np.uint32) for name, rows in (("a", ROWS), ("b", COLUMNS))}
+    arrays["y"] = np.zeros((BLOCKS, 128, count), np.uint32)
+    call = fragments(types, depth), arrays, ("a", "b", "y", np.int32(2))
+    launch: dict[str, Any] = {"grid": (BLOCKS, 1, 1), "block": (128, 1, 1)}
+    expected, found = native(*call, **launch)["y"], run_hopper(*call, **launch)[0]["y"]
+    wrong = np.argwhere(found != expected)
+    first = tuple(wrong[0]) if len(wrong) else None
+    assert first is None, f"{len(wrong)} of {found.size} words, first {first}: {found[first]:#x}, {expected[first]:#x}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "swizzle", "x", "y"), [(16, 0, 4, 3), (32, 128, 44, 60), (16, 64, -3, -1), (8, 32, 8, 0)]
+)
+def test_boxes_of_a_tensor(columns: int, swizzle: int, x: int, y: int) -> None:
+    arrays = {"X": X, "Z": np.full((64, 64), -1, np.float32), "Y": np.zeros(4096, np.float32)}
+    arrays["early"] = np.zeros(32, np.float32)
+    maps = (TensorMap(name, (60, 62), (256,), (columns, 16), "float32", swizzle) for name in "XZ")
+    call = WHOLE, arrays, (*maps, "Y", "early", np.int32(x), np.int32(y), np.int32(columns * 64))
+    expected, (found, _) = native(*call, shared_bytes=8192), run_hopper(*call, shared_bytes=8192)
+    for name in "YZ":
+        assert np.array_equal(found[name], expected[name])
