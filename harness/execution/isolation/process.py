@@ -136,6 +136,9 @@ class PlannerProcess:
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
+        process = self._process
+        if process is not None:
+            process.kill()  # without the lock: a thread that waits for an answer has it
         with self._lock:
             if self._process is not None:
                 self._process.kill()
