@@ -156,7 +156,7 @@ def _compare(
     got = output.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(got - answer)
-        same = (got == answer) | (np.isnan(got) & ~np.isfinite(answer)) | np.isposinf(allowed)
+        same = (got == answer) | (np.isnan(got) & ~np.isfinite(answer) & (allowed != 0)) | np.isposinf(allowed)
         same |= (allowed == 0) & (output == answer.astype(output.dtype))
         # inf - inf is NaN, and a NaN that has to be there is no error.
         error = np.where(same & ~np.isfinite(error), 0.0, error)

@@ -141,7 +141,7 @@ def attempt(
         done = _with_claim_held(done)
         if question is not None:
             done = _with_bytes_held(done, question)
-        if second is not None:
+        if second is not None and done.second_run_failure is None:
             done = _held_again(done, plan, executor, second)
         return done if sanitizer is None else _sanitized(done, plan, given, sanitizer)
     except UnsupportedProblem as refusal:
@@ -170,7 +170,8 @@ def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Ex
         return done
     try:
         again = executor.run(done.problem, plan, question.inputs)
-        reason = question.hold(again.outputs, done.variant.numerics, again.unwritten).reason
+        # What the executor found out about unwritten outputs, it found with modules loaded anew.
+        reason = question.hold(again.outputs, done.variant.numerics).reason
     except KernelFault as fault:
         reason = str(fault)
     if reason is None:
@@ -208,6 +209,8 @@ def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
     counted = done.counted
     if counted is None or counted.read_bytes is None or counted.write_bytes is None:
         return done
+    if done.accuracy is None or done.accuracy.reason is not None:
+        return done  # what a wrong answer hangs on says nothing
     needed = question.needed_bytes
     if counted.read_bytes >= needed.read_bytes and counted.write_bytes >= needed.write_bytes:
         return done

@@ -130,5 +130,4 @@ def test_a_worked_example(variant: Variant):
 @each_variant
 def test_what_is_out_of_reach_is_said(variant: Variant):
     assert variant.supports(SoftmaxProblem(rows=2**31 - 1)) is None
-    assert "rows is 2147483648" in (variant.supports(SoftmaxProblem(rows=2**31)) or "")
     assert "columns is 2147483647" in (variant.supports(SoftmaxProblem(rows=1, columns=2**31 - 1)) or "")

@@ -38,6 +38,10 @@ NONE, SOME = "none", "some"
 LONG_ROWS = (1025, 1088, 2047, 2048, 2049, 4100, 8200)
 LONG_KEYS = (1025, 1087, 1280, 2047, 2048)
 LONGEST_KEYS = (2049, 2500, 2561, 3000, 3073)
+KEYS_OF_ONE_ROW = 65_600
+"""What a lone row has instead, where there is little else to do: more than 16 bits count, or shared memory holds."""
+LONE_HEAD_DIM = 24
+"""Rows of K and V are no longer than that then."""
 FEW_TILES = 4
 MANY_TILES = (5, 6, 7, 8, 9, 12, 16, 17)
 
@@ -48,7 +52,7 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "groups of 2 to 4": ((4, 2), (6, 2), (6, 3), (12, 3)),
     "groups of 5": ((5, 1), (10, 2), (15, 3)),
     "groups of 6 to 8": ((6, 1), (7, 1), (8, 1), (16, 2), (24, 3)),
-    CROWD: ((23, 1), (23, 23), (34, 2), (33, 33)),
+    CROWD: ((23, 1), (23, 23), (33, 33), (82, 2)),
 }
 """(heads, kv_heads) of each class, the fewest first."""
 BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (17, 23, 33)}
@@ -145,6 +149,9 @@ class AttentionAxes(Axes):
             kv_len = rng.choice(_within(keys, lambda n: max(q_len, LEAST_ROWS) * n <= most))
         else:
             q_len = kv_len = rng.choice(_within(rows, lambda n: n * n <= most))
+        is_lone = check is None and choice[Q_LEN] == ONE and batch * heads == 1 and build.head_dim <= LONE_HEAD_DIM
+        if is_lone and choice[KV_LEN] == LONGEST:
+            kv_len = KEYS_OF_ONE_ROW
         mask = choice[MASK]
         problem = Problem(
             batch=batch,

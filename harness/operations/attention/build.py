@@ -51,7 +51,7 @@ BUILDS = (
     AttentionBuild("float32", 256, 16, 16),
     AttentionBuild("bfloat16", 256, 16, 16),
     AttentionBuild("float16", 128, 32, 32),
-    AttentionBuild("float32", 20),
+    AttentionBuild("float32", 18),
     AttentionBuild("bfloat16", 64),
     AttentionBuild("float32", 72, 32, 32),
     AttentionBuild("float32", 1),
