@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from emulators import emulator
 from lanes import thorough_unless
 
-from harness.emulator.executor import EmulatorExecutor
 from harness.execution.planning import refusal_of
 from harness.model.discovery import discover
 from scripts.recording.output_record import (
@@ -69,7 +69,7 @@ def test_outputs_are_those_of_the_hardware(case: int, variant: str):
     problem, inputs = problem_of(case), inputs_of(case)
     plan = discover().registry.get(variant).plan(problem)
     answer = recorded(case, variant, plan_hash(plan, problem))
-    outputs = EmulatorExecutor().run(problem, plan, inputs).outputs
+    outputs = emulator().run(problem, plan, inputs).outputs
     assert outputs.keys() == answer.outputs.keys()
     for name, ours in outputs.items():
         theirs = as_array(problem, name, answer.outputs[name])

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulators import emulator
 from lanes import thorough_unless
 
 from harness.compilers.ptxas import find_ptxas
-from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
@@ -69,7 +69,7 @@ def flops(problem: Problem) -> float:
 @functools.cache
 def emulated(index: int, name: str, instruments: Instruments = PLAIN) -> Execution:
     variant = REGISTRY.get(name)
-    executor = EmulatorExecutor(instruments=instruments)
+    executor = emulator(instruments=instruments)
     return executor.run(problem(index), variant.plan(problem(index)), draw_inputs(problem(index)))
 
 

@@ -9,11 +9,11 @@ import os
 import numpy as np
 import pytest
 from attention_answers import hold
+from emulators import emulator
 from hypothesis import HealthCheck, assume, given, settings, target
 from hypothesis import strategies as st
 from lanes import is_thorough, thorough_unless
 
-from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.accuracy import Accuracy
 from harness.execution.planning import refusal_of
@@ -30,7 +30,7 @@ from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
 VARIANTS = tuple(discover().registry.select(None, "attention"))
-EXECUTOR = EmulatorExecutor()
+EXECUTOR = emulator()
 
 # dtype and head_dim are compiled into most kernels and a compilation takes a second or two: there are few pairs to draw
 # from: rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that.
@@ -352,7 +352,7 @@ def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_w
     inputs = draw_inputs(problem, "normal", 3)
     plan = variant.plan(problem)
     runs = [
-        EmulatorExecutor(threads=threads, seed=seed).run(problem, plan, inputs)
+        emulator(threads=threads, seed=seed).run(problem, plan, inputs)
         for threads, seed in ((1, 0), (2, 0), (5, 0), (2, 77))
     ]
     for other in runs[1:]:

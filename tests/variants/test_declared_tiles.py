@@ -18,8 +18,13 @@ from harness.operations.attention.problem import Problem
 pytestmark = [pytest.mark.compiles, pytest.mark.thorough]
 
 VARIANTS = {v.name: v for v in discover().registry.select(None, "attention") if v.tiles is not None}
-# Every default tile, every number of elements that is copied at once, and rows that are no whole fragments.
-HEAD_DIMS = (33, 40, 64, 80, 96, 128, 256)
+ALL_TILES_AT = 96
+HEAD_DIMS = (33, 40, 64, 80, 128, 256)
+"""Each number of elements that is copied at once, and rows that are no whole fragments; with the default tile."""
+
+
+def plain_problem(head_dim: int) -> Problem:
+    return Problem(heads=1, q_len=64, kv_len=64, head_dim=head_dim, dtype="float16")
 
 
 def compile_all(variant: Variant, problem: Problem) -> None:
@@ -33,10 +38,15 @@ def compile_all(variant: Variant, problem: Problem) -> None:
         assert used is None or used.registers > 0
 
 
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_declared_tile_compiles(name: str, head_dim: int) -> None:
-    variant, problem = VARIANTS[name], Problem(heads=1, q_len=64, kv_len=64, head_dim=head_dim, dtype="float16")
+def test_every_declared_tile_compiles(name: str) -> None:
+    variant, problem = VARIANTS[name], plain_problem(ALL_TILES_AT)
     assert variant.tiles is not None
     for tile in variant.tiles(problem):
         compile_all(with_tile(variant, tile), problem)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_default_tile_compiles_for_every_kind_of_row(name: str, head_dim: int) -> None:
+    compile_all(VARIANTS[name], plain_problem(head_dim))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from attention_answers import hold
+from emulators import emulator
 from lanes import thorough_unless
 
-from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.execution.counts import SharedTraffic
 from harness.model.discovery import discover
@@ -22,7 +22,7 @@ from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
 VARIANTS = tuple(variant for variant in discover().registry if variant.algorithm == "fa2-mma")
-EXECUTOR = EmulatorExecutor()
+EXECUTOR = emulator()
 parametrize_cuda = pytest.mark.parametrize(
     "variant", thorough_unless(lambda variant: variant.backend == "cupy", VARIANTS), ids=lambda variant: variant.name
 )
@@ -176,7 +176,7 @@ def test_a_scale_that_is_not_positive_changes_q_alone(variant: Variant, scale: f
 
 def shared_traffic(variant: Variant, head_dim: int) -> Iterator[SharedTraffic]:
     problem = Problem(heads=1, q_len=256, kv_len=256, head_dim=head_dim, dtype="bfloat16", mask="causal")
-    executor = EmulatorExecutor(instruments=Instruments(bank_conflicts=True))
+    executor = emulator(instruments=Instruments(bank_conflicts=True))
     (launch,) = executor.run(problem, variant.plan(problem), draw_inputs(problem, "normal", 1)).launches
     assert launch.shared
     yield from launch.shared

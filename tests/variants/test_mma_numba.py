@@ -9,13 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_kernel import run
+from emulators import emulator
 from lanes import thorough_unless
 from numba import cuda, float32, uint8, uint32, uint64
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.ptxas import find_ptxas, resources
-from harness.emulator.executor import EmulatorExecutor
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
@@ -221,7 +221,7 @@ def test_both_backends_give_the_same_bits(fields: dict[str, Any], regime: str):
     # and not by Numba's.
     problem = Problem(heads=4, kv_heads=2, q_len=150, kv_len=200, **fields)
     inputs = draw_inputs(problem, regime, seed=1)
-    executor = EmulatorExecutor()
+    executor = emulator()
     cupy, numba = (
         executor.run(problem, VARIANTS[f"fa2-mma-{backend}"].plan(problem), inputs) for backend in ("cupy", "numba")
     )

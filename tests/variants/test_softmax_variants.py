@@ -6,10 +6,10 @@ import os
 
 import numpy as np
 import pytest
+from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import FAIL, PASS, attempt
 from harness.execution.question import Question
@@ -22,7 +22,7 @@ from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.strategies import cases, problems
 
 VARIANTS = discover().registry.select(None, "softmax")
-EXECUTOR = EmulatorExecutor()
+EXECUTOR = emulator()
 SANITIZER = EmulatorSanitizer(shuffled_runs=1)
 # A dtype is a compilation: one of each width.
 BUILDS = (SoftmaxBuild("float32"), SoftmaxBuild("float16"))
@@ -114,7 +114,7 @@ def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, pr
 def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
     problem = SoftmaxProblem(rows=9, columns=333)
     inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
-    runs = [EmulatorExecutor(threads=t, seed=s).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
+    runs = [emulator(threads=t, seed=s).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
     assert runs[0].outputs["Y"].tobytes() == runs[1].outputs["Y"].tobytes()
 
 

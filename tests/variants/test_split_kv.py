@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from emulators import emulator
 from test_claims import traffic
 from test_conformance import accuracy, run
 
-from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -193,7 +193,7 @@ def test_campaigns_draw_lengths_around_the_edges_of_splits():
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_requests_are_whole_and_banks_do_not_conflict(head_dim: int):
     problem = Problem(heads=8, kv_heads=2, q_len=4, kv_len=600, head_dim=head_dim, dtype="bfloat16")
-    executor = EmulatorExecutor(instruments=Instruments(bank_conflicts=True))
+    executor = emulator(instruments=Instruments(bank_conflicts=True))
     execution = executor.run(problem, VARIANT.plan(problem), draw_inputs(problem, "normal", 5))
     for launch in execution.launches:
         assert launch.traffic is not None and launch.shared
