@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +21,8 @@ Choice = Mapping[str, str]
 REGIME, CHECK = "regime", "property"
 """The axes that every operation has; `NO_CHECK` is the second one's plainest value."""
 NO_CHECK = "none"
+CHECK_WEIGHT = 0.2
+"""Of each property: it takes a run or two more."""
 
 
 class Pick(Protocol):
@@ -62,3 +64,40 @@ class Axes(ABC):
     @abstractmethod
     def case(self, build: Any, choice: Choice, rng: random.Random) -> Case:
         """A case of these values; `rng` decides what they leave open, such as a length within its class."""
+
+
+class NamedAxes(Axes):
+    """Axes of which tables say how readily values come up again, and what does not go together."""
+
+    def __init__(
+        self,
+        names: Mapping[str, Iterable[str]],
+        weights: Mapping[str, Mapping[str, float]],
+        apart: Mapping[tuple[str, str], Mapping[str, Collection[str]]],
+    ) -> None:
+        """`names` of the values of each axis; `weights` of those that are not 1, by axis; properties have their own.
+
+        `apart`: an axis and its value -> another axis -> values of that one. Either of the two may be told first.
+        """
+        self._values = {
+            axis: tuple(Value(name, _weight(axis, name, weights)) for name in of_axis)
+            for axis, of_axis in names.items()
+        }
+        self._apart = apart
+
+    @property
+    def values(self) -> Mapping[str, Sequence[Value]]:
+        """See `Axes.values`."""
+        return self._values
+
+    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        """See `Axes.meet`."""
+        return other[1] not in self._apart.get(one, {}).get(other[0], ()) and (
+            one[1] not in self._apart.get(other, {}).get(one[0], ())
+        )
+
+
+def _weight(axis: str, name: str, weights: Mapping[str, Mapping[str, float]]) -> float:
+    if axis == CHECK:
+        return 1.0 if name == NO_CHECK else CHECK_WEIGHT
+    return weights.get(axis, {}).get(name, 1.0)

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from harness.model.axes import CHECK, NO_CHECK, REGIME, Axes, Choice, Item, Value
+from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, Item, NamedAxes
 from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.operations.attention.build import AttentionBuild
@@ -76,7 +76,6 @@ WEIGHTS = {
     EDITS: {SOME: 0.2},
     REGIME: {"constant": 0.5, "exact": 0.5},
 }
-CHECK_WEIGHT = 0.2
 
 CONTRADICT = {
     # With one row, or part of a tile of them, a square is a class of its own: it would keep all others from being met.
@@ -97,7 +96,7 @@ CONTRADICT = {
 """What does not go with what: it contradicts itself, or takes long."""
 
 
-class AttentionAxes(Axes):
+class AttentionAxes(NamedAxes):
     """See the module."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
@@ -116,20 +115,7 @@ class AttentionAxes(Axes):
             REGIME: REGIMES,
             CHECK: (NO_CHECK, *checks),
         }
-        self._values = {
-            axis: tuple(Value(name, _weight(axis, name)) for name in of_axis) for axis, of_axis in names.items()
-        }
-
-    @property
-    def values(self) -> Mapping[str, Sequence[Value]]:
-        """See `Axes.values`."""
-        return self._values
-
-    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        """See `Axes.meet`."""
-        return other[1] not in CONTRADICT.get(one, {}).get(other[0], ()) and (
-            one[1] not in CONTRADICT.get(other, {}).get(one[0], ())
-        )
+        super().__init__(names, WEIGHTS, CONTRADICT)
 
     def case(self, build: AttentionBuild, choice: Choice, rng: random.Random) -> Case:
         """See `Axes.case`."""
@@ -209,12 +195,6 @@ def _unordered_lengths(name: str, tile: int, long: tuple[int, ...]) -> Sequence[
         return tuple((tiles - 1) * tile + fill for tiles in MANY_TILES for fill in edges)
     assert name in (LONG, LONGEST)
     return long
-
-
-def _weight(axis: str, name: str) -> float:
-    if axis == CHECK:
-        return 1.0 if name == NO_CHECK else CHECK_WEIGHT
-    return WEIGHTS.get(axis, {}).get(name, 1.0)
 
 
 def _within(among: Sequence[Item], is_little: Callable[[Item], bool]) -> Sequence[Item]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.model.axes import CHECK, NO_CHECK, REGIME, Axes, Choice, Value
+from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes
 from harness.model.case import Case, Edit
 from harness.model.property import SANITIZER
 from harness.operations.softmax.build import BLOCK_COLUMNS, SoftmaxBuild
@@ -44,7 +44,6 @@ WEIGHTS = {
     EDITS: {SOME: 0.3},
 }
 """What hides mistakes, or takes long, comes up less readily."""
-CHECK_WEIGHT = 0.2
 TOO_LONG = {
     (ROWS, MANY_ROWS): {COLUMNS: {LONG, LONGEST_ROWS}},
     (CHECK, SANITIZER): {ROWS: {MANY_ROWS}, COLUMNS: {LONGEST_ROWS}},
@@ -52,7 +51,7 @@ TOO_LONG = {
 """What does not go with what."""
 
 
-class SoftmaxAxes(Axes):
+class SoftmaxAxes(NamedAxes):
     """See the module."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str]) -> None:
@@ -65,20 +64,7 @@ class SoftmaxAxes(Axes):
             REGIME: REGIMES,
             CHECK: (NO_CHECK, *checks),
         }
-        self._values = {
-            axis: tuple(Value(name, _weight(axis, name)) for name in of_axis) for axis, of_axis in names.items()
-        }
-
-    @property
-    def values(self) -> Mapping[str, Sequence[Value]]:
-        """See `Axes.values`."""
-        return self._values
-
-    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        """See `Axes.meet`."""
-        return other[1] not in TOO_LONG.get(one, {}).get(other[0], ()) and (
-            one[1] not in TOO_LONG.get(other, {}).get(one[0], ())
-        )
+        super().__init__(names, WEIGHTS, TOO_LONG)
 
     def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random) -> Case:
         """See `Axes.case`."""
@@ -93,12 +79,6 @@ class SoftmaxAxes(Axes):
         problem = SoftmaxProblem(rows=rows, columns=columns, dtype=build.dtype)
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
         return Case(problem, regime, rng.randrange(2**16), edits, build.tile, check)
-
-
-def _weight(axis: str, name: str) -> float:
-    if axis == CHECK:
-        return 1.0 if name == NO_CHECK else CHECK_WEIGHT
-    return WEIGHTS.get(axis, {}).get(name, 1.0)
 
 
 def _runs(columns: int) -> int:
