@@ -43,7 +43,7 @@ extern "C" __global__ void fa2_reg(const float* __restrict__ Q, const float* __r
             if (j0 + j >= min(end, M)) s[j] = -INF;
             mx = fmaxf(mx, s[j]);
         }
-        if (mx != -INF) {
+        if (j0 < end) {
             float a = exp2f(m - mx);
             l *= a;
             #pragma unroll

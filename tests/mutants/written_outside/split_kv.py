@@ -77,7 +77,7 @@ extern "C" __global__ void split_combine(const float* part_o, const float* part_
     for (int c = threadIdx.x; c < d; c += blockDim.x) {
         float o = 0.f;
         for (int s = 0; s < splits; ++s)
-            if (w[s] != 0.f) o += w[s] * part_o[(row * splits + s) * d + c];
+            if (ml[2 * s + 1] != 0.f) o += w[s] * part_o[(row * splits + s) * d + c];
         O[row * d + c] = ST(l != 0.f ? o / l : 0.f);
     }
     if (threadIdx.x == 0) lse[row] = l != 0.f ? m + logf(l) : -INF;

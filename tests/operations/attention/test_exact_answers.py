@@ -102,6 +102,9 @@ def test_only_what_is_exact_is_asked_to_be():
         ([50, 0, 0, 0], [1e-10, 1, 1e9, 1], 0),
         ([50, 0, 0, 0], [0, 1, 1, 1], 0),
         ([50, 0, 0, 0], [1e-40, 0, 0, 0], 0),
+        ([50, 0, 0, 0], [1, np.nan, 1, 1], 0),
+        ([50, 0, 0, 0], [np.nan, 1, 1, 1], 0),
+        ([50, 0, 0, 0], [1, -np.inf, 1, 1], 0),
     ):
         inputs = {"Q": [1], "K": scores, "V": values}
         inputs = {name: np.array(x, np.float32).reshape(1, 1, -1, 1) for name, x in inputs.items()}
