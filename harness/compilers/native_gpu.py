@@ -23,8 +23,8 @@ class NativeGpu:
     """The device's name, for messages."""
     arch: str
     """What it runs, such as `sm_90`."""
-    modules: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What a toolchain has loaded itself, by its text."""
+    modules: dict[bytes, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What a toolchain has loaded itself, by its PTX or cubin."""
 
     @contextmanager
     def shared_memory_refusal_explained(self, launch: Launch, static_bytes: int) -> Iterator[None]:

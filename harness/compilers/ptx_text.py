@@ -79,11 +79,17 @@ class PtxToolchain(Toolchain):
 
 def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
     """A call that launches the PTX, which the driver compiles here. Raises what `Toolchain.bind` does."""
+    return bind_module(text.encode(), entry, launch, native_arguments(launch, arrays), gpu)
+
+
+def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...], gpu: NativeGpu) -> Call:
+    """The same for a module as the driver loads it, PTX or a cubin, and arguments as CuPy passes them."""
     try:
-        function = _module(text, gpu).get_function(entry)
+        function = _module(image, gpu).get_function(entry)
     except Exception as error:
+        what = "machine code" if image.startswith(b"\x7fELF") else "PTX"
         raise CompileError(
-            f"kernel {launch.kernel_name}: the driver does not take its PTX ({error}); "
+            f"kernel {launch.kernel_name}: the driver does not take its {what} ({error}); "
             "the command show has it compiled by ptxas, which says why"
         ) from error
     driver = gpu.cupy.cuda.driver
@@ -93,17 +99,16 @@ def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], g
         static_bytes = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
         with gpu.shared_memory_refusal_explained(launch, static_bytes):
             driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
-    args = native_arguments(launch, arrays)
     return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
 
-def _module(text: str, gpu: NativeGpu) -> Any:
+def _module(image: bytes, gpu: NativeGpu) -> Any:
     """Loaded once, as CuPy does it with its kernels' modules: all launches share its variables."""
-    if text not in gpu.modules:
+    if image not in gpu.modules:
         module = gpu.cupy.cuda.function.Module()
-        module.load(text.encode())
-        gpu.modules[text] = module
-    return gpu.modules[text]
+        module.load(image)
+        gpu.modules[image] = module
+    return gpu.modules[image]
 
 
 @functools.lru_cache(maxsize=128)  # a search for many small problems launches the same kernels again and again

@@ -6,12 +6,17 @@ one asks that process and gets PTX, which is text, and bytes for the parameters.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness.compilers.compiled_kernel import CompiledKernel
+import numpy as np
+
+from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.ptx_text import bind_module
+from harness.compilers.tensor_maps import native_arguments
 from harness.compilers.toolchain import Call, Toolchain
 from harness.model.plan import Launch
 from harness.support.errors import PlanError
@@ -22,6 +27,10 @@ class KernelOwner(Protocol):
 
     def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
         """See `Toolchain.compile`; with these arguments packed."""
+        ...
+
+    def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:
+        """See `Toolchain.machine_code`."""
         ...
 
     def source(self, kernel: RemoteKernel) -> str:
@@ -104,8 +113,18 @@ class RemoteToolchain(Toolchain):
         return compiled.words
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """Not possible here: a native run is one of the process that has the kernel."""
-        raise PlanError(f"kernel {launch.kernel_name} is in another process, and is launched there only")
+        """See `Toolchain.bind`: compiled where the kernel lives, and launched from here, as plain machine code."""
+        kernel: RemoteKernel = launch.kernel
+        given = tuple(_device_argument(argument) for argument in native_arguments(launch, arrays))
+        compiled = kernel.owner.compile(kernel, given, gpu.arch)
+        words = tuple(_by_value(word) for word in compiled.pack(given))
+        image = kernel.owner.machine_code(kernel, gpu.arch) or _limited(compiled).encode()
+        return bind_module(image, compiled.entry, launch, words, gpu)
+
+    def machine_code(self, kernel: Any, arch: str) -> bytes | None:
+        """See `Toolchain.machine_code`."""
+        owner: KernelOwner = kernel.owner
+        return owner.machine_code(kernel, arch)
 
     def source(self, kernel: Any) -> str:
         """See `Toolchain.source`."""
@@ -121,3 +140,30 @@ class RemoteToolchain(Toolchain):
         """See `Toolchain.identity`."""
         owner: KernelOwner = kernel.owner
         return owner.identity(kernel)
+
+
+def _device_argument(argument: Any) -> Any:
+    """A native argument as toolchains compile for it and pack it: an array of CuPy's is a pointer."""
+    if not hasattr(argument, "data") or isinstance(argument, np.generic):
+        return argument
+    return DevicePointer(int(argument.data.ptr), tuple(argument.shape), argument.dtype.name)
+
+
+def _by_value(word: bytes) -> np.generic:
+    """The bytes of a parameter as CuPy passes them on."""
+    if len(word) not in (1, 2, 4, 8):
+        return np.void(word)
+    scalar: np.generic = np.frombuffer(word, f"u{len(word)}")[0]
+    return scalar
+
+
+def _limited(compiled: CompiledKernel) -> str:
+    """The PTX with the limit of registers that the author gave a compiler, which the driver is not told otherwise.
+
+    `.maxnreg` stands between an entry's parameters and its body (PTX ISA, performance-tuning directives).
+    """
+    if compiled.max_registers is None:
+        return compiled.ptx
+    entry = re.search(rf"\.entry\s+{re.escape(compiled.entry)}\s*\([^)]*\)", compiled.ptx)
+    assert entry is not None
+    return f"{compiled.ptx[: entry.end()]}\n.maxnreg {compiled.max_registers}\n{compiled.ptx[entry.end() :]}"

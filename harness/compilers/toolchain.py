@@ -49,6 +49,10 @@ class Toolchain(ABC):
         Raises `CompileError`, and `PlanError` where the launch wants too much shared memory.
         """
 
+    def machine_code(self, kernel: Any, arch: str) -> bytes | None:
+        """The cubin that the language's own launch runs on `arch`; None where the driver compiles the PTX."""
+        return None
+
     @abstractmethod
     def source(self, kernel: Any) -> str:
         """The author's own text, for listings."""

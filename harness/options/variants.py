@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.compilers.cupy.cache_directory import replace_unusable_directory
-from harness.compilers.toolchains import check_backend
 from harness.execution.isolation.variants import discover_isolated
-from harness.model.discovery import Discovery, discover
+from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
 from harness.support.errors import PluginError, UsageError
 
@@ -53,21 +51,12 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 def discover_variants(arguments: argparse.Namespace) -> Discovery:
     """All variants, the plugins' too, isolated from this process; what could not be loaded is a warning."""
-    return _discovered(arguments, discover_isolated)
-
-
-def discover_here(arguments: argparse.Namespace) -> Discovery:
-    """The same, imported into this process: for `bench`, which launches all kernels in turns in one process."""
-    return _discovered(arguments, functools.partial(discover, check=check_backend))
-
-
-def _discovered(arguments: argparse.Namespace, load: Callable[[Sequence[Path]], Discovery]) -> Discovery:
     for path in arguments.plugin:
         _require_name(path)
     unusable = replace_unusable_directory()
     if unusable is not None:
         print(f"harness: warning: {unusable}", file=sys.stderr)
-    found = load(arguments.plugin)
+    found = discover_isolated(arguments.plugin)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from fake_driver import FakeDriver
 from sample_kernels import ARCH, buffer, u64
 
 from harness import PtxKernel
@@ -87,61 +87,29 @@ def test_text_and_name_are_text(content: Any, name: Any) -> None:
         PtxKernel(content, name)
 
 
-class Driver:
-    """What of CuPy a native launch of PTX needs; it notes what it is asked for."""
-
-    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 8, 1
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.error = error
-        self.driver = self
-        device = SimpleNamespace(attributes={"MaxSharedMemoryPerBlockOptin": 232448})
-        self.cuda = SimpleNamespace(
-            driver=self, function=SimpleNamespace(Module=lambda: self), Device=lambda: device
-        )  # fmt: skip
-
-    def load(self, image: bytes) -> None:
-        if self.error:
-            raise self.error
-        self.calls.append(("load", image.decode()))
-
-    def get_function(self, name: str) -> Any:
-        function = type("Function", (), {"ptr": 7, "__call__": lambda _, *a, **k: self.calls.append((name, *a, k))})
-        return function()
-
-    def funcGetAttribute(self, attribute: int, function: int) -> int:
-        return {8: 48 * 1024, 1: 100}[attribute]
-
-    def funcSetAttribute(self, function: int, attribute: int, value: int) -> None:
-        if value > 232448:
-            raise ValueError("invalid value")
-        self.calls.append(("set", attribute, value))
-
-
-def bound(driver: Driver, kernel: PtxKernel, shared_bytes: int = 0, gpu: NativeGpu | None = None) -> Any:
+def bound(driver: FakeDriver, kernel: PtxKernel, shared_bytes: int = 0, gpu: NativeGpu | None = None) -> Any:
     launch = Launch(kernel, (2,), (32,), ("X", np.float32(2)), shared_bytes)
     return toolchain_of(kernel).bind(launch, {"X": "the array"}, gpu or NativeGpu(driver, None, "a GPU", ARCH))
 
 
 def test_the_driver_is_given_the_very_text_and_the_call_launches() -> None:
-    driver, kernel = Driver(), PtxKernel(TEXT, "scale")
+    driver, kernel = FakeDriver(), PtxKernel(TEXT, "scale")
     call = bound(driver, kernel, 1024)
-    assert driver.calls == [("load", TEXT)]
+    assert driver.calls == [("load", TEXT.encode())]
     call()
     assert driver.calls[1:] == [("scale", (2,), (32,), ("the array", np.float32(2)), {"shared_mem": 1024})]
 
 
 def test_a_text_is_loaded_once_on_a_gpu_so_that_its_kernels_share_its_variables() -> None:
-    driver = Driver()
+    driver = FakeDriver()
     gpu = NativeGpu(driver, None, "a GPU", ARCH)
     for kernel in (PtxKernel(TEXT, "scale"), PtxKernel(TEXT, "nothing"), PtxKernel(f"{TEXT}\n", "scale")):
         bound(driver, kernel, gpu=gpu)
-    assert driver.calls == [("load", TEXT), ("load", f"{TEXT}\n")]
+    assert driver.calls == [("load", TEXT.encode()), ("load", f"{TEXT}\n".encode())]
 
 
 def test_much_shared_memory_is_asked_for_natively() -> None:
-    driver, kernel = Driver(), PtxKernel(TEXT, "scale")
+    driver, kernel = FakeDriver(), PtxKernel(TEXT, "scale")
     bound(driver, kernel, 100_000)
     assert driver.calls[-1] == ("set", 8, 100_000)
     with pytest.raises(PlanError, match=r"scale asks for 300,000 bytes of dynamic .* besides 100 .* has 232,448"):
@@ -150,6 +118,6 @@ def test_much_shared_memory_is_asked_for_natively() -> None:
 
 def test_what_the_driver_refuses_names_the_kernel() -> None:
     with pytest.raises(CompileError, match=r"kernel scale: the driver does not take its PTX \(INVALID_PTX\)"):
-        bound(Driver(ValueError("INVALID_PTX")), PtxKernel(TEXT, "scale"))
+        bound(FakeDriver(ValueError("INVALID_PTX")), PtxKernel(TEXT, "scale"))
     with pytest.raises(CompileError, match="is to run on sm_90"):
-        bound(Driver(), PtxKernel(text(".target sm_100"), "scale"))
+        bound(FakeDriver(), PtxKernel(text(".target sm_100"), "scale"))

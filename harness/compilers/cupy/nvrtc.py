@@ -1,9 +1,11 @@
-"""CUDA C++ -> PTX through NVRTC. Needs no GPU and no driver."""
+"""CUDA C++ -> PTX or machine code through NVRTC. Needs no GPU and no driver."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from harness.support.errors import CompileError
@@ -15,15 +17,30 @@ def compile_source(source: str, name: str, options: tuple[str, ...], expressions
     `expressions` are C++ names, such as `kernel<float>`, to instantiate. Raises `CompileError` with NVRTC's log.
     """
     nvrtc = _nvrtc()
+    with _compiled(source, name, options, expressions) as handle:
+        return _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle).rstrip(b"\0").decode("utf-8", "replace")
+
+
+def compile_cubin(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> bytes:
+    """The same as machine code, for the `-arch=sm_90` or the like that `options` have."""
+    nvrtc = _nvrtc()
+    with _compiled(source, name, options, expressions) as handle:
+        return _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, handle)
+
+
+@contextlib.contextmanager
+def _compiled(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...]) -> Iterator[Any]:
+    nvrtc = _nvrtc()
     handle = _check(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []), "create a program")
     try:
         for expression in expressions:
             _check(nvrtc.nvrtcAddNameExpression(handle, expression.encode()), f"add the name {expression}")
         (status,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle).strip()
-            raise CompileError(f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}")
-        return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle)
+            log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle)
+            text = log.rstrip(b"\0").decode("utf-8", "replace").strip()
+            raise CompileError(f"kernel {name} did not compile with NVRTC {version_text()}:\n{text or status.name}")
+        yield handle
     finally:
         nvrtc.nvrtcDestroyProgram(handle)
 
@@ -72,7 +89,7 @@ def _check(result: tuple[Any, ...], what: str) -> Any:
     return result[1] if len(result) > 1 else None
 
 
-def _text(size_of: Any, read: Any, handle: Any) -> str:
+def _bytes(size_of: Any, read: Any, handle: Any) -> bytes:
     buffer = b" " * int(_check(size_of(handle), "tell a size"))  # NVRTC writes into it
     _check(read(handle, buffer), "hand out its result")
-    return buffer.rstrip(b"\0").decode("utf-8", "replace")
+    return buffer

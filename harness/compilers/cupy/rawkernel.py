@@ -1,4 +1,4 @@
-"""`cupy.RawKernel` -> PTX, with the options that CuPy itself would pass to NVRTC."""
+"""`cupy.RawKernel` -> PTX, or machine code, with the options that CuPy itself would pass to NVRTC."""
 
 from __future__ import annotations
 
@@ -21,19 +21,9 @@ _REGISTER_OPTIONS = ("-maxrregcount", "--maxrregcount")
 
 def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledKernel:
     """Compile for `arch`; arguments are only checked later, by `CompiledKernel.pack`. Raises `CompileError`."""
-    state = kernel.__getstate__()  # CuPy's own record of how the kernel was made, attributes that it hides included
-    name = str(kernel.name)
-    for field, instead in (
-        ("file_path", "give the CUDA source as code="),
-        ("translate_cucomplex", "include <cupy/complex.cuh> and use complex<T>"),
-        ("jitify", "leave jitify out"),
-    ):
-        if state.get(field):
-            raise CompileError(f"kernel {name} uses RawKernel's {field}, which only a GPU's CuPy can do; {instead}")
-    source = with_line_directive(str(kernel.code))
+    name, source, expressions = _source_of(kernel)
     options, max_registers = _split_options(tuple(kernel.options))
     arch = feature_arch(tuple(kernel.options), arch) or arch
-    expressions = tuple(state.get("name_expressions") or ())
     ptx = _compile(name, source, options, expressions, arch)
     entries = entry_parameters(ptx)
     if name not in entries:
@@ -52,6 +42,29 @@ def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledK
     )
 
 
+def compile_cubin(kernel: Any, arch: str) -> bytes:
+    """The machine code that CuPy itself has NVRTC make for `arch`. Raises `CompileError`."""
+    name, source, expressions = _source_of(kernel)
+    options, max_registers = _split_options(tuple(kernel.options))
+    if max_registers is not None:
+        options += (f"-maxrregcount={max_registers}",)
+    return nvrtc.compile_cubin(source, name, (*_complete(options), f"-arch={arch}"), expressions)
+
+
+def _source_of(kernel: Any) -> tuple[str, str, tuple[str, ...]]:
+    """Name, CUDA text and the C++ names to instantiate. Raises `CompileError` where only a GPU's CuPy has them."""
+    state = kernel.__getstate__()  # CuPy's own record of how the kernel was made, attributes that it hides included
+    name = str(kernel.name)
+    for field, instead in (
+        ("file_path", "give the CUDA source as code="),
+        ("translate_cucomplex", "include <cupy/complex.cuh> and use complex<T>"),
+        ("jitify", "leave jitify out"),
+    ):
+        if state.get(field):
+            raise CompileError(f"kernel {name} uses RawKernel's {field}, which only a GPU's CuPy can do; {instead}")
+    return name, with_line_directive(str(kernel.code)), tuple(state.get("name_expressions") or ())
+
+
 def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
     """`sm_90a` where `arch` is `sm_90` and the options ask for what that one alone has; else None."""
     words = iter(options)
@@ -66,15 +79,7 @@ def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
 
 
 def _compile(name: str, source: str, options: tuple[str, ...], expressions: tuple[str, ...], arch: str) -> str:
-    # CuPy's order of options: its own before and after the user's, where the last one wins.
-    complete = (
-        *_with_cupys_paths(options),
-        *(f"-I{directory}" for directory in include_directories()),
-        "-ftz=true",
-        "--device-as-default-execution-space",
-        "-lineinfo",
-        f"-arch={arch.replace('sm_', 'compute_')}",
-    )
+    complete = (*_complete(options), f"-arch={arch.replace('sm_', 'compute_')}")
 
     def build() -> bytes:
         return nvrtc.compile_source(source, name, complete, expressions).encode()
@@ -94,6 +99,17 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
 
 # As on a GPU, where a RawKernel compiles once: who runs many small problems does not read the PTX for each.
 _known: dict[Key, str] = {}
+
+
+def _complete(options: tuple[str, ...]) -> tuple[str, ...]:
+    """CuPy's order of options: its own before and after the user's, where the last one wins."""
+    return (
+        *_with_cupys_paths(options),
+        *(f"-I{directory}" for directory in include_directories()),
+        "-ftz=true",
+        "--device-as-default-execution-space",
+        "-lineinfo",
+    )
 
 
 def _with_cupys_paths(options: tuple[str, ...]) -> tuple[str, ...]:

@@ -57,6 +57,12 @@ class CupyToolchain(Toolchain):
         args = native_arguments(launch, arrays)
         return lambda: kernel(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
+    def machine_code(self, kernel: Any, arch: str) -> bytes | None:
+        """See `Toolchain.machine_code`."""
+        from harness.compilers.cupy.rawkernel import compile_cubin, feature_arch
+
+        return None if feature_arch(tuple(kernel.options), arch) else compile_cubin(kernel, arch)
+
     def source(self, kernel: Any) -> str:
         """See `Toolchain.source`."""
         return str(kernel.code)

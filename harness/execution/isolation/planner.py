@@ -202,6 +202,12 @@ class Planner:
             "misfit": misfit,
         }
 
+    def machine_code(self, request: Json) -> Json:
+        """See `Toolchain.machine_code`; in hexadecimal digits."""
+        kernel = self._kernel(request)
+        code = toolchain_of(kernel).machine_code(kernel, request["arch"])
+        return None if code is None else code.hex()
+
     def source(self, request: Json) -> Json:
         """See `Toolchain.source`."""
         kernel = self._kernel(request)

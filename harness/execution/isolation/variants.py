@@ -184,6 +184,11 @@ class RemotePlanner:
             kernel=kernel,
         )
 
+    def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:
+        """See `KernelOwner`."""
+        digits = checked(self._of(kernel, "machine_code", COMPILE_SECONDS, arch=arch), str, type(None))
+        return None if digits is None else bytes.fromhex(digits)
+
     def source(self, kernel: RemoteKernel) -> str:
         """See `KernelOwner`."""
         text: str = checked(self._of(kernel, "source"), str)

@@ -14,7 +14,7 @@ from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of, problem_with
-from harness.options.variants import add_plugins, add_selection, add_tile, discover_here, tiled
+from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
@@ -40,7 +40,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
     from harness.gpu.contenders import steps_of
     from harness.text.bench_report import render_bench
 
-    chosen = discover_here(arguments).registry.select(arguments.variants, arguments.operation)
+    chosen = discover_variants(arguments).registry.select(arguments.variants, arguments.operation)
     with progress_bar(steps_of(len(chosen), problem, not arguments.no_libraries)) as progress:
         result = _benched(arguments, chosen, problem, effort, progress)
     publish(arguments, render_bench(result, arguments.format))
@@ -69,7 +69,7 @@ def _run_bench_sweep(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
     check_output(arguments.output, arguments.plot)
     _require_gpu_to_bench(gpu_available())
-    chosen = discover_here(arguments).registry.select(arguments.variants, arguments.operation)
+    chosen = discover_variants(arguments).registry.select(arguments.variants, arguments.operation)
     points = []
     with progress_bar(len(problems) * steps_of(len(chosen), problems[0], not arguments.no_libraries)) as progress:
         for value, problem in zip(sweep.values, problems):

@@ -14,7 +14,7 @@ from harness.options.exit_status import FAILED, PASSED
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of
-from harness.options.variants import add_plugins, discover_here, discover_variants
+from harness.options.variants import add_plugins, discover_variants
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
@@ -32,7 +32,7 @@ def run_tune(arguments: argparse.Namespace) -> int:
     check_output(arguments.output)
     require_gpu(arguments)
     by_bytes = arguments.device == "emulator" or not gpu_available()
-    found = discover_variants(arguments) if by_bytes else discover_here(arguments)
+    found = discover_variants(arguments)
     variant = found.registry.get(arguments.variant)
     contenders = tile_contenders(variant, problem)
     variants = [contender for _, contender in contenders.values()]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.execution.isolation.variants import discover_isolated
 from harness.execution.timings import Effort
 from harness.gpu.contenders import bench_on_gpu, torch_version
 from harness.gpu.executor import GpuExecutor
-from harness.model.discovery import discover
 from harness.operations.attention.libraries import BACK_ENDS
 from harness.operations.attention.problem import Problem
 
@@ -21,7 +21,7 @@ QUICK = Effort(noise=0.05, most_seconds=0.2, sustained_seconds=0.1)
 
 
 def run(problem: Problem, names: str = "fa2*", libraries: bool = False) -> dict:
-    variants = discover().registry.select(names)
+    variants = discover_isolated().registry.select(names)
     result = bench_on_gpu(
         variants, problem, regime="normal", seed=0, effort=QUICK, libraries=libraries, step=lambda _: None
     )

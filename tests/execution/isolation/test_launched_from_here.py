@@ -1,0 +1,87 @@
+"""Kernels of a planner on this process's GPU, as `bench` launches them: machine code and bytes, no code of theirs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver
+
+from harness.compilers import compile_kernel
+from harness.compilers.compiled_kernel import DevicePointer
+from harness.compilers.cubin import section_bytes
+from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.toolchains import toolchain_of
+from harness.execution.isolation.variants import discover_isolated
+from harness.model.discovery import discover
+from harness.model.plan import Launch
+from harness.model.problem import BaseProblem
+from harness.model.registry import Registry
+from harness.operations.attention.problem import Problem
+
+pytestmark = pytest.mark.compiles
+
+PLUGIN = Path(__file__).parents[2] / "plugins" / "limited_registers.py"
+ARCH = "sm_90"
+
+
+@pytest.fixture(scope="module")
+def isolated() -> Registry:
+    return discover_isolated([PLUGIN]).registry
+
+
+@pytest.fixture(scope="module")
+def imported() -> Registry:
+    return discover([PLUGIN]).registry
+
+
+def arrays_of(problem: BaseProblem) -> dict[str, SimpleNamespace]:
+    """What a kernel's `bind` is given, with addresses that name the buffer."""
+    return {
+        tensor.name: SimpleNamespace(
+            data=SimpleNamespace(ptr=0x1000 * number), shape=tensor.shape, dtype=np.dtype(tensor.dtype)
+        )
+        for number, tensor in enumerate(problem.tensors, start=1)
+    }
+
+
+def launched(launch: Launch, problem: BaseProblem) -> tuple[bytes, str, bytes]:
+    """The module that was loaded, the kernel's name in it, and the bytes of all that it was given."""
+    driver = FakeDriver()
+    toolchain_of(launch.kernel).bind(launch, arrays_of(problem), NativeGpu(driver, None, "a GPU", ARCH))()
+    (_, image), *_, (entry, grid, block, args, _) = driver.calls
+    assert (grid, block) == (launch.grid, launch.block)
+    return image, entry, b"".join(argument.tobytes() for argument in args)
+
+
+@pytest.mark.parametrize("name", ["fa2-cupy", "fa2-numba"])
+def test_it_is_given_what_it_is_given_where_it_was_planned(isolated: Registry, imported: Registry, name: str):
+    problem = Problem(heads=2, q_len=8, kv_len=8, head_dim=32, mask="causal")
+    (remote,), (here,) = (registry.get(name).plan(problem).launches for registry in (isolated, imported))
+    image, entry, given = launched(remote, problem)
+    arrays = arrays_of(problem)
+    args = tuple(
+        DevicePointer(arrays[a].data.ptr, arrays[a].shape, "float32") if isinstance(a, str) else a for a in here.args
+    )
+    compiled = compile_kernel(here.kernel, args, ARCH)
+    assert (entry, given) == (compiled.entry, b"".join(compiled.pack(args)))
+    if name == "fa2-cupy":
+        assert section_bytes(image, f".text.{entry}")
+    else:
+        assert image == compiled.ptx.encode()
+
+
+@pytest.mark.parametrize("name", ["limited-cupy", "limited-numba"])
+def test_a_limit_of_registers_goes_with_it(isolated: Registry, name: str):
+    problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=4)
+    (launch,) = isolated.get(name).plan(problem).launches
+    image, entry, _ = launched(launch, problem)
+    if image.startswith(b"\x7fELF"):
+        free = dataclasses.replace(launch, kernel=isolated.get("free-cupy").plan(problem).launches[0].kernel)
+        assert launched(free, problem)[0] != image
+    else:
+        head, body = image.decode().split("\n.maxnreg 32\n")
+        assert entry in head and body.lstrip().startswith("{")
