@@ -66,7 +66,7 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture):
 
 def test_a_contender_that_writes_into_an_input_is_out_and_the_others_have_theirs_back():
     plugin = Path(__file__).parents[2] / "plugins" / "spoilt_inputs.py"
-    registry = discover([plugin]).registry
+    registry = discover_isolated([plugin]).registry
     variants = [registry.get("scales-q"), registry.get("fa2-cupy")]
     result = bench_on_gpu(
         variants, Problem(heads=2), regime="normal", seed=0, effort=QUICK, libraries=False, step=lambda _: None
