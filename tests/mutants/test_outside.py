@@ -33,9 +33,7 @@ def test_each_slip_applies_and_loads(name: str):
     assert load_outside(mutant).name == name
 
 
-@pytest.mark.parametrize(
-    "path", thorough_unless(lambda path: _file(path) in FOUND, right_kernels()), ids=_file
-)
+@pytest.mark.parametrize("path", thorough_unless(lambda path: _file(path) in FOUND, right_kernels()), ids=_file)
 def test_the_right_kernels_are_right(path: Path, capsys: pytest.CaptureFixture):
     (name,) = {mutant.variant for mutant in OUTSIDE_MUTANTS.values() if mutant.patch.file == _file(path)}
     assert main(["fuzz", name, "--plugin", str(path), "--examples", "20", "--seed", "1"]) == 0, capsys.readouterr().out
