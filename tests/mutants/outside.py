@@ -1,8 +1,9 @@
-"""Mutants that somebody wrote who had read the README and the page on writing variants, and nothing of the harness.
+"""Mutants that somebody wrote who had read the README and the pages on variants, and nothing of the fuzzer.
 
-`written_outside/` has his right kernels, in the styles that people write them in, and `slips.json` one realistic slip
-after the other, each with a problem at which it shows. They are as they came: what the fuzzer draws was not known to
-whoever wrote them, and they were not known to whoever wrote the fuzzer.
+`written_outside/` has right kernels, in the styles that people write them in, and `slips.json` one realistic slip after
+the other, each with a problem at which it shows. Its folders have further sets, written later by others: `u-...` are
+the first one's, `v-...` those of `second/`. They are as they came: what the fuzzer draws was not known to whoever wrote
+them, and they were not known to whoever wrote the fuzzer.
 """
 
 from __future__ import annotations
@@ -34,35 +35,38 @@ class OutsideMutant:
     variant: str
     """The right variant's name."""
     patch: Patch
-    """In one file of `written_outside/`."""
+    """In one file below `written_outside/`."""
     shows_at: str
     """Options of `compare` for a problem at which the answer is wrong, or the sanitizer finds something."""
     sanitize: bool = False
     """Whether its campaign runs under the sanitizer; these have what a default campaign has."""
 
 
-def read_slips(text: str) -> dict[str, OutsideMutant]:
-    """The mutants of `slips.json`, by name."""
+def read_slips(path: Path) -> dict[str, OutsideMutant]:
+    """The mutants of one `slips.json`, by name; their files lie beside it."""
     mutants = [
         OutsideMutant(
             name=f"{slip['variant']}~{slip['name']}",
             style=slip["style"],
             bug=slip["why"],
             variant=slip["variant"],
-            patch=Patch(slip["file"], slip["find"], slip["replace"]),
+            patch=Patch(str((path.parent / slip["file"]).relative_to(FOLDER)), slip["find"], slip["replace"]),
             shows_at=slip["shows_at"],
         )
-        for slip in json.loads(text)
+        for slip in json.loads(path.read_text())
     ]
     return {mutant.name: mutant for mutant in mutants}
 
 
-OUTSIDE_MUTANTS = read_slips((FOLDER / "slips.json").read_text())
+OUTSIDE_MUTANTS = {
+    name: mutant for path in sorted(FOLDER.rglob("slips.json")) for name, mutant in read_slips(path).items()
+}
+"""All of them: a set to each `slips.json`."""
 
 
 def right_kernels() -> list[Path]:
     """The files that the slips were planted in."""
-    return sorted(FOLDER.glob("*.py"))
+    return sorted(FOLDER.rglob("*.py"))
 
 
 def load_outside(mutant: OutsideMutant) -> Variant:
