@@ -23,6 +23,16 @@ class Build(ABC):
     def plain_problem(self) -> BaseProblem:
         """A problem of this build that a variant is asked about: whether it takes it, and with which tiles."""
 
+    @property
+    def rather(self) -> Sequence[Build]:
+        """Builds that show more: the first of them that a variant takes is in this one's place."""
+        return ()
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a row takes more than one warp's lanes, so that several warps have parts of what one row needs."""
+        return False
+
     @abstractmethod
     def sized(self, tile: TileSizes, text: str | None) -> Build:
         """The same build with a variant's tile sizes; `text` is how they are asked for, None for the default ones."""

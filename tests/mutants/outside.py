@@ -69,9 +69,11 @@ def right_kernels() -> list[Path]:
     return sorted(FOLDER.rglob("*.py"))
 
 
-def load_outside(mutant: OutsideMutant) -> Variant:
-    """The variant with the slip in it, under the mutant's name."""
-    text = mutant.patch.apply((FOLDER / mutant.patch.file).read_text())
+def load_outside(mutant: OutsideMutant, right: bool = False) -> Variant:
+    """The variant with the slip in it, under the mutant's name; or the `right` one, under its own."""
+    text = (FOLDER / mutant.patch.file).read_text()
+    if not right:
+        text = mutant.patch.apply(text)
     # The same text is the same module, in whatever process: what was compiled of it is found again.
     module = "outside_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     path = mutants_folder() / f"{module}.py"
@@ -80,4 +82,5 @@ def load_outside(mutant: OutsideMutant) -> Variant:
     importlib.invalidate_caches()
     registry = Registry()
     importlib.import_module(module).register(registry)
-    return dataclasses.replace(registry.get(mutant.variant), name=mutant.name)
+    variant = registry.get(mutant.variant)
+    return variant if right else dataclasses.replace(variant, name=mutant.name)

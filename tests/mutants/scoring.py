@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.planning import make_plan
+from harness.execution.planning import make_plan, refusal_of
 from harness.execution.tiles import parse_tile, with_tile
 from harness.model.case import Case
+from harness.model.discovery import discover
 from harness.model.variant import Variant
 from harness.operations.attention.oracle import attention
 from harness.options.machine import Machine
@@ -25,7 +26,8 @@ from tests.mutants.patching import mutated_variant
 from tests.mutants.peers import RULES
 
 NOT_A_KERNEL = (NO_COMPILATION, NO_PLAN, ERROR)
-"""Findings that say no more than that the patch itself is no program."""
+"""Findings that say no more than that the patch itself is no program, unless the mutant takes what the right one does
+not: then it claims too much."""
 PEERS_OF = "attention"
 """What the peers' rules are about."""
 REJECTS, MISSED, FAULT = "rejects", "missed", "fault"
@@ -80,7 +82,7 @@ def score(name: str, how: CampaignSettings) -> Score:
     result = run_campaign(name, functools.partial(load, name), machine, how, operation=operation)
     seconds, cpu_seconds = time.monotonic() - began, _cpu_seconds() - used
     failure = result.failure
-    killer = killed_by(result)
+    killer = killed_by(result, load_right(name))
     return Score(
         mutant=name,
         bug=mutant.bug,
@@ -98,11 +100,21 @@ def score(name: str, how: CampaignSettings) -> Score:
     )
 
 
-def killed_by(result: CampaignResult) -> str | None:
+def load_right(name: str) -> Variant:
+    """What the mutant of that name was made of."""
+    if name in OUTSIDE_MUTANTS:
+        return load_outside(OUTSIDE_MUTANTS[name], right=True)
+    return discover().registry.get(MUTANTS[name].variant)
+
+
+def killed_by(result: CampaignResult, right: Variant) -> str | None:
     """The kind of what was found first; None where nothing was, all was refused, or the patch is no program."""
-    if result.failure is None or result.failure.first_finding.kind in NOT_A_KERNEL:
+    if result.failure is None:
         return None
-    return result.failure.first_finding.kind
+    finding, case = result.failure.first_finding, result.failure.first_case
+    if finding.kind in NOT_A_KERNEL and refusal_of(right, case.problem) is None:
+        return None
+    return finding.kind
 
 
 def peers_on(case: Case, variant: Variant, machine: Machine) -> dict[str, str]:

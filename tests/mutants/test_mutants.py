@@ -78,15 +78,18 @@ def test_one_of_each_family_is_killed(name: str, kinds: set[str]):
 def test_what_was_refused_or_is_no_program_is_not_killed():
     builds = (AttentionBuild("float32", 8, 16, 8),)
     refused = run_campaign("refuses", _refuses, how=dataclasses.replace(QUICK, examples=5, builds=builds))
-    assert refused.verdict == "error" and killed_by(refused) is None
+    right = discover().registry.get("fa2-cupy")
+    assert refused.verdict == "error" and killed_by(refused, right) is None
     broken = run_campaign("broken", _broken, how=dataclasses.replace(QUICK, examples=5, builds=builds))
     assert broken.failure is not None and broken.failure.first_finding.kind in NOT_A_KERNEL
-    assert killed_by(broken) is None
+    assert killed_by(broken, right) is None
+    modest = dataclasses.replace(right, supports=lambda p: "head_dim up to 7" if p.head_dim > 7 else None)
+    assert killed_by(broken, modest) == broken.failure.first_finding.kind  # it takes more than it can do
 
 
 def test_what_survives_is_not_killed():
     passed = CampaignResult("it", "pass", None, None, 200, 0, (), 1.0, 0.0, 0, None, None)
-    assert killed_by(passed) is None
+    assert killed_by(passed, discover().registry.get("fa2-cupy")) is None
 
 
 @pytest.mark.parametrize("mutant", HARNESS_MUTANTS, ids=lambda mutant: mutant.bug.replace(" ", "-"))

@@ -86,12 +86,7 @@ CONTRADICT = {
     (HEADS, CROWD): {Q_LEN: {MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST}},
     (BATCH, "2 or 3"): {Q_LEN: {LONG}, KV_LEN: {LONG, LONGEST}},
     (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST, SQUARE}},
-    (CHECK, SANITIZER): {
-        Q_LEN: {MANY, LONG},
-        KV_LEN: {LONG, LONGEST},
-        HEADS: {CROWD},
-        BATCH: {CROWD},
-    },
+    (CHECK, SANITIZER): {Q_LEN: {MANY, LONG}, KV_LEN: {LONG, LONGEST}},
 }
 """What does not go with what: it contradicts itself, or takes long."""
 

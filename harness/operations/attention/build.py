@@ -13,6 +13,9 @@ ROWS, KEYS, SPLIT = "Br", "Bc", "split"
 """What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
 lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
 PLAIN_LENGTH = 128
+WARP_LANES = 32
+LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
+"""Where a variant's reach may end: it says how far, and is held to that."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,18 @@ class AttentionBuild(Build):
     """Keys per tile."""
     tile: str | None = None
     """See `Build.tile`."""
+    head_dims: tuple[int, ...] = ()
+    """Other lengths of rows, which are tried first; see `rather`."""
+
+    @property
+    def rather(self) -> tuple[AttentionBuild, ...]:
+        """See `Build.rather`."""
+        return tuple(dataclasses.replace(self, head_dim=head_dim, head_dims=()) for head_dim in self.head_dims)
+
+    @property
+    def is_wide(self) -> bool:
+        """See `Build.is_wide`."""
+        return self.head_dim > WARP_LANES
 
     @property
     def plain_problem(self) -> Problem:
@@ -46,13 +61,13 @@ class AttentionBuild(Build):
 BUILDS = (
     # float32 first: small mistakes cannot hide behind rounding there.
     AttentionBuild("float32", 16),
-    AttentionBuild("float16", 24),
+    AttentionBuild("float16", 24, head_dims=(20,)),
     AttentionBuild("bfloat16", 33),
-    AttentionBuild("float32", 256, 16, 16),
-    AttentionBuild("bfloat16", 256, 16, 16),
+    AttentionBuild("float32", 64, 16, 16, head_dims=LARGEST_FIRST),
+    AttentionBuild("bfloat16", 64, 16, 16, head_dims=LARGEST_FIRST),
     AttentionBuild("float16", 128, 32, 32),
     AttentionBuild("float32", 18),
-    AttentionBuild("bfloat16", 64),
+    AttentionBuild("bfloat16", 72),
     AttentionBuild("float32", 72, 32, 32),
     AttentionBuild("float32", 1),
     AttentionBuild("float16", 7),
@@ -62,5 +77,6 @@ BUILDS = (
     AttentionBuild("bfloat16", 128, 32, 32),
     AttentionBuild("float32", 160, 16, 16),
 )
-"""Rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that, a single one, and what
-models have. A usual campaign comes as far as the fourth that the variant takes, and meets two other tiles."""
+"""Rows of whole sectors, of half and odd ones, fewer elements than a warp has lanes, one more than that, the most that
+the variant takes, a single one, and what models have. A usual campaign comes as far as the fourth that the variant
+takes, and meets two other tiles."""

@@ -19,15 +19,19 @@ from harness.operations.softmax.strategies import EDGES, LONGEST, special_values
 
 MOST_ELEMENTS = 2**18
 """Of X: a fraction of a second on the emulator."""
+MANY_AND_LONG = 9
+"""Times as many where many rows and long ones meet, which is once: what strides over both shows nowhere else."""
 
 ROWS, COLUMNS, EDITS = "rows", "columns", "edits"
 NONE, SOME = "none", "some"
-MANY_ROWS, LONG, LONGEST_ROWS = "over 1,024", "up to 5,121", "over 8,192"
+MANY_ROWS, MOST_ROWS = "over 1,024", "over 65,535"
+LONG, LONGEST_ROWS = "up to 5,121", "over 8,192"
 ROW_COUNTS: Mapping[str, tuple[int, ...]] = {
     "1": (1,),
     "2 to 5": (2, 3, 4, 5),
     "6 to 48": tuple(range(6, 49)),
     MANY_ROWS: (1025, 1056, 2048, 2049, 4100),
+    MOST_ROWS: (65_600,),
 }
 WARP, THREE_BLOCKS = 32, 3 * BLOCK_COLUMNS
 COLUMN_COUNTS: Mapping[str, tuple[int, ...]] = {
@@ -39,14 +43,15 @@ COLUMN_COUNTS: Mapping[str, tuple[int, ...]] = {
 }
 """How many there are in each class, the fewest first."""
 WEIGHTS = {
-    ROWS: {MANY_ROWS: 0.2},
+    ROWS: {MANY_ROWS: 0.2, MOST_ROWS: 0.1},
     COLUMNS: {"1": 0.2, "2 to 32": 0.6, LONGEST_ROWS: 0.3},
     EDITS: {SOME: 0.3},
 }
 """What hides mistakes, or takes long, comes up less readily."""
 TOO_LONG = {
-    (ROWS, MANY_ROWS): {COLUMNS: {LONG, LONGEST_ROWS}},
-    (CHECK, SANITIZER): {ROWS: {MANY_ROWS}, COLUMNS: {LONGEST_ROWS}},
+    (ROWS, MANY_ROWS): {COLUMNS: {LONGEST_ROWS}},
+    (ROWS, MOST_ROWS): {COLUMNS: {"33 to 384", LONG, LONGEST_ROWS}},
+    (CHECK, SANITIZER): {ROWS: {MANY_ROWS, MOST_ROWS}, COLUMNS: {LONGEST_ROWS}},
 }
 """What does not go with what."""
 
@@ -68,9 +73,12 @@ class SoftmaxAxes(NamedAxes):
 
     def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random) -> Case:
         """See `Axes.case`."""
-        columns = rng.choice([n for n in COLUMN_COUNTS[choice[COLUMNS]] if _runs(n) <= self._most_tiles])
-        most_rows = min(MOST_ELEMENTS // columns, self._most_tiles // _runs(columns))
-        rows = rng.choice([n for n in ROW_COUNTS[choice[ROWS]] if n <= most_rows] or [max(1, most_rows)])
+        rows_of_class, columns_of_class = ROW_COUNTS[choice[ROWS]], COLUMN_COUNTS[choice[COLUMNS]]
+        most = MOST_ELEMENTS * (MANY_AND_LONG if (choice[ROWS], choice[COLUMNS]) == (MANY_ROWS, LONG) else 1)
+        fitting = [n for n in columns_of_class if _runs(n) <= self._most_tiles]
+        columns = rng.choice([n for n in fitting if rows_of_class[0] * n <= most] or fitting[:1])
+        most_rows = min(most // columns, self._most_tiles // _runs(columns))
+        rows = rng.choice([n for n in rows_of_class if n <= most_rows] or [max(1, most_rows)])
         regime = choice[REGIME]
         edits = tuple(
             Edit("X", (rng.randrange(rows), rng.randrange(columns)), rng.choice(special_values(regime)))

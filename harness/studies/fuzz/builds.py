@@ -25,7 +25,8 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
     Those are the smallest tile, and the largest among those with most stages. Where it takes none of the builds, all of
     them: then its refusals are what there is to report.
     """
-    taken = [_with_default_tile(variant, build) for build in builds if _is_taken(variant, build)]
+    found = [first for build in builds if (first := _first_taken(variant, (*build.rather, build))) is not None]
+    taken = [_with_default_tile(variant, build) for build in {build.key: build for build in found}.values()]
     if not taken:
         return tuple(builds)
     plainest = taken[0]
@@ -39,16 +40,21 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
 
 
 def sanitized_builds(builds: Sequence[Build]) -> tuple[Build, ...]:
-    """The builds that the sanitizer looks at in a campaign: the plainest, and the one with most stages.
+    """The builds that the sanitizer looks at in a campaign: the plainest, a wide one, and the one with most stages.
 
-    It compiles each once more. A race that needs neither is as likely in any build.
+    It compiles each once more. A race that needs none of these is as likely in any build.
     """
+    wide = [build for build in builds if build.is_wide]
     staged = [build for build in builds if _stages(build)]
-    return tuple(dict.fromkeys((*builds[:1], *sorted(staged, key=_stages)[-1:])))
+    return tuple(dict.fromkeys((*builds[:1], *wide[:1], *sorted(staged, key=_stages)[-1:])))
 
 
 def _stages(build: Build) -> int:
     return 0 if build.tile is None else parse_tile(build.tile).get(STAGES, 0)
+
+
+def _first_taken(variant: Variant, builds: Sequence[Build]) -> Build | None:
+    return next((build for build in builds if _is_taken(variant, build)), None)
 
 
 def _is_taken(variant: Variant, build: Build) -> bool:

@@ -92,7 +92,7 @@ def test_a_usual_campaign_meets_what_bugs_hide_behind(seed: int, monkeypatch: py
     met = {name: sum(map(is_one, cases)) for name, (_, is_one) in AT_LEAST.items()}
     assert not {name: count for name, count in met.items() if count < AT_LEAST[name][0]}
     looked_at = {(c.problem.build_key, c.tile) for c in cases if c.check == SANITIZER}
-    assert looked_at == {(("float32", 16), None)}
+    assert looked_at == {(("float32", 16), None), (("bfloat16", 33), None)}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
