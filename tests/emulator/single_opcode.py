@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lanes import is_thorough
 
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.aligned_memory import aligned_zeros
@@ -18,11 +19,14 @@ from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.native.kernel_cache import native_kernel
+from harness.emulator.native.tier import Tier
 from scripts.recording.opcode_kernel import HEADER, LISTENERS, Case, CaseModule, Launched
 
 Array = npt.NDArray[Any]
 
 _STEP_LIMIT = 1_000_000
+_TIER = Tier.OPTIMIZED if is_thorough() else Tier.BASELINE
+"""Each kernel runs once, for a moment: most of its time is LLVM's."""
 
 
 def case(text: str, results: str, *operands: Array) -> Case:
@@ -86,7 +90,7 @@ def run_ptx(
     pointers = [at.buffer_address(index).to_bytes(8, "little") for index in range(len(memory))]
     geometry = Geometry(_three(grid), _three(block), shared_bytes)
     options = LaunchOptions(_STEP_LIMIT, 2, seed)
-    launch(native_kernel(text, entry), entry, geometry, (*pointers, *scalars), memory, options)
+    launch(native_kernel(text, entry, tier=_TIER), entry, geometry, (*pointers, *scalars), memory, options)
     for array, buffer in zip(buffers.values(), memory):
         array.reshape(-1).view(np.uint8)[:] = buffer.data
     after = {name: array.reshape(-1).view(np.uint8).copy() for name, array in buffers.items()}

@@ -22,6 +22,8 @@ from harness.studies.fuzz.examination import examine
 from harness.studies.show.orders import reveal_if_it_runs
 from harness.support.errors import KernelFault
 
+pytestmark = pytest.mark.compiles
+
 PLUGIN = Path(__file__).parents[1] / "plugins" / "spoilt_inputs.py"
 REGISTRY = discover([PLUGIN]).registry
 SPOILS, STORES_AGAIN = REGISTRY.get("scales-q"), REGISTRY.get("stores-q-again")
@@ -88,6 +90,7 @@ def test_run_fails_it_and_leaves_no_output(tmp_path: Path, capsys: pytest.Captur
     assert not out.exists()
 
 
+@pytest.mark.compiles(False)
 def test_the_first_change_is_told_of_the_input_that_has_it() -> None:
     given = draw_inputs(PROBLEM)
     after = {name: array.copy() for name, array in given.items()}

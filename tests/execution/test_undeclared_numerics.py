@@ -24,6 +24,8 @@ from harness.operations.attention.problem import Problem
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.text.comparison_report import render_comparison
 
+pytestmark = pytest.mark.compiles
+
 PLUGIN = Path(__file__).parents[1] / "plugins" / "hidden_roundings.py"
 REGISTRY = discover([PLUGIN]).registry
 SMALL = {"heads": 2, "q_len": 33, "kv_len": 33, "head_dim": 8}
@@ -120,6 +122,7 @@ def test_what_is_read_from_the_code_is_what_its_author_declares(name: str, probl
     assert strictest(arithmetic, plan, heeds) == Numerics(**known)
 
 
+@pytest.mark.compiles(False)
 @pytest.mark.parametrize(
     ("text", "narrows"),
     [
@@ -137,6 +140,7 @@ def test_what_is_rounded_for_its_store_alone_is_no_rounding_within(text: str, na
     assert Arithmetic.of(text).narrows is narrows
 
 
+@pytest.mark.compiles(False)
 @pytest.mark.parametrize(
     ("text", "functions"),
     [

@@ -19,6 +19,8 @@ from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.examination import examine
 
+pytestmark = pytest.mark.compiles
+
 PROBLEM = Problem(heads=1, q_len=8, kv_len=8, head_dim=4)
 SOURCE = r"""
 extern "C" __global__ void k(const float* V, const float* S, float* O, int which) {
@@ -86,6 +88,7 @@ def test_a_campaign_sees_the_same() -> None:
     assert "never written" in patterns[0] and "never written" not in patterns[1]
 
 
+@pytest.mark.compiles(False)
 def test_where_nobody_looked_both_are_said() -> None:
     launch = Launch(NumpyKernel("none", lambda problem, arrays: None), (1,), (1,), ("O",))
     silent = Variant(name="silent", backend="numpy", plan=lambda problem: Plan((launch,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import re
 from collections import Counter
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from emulators import emulator
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lanes import is_thorough, thorough_unless
-from test_conformance import EXECUTOR, VARIANTS, by_algorithm, problems
+from test_conformance import EXECUTOR, USUAL_KERNELS, VARIANTS, by_algorithm, problems
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.execution.planning import refusal_of
@@ -77,7 +79,7 @@ def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, pro
 
 
 # Further kernels are compilations.
-DRAWN = problems() if is_thorough() else problems((("float32", 64), ("float16", 48)))
+DRAWN = problems() if is_thorough() else problems(USUAL_KERNELS)
 
 
 @parametrize_variants
@@ -93,22 +95,33 @@ def test_counted_is_claimed_whatever_the_shape(variant: Variant, problem: Proble
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
 
 
+@pytest.fixture
+def usual_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script draws problems of kernels that other tests compile as well; in the thorough lane, of its own."""
+    if not is_thorough():
+        monkeypatch.setattr(check_claims, "problems", functools.partial(check_claims.problems, USUAL_KERNELS))
+        monkeypatch.setattr(check_claims, "EmulatorExecutor", emulator)
+
+
+@pytest.mark.usefixtures("usual_kernels")
 def test_a_wrong_claim_is_found_and_shrunk_to_the_smallest_problem_that_shows_it():
     """It forgets that a mask lets tiles be skipped: the least is a block of rows that sees nothing, and one row."""
     variant = discover([PLUGINS / "wrong_claim.py"]).registry.get("wrong-claim")
-    found = check_claims.check(variant, EXECUTOR, examples=60, start=1)
-    assert found.exact < found.problems == 60
+    found = check_claims.check(variant, EXECUTOR, examples=30, start=1)
+    assert found.exact < found.problems == 30
     Br = default_tile(64).Br
     assert found.smallest == Problem(heads=1, q_len=Br + 1, kv_len=1, mask="causal")
     assert re.fullmatch(r"claims [\d,]+ bytes read .*; counted: [\d,]+ and [\d,]+", found.difference or "")
 
 
+@pytest.mark.usefixtures("usual_kernels")
 def test_a_right_claim_is_exact_on_as_many_problems_as_asked_for():
     assert check_claims.check(by_algorithm("fa2")[0], EXECUTOR, examples=15) == check_claims.ClaimCheck(
         "fa2-cupy", problems=15, exact=15
     )
 
 
+@pytest.mark.usefixtures("usual_kernels")
 def test_a_claim_that_raises_is_not_exact():
     broken = dataclasses.replace(by_algorithm("fa2")[0], claim=lambda problem: 1 // 0)
     found = check_claims.check(broken, EXECUTOR, examples=2)
@@ -116,6 +129,7 @@ def test_a_claim_that_raises_is_not_exact():
     assert "ZeroDivisionError" in (found.difference or "")
 
 
+@pytest.mark.usefixtures("usual_kernels")
 def test_the_script_says_what_differs_and_how_to_see_it(capsys: pytest.CaptureFixture[str]):
     plugin = ("--plugin", str(PLUGINS / "wrong_claim.py"))
     assert check_claims.main(["wrong-claim", *plugin, "--examples", "40", "--seed", "1"]) == 1
@@ -131,7 +145,7 @@ def test_the_script_says_what_differs_and_how_to_see_it(capsys: pytest.CaptureFi
 
 
 def test_a_row_longer_than_the_chip_is_read_again():
-    problem = Problem(heads=1, q_len=5, kv_len=3200, head_dim=20)
+    problem = Problem(heads=1, q_len=5, kv_len=3200, head_dim=64)
     for variant in by_algorithm("three-pass"):
         assert traffic(counted(variant, problem)) == claimed(variant, problem)
 

@@ -19,14 +19,15 @@ from harness.execution.accuracy import Accuracy
 from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
+from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
 from harness.model.plan import Plan
 from harness.model.regime import NUMPY_DTYPES
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.error_budget import Budget, error_budget
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.oracle import attention
+from harness.operations.attention.oracle import Reference, attention
 from harness.operations.attention.problem import Problem
 
 VARIANTS = tuple(discover().registry.select(None, "attention"))
@@ -85,10 +86,25 @@ def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **til
     return EXECUTOR.run(problem, plan, inputs)
 
 
-def accuracy(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], execution: Execution) -> Accuracy:
-    reference = attention(problem, inputs)
-    budget = error_budget(problem, inputs, reference, variant.numerics)
-    return hold(execution.outputs, reference, budget)
+# One variant after the other is asked the same, and most of them declare what another one does.
+@functools.lru_cache(maxsize=4)
+def asked(problem: Problem, regime: str, seed: int) -> tuple[dict[str, np.ndarray], Reference]:
+    inputs = draw_inputs(problem, regime, seed)
+    return inputs, attention(problem, inputs)
+
+
+@functools.lru_cache(maxsize=16)
+def budget_of(problem: Problem, regime: str, seed: int, numerics: Numerics) -> Budget:
+    return error_budget(problem, *asked(problem, regime, seed), numerics)
+
+
+def executed(variant: Variant, problem: Problem, regime: str, seed: int, **tiles: TileSizes) -> Execution:
+    return run(variant, problem, asked(problem, regime, seed)[0], **tiles)
+
+
+def accuracy(variant: Variant, problem: Problem, regime: str, seed: int, execution: Execution) -> Accuracy:
+    reference = asked(problem, regime, seed)[1]
+    return hold(execution.outputs, reference, budget_of(problem, regime, seed, variant.numerics))
 
 
 def skip_unsupported(variant: Variant, problem: Problem) -> None:
@@ -107,8 +123,7 @@ def skip_unsupported(variant: Variant, problem: Problem) -> None:
 )
 def test_every_output_is_within_what_is_expected(variant: Variant, problem: Problem, regime: str, seed: int):
     assume(refusal_of(variant, problem) is None)
-    inputs = draw_inputs(problem, regime, seed)
-    result = accuracy(variant, problem, inputs, run(variant, problem, inputs))
+    result = accuracy(variant, problem, regime, seed, executed(variant, problem, regime, seed))
     assert result.passed, result.reason
     assert not result.suspicious, result
     target(result.error_over_expected)
@@ -119,8 +134,7 @@ def test_every_output_is_within_what_is_expected(variant: Variant, problem: Prob
 def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: int):
     problem = Problem(heads=2, kv_heads=1, q_len=37, kv_len=41, head_dim=head_dim, dtype=dtype, mask="causal")
     skip_unsupported(variant, problem)
-    inputs = draw_inputs(problem, "normal", 5)
-    result = accuracy(variant, problem, inputs, run(variant, problem, inputs))
+    result = accuracy(variant, problem, "normal", 5, executed(variant, problem, "normal", 5))
     assert result.passed, result.reason
 
 
@@ -158,9 +172,8 @@ WINDOWED = (
 def test_windows_wherever_they_end(variant: Variant, q_len: int, kv_len: int, mask: str):
     problem = Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=48, dtype="float16", mask=mask)
     skip_unsupported(variant, problem)
-    inputs = draw_inputs(problem, "rising", 7)
-    execution = run(variant, problem, inputs)
-    result = accuracy(variant, problem, inputs, execution)
+    execution = executed(variant, problem, "rising", 7)
+    result = accuracy(variant, problem, "rising", 7, execution)
     assert result.passed, result.reason
     first, end = problem.span(np.arange(q_len))
     assert np.all(execution.outputs["O"][:, :, end <= first] == 0)
@@ -340,8 +353,8 @@ def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: Til
 def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causal: bool):
     problem = Problem(heads=2, kv_heads=1, q_len=9, kv_len=23, head_dim=4, mask="causal" if causal else "none")
     skip_unsupported(variant, problem)
-    inputs = draw_inputs(problem, "rising", 4)
-    result = accuracy(variant, problem, inputs, run(variant, problem, inputs, **tile_argument(variant, tile)))
+    execution = executed(variant, problem, "rising", 4, **tile_argument(variant, tile))
+    result = accuracy(variant, problem, "rising", 4, execution)
     assert result.passed, result.reason
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulators import emulator
 from test_claims import traffic
-from test_conformance import accuracy, run
+from test_conformance import accuracy, executed, run
 
 from harness.emulator.instruments import Instruments
 from harness.model.discovery import discover
@@ -30,20 +30,13 @@ PROBLEM = Problem(batch=2, heads=6, kv_heads=2, q_len=1, kv_len=130, head_dim=24
 def test_splits_end_anywhere(kv_len: int, q_len: int, causal: bool):
     """A last split of one key, and more splits than warps put together at once."""
     problem = dataclasses.replace(PROBLEM, kv_len=kv_len, q_len=q_len, mask="causal" if causal else "none")
-    inputs = draw_inputs(problem, "rising", kv_len)
-    execution = run(VARIANT, problem, inputs, tile=SMALL)
-    result = accuracy(VARIANT, problem, inputs, execution)
-    assert result.passed, result.reason
-    assert not result.suspicious, result
-    assert VARIANT.claim is not None
-    assert traffic(execution) == VARIANT.claim(problem, SMALL)
+    assert_right(problem, SMALL, seed=kv_len)
 
 
-def assert_right(problem: Problem, tile: dict[str, int]) -> None:
+def assert_right(problem: Problem, tile: dict[str, int], seed: int = 1) -> None:
     """The answer is right, and the bytes are those that are claimed."""
-    inputs = draw_inputs(problem, "rising", 1)
-    execution = run(VARIANT, problem, inputs, tile=tile)
-    result = accuracy(VARIANT, problem, inputs, execution)
+    execution = executed(VARIANT, problem, "rising", seed, tile=tile)
+    result = accuracy(VARIANT, problem, "rising", seed, execution)
     assert result.passed, result.reason
     assert not result.suspicious, result
     assert VARIANT.claim is not None
@@ -190,7 +183,7 @@ def test_campaigns_draw_lengths_around_the_edges_of_splits():
     assert {(build.tile_rows, build.tile_keys) for build in builds} == {(16, 512), (16, 64), (16, 2048)}
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
 def test_requests_are_whole_and_banks_do_not_conflict(head_dim: int):
     problem = Problem(heads=8, kv_heads=2, q_len=4, kv_len=600, head_dim=head_dim, dtype="bfloat16")
     executor = emulator(instruments=Instruments(bank_conflicts=True))

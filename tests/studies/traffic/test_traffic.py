@@ -211,13 +211,13 @@ def test_the_same_on_any_number_of_cores_and_with_any_seed(capsys: pytest.Captur
 @pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed: no residency, so no caches")
 def test_the_caches_that_were_asked_for(capsys: pytest.CaptureFixture[str]):
     def levels(*options: object) -> dict[str, tuple[int, int]]:
-        arguments = ["fa1-cupy", "--heads", 1, "--seq-len", 128, "--head-dim", 32, "--format", "json", *options]
+        arguments = ["fa1-cupy", "--heads", 1, "--seq-len", 128, "--format", "json", *options]
         status, out, _ = call(capsys, *arguments)
         assert status == 0
         return {level["name"]: (level["read_bytes"], level["write_bytes"]) for level in json.loads(out)["levels"]}
 
     warm, cold = levels(), levels("--cache-control", "all")
-    stored_first = (128 * 32 + 2 * 128) * 4  # O, l, m, which the first launch initialises
+    stored_first = (128 * 64 + 2 * 128) * 4  # O, l, m, which the first launch initialises
     assert cold["DRAM"][0] - warm["DRAM"][0] == stored_first
     assert cold["L2"] == warm["L2"]
     small = levels("--gpu", "t4", "--l2-bytes", 8192)
