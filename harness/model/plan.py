@@ -163,10 +163,9 @@ class Plan:
 
     def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
         """The outputs that a run of this plan leaves: all that are not optional, and those that it has a buffer for."""
-        buffers = self.all_buffers(problem)
-        return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.name in buffers)
+        own = {buffer.name for buffer in self.buffers}
+        return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.role == OUTPUT or t.name in own)
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
         """What the plan allocates beyond the inputs: scratch and outputs."""
-        inputs = {tensor.name for tensor in problem.inputs}
-        return sum(b.size_bytes for name, b in self.all_buffers(problem).items() if name not in inputs)
+        return sum(each.size_bytes for each in (*problem.outputs, *self.buffers))

@@ -35,7 +35,13 @@ from harness.execution.isolation.wire import (
     problem_from_json,
     variant_to_json,
 )
-from harness.execution.planning import checked_plan, claimed_traffic, declared_refusal, declared_tiles
+from harness.execution.planning import (
+    checked_plan,
+    claimed_traffic,
+    declared_refusal,
+    declared_tiles,
+    untaken_features,
+)
 from harness.execution.protocol import Executor
 from harness.model.discovery import PLUGIN, Origin, origins
 from harness.model.plan import Launch
@@ -171,6 +177,32 @@ class Planner:
         problem = problem_from_json(request["problem"])
         plan = checked_plan(self._variant(request), problem, request["tile"])
         return plan_to_json(plan, self._kernel_to_json, self._keep)
+
+    def attempt(self, request: Json) -> Json:
+        """The replies to what an attempt asks, by question, up to where it ends: see `isolation.ahead`.
+
+        `tile` is what its plan is for: `wanted` sizes beside the default ones.
+        """
+        variant, wanted = self._variant(request), request["wanted"]
+        replies: dict[str, Json] = {"tile": None}
+
+        def ask(what: str) -> Json:
+            replies[what], _ = _answer(self, request | {"what": what, "tile": replies["tile"]}, [])
+            return replies[what].get("answer")
+
+        if ask("supports") is not None or "error" in replies["supports"]:
+            return replies
+        if untaken_features(variant, problem_from_json(request["problem"])):
+            return replies
+        tiles = None if variant.tiles is None else ask("tiles")
+        if wanted is not None:
+            replies["tile"] = {**tiles[0], **wanted} if tiles else wanted
+            if not tiles or replies["tile"] not in tiles:
+                return replies
+        ask("plan")
+        if variant.claim is not None:
+            ask("claim")
+        return replies
 
     def compile(self, request: Json) -> Json:
         """A kernel's PTX, unless it was sent before, and its parameters' bytes for these arguments."""

@@ -98,6 +98,7 @@ class AttentionAxes(NamedAxes):
         """`most_tiles`: problems of at most so many tiles per head, none of the long classes then."""
         self._most_tiles = most_tiles
         self._takes = frozenset(takes) & frozenset(mask_kinds())
+        self._lengths = functools.cache(self._found_lengths)
         lengths = (ONE, PART, WHOLE, FEW, *(() if most_tiles is not None else (MANY, LONG)))
         names: dict[str, Iterable[str]] = {
             Q_LEN: lengths,
@@ -114,7 +115,7 @@ class AttentionAxes(NamedAxes):
 
     def case(self, build: AttentionBuild, choice: Choice, rng: random.Random) -> Case:
         """See `Axes.case`."""
-        rows, keys = self._lengths(build, choice)
+        rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
         head_counts, batches = HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
         if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
             head_counts, batches = CROWDS
@@ -148,17 +149,18 @@ class AttentionAxes(NamedAxes):
         edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
-    def _lengths(self, build: AttentionBuild, choice: Choice) -> tuple[Sequence[int], Sequence[int]]:
+    def _found_lengths(
+        self, tile_rows: int, tile_keys: int, q_len: str, kv_len: str
+    ) -> tuple[Sequence[int], Sequence[int]]:
         """Rows and keys to choose from, the fewest first; no keys where there are to be as many as rows."""
-        rows = _lengths_of(choice[Q_LEN], build.tile_rows, LONG_ROWS)
-        if choice[KV_LEN] == SQUARE:
-            return self._few_enough(rows, lambda n: (-(-n // build.tile_rows), -(-n // build.tile_keys))), ()
-        long_keys = LONGEST_KEYS if choice[KV_LEN] == LONGEST else LONG_KEYS
-        keys = _lengths_of(choice[KV_LEN], build.tile_keys, long_keys)
-        key_tiles = -(-keys[0] // build.tile_keys)
-        rows = self._few_enough(rows, lambda n: (-(-n // build.tile_rows), key_tiles))
-        row_tiles = -(-rows[-1] // build.tile_rows)
-        return rows, self._few_enough(keys, lambda n: (row_tiles, -(-n // build.tile_keys)))
+        rows = _lengths_of(q_len, tile_rows, LONG_ROWS)
+        if kv_len == SQUARE:
+            return self._few_enough(rows, lambda n: (-(-n // tile_rows), -(-n // tile_keys))), ()
+        keys = _lengths_of(kv_len, tile_keys, LONGEST_KEYS if kv_len == LONGEST else LONG_KEYS)
+        key_tiles = -(-keys[0] // tile_keys)
+        rows = self._few_enough(rows, lambda n: (-(-n // tile_rows), key_tiles))
+        row_tiles = -(-rows[-1] // tile_rows)
+        return rows, self._few_enough(keys, lambda n: (row_tiles, -(-n // tile_keys)))
 
     def _few_enough(self, lengths: Sequence[int], tiles: Callable[[int], tuple[int, int]]) -> Sequence[int]:
         """Those of no more tiles than were asked for; 1 where there are none."""

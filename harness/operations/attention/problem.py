@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -120,7 +121,7 @@ class Problem(BaseProblem):
         """Shape of the log-sum-exp, always float32."""
         return (self.batch, self.heads, self.q_len)
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Q, K and V, O, and lse: the natural logarithm of sum exp(scores), which not all variants store."""
         rows = ("batch", "head", "row", "column")

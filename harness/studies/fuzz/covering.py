@@ -116,13 +116,13 @@ class Covering:
 
     def _gain(self, one: AlongAxis, row: Choice) -> float:
         """What the value is worth in this row; less than 0 where it does not go with what is there."""
-        gain = 0.0
+        gain, own_order, own_weight = 0.0, self._order[one[0]], self._weights[one]
         for other in row.items():
-            pair = self._pair(one, other)
+            pair = (one, other) if own_order < self._order[other[0]] else (other, one)
             if not self._may_meet(pair):
                 return -1.0
-            tried = self._tried[pair]
-            gain += AGAIN / tried * self._weights[one] * self._weights[other] if tried else 1.0
+            tried = self._tried.get(pair)
+            gain += AGAIN / tried * own_weight * self._weights[other] if tried else 1.0
         return gain
 
     def _pair(self, one: AlongAxis, other: AlongAxis) -> Pair:
