@@ -62,8 +62,11 @@ class Axes(ABC):
         return True
 
     @abstractmethod
-    def case(self, build: Any, choice: Choice, rng: random.Random) -> Case:
-        """A case of these values; `rng` decides what they leave open, such as a length within its class."""
+    def case(self, build: Any, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
+        """A case of these values; `rng` decides what they leave open, such as a length within its class.
+
+        `brief`: one of the quicker ones, where sizes are left open.
+        """
 
 
 class NamedAxes(Axes):

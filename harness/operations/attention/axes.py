@@ -23,6 +23,8 @@ from harness.operations.attention.strategies import masks_by_kind, one_edit, til
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
+BRIEF_WORK = 2**18
+"""Of a brief case."""
 RUNS_OF_CHECK = 4
 """How many times a property runs the kernel, at most, the first time among them."""
 LEAST_ROWS, LEAST_KEYS = 16, 16
@@ -113,7 +115,7 @@ class AttentionAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, CONTRADICT)
 
-    def case(self, build: AttentionBuild, choice: Choice, rng: random.Random) -> Case:
+    def case(self, build: AttentionBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
         head_counts, batches = HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
@@ -121,7 +123,7 @@ class AttentionAxes(NamedAxes):
             head_counts, batches = CROWDS
         # One after the other, each as large as the least of what is still to come lets it be.
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
-        most = MOST_WORK // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
+        most = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
         least = max(rows[0], LEAST_ROWS) * max(keys[0] if keys else rows[0], LEAST_KEYS)
         heads, kv_heads = rng.choice(_within(head_counts, lambda h: h[0] * batches[0] * least <= most))
         batch = rng.choice(_within(batches, lambda n: n * heads * least <= most))

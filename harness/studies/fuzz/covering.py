@@ -26,6 +26,8 @@ PAIRING_ROWS = 200
 """So many rows are there to let pairs meet; what comes after them repeats, and is to be quick."""
 CHECKED_LATER = 0.25
 """The share of later rows that hold a property, which takes a run or two more."""
+WHOLE_LATER = 0.25
+"""The share of later rows whose cases may take as long as any; the others are brief ones."""
 NOTHING: Choice = MappingProxyType({})
 AlongAxis = tuple[str, str]
 Pair = tuple[AlongAxis, AlongAxis]
@@ -65,6 +67,8 @@ class Covering:
         self._order = {axis: place for place, axis in enumerate(self.values)}
         self._weights = {(axis, v.name): v.weight for axis, values in self.values.items() for v in values}
         self._rows = 0
+        self.is_brief = False
+        """Whether the case of the last row is to be a brief one."""
         self._tried: Counter[Pair] = Counter()
         self._met: set[Pair] = set()
         self._apart: dict[Pair, bool] = {}
@@ -73,8 +77,10 @@ class Covering:
         """A value for each axis, with that build and what else is given."""
         row = {BUILD: self._names[build], **given}
         self._rows += 1
-        if self._rows > PAIRING_ROWS and self._rng.random() > CHECKED_LATER:
+        is_later = self._rows > PAIRING_ROWS
+        if is_later and self._rng.random() > CHECKED_LATER:
             row.setdefault(CHECK, NO_CHECK)
+        self.is_brief = is_later and self._rng.random() > WHOLE_LATER
         axes = [axis for axis in self.values if axis not in row]
         self._rng.shuffle(axes)
         for axis in axes:
