@@ -175,4 +175,5 @@ class Plan:
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
         """What the plan allocates beyond the inputs: scratch and outputs."""
-        return sum(each.size_bytes for each in (*problem.outputs, *self.buffers))
+        outputs, own = problem.outputs, self.buffers
+        return sum(tensor.size_bytes for tensor in outputs) + sum(buffer.size_bytes for buffer in own)

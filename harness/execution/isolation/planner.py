@@ -132,7 +132,7 @@ class Planner:
         self._texts: OrderedDict[str, int] = OrderedDict()
         self._executors: dict[str, Executor] = {}
         self._last_said: Json = None
-        self._last_problem: Any = None
+        self._last_problem: BaseProblem | None = None
 
     # Each public method is what a request may ask for.
 
@@ -275,7 +275,7 @@ class Planner:
     def _problem(self, request: Json) -> BaseProblem:
         """The very object that the last request was about, where this one is about the same."""
         said = request["problem"]
-        if said != self._last_said:
+        if self._last_problem is None or said != self._last_said:
             self._last_said, self._last_problem = said, problem_from_json(said)
         return self._last_problem
 

@@ -193,8 +193,9 @@ class _Rows:
         finite = np.isfinite(scores)
         if not finite.all():
             scores = np.where(finite, scores, m)
-        scores, m = scores.astype(np.float32), m.astype(np.float32)
-        s = np.abs(scores)
+        score: Array = scores.astype(np.float32)
+        largest: Array = m.astype(np.float32)
+        s = np.abs(score)
         dot, expected_dot, expected_query = _score_errors(problem, block, s, rounding)
         v = _finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
@@ -204,11 +205,11 @@ class _Rows:
             rounding=rounding,
             one_score=numerics.one_score,
             n=n.astype(np.float32),
-            m=np.abs(m),
+            m=np.abs(largest),
             log_p=log_p,
             p=np.exp(log_p),
             s=s,
-            below=m - scores,
+            below=largest - score,
             dot=dot,
             stored=rounding.scores * (s + dot) + rounding.scores_step if rounding.scores else 0.0,
             expected_dot=expected_dot,

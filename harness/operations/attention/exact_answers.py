@@ -118,5 +118,5 @@ def _largest_finite(x: Float64Array) -> Float64Array:
     largest: Float64Array = np.maximum(x.max(axis=-2, keepdims=True), -x.min(axis=-2, keepdims=True))
     if np.isfinite(largest).all():  # neither a NaN nor an infinity can hide from both
         return largest
-    magnitude: Float64Array = np.abs(np.where(np.isfinite(x), x, 0.0))
-    return magnitude.max(axis=-2, keepdims=True)
+    largest = np.abs(np.where(np.isfinite(x), x, 0.0)).max(axis=-2, keepdims=True)
+    return largest
