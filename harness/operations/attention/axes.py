@@ -23,6 +23,8 @@ from harness.operations.attention.strategies import masks_by_kind, one_edit, til
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
+MOST_EVER = 2**25
+"""What even the least of its classes may come to. Tiles of 512 keys, a crowd and long rows go beyond together."""
 BRIEF_WORK = 2**18
 """Of a brief case."""
 RUNS_OF_CHECK = 4
@@ -115,16 +117,20 @@ class AttentionAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, CONTRADICT)
 
+    def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
+        """See `Axes.takes_too_long`."""
+        rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
+        head_counts, batches = _crowds(build, choice)
+        return _least(rows, keys) * head_counts[0][0] * batches[0] * build.head_dim > MOST_EVER
+
     def case(self, build: AttentionBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
-        head_counts, batches = HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
-        if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
-            head_counts, batches = CROWDS
+        head_counts, batches = _crowds(build, choice)
         # One after the other, each as large as the least of what is still to come lets it be.
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
         most = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
-        least = max(rows[0], LEAST_ROWS) * max(keys[0] if keys else rows[0], LEAST_KEYS)
+        least = _least(rows, keys)
         heads, kv_heads = rng.choice(_within(head_counts, lambda h: h[0] * batches[0] * least <= most))
         batch = rng.choice(_within(batches, lambda n: n * heads * least <= most))
         most //= batch * heads
@@ -194,6 +200,18 @@ def _unordered_lengths(name: str, tile: int, long: tuple[int, ...]) -> Sequence[
         return tuple((tiles - 1) * tile + fill for tiles in MANY_TILES for fill in edges)
     assert name in (LONG, LONGEST)
     return long
+
+
+def _crowds(build: AttentionBuild, choice: Choice) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
+    """(heads, kv_heads), and batches, to choose from."""
+    if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
+        return CROWDS
+    return HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
+
+
+def _least(rows: Sequence[int], keys: Sequence[int]) -> int:
+    """Rows times keys of the shortest lengths."""
+    return max(rows[0], LEAST_ROWS) * max(keys[0] if keys else rows[0], LEAST_KEYS)
 
 
 def _within(among: Sequence[Item], is_little: Callable[[Item], bool]) -> Sequence[Item]:

@@ -241,8 +241,9 @@ class _Campaign:
                 return
             looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and covering.is_sanitized(build)
             row = covering.row(build, {CHECK: SANITIZER} if looked_at else {})
-            case = axes.case(build, row, rng, covering.is_brief)
-            if case in self.answers:
+            too_long = axes.takes_too_long(build, row)
+            case = None if too_long else axes.case(build, row, rng, covering.is_brief)
+            if case is None or case in self.answers:
                 drawn_again += 1
                 continue
             drawn_again = 0
