@@ -88,6 +88,11 @@ class Covering:
         self._tried.update(self._pairs(row))
         return row
 
+    def withdraw(self, row: Choice) -> None:
+        """That row has no case: its pairs are still to meet, in others."""
+        self._rows -= 1
+        self._tried.subtract(self._pairs(row))
+
     def is_sanitized(self, build: Build) -> bool:
         """Whether the sanitizer may look at that build, and there is a value that asks it to."""
         return build.name in self._sanitized and any(value.name == SANITIZER for value in self.values[CHECK])
