@@ -164,7 +164,8 @@ class EmulatorExecutor:
                 self._compile(step, _arguments(step, pointers), self._tier(problem), worker)
 
     def _tier(self, problem: BaseProblem) -> Tier:
-        return Tier.BASELINE if problem.flops <= self._brief_flops else Tier.OPTIMIZED
+        is_brief = self._brief_flops > 0 and problem.flops <= self._brief_flops
+        return Tier.BASELINE if is_brief else Tier.OPTIMIZED
 
     def _compile(
         self, step: Launch, args: tuple[Any, ...], tier: Tier, compiler: Compiler = THIS_PROCESS

@@ -156,8 +156,13 @@ def _compare(
     got = output.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(got - answer)
-        same = (got == answer) | (np.isnan(got) & ~np.isfinite(answer) & (allowed != 0)) | np.isposinf(allowed)
-        same |= (allowed == 0) & (output == answer.astype(output.dtype))
+        same = (got == answer) | np.isposinf(allowed)
+        no_number = np.isnan(got)
+        if no_number.any():
+            same |= no_number & ~np.isfinite(answer) & (allowed != 0)
+        exact = allowed == 0
+        if exact.any():
+            same |= exact & (output == answer.astype(output.dtype))
         # inf - inf is NaN, and a NaN that has to be there is no error.
         error = np.where(same & ~np.isfinite(error), 0.0, error)
         ratio = np.where(same, 0.0, error / allowed)
@@ -171,10 +176,12 @@ def _compare(
     # np.max and np.argmax let NaN through; np.nanmax would make the worst output look perfect.
     worst = element(int(np.argmax(ratio)))
     first_wrong = element(int(np.argmax(wrong))) if wrong.any() else None
-    as_given = untouched(output)
-    nobody = as_given if unwritten is None else unwritten.get(name, np.zeros_like(as_given))
-    looked = unwritten is not None
-    reason = _explain(name, as_given, nobody, looked, got, ratio, wrong, element) if wrong.any() else None
+    nobody = untouched(output) if unwritten is None else unwritten.get(name)
+    if nobody is None:
+        nobody = np.zeros(output.shape, np.bool_)
+    reason = None
+    if first_wrong is not None:
+        reason = _explain(name, untouched(output), nobody, unwritten is not None, got, ratio, wrong, element)
     return OutputAccuracy(
         reason,
         float(np.max(error)),

@@ -211,6 +211,9 @@ def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
         return done
     if done.accuracy is None or done.accuracy.reason is not None:
         return done  # what a wrong answer hangs on says nothing
+    problem = done.problem
+    if counted.read_bytes >= problem.compulsory_read_bytes and counted.write_bytes >= problem.compulsory_write_bytes:
+        return done  # more than all that there is cannot be needed
     needed = question.needed_bytes
     if counted.read_bytes >= needed.read_bytes and counted.write_bytes >= needed.write_bytes:
         return done

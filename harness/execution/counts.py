@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -83,8 +83,13 @@ class SiteTraffic:
         return self.count.sector_bytes * ((self.kind in READS) + (self.kind in WRITES))
 
     def __add__(self, other: SiteTraffic) -> SiteTraffic:
-        both = self.count + other.count
-        return SiteTraffic(*self.place, both.requests, both.requested_bytes, both.sectors, both.ideal_sectors)
+        return SiteTraffic(
+            *self.place,
+            self.requests + other.requests,
+            self.requested_bytes + other.requested_bytes,
+            self.sectors + other.sectors,
+            self.ideal_sectors + other.ideal_sectors,
+        )
 
 
 @dataclass(frozen=True)
@@ -126,10 +131,12 @@ _Row = TypeVar("_Row", SiteTraffic, SharedTraffic)
 
 def by_place(rows: Iterable[_Row]) -> tuple[_Row, ...]:
     """Rows of the same place added up, in the order of places."""
-    found: dict[Hashable, _Row] = {}
+    found: dict[tuple[str | int, ...], _Row] = {}
     for row in rows:
-        found[row.place] = found[row.place] + row if row.place in found else row
-    return tuple(sorted(found.values(), key=lambda row: row.place))
+        place = row.place
+        there = found.get(place)
+        found[place] = row if there is None else there + row
+    return tuple(found[place] for place in sorted(found))
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,13 @@ def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
     refusal = declared_refusal(variant, problem)
     if refusal is not None:
         return " ".join(refusal.split())
-    missing = [feature for feature in problem.features if feature not in variant.takes]
+    missing = untaken_features(variant, problem)
     return f"it does not say that it takes {' and '.join(missing)} (Variant.takes)" if missing else None
+
+
+def untaken_features(variant: Variant, problem: BaseProblem) -> list[str]:
+    """What the problem has beyond the plainest one that the variant does not say it takes."""
+    return [feature for feature in problem.features if feature not in variant.takes]
 
 
 def declared_refusal(variant: Variant, problem: BaseProblem) -> str | None:

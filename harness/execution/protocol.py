@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from harness.execution.counts import LOCAL, READS, WRITES, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.counts import LOCAL, READS, SECTOR_BYTES, WRITES, CacheReport, SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -77,8 +77,8 @@ class Execution:
         for launch in self.launches:
             if launch.traffic is None:
                 return None
-            total += sum(s.count.sector_bytes for s in launch.traffic if s.kind in kinds and s.buffer != LOCAL)
-        return total
+            total += sum(s.sectors for s in launch.traffic if s.kind in kinds and s.buffer != LOCAL)
+        return SECTOR_BYTES * total
 
     @property
     def read_bytes(self) -> int | None:

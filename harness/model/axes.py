@@ -61,9 +61,16 @@ class Axes(ABC):
         """
         return True
 
+    def takes_too_long(self, build: Any, choice: Choice) -> bool:
+        """Whether even the quickest case of these values takes too long, although any two of them may meet."""
+        return False
+
     @abstractmethod
-    def case(self, build: Any, choice: Choice, rng: random.Random) -> Case:
-        """A case of these values; `rng` decides what they leave open, such as a length within its class."""
+    def case(self, build: Any, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
+        """A case of these values; `rng` decides what they leave open, such as a length within its class.
+
+        `brief`: one of the quicker ones, where sizes are left open.
+        """
 
 
 class NamedAxes(Axes):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem
+from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
 
@@ -39,6 +40,12 @@ class Buffer:
     def size_bytes(self) -> int:
         """Bytes that the buffer takes."""
         return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
+
+
+@functools.lru_cache(maxsize=64)
+def _buffer_of(tensor: Tensor) -> Buffer:
+    """One that is always there."""
+    return Buffer(tensor.name, tensor.shape, tensor.dtype)
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ class Plan:
 
         Raises `PlanError` on a clash or an unknown name.
         """
-        always = {t.name: Buffer(t.name, t.shape, t.dtype) for t in problem.with_role(INPUT, OUTPUT)}
+        always = {t.name: _buffer_of(t) for t in problem.with_role(INPUT, OUTPUT)}
         buffers = dict(always)
         for buffer in self.buffers:
             if buffer.name in buffers:
@@ -163,10 +170,10 @@ class Plan:
 
     def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
         """The outputs that a run of this plan leaves: all that are not optional, and those that it has a buffer for."""
-        buffers = self.all_buffers(problem)
-        return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.name in buffers)
+        own = {buffer.name for buffer in self.buffers}
+        return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.role == OUTPUT or t.name in own)
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
         """What the plan allocates beyond the inputs: scratch and outputs."""
-        inputs = {tensor.name for tensor in problem.inputs}
-        return sum(b.size_bytes for name, b in self.all_buffers(problem).items() if name not in inputs)
+        outputs, own = problem.outputs, self.buffers
+        return sum(tensor.size_bytes for tensor in outputs) + sum(buffer.size_bytes for buffer in own)

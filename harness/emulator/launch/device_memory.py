@@ -62,11 +62,12 @@ class BufferTables:
         """What all workers counted in global and local memory, by instruction and buffer."""
         total = np.sum(self._counters, axis=0)
         rows = []
-        for number, buffer in np.argwhere(total[:, :, 0]):
+        numbers, columns = np.nonzero(total[:, :, 0])
+        for number, column, counted in zip(numbers.tolist(), columns.tolist(), total[numbers, columns].tolist()):
             site = self._facts.sites[number]
-            assert site.memory is not None and site.memory.in_global is not None
-            counted = (int(n) for n in total[number, buffer])
-            rows.append(SiteTraffic(self._names[buffer], site.memory.in_global, *site.file_and_line, *counted))
+            memory = site.memory
+            assert memory is not None and memory.in_global is not None
+            rows.append(SiteTraffic(self._names[column], memory.in_global, *site.file_and_line, *counted))
         return tuple(rows)
 
     def shared_traffic(self) -> tuple[SharedTraffic, ...]:

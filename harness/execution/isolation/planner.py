@@ -35,10 +35,17 @@ from harness.execution.isolation.wire import (
     problem_from_json,
     variant_to_json,
 )
-from harness.execution.planning import checked_plan, claimed_traffic, declared_refusal, declared_tiles
+from harness.execution.planning import (
+    checked_plan,
+    claimed_traffic,
+    declared_refusal,
+    declared_tiles,
+    untaken_features,
+)
 from harness.execution.protocol import Executor
 from harness.model.discovery import PLUGIN, Origin, origins
 from harness.model.plan import Launch
+from harness.model.problem import BaseProblem
 from harness.model.registry import Registry
 from harness.model.variant import Variant
 from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
@@ -124,6 +131,8 @@ class Planner:
         self._count = 0
         self._texts: OrderedDict[str, int] = OrderedDict()
         self._executors: dict[str, Executor] = {}
+        self._last_said: Json = None
+        self._last_problem: BaseProblem | None = None
 
     # Each public method is what a request may ask for.
 
@@ -154,23 +163,49 @@ class Planner:
 
     def supports(self, request: Json) -> Json:
         """See `declared_refusal`."""
-        return declared_refusal(self._variant(request), problem_from_json(request["problem"]))
+        return declared_refusal(self._variant(request), self._problem(request))
 
     def tiles(self, request: Json) -> Json:
         """See `declared_tiles`."""
-        return [dict(tile) for tile in declared_tiles(self._variant(request), problem_from_json(request["problem"]))]
+        return [dict(tile) for tile in declared_tiles(self._variant(request), self._problem(request))]
 
     def claim(self, request: Json) -> Json:
         """See `claimed_traffic`."""
-        problem = problem_from_json(request["problem"])
+        problem = self._problem(request)
         claim = claimed_traffic(self._variant(request), problem, request["tile"])
         return None if claim is None else [int(claim.read_bytes), int(claim.write_bytes)]
 
     def plan(self, request: Json) -> Json:
         """See `checked_plan`."""
-        problem = problem_from_json(request["problem"])
+        problem = self._problem(request)
         plan = checked_plan(self._variant(request), problem, request["tile"])
         return plan_to_json(plan, self._kernel_to_json, self._keep)
+
+    def attempt(self, request: Json) -> Json:
+        """The replies to what an attempt asks, by question, up to where it ends: see `isolation.ahead`.
+
+        `tile` is what its plan is for: `wanted` sizes beside the default ones.
+        """
+        variant, wanted = self._variant(request), request["wanted"]
+        replies: dict[str, Json] = {"tile": None}
+
+        def ask(what: str) -> Json:
+            replies[what], _ = _answer(self, request | {"what": what, "tile": replies["tile"]}, [])
+            return replies[what].get("answer")
+
+        if ask("supports") is not None or "error" in replies["supports"]:
+            return replies
+        if untaken_features(variant, self._problem(request)):
+            return replies
+        tiles = None if variant.tiles is None else ask("tiles")
+        if wanted is not None:
+            replies["tile"] = {**tiles[0], **wanted} if tiles else wanted
+            if not tiles or replies["tile"] not in tiles:
+                return replies
+        ask("plan")
+        if variant.claim is not None:
+            ask("claim")
+        return replies
 
     def compile(self, request: Json) -> Json:
         """A kernel's PTX, unless it was sent before, and its parameters' bytes for these arguments."""
@@ -225,7 +260,7 @@ class Planner:
 
     def run(self, request: Json, arrays: list[bytes]) -> tuple[Json, list[bytes]]:
         """A plan run natively, by the executor that is made as `request` says: outputs, and how long it took."""
-        problem = problem_from_json(request["problem"])
+        problem = self._problem(request)
         plan = plan_from_json(request["plan"], lambda place, said: self._kernel({"kernel": said}), self._unkept)
         inputs = {
             tensor.name: np.frombuffer(data, _numpy_dtype(tensor.dtype)).reshape(tensor.shape)
@@ -236,6 +271,13 @@ class Planner:
         outputs = {name: np.ascontiguousarray(array) for name, array in done.outputs.items()}
         said = {"outputs": list(outputs), "time_ms": time, "arrays": len(outputs)}
         return {"answer": said}, [array.tobytes() for array in outputs.values()]
+
+    def _problem(self, request: Json) -> BaseProblem:
+        """The very object that the last request was about, where this one is about the same."""
+        said = request["problem"]
+        if self._last_problem is None or said != self._last_said:
+            self._last_said, self._last_problem = said, problem_from_json(said)
+        return self._last_problem
 
     def _variant(self, request: Json) -> Variant:
         load, self._load = self._load, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from harness.compilers.parameters import Parameter
 from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel, RemoteToolchain
 from harness.compilers.toolchains import check_backend
 from harness.execution.isolation import process
+from harness.execution.isolation.ahead import Ahead
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
 from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
@@ -26,6 +27,7 @@ from harness.execution.isolation.wire import (
     Malformed,
     argument_to_json,
     checked,
+    error_from_json,
     plan_from_json,
     plan_to_json,
     problem_to_json,
@@ -147,13 +149,14 @@ class RemotePlanner:
     def ask_about(self, what: str, about: Json, problem: BaseProblem, **said: Json) -> Json:
         """One of a variant's own functions."""
         request = about | {"problem": problem_to_json(problem)} | said
-        key = json.dumps([what, request])
-        if key in self._lost:
-            raise self._lost[key]  # what has ended one process would end, or hold up, the next one
+        if self._lost:
+            lost_before = self._lost.get(json.dumps([what, request]))
+            if lost_before is not None:
+                raise lost_before  # what has ended one process would end, or hold up, the next one
         try:
             return self.process.ask(what, **request)
         except PlannerLost as lost:
-            self._lost[key] = lost
+            self._lost[json.dumps([what, request])] = lost
             raise
 
     def end(self) -> None:
@@ -259,25 +262,44 @@ class _Functions:
     planner: RemotePlanner
     about: Json
     """Which variant."""
+    ahead: Ahead = field(default_factory=Ahead)
+
+    def ask_ahead(self, problem: BaseProblem, wanted: TileSizes | None) -> None:
+        """See the function of that name."""
+        if self.ahead.cautious:
+            return
+        try:
+            said = self.planner.ask_about("attempt", self.about, problem, wanted=_plain(wanted))
+            self.ahead.put(problem, said, self.planner.process.generation)
+        except SandboxError:  # it is told by the question that it belongs to
+            self.ahead.cautious = True
+
+    def _ask(self, what: str, problem: BaseProblem, tile: TileSizes | None = None) -> Json:
+        reply = self.ahead.take(what, problem, _plain(tile), self.planner.process.generation)
+        if reply is None:
+            return self.planner.ask_about(what, self.about, problem, tile=_plain(tile))
+        if "error" in reply:
+            raise error_from_json(reply["error"])
+        return reply["answer"]
 
     def supports(self, problem: Any) -> str | None:
         """See `Variant.supports`."""
-        refusal: str | None = checked(self.planner.ask_about("supports", self.about, problem), str, type(None))
+        refusal: str | None = checked(self._ask("supports", problem), str, type(None))
         return refusal
 
     def tiles(self, problem: Any) -> list[TileSizes]:
         """See `Variant.tiles`."""
-        return [tile_from_json(tile) for tile in checked(self.planner.ask_about("tiles", self.about, problem), list)]
+        return [tile_from_json(tile) for tile in checked(self._ask("tiles", problem), list)]
 
     def claim(self, problem: Any, tile: TileSizes | None = None) -> Traffic:
         """See `Variant.claim`."""
-        said = self.planner.ask_about("claim", self.about, problem, tile=_plain(tile))
+        said = self._ask("claim", problem, tile)
         read_bytes, write_bytes = checked(said, list)
         return Traffic(checked(read_bytes, int), checked(write_bytes, int))
 
     def plan(self, problem: Any, tile: TileSizes | None = None) -> Plan:
         """See `Variant.plan`."""
-        said = self.planner.ask_about("plan", self.about, problem, tile=_plain(tile))
+        said = self._ask("plan", problem, tile)
         generation = self.planner.process.generation
 
         def kernel(place: int, found: Json) -> RemoteKernel:
@@ -291,9 +313,25 @@ class _Functions:
 def begin_planners(variants: Iterable[Variant]) -> None:
     """Start the processes of these variants now, for them to import their packages while others are busy."""
     for variant in variants:
-        functions = getattr(variant.plan, "__self__", None)
-        if isinstance(functions, _Functions):
+        functions = _functions_of(variant)
+        if functions is not None:
             functions.planner.process.start()
+
+
+def ask_ahead(variant: Variant, problem: BaseProblem, wanted: TileSizes | None = None) -> None:
+    """Let the variant's process say at once what an attempt at this very problem is going to ask it.
+
+    `wanted` are the tile sizes that `with_tile` is then given. Nothing is lost where the variant is not isolated, or
+    where something else is asked: then it is asked on its own.
+    """
+    functions = _functions_of(variant)
+    if functions is not None:
+        functions.ask_ahead(problem, wanted)
+
+
+def _functions_of(variant: Variant) -> _Functions | None:
+    functions = getattr(variant.plan, "__self__", None)
+    return functions if isinstance(functions, _Functions) else None
 
 
 def _plain(tile: TileSizes | None) -> Json:

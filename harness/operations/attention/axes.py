@@ -23,6 +23,10 @@ from harness.operations.attention.strategies import masks_by_kind, one_edit, til
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
+MOST_EVER = 2**25
+"""What even the least of its classes may come to. Tiles of 512 keys, a crowd and long rows go beyond together."""
+BRIEF_WORK = 2**18
+"""Of a brief case."""
 RUNS_OF_CHECK = 4
 """How many times a property runs the kernel, at most, the first time among them."""
 LEAST_ROWS, LEAST_KEYS = 16, 16
@@ -98,6 +102,7 @@ class AttentionAxes(NamedAxes):
         """`most_tiles`: problems of at most so many tiles per head, none of the long classes then."""
         self._most_tiles = most_tiles
         self._takes = frozenset(takes) & frozenset(mask_kinds())
+        self._lengths = functools.cache(self._found_lengths)
         lengths = (ONE, PART, WHOLE, FEW, *(() if most_tiles is not None else (MANY, LONG)))
         names: dict[str, Iterable[str]] = {
             Q_LEN: lengths,
@@ -112,16 +117,20 @@ class AttentionAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, CONTRADICT)
 
-    def case(self, build: AttentionBuild, choice: Choice, rng: random.Random) -> Case:
+    def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
+        """See `Axes.takes_too_long`."""
+        rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
+        head_counts, batches = _crowds(build, choice)
+        return _least(rows, keys) * head_counts[0][0] * batches[0] * build.head_dim > MOST_EVER
+
+    def case(self, build: AttentionBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""
-        rows, keys = self._lengths(build, choice)
-        head_counts, batches = HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
-        if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
-            head_counts, batches = CROWDS
+        rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
+        head_counts, batches = _crowds(build, choice)
         # One after the other, each as large as the least of what is still to come lets it be.
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
-        most = MOST_WORK // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
-        least = max(rows[0], LEAST_ROWS) * max(keys[0] if keys else rows[0], LEAST_KEYS)
+        most = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
+        least = _least(rows, keys)
         heads, kv_heads = rng.choice(_within(head_counts, lambda h: h[0] * batches[0] * least <= most))
         batch = rng.choice(_within(batches, lambda n: n * heads * least <= most))
         most //= batch * heads
@@ -148,17 +157,18 @@ class AttentionAxes(NamedAxes):
         edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
-    def _lengths(self, build: AttentionBuild, choice: Choice) -> tuple[Sequence[int], Sequence[int]]:
+    def _found_lengths(
+        self, tile_rows: int, tile_keys: int, q_len: str, kv_len: str
+    ) -> tuple[Sequence[int], Sequence[int]]:
         """Rows and keys to choose from, the fewest first; no keys where there are to be as many as rows."""
-        rows = _lengths_of(choice[Q_LEN], build.tile_rows, LONG_ROWS)
-        if choice[KV_LEN] == SQUARE:
-            return self._few_enough(rows, lambda n: (-(-n // build.tile_rows), -(-n // build.tile_keys))), ()
-        long_keys = LONGEST_KEYS if choice[KV_LEN] == LONGEST else LONG_KEYS
-        keys = _lengths_of(choice[KV_LEN], build.tile_keys, long_keys)
-        key_tiles = -(-keys[0] // build.tile_keys)
-        rows = self._few_enough(rows, lambda n: (-(-n // build.tile_rows), key_tiles))
-        row_tiles = -(-rows[-1] // build.tile_rows)
-        return rows, self._few_enough(keys, lambda n: (row_tiles, -(-n // build.tile_keys)))
+        rows = _lengths_of(q_len, tile_rows, LONG_ROWS)
+        if kv_len == SQUARE:
+            return self._few_enough(rows, lambda n: (-(-n // tile_rows), -(-n // tile_keys))), ()
+        keys = _lengths_of(kv_len, tile_keys, LONGEST_KEYS if kv_len == LONGEST else LONG_KEYS)
+        key_tiles = -(-keys[0] // tile_keys)
+        rows = self._few_enough(rows, lambda n: (-(-n // tile_rows), key_tiles))
+        row_tiles = -(-rows[-1] // tile_rows)
+        return rows, self._few_enough(keys, lambda n: (row_tiles, -(-n // tile_keys)))
 
     def _few_enough(self, lengths: Sequence[int], tiles: Callable[[int], tuple[int, int]]) -> Sequence[int]:
         """Those of no more tiles than were asked for; 1 where there are none."""
@@ -190,6 +200,18 @@ def _unordered_lengths(name: str, tile: int, long: tuple[int, ...]) -> Sequence[
         return tuple((tiles - 1) * tile + fill for tiles in MANY_TILES for fill in edges)
     assert name in (LONG, LONGEST)
     return long
+
+
+def _crowds(build: AttentionBuild, choice: Choice) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
+    """(heads, kv_heads), and batches, to choose from."""
+    if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
+        return CROWDS
+    return HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
+
+
+def _least(rows: Sequence[int], keys: Sequence[int]) -> int:
+    """Rows times keys of the shortest lengths."""
+    return max(rows[0], LEAST_ROWS) * max(keys[0] if keys else rows[0], LEAST_KEYS)
 
 
 def _within(among: Sequence[Item], is_little: Callable[[Item], bool]) -> Sequence[Item]:

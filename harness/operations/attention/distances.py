@@ -28,8 +28,13 @@ class Distances:
         """`v` is (b, h, keys, d) and finite, `o` is (b, h, rows, d), both of a size whose squares do not overflow."""
         centre = v.mean(axis=-2, keepdims=True)
         x = (v - centre).astype(np.float32)
-        ones = np.ones((*x.shape[:-1], 1), np.float32)
-        return cls(np.concatenate((x * x, x, ones, np.abs(x)), axis=-1), (o - centre).astype(np.float32))
+        d = x.shape[-1]
+        moments = np.empty((*x.shape[:-1], 3 * d + 1), np.float32)
+        np.multiply(x, x, out=moments[..., :d])
+        moments[..., d : 2 * d] = x
+        moments[..., 2 * d] = 1
+        np.abs(x, out=moments[..., 2 * d + 1 :])
+        return cls(moments, (o - centre).astype(np.float32))
 
     def squared(self, weights: Array) -> Array:
         """Hardly more than sum w_j (v_j - o)^2."""

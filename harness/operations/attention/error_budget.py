@@ -189,11 +189,13 @@ class _Rows:
         rounding = Roundings.of(problem, numerics)
         n = block.keys_seen[:, None]
         m, scores = block.largest_scores()[..., None], block.scores
-        log_p = scores - np.where(n == 0, 0.0, reference.lse[block.where][..., None])
+        log_p = (scores - np.where(n == 0, 0.0, reference.lse[block.where][..., None])).astype(np.float32)
         finite = np.isfinite(scores)
         if not finite.all():
             scores = np.where(finite, scores, m)
-        s = np.abs(scores, dtype=np.float32, casting="same_kind")
+        score: Array = scores.astype(np.float32)
+        largest: Array = m.astype(np.float32)
+        s = np.abs(score)
         dot, expected_dot, expected_query = _score_errors(problem, block, s, rounding)
         v = _finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
@@ -203,11 +205,11 @@ class _Rows:
             rounding=rounding,
             one_score=numerics.one_score,
             n=n.astype(np.float32),
-            m=np.abs(m, dtype=np.float32, casting="same_kind"),
-            log_p=log_p.astype(np.float32),
-            p=np.exp(log_p, dtype=np.float32, casting="same_kind"),
+            m=np.abs(largest),
+            log_p=log_p,
+            p=np.exp(log_p),
             s=s,
-            below=np.subtract(m, scores, dtype=np.float32, casting="same_kind"),
+            below=largest - score,
             dot=dot,
             stored=rounding.scores * (s + dot) + rounding.scores_step if rounding.scores else 0.0,
             expected_dot=expected_dot,
@@ -341,21 +343,37 @@ class _Stored:
     """What storing adds to an error: underflow, the rounding of the output, the logarithm."""
 
     rows: _Rows
-    answer: Float64Array
+    o: Float64Array
+    """|o|, as it is stored."""
+    lost: Float64Array
+    """What underflow costs O."""
+    not_finite: npt.NDArray[np.bool_] | None
+    """Where O is not finite; None where it is everywhere."""
+    empty: npt.NDArray[np.intp]
+    """Rows that see no key."""
     lse_answer: Float64Array
 
     @classmethod
     def of(cls, block: Block, reference: Reference, rows: _Rows) -> _Stored:
-        return cls(rows, reference.O[block.where], reference.lse[block.where])
+        o = np.abs(reference.O[block.where])
+        not_finite = ~np.isfinite(o)
+        # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
+        lost = SMALLEST * rows.n * (4 + rows.unit + o)
+        empty = np.flatnonzero(rows.n == 0)
+        return cls(rows, o, lost, not_finite if not_finite.any() else None, empty, reference.lse[block.where])
 
     def of_O(self, error: Array) -> Float64Array:
         """Of O, from its error in units of V."""
-        r, n, o = self.rows.rounding, self.rows.n, np.abs(self.answer)
-        # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
-        total = error * self.rows.unit + SMALLEST * n * (4 + self.rows.unit + o)
-        total += np.maximum(SLACK * r.output * (o + total), r.output_step)
-        total[~np.isfinite(self.answer)] = np.nan
-        total[..., n[:, 0] == 0, :] = 0.0
+        r = self.rows.rounding
+        total = error * self.rows.unit
+        total += self.lost
+        stored = self.o + total
+        stored *= SLACK * r.output
+        total += np.maximum(stored, r.output_step, out=stored)
+        if self.not_finite is not None:
+            total[self.not_finite] = np.nan
+        if len(self.empty):
+            total[..., self.empty, :] = 0.0
         return total
 
     def of_lse(self, error: Array) -> Float64Array:
@@ -364,5 +382,5 @@ class _Stored:
         total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute
         total += r.log_of_sum * np.log(np.maximum(n, 1)) + 2 * r.frame * m
         total[~np.isfinite(self.lse_answer)] = np.nan
-        total[..., n == 0] = 0.0
+        total[..., self.empty] = 0.0
         return total

@@ -47,20 +47,24 @@ def nothing_but_the_answer(
 
 
 def _mark_needles(exact: Mask, block: Block, p: npt.NDArray[np.float32], score_error: npt.NDArray[np.float32]) -> None:
-    needle = p.argmax(axis=-1)
-    rows = np.nonzero(np.take_along_axis(p, needle[..., None], axis=-1)[..., 0] > 1 - 2.0**-20)
-    if not len(rows[0]):
+    has_needle = p.max(axis=-1) > 1 - 2.0**-20
+    # One product for all heads is much quicker than the values gathered for each row: so rows are looked at that have
+    # a needle in some head.
+    rows = np.flatnonzero(has_needle.any(axis=(0, 1)))
+    if not len(rows):
         return
-    others = p[rows].astype(np.float64)
-    others[np.arange(len(others)), needle[rows]] = 0.0
+    others = p[:, :, rows].astype(np.float64)
+    needle = others.argmax(axis=-1)[..., None]
+    np.put_along_axis(others, needle, 0.0, axis=-1)
     # Two scores may be off, and 6u of an argument up to -104, where weights end, is little beside the factor 2.
-    others *= 2 * np.exp(2 * score_error[rows].max(axis=-1, keepdims=True))
-    v = block.v[rows[0], rows[1]]
-    largest = np.abs(np.where(np.isfinite(v), v, 0.0))
-    carried = np.abs(block.v[rows[0], rows[1], needle[rows]])
-    seen = (others[:, None] @ largest)[:, 0] + others.sum(axis=-1, keepdims=True) * carried
+    others *= 2 * np.exp(2 * score_error[:, :, rows].max(axis=-1, keepdims=True))
+    magnitude = np.abs(block.v)
+    carried = np.take_along_axis(magnitude, needle, axis=-2)
+    largest = np.where(np.isfinite(magnitude), magnitude, 0.0)
+    seen = others @ largest + others.sum(axis=-1, keepdims=True) * carried
     # CuPy compiles with -ftz=true: what is not normal may come out as 0.
-    exact[rows] = (seen <= ABSORBED * carried) & ((carried == 0) | (carried >= SMALLEST_STEP["float32"]))
+    absorbed = (seen <= ABSORBED * carried) & ((carried == 0) | (carried >= SMALLEST_STEP["float32"]))
+    exact[:, :, rows] = absorbed & has_needle[:, :, rows, None]
 
 
 def _mark_even_weights(exact: Mask, problem: Problem, block: Block) -> None:
@@ -86,9 +90,7 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
     """
     largest = LARGEST["float32"] / 4  # log2 e is folded in somewhere
     tau, n = max(abs(problem.tau), 1.0), block.keys_seen
-    q, k, v = (
-        np.abs(np.where(np.isfinite(x), x, 0.0)).max(axis=-2, keepdims=True) for x in (block.q, block.k, block.v)
-    )
+    q, k, v = (_largest_finite(x) for x in (block.q, block.k, block.v))
     scores = np.full(block.scores.shape[:-1], False)
     if (tau * (q * k).sum(axis=-1)).max() > largest:
         finite = np.where(np.isfinite(block.k), block.k, 0.0)
@@ -100,7 +102,7 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
         scores |= np.any(over & np.isfinite(magnitude), axis=-1)
     if problem.dtype == "float16" and numerics.scaled_q:
         scores |= LOG2_E * tau * np.abs(block.q).max(axis=-1) * 1.01 > LARGEST["float16"]
-    scores |= (n > 0) & np.all(block.scores == -np.inf, axis=-1)
+    scores |= (n > 0) & (block.row_maxima == -np.inf)
     finite_v = np.isfinite(block.v)
     # A weight of 0 times NaN: some kernels skip the key.
     skipped = np.zeros((), np.bool_)
@@ -109,3 +111,12 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
         skipped = no_weight.astype(np.float64) @ (~finite_v).astype(np.float64) > 0
     sums = (np.maximum(n, 1)[:, None] * v > largest) | (largest_O > LARGEST[problem.dtype])
     return scores[..., None] | sums | skipped, scores
+
+
+def _largest_finite(x: Float64Array) -> Float64Array:
+    """The largest magnitude of each column, of what is finite there."""
+    largest: Float64Array = np.maximum(x.max(axis=-2, keepdims=True), -x.min(axis=-2, keepdims=True))
+    if np.isfinite(largest).all():  # neither a NaN nor an infinity can hide from both
+        return largest
+    largest = np.abs(np.where(np.isfinite(x), x, 0.0)).max(axis=-2, keepdims=True)
+    return largest

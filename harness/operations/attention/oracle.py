@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -47,16 +48,22 @@ class Block:
     scores: Float64Array
     """(b, h, rows, kv_len): tau q.k, and -inf at keys that are not visible."""
 
-    @property
+    @cached_property
     def keys_seen(self) -> npt.NDArray[np.int64]:
         """(rows,): how many keys each row sees."""
         seen: npt.NDArray[np.int64] = np.count_nonzero(self.visible, axis=1)
         return seen
 
+    @cached_property
+    def row_maxima(self) -> Float64Array:
+        """(b, h, rows): the maximum of all scores, NaN where one is NaN."""
+        # np.max and not np.fmax: the latter swallows NaN.
+        largest: Float64Array = np.max(self.scores, axis=-1)
+        return largest
+
     def largest_scores(self) -> Float64Array:
         """(b, h, rows): the maximum, NaN where a visible score is NaN, 0 where the row sees nothing."""
-        # np.max and not np.fmax: the latter swallows NaN.
-        largest: Float64Array = np.where(self.keys_seen == 0, 0.0, np.max(self.scores, axis=-1))
+        largest: Float64Array = np.where(self.keys_seen == 0, 0.0, self.row_maxima)
         return largest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -123,14 +124,7 @@ class Problem(BaseProblem):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Q, K and V, O, and lse: the natural logarithm of sum exp(scores), which not all variants store."""
-        rows = ("batch", "head", "row", "column")
-        return (
-            Tensor("Q", self.q_shape, self.dtype, INPUT, rows),
-            Tensor("K", self.kv_shape, self.dtype, INPUT, rows),
-            Tensor("V", self.kv_shape, self.dtype, INPUT, rows),
-            Tensor("O", self.q_shape, self.dtype, OUTPUT, rows),
-            Tensor("lse", self.lse_shape, "float32", OPTIONAL_OUTPUT, rows[:3]),
-        )
+        return _tensors(self.q_shape, self.kv_shape, self.dtype)
 
     @property
     def build_key(self) -> tuple[Hashable, ...]:
@@ -193,6 +187,19 @@ class Problem(BaseProblem):
             raise ProblemError(f"causal is {causal!r}; it has to be true or false")
         problem = cls(**given)
         return dataclasses.replace(problem, mask=problem.mask & parse_mask("causal")) if causal else problem
+
+
+@functools.lru_cache(maxsize=64)
+def _tensors(q_shape: tuple[int, ...], kv_shape: tuple[int, ...], dtype: str) -> tuple[Tensor, ...]:
+    """Made once: a run of a small problem asks for them a dozen times."""
+    rows = ("batch", "head", "row", "column")
+    return (
+        Tensor("Q", q_shape, dtype, INPUT, rows),
+        Tensor("K", kv_shape, dtype, INPUT, rows),
+        Tensor("V", kv_shape, dtype, INPUT, rows),
+        Tensor("O", q_shape, dtype, OUTPUT, rows),
+        Tensor("lse", q_shape[:3], "float32", OPTIONAL_OUTPUT, rows[:3]),
+    )
 
 
 def _as_mask(mask: object) -> Mask:

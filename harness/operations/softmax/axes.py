@@ -21,6 +21,8 @@ MOST_ELEMENTS = 2**18
 """Of X: a fraction of a second on the emulator."""
 MANY_AND_LONG = 9
 """Times as many where many rows and long ones meet, which is once: what strides over both shows nowhere else."""
+BRIEF_ELEMENTS = 2**16
+"""Of a brief case."""
 
 ROWS, COLUMNS, EDITS = "rows", "columns", "edits"
 NONE, SOME = "none", "some"
@@ -71,14 +73,17 @@ class SoftmaxAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, TOO_LONG)
 
-    def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random) -> Case:
+    def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""
         rows_of_class, columns_of_class = ROW_COUNTS[choice[ROWS]], COLUMN_COUNTS[choice[COLUMNS]]
         most = MOST_ELEMENTS * (MANY_AND_LONG if (choice[ROWS], choice[COLUMNS]) == (MANY_ROWS, LONG) else 1)
         fitting = [n for n in columns_of_class if _runs(n) <= self._most_tiles]
         columns = rng.choice([n for n in fitting if rows_of_class[0] * n <= most] or fitting[:1])
         most_rows = min(most // columns, self._most_tiles // _runs(columns))
-        rows = rng.choice([n for n in rows_of_class if n <= most_rows] or [max(1, most_rows)])
+        row_counts = [n for n in rows_of_class if n <= most_rows] or [max(1, most_rows)]
+        if brief:
+            row_counts = [n for n in row_counts if n * columns <= BRIEF_ELEMENTS] or row_counts[:1]
+        rows = rng.choice(row_counts)
         regime = choice[REGIME]
         edits = tuple(
             Edit("X", (rng.randrange(rows), rng.randrange(columns)), rng.choice(special_values(regime)))

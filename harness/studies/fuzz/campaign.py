@@ -241,7 +241,11 @@ class _Campaign:
                 return
             looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and covering.is_sanitized(build)
             row = covering.row(build, {CHECK: SANITIZER} if looked_at else {})
-            case = axes.case(build, row, rng)
+            if axes.takes_too_long(build, row):
+                covering.withdraw(row)
+                drawn_again += 1
+                continue
+            case = axes.case(build, row, rng, covering.is_brief)
             if case in self.answers:
                 drawn_again += 1
                 continue

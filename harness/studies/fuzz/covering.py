@@ -26,6 +26,8 @@ PAIRING_ROWS = 200
 """So many rows are there to let pairs meet; what comes after them repeats, and is to be quick."""
 CHECKED_LATER = 0.25
 """The share of later rows that hold a property, which takes a run or two more."""
+WHOLE_LATER = 0.25
+"""The share of later rows whose cases may take as long as any; the others are brief ones."""
 NOTHING: Choice = MappingProxyType({})
 AlongAxis = tuple[str, str]
 Pair = tuple[AlongAxis, AlongAxis]
@@ -65,6 +67,8 @@ class Covering:
         self._order = {axis: place for place, axis in enumerate(self.values)}
         self._weights = {(axis, v.name): v.weight for axis, values in self.values.items() for v in values}
         self._rows = 0
+        self.is_brief = False
+        """Whether the case of the last row is to be a brief one."""
         self._tried: Counter[Pair] = Counter()
         self._met: set[Pair] = set()
         self._apart: dict[Pair, bool] = {}
@@ -73,14 +77,21 @@ class Covering:
         """A value for each axis, with that build and what else is given."""
         row = {BUILD: self._names[build], **given}
         self._rows += 1
-        if self._rows > PAIRING_ROWS and self._rng.random() > CHECKED_LATER:
+        is_later = self._rows > PAIRING_ROWS
+        if is_later and self._rng.random() > CHECKED_LATER:
             row.setdefault(CHECK, NO_CHECK)
+        self.is_brief = is_later and self._rng.random() > WHOLE_LATER
         axes = [axis for axis in self.values if axis not in row]
         self._rng.shuffle(axes)
         for axis in axes:
             row[axis] = self._best(axis, row)
         self._tried.update(self._pairs(row))
         return row
+
+    def withdraw(self, row: Choice) -> None:
+        """That row has no case: its pairs are still to meet, in others."""
+        self._rows -= 1
+        self._tried.subtract(self._pairs(row))
 
     def is_sanitized(self, build: Build) -> bool:
         """Whether the sanitizer may look at that build, and there is a value that asks it to."""
@@ -116,13 +127,13 @@ class Covering:
 
     def _gain(self, one: AlongAxis, row: Choice) -> float:
         """What the value is worth in this row; less than 0 where it does not go with what is there."""
-        gain = 0.0
+        gain, own_order, own_weight = 0.0, self._order[one[0]], self._weights[one]
         for other in row.items():
-            pair = self._pair(one, other)
+            pair = (one, other) if own_order < self._order[other[0]] else (other, one)
             if not self._may_meet(pair):
                 return -1.0
-            tried = self._tried[pair]
-            gain += AGAIN / tried * self._weights[one] * self._weights[other] if tried else 1.0
+            tried = self._tried.get(pair)
+            gain += AGAIN / tried * own_weight * self._weights[other] if tried else 1.0
         return gain
 
     def _pair(self, one: AlongAxis, other: AlongAxis) -> Pair:

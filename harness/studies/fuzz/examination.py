@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.execution.accuracy import Accuracy
 from harness.execution.attempt import Attempt, attempt
+from harness.execution.isolation.variants import ask_ahead
 from harness.execution.kept_inputs import INPUT_WRITTEN
 from harness.execution.planning import make_plan
 from harness.execution.protocol import Executor
@@ -59,8 +60,10 @@ def examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulato
     properties = operation_of(problem).properties
     if case.check not in (None, SANITIZER, *properties):
         raise UsageError(f"no property {case.check!r}; there are {', '.join(properties)}")
-    if case.tile is not None:
-        variant = with_tile(variant, parse_tile(case.tile))
+    isolated, wanted = variant, None if case.tile is None else parse_tile(case.tile)
+    ask_ahead(isolated, problem, wanted)
+    if wanted is not None:
+        variant = with_tile(variant, wanted)
     if sanitizer is not None:
         finding = _sanitizer_finding(sanitizer, variant, problem, inputs)
         if finding is not None:
@@ -77,6 +80,7 @@ def examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulato
     assert done.execution is not None
 
     def run(asked: BaseProblem, values: Arrays) -> Arrays:
+        ask_ahead(isolated, asked, wanted)
         return executor.run(asked, make_plan(variant, asked), values).outputs
 
     try:

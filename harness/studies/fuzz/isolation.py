@@ -146,6 +146,8 @@ class Worker:
     def _answers_within(self, seconds: float) -> bool:
         """Whether it answers, or dies, before it has used the processor for so long."""
         assert self._process is not None and self._process.pid is not None
+        if self._waited(LOOK_SECONDS):
+            return True  # as nearly always
         began, used = time.monotonic(), processor_seconds(self._process.pid)
         while not self._waited(LOOK_SECONDS):
             if processor_seconds(self._process.pid) - used > seconds or time.monotonic() - began > PATIENCE * seconds:

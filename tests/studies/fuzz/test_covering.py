@@ -18,6 +18,7 @@ from harness.operations.attention.axes import MOST_WORK, AttentionAxes
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.studies.fuzz import campaign
+from harness.studies.fuzz import covering as covering_module
 from harness.studies.fuzz.builds import builds_for, sanitized_builds
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
 from harness.studies.fuzz.covering import BUILD, Covering
@@ -150,13 +151,14 @@ def test_few_tiles_are_kept_to_where_they_are_asked_for(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("build", [BUILDS[0], BUILDS[3], AttentionBuild("float16", 24, 128, 96)], ids=lambda b: b.name)
-def test_cases_are_of_their_classes_and_cost_little(build: AttentionBuild):
+@pytest.mark.parametrize("brief", [False, True])
+def test_cases_are_of_their_classes_and_cost_little(build: AttentionBuild, brief: bool):
     axes = AttentionAxes(None, (SANITIZER,), ("causal", "window"))
     covering = Covering(axes, (build,), sanitized_builds((build,)), (), seed=5)
     rng = random.Random(5)
     for _ in range(300):
         row = covering.row(build)
-        case = axes.case(build, row, rng)
+        case = axes.case(build, row, rng, brief)
         p = case.problem
         rows, keys = build.tiles(p)
         holds = {
@@ -178,6 +180,41 @@ def test_cases_are_of_their_classes_and_cost_little(build: AttentionBuild):
         # What is least of its classes may be more than a case is to cost, but not by much.
         least = max(p.q_len, 16) * max(p.kv_len, 16) * p.heads * p.batch * p.head_dim
         assert least <= 64 * MOST_WORK, p.headline
+
+
+def test_rows_that_repeat_are_mostly_brief_and_none_before_them():
+    axes, build = AttentionAxes(4, (), ("causal", "window")), BUILDS[0]
+    covering = Covering(axes, (build,), (), (), seed=5)
+    rows = [(covering.row(build), covering.is_brief) for _ in range(600)]
+    assert not any(is_brief for _, is_brief in rows[:200])
+    assert 0.65 < sum(is_brief for _, is_brief in rows[200:]) / 400 < 0.85
+
+    def work(brief: bool) -> int:
+        problems = [axes.case(build, row, random.Random(number), brief).problem for number, (row, _) in enumerate(rows)]
+        return sum(p.batch * p.heads * p.q_len * p.kv_len for p in problems)
+
+    assert work(brief=True) < 0.8 * work(brief=False)
+
+
+def test_tiles_of_many_keys_make_no_case_that_takes_long(monkeypatch: pytest.MonkeyPatch):
+    # What Hypothesis draws has two tiles at most where it has a crowd, and only one crowd.
+    monkeypatch.setattr(campaign._Campaign, "_explore", lambda self, *arguments: None)
+    cases, result = cases_of("split-kv-cupy", 3000, monkeypatch, examples=250, most_tiles=4)
+    assert len(cases) > 100 and result.coverage is not None and set(result.coverage.not_met) <= {BUILD}
+    for case in cases:
+        p = case.problem
+        assert p.batch * p.heads * max(p.q_len, 16) * max(p.kv_len, 16) * p.head_dim <= 32 * MOST_WORK, p.headline
+    assert any(case.problem.batch > 16 and case.problem.kv_len >= 512 for case in cases)
+
+
+def test_a_campaign_asks_for_the_brief_ones(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(campaign._Campaign, "_explore", lambda self, *arguments: None)
+    asked = {}
+    for share in (1.0, 0.25):
+        monkeypatch.setattr(covering_module, "WHOLE_LATER", share)
+        asked[share], _ = cases_of("fa2-cupy", 3, monkeypatch, examples=500, most_tiles=4)
+    first = covering_module.PAIRING_ROWS // 2
+    assert asked[1.0][:first] == asked[0.25][:first] and asked[1.0] != asked[0.25]
 
 
 def test_two_values_that_do_not_go_together_never_do():
