@@ -151,10 +151,10 @@ def _device_argument(argument: Any) -> Any:
 
 def _by_value(word: bytes) -> np.generic:
     """The bytes of a parameter as CuPy passes them on."""
-    if len(word) not in (1, 2, 4, 8):
-        return np.void(word)
-    scalar: np.generic = np.frombuffer(word, f"u{len(word)}")[0]
-    return scalar
+    value: np.generic = np.void(word)
+    if len(word) in (1, 2, 4, 8):
+        value = np.frombuffer(word, f"u{len(word)}")[0]
+    return value
 
 
 def _limited(compiled: CompiledKernel) -> str:
