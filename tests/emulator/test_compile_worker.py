@@ -53,7 +53,7 @@ def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
 
 
 def test_workers_are_used_again_and_end_with_their_pool() -> None:
-    pool = WorkerPool()
+    pool = WorkerPool(2)
     with pool.borrow() as one, pool.borrow() as other:
         assert one is not other
         one.build_kernel(PTX, "k", PLAIN, TIER)
