@@ -24,7 +24,7 @@ from harness.gpu.executor import GpuExecutor
 from harness.model.operation import draw_inputs
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
-from harness.studies.commands import COMMANDS
+from harness.studies.commands import COMMANDS, command_named
 
 ROOT = Path(__file__).resolve().parent.parent
 RIGHT = str(ROOT / "tests" / "plugins" / "one_thread_per_row.py")
@@ -79,7 +79,7 @@ def test_every_command_and_option_has_help():
 
 
 def test_the_commands_are_those_of_the_parser():
-    assert {command.name for command in COMMANDS} == {name for name, _ in parsers() if name}
+    assert [command_named(name).name for name in COMMANDS] == [name for name, _ in parsers() if name]
     (commands,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     assert all(choice.help for choice in commands._choices_actions)
     assert len(commands._choices_actions) == len(COMMANDS)
