@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,22 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     del pool, one, other, again
     gc.collect()
     assert process.wait(timeout=20) == 0
+
+
+def test_there_are_no_more_workers_than_the_pool_may_have() -> None:
+    pool = WorkerPool(1)
+    borrowed = threading.Event()
+
+    def borrow() -> None:
+        with pool.borrow():
+            borrowed.set()
+
+    waiting = threading.Thread(target=borrow)
+    with pool.borrow():
+        waiting.start()
+        assert not borrowed.wait(0.2)
+    waiting.join(timeout=20)
+    assert borrowed.is_set()
 
 
 @pytest.mark.thorough
