@@ -69,12 +69,12 @@ def test_functions_without_ftz_have_none() -> None:
 def test_a_subnormal_that_took_the_other_way_is_flushed_where_it_is_used() -> None:
     way = np.array([0, 1], np.uint32)
     given = np.array([SUBNORMAL, SUBNORMAL | 1 << 31], np.uint32)
-    text = """
+    text = """  // times 2^100, which a subnormal would survive
   { .reg .f32 t; .reg .pred q;
   setp.ne.u32 q, b, 0;
   mul.ftz.f32 t, a, 0f3F800000;
   @!q bra behind;
   mov.b32 t, a;
 behind:
-  add.ftz.f32 d, t, 0f80000000; }"""
+  mul.ftz.f32 d, t, 0f71800000; }"""
     assert run_case(text, "b32", given, way).tolist() == [0, 1 << 31]
