@@ -99,15 +99,6 @@ class Cache:
             self.put(kind, key, payload)
         return payload
 
-    def has_any(self, kind: str) -> bool:
-        """Whether there is any entry of this kind, trusted or not."""
-        with self._open_directory(create=False) as directory:
-            if directory is None:
-                return False
-            with contextlib.suppress(OSError), os.scandir(directory) as scan:
-                return any(item.name.startswith(f"{kind}-") for item in scan)
-            return False
-
     def why_unusable(self) -> str | None:
         """None, or one line on why nothing is kept and how to mend it."""
         if self.directory is None:

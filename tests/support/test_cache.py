@@ -38,14 +38,6 @@ def test_gives_back_what_was_stored(cache: Cache) -> None:
     assert Cache(cache.directory, 1_000_000).get("ptx", KEY) == PAYLOAD
 
 
-def test_tells_whether_there_is_any_of_a_kind(cache: Cache) -> None:
-    assert not cache.has_any("ptx")
-    cache.put("ptx", KEY, PAYLOAD)
-    assert cache.has_any("ptx")
-    assert not cache.has_any("pt") and not cache.has_any("numba")
-    assert not Cache(None).has_any("ptx")
-
-
 def test_an_empty_payload_is_not_an_absent_one(cache: Cache) -> None:
     cache.put("ptx", KEY, b"")
     assert cache.get("ptx", KEY) == b""

@@ -1,14 +1,13 @@
 """Variants whose functions are questions to a planner process: everything else of the harness takes them as any other.
 
-The variants of `variants/` have one process per language, so that CuPy and Numba are imported side by side, and where
-Numba has compiled nothing yet, two of its; those of a plugin file or of an installed package have one per origin, so
-that they cannot meddle with anybody else's either.
+The variants of `variants/` have one process per language, so that CuPy and Numba are imported side by side; those of a
+plugin file or of an installed package have one per origin, so that they cannot meddle with anybody else's either.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,16 +39,10 @@ from harness.model.registry import Registry
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.support.cache import default_cache
 from harness.support.errors import PlannerDied, PlannerLost, PluginError, SandboxError
 
 LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
 """What the first plan in a language will import, by backend."""
-
-
-PROCESSES_AT_FIRST = {"numba": 2}
-"""How many share a language's variants as long as the cache holds nothing of its kind, which is called as the language
-is: Numba takes seconds for a kernel, one at a time. Afterwards a second process would only import Numba once more."""
 
 
 def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants") -> Discovery:
@@ -87,18 +80,13 @@ def isolate(load: Load) -> Variant:
 
 
 def _discovery(said: Json) -> Discovery:
-    registry, planners, origins = Registry(), dict[tuple[str, int], RemotePlanner](), dict[str, Origin]()
-    cache = default_cache()
-    processes = {language: 1 if cache.has_any(language) else most for language, most in PROCESSES_AT_FIRST.items()}
-    found = Counter[str]()
+    registry, planners, origins = Registry(), dict[str, RemotePlanner](), dict[str, Origin]()
     try:
         for each in checked(said["variants"], list):
             origin = Origin(*(checked(word, str) for word in checked(each["from"], list)))
             group = checked(each["backend"], str) if origin.kind == MODULE else f"{origin.kind} {origin.name}"
             packages = LANGUAGES.get(group, ())
-            turn = found[group] % processes.get(group, 1)
-            found[group] += 1
-            planner = planners.setdefault((group, turn), RemotePlanner(PlannerProcess(packages=packages)))
+            planner = planners.setdefault(group, RemotePlanner(PlannerProcess(packages=packages)))
             registry.origin = checked(each["origin"], str)
             variant = planner.variant(each, origin)
             registry.add(variant)
