@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.execution.isolation.process import end_planners
 from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.options.command import OneLineParser
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from harness.options.standard_streams import complain, discard_output, prepare_streams, print_result
-from harness.studies.commands import COMMANDS
+from harness.studies.commands import COMMANDS, command_named
 from harness.support.cache import default_cache
 from harness.support.errors import SandboxError, UsageError
 
 
-def build_parser(operation: str = DEFAULT_OPERATION) -> argparse.ArgumentParser:
-    """All commands and options, each with help. Raises `UsageError` where there is no such operation."""
+def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """These commands and their options, each with help. Raises `UsageError` where there is no such operation."""
     chosen = operation_named(operation)
     parser = OneLineParser(
         prog="python -m harness",
@@ -26,7 +26,7 @@ def build_parser(operation: str = DEFAULT_OPERATION) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for command in map(command_named, names):
         description = f"{command.help[0].upper()}{command.help[1:]}."
         sub = commands.add_parser(command.name, help=command.help, description=description, allow_abbrev=False)
         command.add_options(sub, chosen)
@@ -45,7 +45,9 @@ def _operation_asked_for(words: Sequence[str]) -> str:
 def _run(words: Sequence[str]) -> int:
     """Parse and run; the exit status, which is 0 behind `--help`."""
     try:
-        arguments = build_parser(_operation_asked_for(words)).parse_args(words)
+        # A command that is named needs none of the others, nor what they import.
+        names = [word for word in words[:1] if word in COMMANDS] or COMMANDS
+        arguments = build_parser(_operation_asked_for(words), names).parse_args(words)
     except SystemExit:
         return PASSED
     status: int = arguments.run(arguments)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.native_gpu import NativeGpu
@@ -20,6 +18,9 @@ from harness.compilers.tensor_maps import native_arguments
 from harness.compilers.toolchain import Call, Toolchain
 from harness.model.plan import Launch
 from harness.support.errors import PlanError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class KernelOwner(Protocol):
@@ -144,6 +145,8 @@ class RemoteToolchain(Toolchain):
 
 def _device_argument(argument: Any) -> Any:
     """A native argument as toolchains compile for it and pack it: an array of CuPy's is a pointer."""
+    import numpy as np
+
     if not hasattr(argument, "data") or isinstance(argument, np.generic):
         return argument
     return DevicePointer(int(argument.data.ptr), tuple(argument.shape), argument.dtype.name)
@@ -151,10 +154,10 @@ def _device_argument(argument: Any) -> Any:
 
 def _by_value(word: bytes) -> np.generic:
     """The bytes of a parameter as CuPy passes them on."""
-    value: np.generic = np.void(word)
-    if len(word) in (1, 2, 4, 8):
-        value = np.frombuffer(word, f"u{len(word)}")[0]
-    return value
+    import numpy as np
+
+    scalar: np.generic = np.frombuffer(word, f"u{len(word)}")[0] if len(word) in (1, 2, 4, 8) else np.void(word)
+    return scalar
 
 
 def _limited(compiled: CompiledKernel) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from harness.model.plan import Launch
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _TYPES = {
     "float32": "FLOAT32",
@@ -35,6 +36,7 @@ def _native(launch: Launch, argument: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def _encoded(launch: Launch, tensor_map: TensorMap, address: int) -> np.void:
+    import numpy as np
     from cuda.bindings import driver
 
     rank = len(tensor_map.extents)

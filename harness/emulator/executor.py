@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
@@ -23,8 +23,8 @@ from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.tensor_maps import encode
 from harness.emulator.memory.residency import Residency, residency
-from harness.emulator.native.compile_worker import THIS_PROCESS, Compiler, WorkerPool
-from harness.emulator.native.kernel_cache import NativeKernel, native_kernel
+from harness.emulator.native.compile_worker import THIS_PROCESS, WorkerPool
+from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
 from harness.execution.accuracy import all_zero, untouched
@@ -85,7 +85,7 @@ class EmulatorExecutor:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
         self._options = LaunchOptions(step_limit, threads or default_threads(), seed, shuffle)
         self._progress = progress
-        self._workers = WorkerPool()
+        self._workers = WorkerPool(default_threads())
         self._instruments = instruments
         self._caches = caches
         self._modules = ModulesOfPlans()
@@ -159,19 +159,14 @@ class EmulatorExecutor:
         """
         self._runtime.start(self._workers)
         pointers = _pointers(plan.all_buffers(problem))
-        with self._workers.borrow() as worker:
-            for step in plan.launches:
-                self._compile(step, _arguments(step, pointers), self._tier(problem), worker)
+        for step in plan.launches:
+            compiled = compile_kernel(step.kernel, _arguments(step, pointers), self.device.arch)
+            with self._workers.borrow() as worker:
+                native_kernel(compiled.ptx, compiled.entry, worker, self._instruments, self._tier(problem))
 
     def _tier(self, problem: BaseProblem) -> Tier:
         is_brief = self._brief_flops > 0 and problem.flops <= self._brief_flops
         return Tier.BASELINE if is_brief else Tier.OPTIMIZED
-
-    def _compile(
-        self, step: Launch, args: tuple[Any, ...], tier: Tier, compiler: Compiler = THIS_PROCESS
-    ) -> tuple[CompiledKernel, NativeKernel]:
-        compiled = compile_kernel(step.kernel, args, self.device.arch)
-        return compiled, native_kernel(compiled.ptx, compiled.entry, compiler, self._instruments, tier)
 
     def _launch_all(
         self,
@@ -205,7 +200,8 @@ class EmulatorExecutor:
         tier: Tier,
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
-        compiled, kernel = self._compile(step, args, tier)
+        compiled = compile_kernel(step.kernel, args, self.device.arch)
+        kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self._instruments, tier)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
         used = None
         listener = None

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from harness.options.command import Command
-from harness.studies.bench.command import COMMAND as BENCH
-from harness.studies.compare.command import COMMAND as COMPARE
-from harness.studies.fuzz.command import COMMAND as FUZZ
-from harness.studies.listing.command import COMMAND as LIST
-from harness.studies.new.command import COMMAND as NEW
-from harness.studies.run.command import COMMAND as RUN
-from harness.studies.show.command import COMMAND as SHOW
-from harness.studies.traffic.command import COMMAND as TRAFFIC
-from harness.studies.tune.command import COMMAND as TUNE
+import importlib
+from collections.abc import Mapping
 
-COMMANDS: tuple[Command, ...] = (LIST, COMPARE, RUN, TRAFFIC, BENCH, TUNE, FUZZ, SHOW, NEW)
-"""In the order of `--help`."""
+from harness.options.command import Command
+
+COMMANDS: Mapping[str, str] = {
+    "list": "listing",
+    "compare": "compare",
+    "run": "run",
+    "traffic": "traffic",
+    "bench": "bench",
+    "tune": "tune",
+    "fuzz": "fuzz",
+    "show": "show",
+    "new": "new",
+}
+"""Name -> folder, in the order of `--help`. A command is imported when it is asked for."""
+
+
+def command_named(name: str) -> Command:
+    """One of `COMMANDS`."""
+    command: Command = importlib.import_module(f"harness.studies.{COMMANDS[name]}.command").COMMAND
+    return command

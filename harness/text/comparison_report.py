@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -11,8 +11,6 @@ from harness.execution.attempt import UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.model.finding import Finding
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
-from harness.model.registry import Registry
-from harness.model.variant import Variant
 from harness.text.report import Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib
 
@@ -43,21 +41,6 @@ def render_comparison(comparison: Comparison, format: str) -> str:
         ),
         document=lambda: _comparison_object(comparison),
         wraps_notes=False,
-    ).render(format)
-
-
-def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
-    """The registered variants in one of `FORMATS`, ending in a line break."""
-    keys = ["name", "algorithm", "backend", "idea"]
-    listing = [
-        {key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name), "operation": v.operation}
-        for v in variants
-    ]
-    return Report(
-        paragraphs=lambda: [Table(keys, [[entry[key] for key in keys] for entry in listing], [False] * len(keys))],
-        notes=lambda: [],
-        records=lambda: (listing, [*keys, "origin", "operation"]),
-        document=lambda: {"variants": listing},
     ).render(format)
 
 

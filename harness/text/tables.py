@@ -7,11 +7,12 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tabulate
 
-from harness.execution.protocol import Device
+if TYPE_CHECKING:
+    from harness.execution.protocol import Device
 
 FORMATS = ("table", "markdown", "csv", "json")
 MIB = 2**20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
 
 
 def test_workers_are_used_again_and_end_with_their_pool() -> None:
-    pool = WorkerPool()
+    pool = WorkerPool(2)
     with pool.borrow() as one, pool.borrow() as other:
         assert one is not other
         one.build_kernel(PTX, "k", PLAIN, TIER)
@@ -64,6 +65,22 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     del pool, one, other, again
     gc.collect()
     assert process.wait(timeout=20) == 0
+
+
+def test_there_are_no_more_workers_than_the_pool_may_have() -> None:
+    pool = WorkerPool(1)
+    borrowed = threading.Event()
+
+    def borrow() -> None:
+        with pool.borrow():
+            borrowed.set()
+
+    waiting = threading.Thread(target=borrow)
+    with pool.borrow():
+        waiting.start()
+        assert not borrowed.wait(0.2)
+    waiting.join(timeout=20)
+    assert borrowed.is_set()
 
 
 @pytest.mark.thorough

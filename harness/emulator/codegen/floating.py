@@ -8,10 +8,11 @@ just below the smallest normal one, which otherwise rounds up to that and stays.
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
+from harness.emulator.codegen.flushed_registers import is_flushed
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
-from harness.emulator.ptx.instructions import Instruction, Operand
+from harness.emulator.ptx.instructions import Imm, Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
@@ -42,7 +43,9 @@ class _FloatForm:
 
     def use(self, lanes: Lanes, operand: Operand) -> str:
         value = lanes.use(operand, self.element)
-        return lanes.flush(value) if self.ftz and self.element == "float" else value
+        if not self.ftz or self.element != "float" or (isinstance(operand, Imm) and is_flushed(operand)):
+            return value
+        return lanes.flush(value)
 
     def put(self, lanes: Lanes, destination: Operand, value: str) -> None:
         if self.ftz and self.element == "float":

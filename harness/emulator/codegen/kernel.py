@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emitter_for
+from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.integer import CARRY
 from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, SharedVariable, Site
 from harness.emulator.codegen.lanes import Lanes, Storage
@@ -74,7 +75,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
     _verify(flat, storage)
     graph = build_graph(flat)
     live = live_registers(graph)
-    lanes = Lanes(flat.registers, storage, instruments)
+    lanes = Lanes(flat.registers, storage, instruments, flushed_registers(flat))
     _Writer(lanes, graph, live.behind).write()
     if any(i.facts.flow is Flow.WARPGROUP for i in flat.instructions()):
         name_held_tickets(lanes, flat)

@@ -43,7 +43,14 @@ class Storage:
 class Lanes(Vocabulary):
     """Emits one function. `begin_block` and `end_block` frame each basic block; families call the rest in between."""
 
-    def __init__(self, registers: dict[str, PtxType], storage: Storage, instruments: Instruments = PLAIN) -> None:
+    def __init__(
+        self,
+        registers: dict[str, PtxType],
+        storage: Storage,
+        instruments: Instruments = PLAIN,
+        flushed: frozenset[str] = frozenset(),
+    ) -> None:
+        """`flushed`: registers that never hold a subnormal float, see `flushed_registers`."""
         super().__init__()
         self.storage = storage
         self.instruments = instruments
@@ -67,6 +74,7 @@ class Lanes(Vocabulary):
         self._offsets: dict[str, int] = {}
         self._values: dict[tuple[str, str], str] = {}
         self._dirty: dict[str, str] = {}
+        self._flushed_registers = flushed
         self._flushed: dict[str, str] = {}
         self._checked_members: set[Operand | None] = set()
         self.instruction: Instruction | None = None
@@ -239,6 +247,8 @@ class Lanes(Vocabulary):
             self._values[name, own] = value
         value = self._resize(value, own, element)
         self._values[name, element] = value
+        if element == "float" and name in self._flushed_registers:
+            self._flushed[value] = value
         return value
 
     def _resize(self, value: str, own: str, element: str) -> str:

@@ -113,23 +113,25 @@ class CompileWorker:
 
 
 class WorkerPool:
-    """Workers for as many threads as ask at once. They end with the pool."""
+    """At most so many workers at once, each for one thread; who asks for more waits. They end with the pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self._idle: list[CompileWorker] = []
         self._lock = threading.Lock()
+        self._free = threading.Semaphore(most)
         weakref.finalize(self, _close_all, self._idle)
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[CompileWorker]:
         """A worker for this thread alone."""
-        with self._lock:
-            worker = self._idle.pop() if self._idle else CompileWorker()
-        try:
-            yield worker
-        finally:
+        with self._free:
             with self._lock:
-                self._idle.append(worker)
+                worker = self._idle.pop() if self._idle else CompileWorker()
+            try:
+                yield worker
+            finally:
+                with self._lock:
+                    self._idle.append(worker)
 
 
 def _close_all(workers: list[CompileWorker]) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.instruments import Instruments
 from harness.emulator.native.tier import Tier
+
+if TYPE_CHECKING:
+    from harness.emulator.ptx.instructions import Module
 
 _LENGTHS = struct.Struct("<QQ")
 
@@ -49,10 +54,17 @@ def build_kernel(ptx: str, entry: str, instruments: Instruments, tier: Tier) -> 
     from harness.emulator.codegen.kernel import generate
     from harness.emulator.native.llvm_compiler import compile_ir
     from harness.emulator.native.runtime_parts import parts_of
-    from harness.emulator.ptx.parser import parse
 
-    code = generate(parse(ptx), entry, instruments)
+    code = generate(_parsed(ptx), entry, instruments)
     # Both tiers of a kernel may be in one process.
     symbol = f"{code.symbol}_{tier.value}"
     native = compile_ir(code.ir_as(symbol), tier)
     return BuiltKernel(code.facts, symbol, parts_of(code.calls), native).to_bytes()
+
+
+@lru_cache(maxsize=1)
+def _parsed(ptx: str) -> Module:
+    """The module. Kernels of one module are built one after the other, and its text is long."""
+    from harness.emulator.ptx.parser import parse
+
+    return parse(ptx)

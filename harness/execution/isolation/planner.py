@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -51,6 +52,8 @@ from harness.model.variant import Variant
 from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
 from harness.support.exception_place import where_and_what
 
+_ALLOCATED_BETWEEN_COLLECTIONS = 50_000
+"""Numba makes millions of small objects and keeps most: Python's own 700 cost a tenth of the time it compiles for."""
 KEPT_OBJECTS = 4096
 """Kernels of so many launches can still be asked about. A search plans many thousand times, and asks at once."""
 
@@ -76,9 +79,7 @@ def serve(
     os.chdir(folder)
     os.dup2(2, 1)
     faulthandler.enable(log.open("wb"))
-    for package in packages:
-        with contextlib.suppress(Exception):  # who needs it will say that it is not there
-            importlib.import_module(package)
+    _import(packages)
     planner = Planner(load, lambda origin: _send(connection, {"loading": origin}))
     while True:
         try:
@@ -90,6 +91,17 @@ def serve(
         _send(connection, reply)
         for array in sent:
             connection.send_bytes(array)
+
+
+def _import(packages: Sequence[str]) -> None:
+    """Import what is there of them, and let the collector leave alone what stays for as long as the process does."""
+    gc.disable()
+    for package in packages:
+        with contextlib.suppress(Exception):  # who needs it will say that it is not there
+            importlib.import_module(package)
+    gc.freeze()
+    gc.set_threshold(_ALLOCATED_BETWEEN_COLLECTIONS)
+    gc.enable()
 
 
 def _end_with(lifeline: Connection) -> None:

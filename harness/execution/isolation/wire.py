@@ -10,8 +10,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from harness.compilers.compiled_kernel import DevicePointer
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.model.discovery import Origin
@@ -102,6 +100,8 @@ def tile_from_json(said: Json) -> dict[str, int]:
 
 def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
     """An argument of a launch; `kept` puts by what has no plain form, and tells its number."""
+    import numpy as np
+
     if isinstance(argument, str):
         return {"buffer": str(argument)}
     if isinstance(argument, DevicePointer):
@@ -121,6 +121,8 @@ def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
 
 def argument_from_json(said: Json) -> Any:
     """The argument; what was put by is a `RemoteArgument`."""
+    import numpy as np
+
     said = checked(said, dict)
     if "buffer" in said:
         return checked(said["buffer"], str)

@@ -13,7 +13,7 @@ from harness.options.variants import add_plugins, add_selection, discover_varian
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Run `list`; the exit status."""
-    from harness.text.comparison_report import render_listing
+    from harness.text.listing_report import render_listing
 
     check_output(arguments.output)
     registry = discover_variants(arguments).registry
