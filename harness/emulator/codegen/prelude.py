@@ -35,7 +35,7 @@ class Prelude:
         return [head, *v.lines, f"  ret {self.result} {result}", "}"], v.declarations
 
 
-def _half_to_float(v: Vocabulary, half: str) -> str:
+def half_to_float(v: Vocabulary, half: str) -> str:
     """Exact: rebias the exponent by a multiplication, which takes subnormals along."""
     wide = v.cast("zext", "i16", half, "i32")
     sign = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x8000)), splat("i32", 16))
@@ -267,7 +267,7 @@ def _transpose_matrix(v: Vocabulary, matrix: str) -> str:
 
 
 PRELUDE: dict[str, Prelude] = {
-    "half_to_float": Prelude((V16,), VF, _half_to_float),
+    "half_to_float": Prelude((V16,), VF, half_to_float),
     "float_to_half": Prelude((VF,), V16, float_to_half),
     "bfloat_to_float": Prelude((V16,), VF, _bfloat_to_float),
     "float_to_bfloat": Prelude((VF,), V16, _float_to_bfloat),
