@@ -8,6 +8,7 @@ import numpy as np
 from exact_floats import BF16, F16, F32, Format
 from operands import Array
 
+
 class _WithoutInfinities(Format):
     """e4m3: NaN is where all bits but the sign are set, and nothing else is special."""
 
@@ -78,9 +79,7 @@ def _cut(number: int, shift: int) -> int:
     return -magnitude if number < 0 else magnitude
 
 
-def _special(
-    form: Format, other: Format, target: Format, a: Sequence[int], b: Sequence[int], c: int
-) -> int | None:
+def _special(form: Format, other: Format, target: Format, a: Sequence[int], b: Sequence[int], c: int) -> int | None:
     """NaN or infinity, where an operand is."""
     nan = target.sign_bit - 1
     signs = set()

@@ -41,7 +41,9 @@ def bytes_of_a(a: Array) -> Array:
 
 
 def bytes_of_b(b: Array) -> Array:
-    return np.stack([packed(b, [(4 * PLACE + top + i, GROUP) for i in range(4)]) for top in range(0, b.shape[1], 16)], 1)
+    return np.stack(
+        [packed(b, [(4 * PLACE + top + i, GROUP) for i in range(4)]) for top in range(0, b.shape[1], 16)], 1
+    )
 
 
 def words_of_c(c: Array) -> Array:

@@ -291,7 +291,9 @@ class FloatWriter(ProductWriter):
             product = self.binary("fmul", "float", x.significand, y.significand)
             below = self.binary("sub", "i32", exponent, largest)
             # 16 products below 4 are below 2^31 here: no significand is quite 2.
-            total = self.binary("add", "i32", total, _cut(self, product, below, 2 * form.fraction_bits, 2, self.kept_bits))
+            total = self.binary(
+                "add", "i32", total, _cut(self, product, below, 2 * form.fraction_bits, 2, self.kept_bits)
+            )
         below = self.binary("sub", "i32", of_c, largest)
         kept = _cut(self, c.significand, below, accumulator.fraction_bits, 1, self.kept_bits)
         wide = self.binary("fadd", "double", *(self.cast("sitofp", "i32", part, "double") for part in (total, kept)))

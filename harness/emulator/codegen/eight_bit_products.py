@@ -189,7 +189,9 @@ class _EightBitFloatWriter(FloatWriter):
         return fraction, field, self._at_least_one(field)
 
     def _field(self, bits: str, fraction_bits: int, mask: int) -> str:
-        return self.binary("and", "i32", self.binary("lshr", "i32", bits, splat("i32", fraction_bits)), splat("i32", mask))
+        return self.binary(
+            "and", "i32", self.binary("lshr", "i32", bits, splat("i32", fraction_bits)), splat("i32", mask)
+        )
 
     def _at_least_one(self, field: str) -> str:
         return self.intrinsic("llvm.smax.v32i32", VI, (VI, field), (VI, splat("i32", 1)))
