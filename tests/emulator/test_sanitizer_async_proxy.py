@@ -60,6 +60,7 @@ def test_a_source_that_nobody_wrote() -> None:
 
 
 WAITS = "wait(&full, i & 1);"
+FENCE = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 EARLY = (WAITS, f"{WAITS} arrive(&empty);"), ("      arrive(&empty);\n", "")
 
 
@@ -71,8 +72,11 @@ EARLY = (WAITS, f"{WAITS} arrive(&empty);"), ("      arrive(&empty);\n", "")
         ((("COMMIT(); STORED();", "COMMIT();"),), "WAR race"),
         ((("__syncthreads();", "if (t >= 32) __nanosleep(1);"),), "RAW race"),
         ((("      __syncwarp();\n      if (t == 32)", "      if (t == 32)"),), "RAW race"),
+        (((FENCE, ""),), "missing proxy fence"),
+        (((WAITS, "wait(&full, (i + 1) & 1);"),), "RAW race"),
     ],
 )
 def test_a_missing_wait_is_a_race(changes: tuple[tuple[str, str], ...], kind: str) -> None:
-    """Too early, released too early, not waited for, not initialised for all, not met before a store."""
+    """Too early, released too early, not waited for, not initialised for all, not met before a store, not fenced before
+    it, waited for another phase."""
     assert kind in findings(*changes)

@@ -44,8 +44,9 @@ ROWS = LAST + 8 * TICKETS
 PRODUCTS = ROWS + 128 * TICKETS
 
 # A product: one wgmma.mma_async of one warp ---------------------------------------------------------------------------
-FUNCTION, SHAPE, DESCRIPTOR_A, DESCRIPTOR_B, PRODUCT_GROUP, PRODUCT_SITE = range(0, 48, 8)
-"""Address of the function that multiplies one slice of 8 columns; see `SHAPE_*`; descriptors; group; instruction."""
+FUNCTION, SHAPE, DESCRIPTOR_A, DESCRIPTOR_B, PRODUCT_GROUP, PRODUCT_SITE, PRODUCT_ISSUED = range(0, 56, 8)
+"""Address of the function that multiplies one slice of 8 columns; see `SHAPE_*`; descriptors; group; instruction; when,
+for the sanitizer."""
 FRAGMENT = 64
 """Four registers of A, 128 bytes each, where it does not come from shared memory."""
 ACCUMULATORS = FRAGMENT + 4 * 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
@@ -13,8 +14,9 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_multiply import element_types
+from harness.emulator.codegen.vocabulary import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector, names_in
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _COLUMNS = range(8, 257, 8)
@@ -179,6 +181,25 @@ def registers_with_tickets(function: Function) -> list[str]:
                 found[name] = None
                 waiting.append(name)
     return list(found)
+
+
+def watch_accumulators(lanes: Lanes, instruction: Instruction, tickets: frozenset[str]) -> None:
+    """For the sanitizer: what an instruction reads of the registers that may hold tickets, unless it moves it on."""
+    if not tickets or instruction.row_name in ("mov", "wgmma.mma_async"):
+        return
+    read = instruction.operands[1:] if instruction.facts.writes else instruction.operands
+    for name in dict.fromkeys(r.name for r in names_in(replace(instruction, operands=read)) if r.name in tickets):
+        place = lanes.home(Reg(name))
+        words = lanes.warp_load(vector("i32"), place)
+        marks = lanes.binary("and", "i32", words, splat("i32", proxy.TICKET_MASK))
+        held = lanes.bits_of(lanes.compare("eq", "i32", marks, splat("i32", proxy.TICKET)))
+        early, go_on = lanes.fresh_label("early"), lanes.fresh_label("late")
+        lanes.do(f"br i1 {lanes.op(f'icmp ne i32 {held}, 0')}, label %{early}, label %{go_on}, !prof !0")
+        lanes.label(early)
+        site, mask = str(lanes.site(instruction)), lanes.widen(lanes.active_bits())
+        lanes.runtime("watch_accumulator", "%ctx", "%warp", site, mask, str(place))
+        lanes.do(f"br label %{go_on}")
+        lanes.label(go_on)
 
 
 @emits("setmaxnreg")

@@ -1,7 +1,8 @@
 """Bulk copies (PTX ISA 9.7.9.25.4 f.): runs of bytes, and boxes of a tensor, between global and shared memory.
 
 As with cp.async, a copy happens as late as it may, and what it writes in shared memory is NaN until then. A load lands
-where some warp looks at its mbarrier, and then counts its bytes there; a store lands where its thread waits for its
+where some warp waits for the phase of its mbarrier that is not over, if the loads before it do not end that phase, and
+then counts its bytes there; a store lands where its thread waits for its
 bulk group. One that nobody waits for never lands. Bytes and sectors are counted at the issue: each row of the box takes
 whole sectors. What of a box lies outside its tensor is loaded as zeros, which count at the mbarrier, and not stored.
 
@@ -32,7 +33,12 @@ from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load8, load32, load64, store8, store64
 from harness.emulator.memory.trace import is_traced, record
 from harness.emulator.memory.translation import count
-from harness.emulator.sanitizer.async_proxy import read_until_landed, settle_bulk, watch_global_run
+from harness.emulator.sanitizer.async_proxy import (
+    finish_mbarrier_phase,
+    read_until_landed,
+    settle_bulk,
+    watch_global_run,
+)
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
 from harness.emulator.sanitizer.vector_clock import tick
 
@@ -292,7 +298,7 @@ def forget_landed(state: int) -> None:
 
 
 def land_loads(ctx: int, barrier: int) -> int:
-    """The loads that this mbarrier counts happen, and are counted. 1 on a fault, else 0."""
+    """The loads that this phase of an mbarrier counts happen, and are counted. 1 on a fault, else 0."""
     state = load64(ctx + ASYNC_PROXY)
     landed = 0
     for number in range(load64(state + HEAD), load64(state + TAIL)):
@@ -300,9 +306,15 @@ def land_loads(ctx: int, barrier: int) -> int:
         if load64(copy + IN_FLIGHT) and not load64(copy + STORES) and load64(copy + BARRIER) == barrier:
             land(ctx, copy)
             landed += 1
-            if take_bytes(ctx, load64(ctx + SHARED_BASE) + barrier, load64(copy + BYTES)):
+            place = load64(ctx + SHARED_BASE) + barrier
+            phase = load64(place) >> proxy.PHASE_AT
+            if take_bytes(ctx, place, load64(copy + BYTES)):
                 set_fault(ctx, BAD_BYTES, load64(copy + SITE), load64(copy + THREAD) & 31, load64(copy + BYTES), 0)
                 return 1
+            if load64(place) >> proxy.PHASE_AT != phase:
+                if load64(ctx + SANITIZER):
+                    finish_mbarrier_phase(load64(ctx + SANITIZER), barrier)
+                break
     if landed:
         forget_landed(state)
         store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)

@@ -2,7 +2,8 @@
 
 A phase is over once no arrival and no byte is missing; the next one begins at once, with as many arrivals to wait for.
 How the bits are used is nobody's business but ours, see `abi/async_proxy_layout.py`. A look at a barrier (`test_wait`,
-`try_wait`) is where the bulk copies land that it counts, and the warp then lets the others have a turn.
+`try_wait`) is where the bulk copies land that the phase counts, if it is that phase which is waited for and it is not
+over; the warp then lets the others have a turn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import land_loads
-from harness.emulator.sanitizer.async_proxy import begin_mbarrier, use_mbarrier
+from harness.emulator.sanitizer.async_proxy import begin_mbarrier, finish_mbarrier_phase, use_mbarrier
 
 OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, MBARRIER_COUNT = at.FAULT["no mbarrier"], at.FAULT["mbarrier count"]
@@ -110,9 +111,12 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
             pending -= count
             if action & DROPS:
                 expected -= count
-        store64(place, settled(word, pending, expected, left))
+        after = settled(word, pending, expected, left)
+        store64(place, after)
         if load64(ctx + SANITIZER):
             use_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset, 1)
+            if (word ^ after) >> PHASE_AT & 1:
+                finish_mbarrier_phase(load64(ctx + SANITIZER), offset)
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
     return 0
 
@@ -135,12 +139,14 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
         offset = live_offset(ctx, warp, site, lane)
         if offset < 0:
             return -1
-        if load64(ctx + ASYNC_PROXY) and land_loads(ctx, offset):
-            return -1
         phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1
         asked = load32(warp + COUNTS + 4 * lane) & 1
         if not by_parity:
             asked = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
+        if phase == asked and load64(ctx + ASYNC_PROXY):
+            if land_loads(ctx, offset):
+                return -1
+            phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1
         if phase != asked:
             done |= 1 << lane
             if load64(ctx + SANITIZER):

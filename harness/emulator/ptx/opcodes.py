@@ -30,7 +30,9 @@ class MemoryAccess:
     @property
     def verb(self) -> str:
         """For messages."""
-        return "asynchronous copy" if self.asynchronous else self.in_shared
+        if self.asynchronous:
+            return "operand read" if self.in_global is None else "asynchronous copy"
+        return self.in_shared
 
 
 LOAD = MemoryAccess("load", "load")
