@@ -46,6 +46,24 @@ def test_who_waits_for_one_arrival_too_many_is_named() -> None:
     assert caught.value.kind == "barrier deadlock"
 
 
+@pytest.mark.parametrize(
+    ("bytes_", "told"),
+    [
+        (64, r"where 0 arrivals and 32 bytes are missing of those that .*planted.cu:4 \(PTX line \d+\) expects"),
+        (16, r"where 1 arrivals are missing and 16 bytes too many have come than .*planted.cu:4 \(PTX line \d+\) said"),
+    ],
+)
+def test_who_expects_other_bytes_than_come_is_named(bytes_: int, told: str) -> None:
+    """Too many: those go to the next phase, which then waits for others."""
+    body = f"""__shared__ __align__(16) int s[8]; if (t == 0) init(bar, 1); __syncthreads();
+      if (t == 0) {{ load_bytes(s, y, 16, bar); load_bytes(s + 4, y, 16, bar);
+        expect(bar, {bytes_});
+        wait(bar, 0); wait(bar, 1); }}"""
+    with pytest.raises(KernelFault, match=told) as caught:
+        results(body, threads=32)
+    assert caught.value.kind == "barrier deadlock"
+
+
 def test_forms() -> None:
     """Tokens, counts, bytes that are expected and come, drops, pending arrivals."""
     y = np.zeros(8, np.uint32)

@@ -12,6 +12,9 @@ HEAD, TAIL, COPIES, GROUPS, QUEUES, SCRATCH = range(0, 48, 8)
 has committed (8 bytes), of the warps' queues of products, and of what one product needs."""
 HELD = 48
 """Address of the places, in a warp's state, of the registers that may hold tickets, 4 bytes each, after their count."""
+EXPECTED_BY = 56
+"""Address of what last said how many bytes are to come, for each 8 bytes of shared memory: its instruction plus 1, 4
+bytes; 0 where nothing did."""
 STATE_BYTES = 64
 SCRATCH_BYTES = 128 * 8
 COPY_CAPACITY = 1 << 14
@@ -72,6 +75,7 @@ TICKET_LOW_BITS = 9
 """Of its number; the others are in bits 16 to 19."""
 
 # An mbarrier, 64 bits in shared memory --------------------------------------------------------------------------------
+MBARRIER_BYTES = 8
 COUNT_BITS = 20
 """Bits 0 to 19: arrivals that this phase still waits for; bits 20 to 39: those that each phase waits for."""
 BYTES_AT = 40

@@ -116,13 +116,18 @@ def _deadlock(fault: Fault) -> str:
     return f"barrier deadlock: {told}; {hint}"
 
 
-def waits_at_mbarrier(site: Site, place: int, parity: int, word: int) -> str:
-    """In words, where a warp looks at an mbarrier in vain; `word` is the barrier itself."""
+def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_by: Site | None) -> str:
+    """In words, where a warp looks at an mbarrier in vain; `word` is the barrier itself.
+
+    `expected_by`: what last said how many bytes are to come.
+    """
     arrivals = word & ((1 << proxy.COUNT_BITS) - 1)
     missing = ((word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)) - proxy.NO_BYTES
     lacks = f"{arrivals} arrivals and {missing} bytes are missing"
     if missing < 0:
         lacks = f"{arrivals} arrivals are missing and {-missing} bytes too many have come"
+    if missing and expected_by is not None:
+        lacks += f" than {expected_by.where()} said" if missing < 0 else f" of those that {expected_by.where()} expects"
     return (
         f"wait at the mbarrier at offset {place} of shared memory for its phase of parity {parity}, {site.where()}, "
         f"where {lacks}"

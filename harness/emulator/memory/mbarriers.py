@@ -21,7 +21,7 @@ NO_MBARRIER, MBARRIER_COUNT = at.FAULT["no mbarrier"], at.FAULT["mbarrier count"
 MBARRIER_BYTES = at.FAULT["mbarrier bytes"]
 COUNT_BITS, COUNT_MASK = proxy.COUNT_BITS, (1 << proxy.COUNT_BITS) - 1
 BYTES_AT, NO_BYTES, PHASE_AT, VALID_AT = proxy.BYTES_AT, proxy.NO_BYTES, proxy.PHASE_AT, proxy.VALID_AT
-BARRIER_BYTES = 8
+BARRIER_BYTES = proxy.MBARRIER_BYTES
 COUNTS = at.DATA
 """Where generated code leaves each lane's count, or parity, 4 bytes; the barriers' addresses are in ADDRESSES."""
 TRANSFERS = at.DATA_2
@@ -54,6 +54,11 @@ def live_offset(ctx: int, warp: int, site: int, lane: int) -> int:
     return int(offset)
 
 
+def expected_by(ctx: int, offset: int) -> int:
+    """Where the instruction is noted that last said how many bytes are to come, for messages."""
+    return int(load64(load64(ctx + ASYNC_PROXY) + proxy.EXPECTED_BY) + 4 * (offset // BARRIER_BYTES))
+
+
 def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
     """`mbarrier.init`. 1 on a fault, else 0."""
     for lane in range(32):
@@ -68,6 +73,7 @@ def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
             return 1
         word = (1 << VALID_AT) | (NO_BYTES << BYTES_AT) | (count << COUNT_BITS) | count
         store64(load64(ctx + SHARED_BASE) + offset, word)
+        store32(expected_by(ctx, offset), 0)
         if load64(ctx + SANITIZER):
             begin_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset)
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
@@ -98,6 +104,8 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
         store64(warp + TOKENS + 8 * lane, word)
         more = load32(warp + TRANSFERS + 4 * lane)
         more -= (more >> 31) << 32
+        if more > 0:
+            store32(expected_by(ctx, offset), site + 1)
         pending, expected = word & COUNT_MASK, (word >> COUNT_BITS) & COUNT_MASK
         left = ((word >> BYTES_AT) & (2 * NO_BYTES - 1)) + more
         if left < 0 or left >= 2 * NO_BYTES:
@@ -143,7 +151,7 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
         asked = load32(warp + COUNTS + 4 * lane) & 1
         if not by_parity:
             asked = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
-        if phase == asked and load64(ctx + ASYNC_PROXY):
+        if phase == asked:
             if land_loads(ctx, offset):
                 return -1
             phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1

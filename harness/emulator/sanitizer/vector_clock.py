@@ -64,7 +64,9 @@ def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
 def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     """A lane among `lanes` that does not know the access `info` at `when`, plus 32 x the lane that made it; or -1."""
     if when >= PENDING:
-        pass  # nobody knows the end of a copy in flight
+        # Nobody knows the end of a copy in flight; what an earlier block did not wait for is no more.
+        if when - PENDING <= load64(state + BLOCK_START):
+            return -1
     elif when <= load64(state + BLOCK_START):
         if when <= load64(load64(state + OTHER_PREFIX) + 8 * warp):
             return -1
