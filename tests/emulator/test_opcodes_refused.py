@@ -79,6 +79,7 @@ SHAPES = (
     "[q1, {r2}], [r3]",
     "[r1], [q2, {r3}], [q4]",
     "[r1], [q2, {r3}], [q4], q5",
+    "[q1], [r2], r3, q4",
 )
 MODIFIERS: dict[str, tuple[str, ...]] = {
     "add": ("", "rz", "sat", "cc", "rn.ftz.sat"),
@@ -158,6 +159,9 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
         "async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
         "async.bulk.global.shared::cta.bulk_group",
         "async.bulk.prefetch.L2.global",
+        "reduce.async.bulk.global.shared::cta.bulk_group.add",
+        "reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.min",
+        "reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group",
         "async.bulk.prefetch.tensor.1d.L2.global.tile",
         "async.bulk.tensor.1d.shared::cta.global.tile.mbarrier::complete_tx::bytes",
         "async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint",
@@ -306,7 +310,14 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[r1], [q1, {r2}], [r3], h1;",
         "cp.async.bulk.wait_group r1;",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [q1], [r1], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s64 [q1], [r1], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f32 [q1], [r1], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [q1], [r1], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.noftz.f16 [q1], [r1], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.add.u32 [q1], [r1], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.exch.b32 [q1], [r1], 16;",
+        "cp.reduce.async.bulk.tensor.1d.global.shared::cta.bulk_group [q1, {r2}], [r3];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [r1], [r2], 16, [r3];",
         "cp.async.cg.shared.global [r1], [q1], 8;",
         "cp.async.ca.shared.global [r1], [q1], 2;",
         "cp.async.ca.shared::cluster.global [r1], [q1], 4;",

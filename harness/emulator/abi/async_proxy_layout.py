@@ -22,11 +22,14 @@ COPY_CAPACITY = 1 << 14
 
 # A bulk copy ----------------------------------------------------------------------------------------------------------
 (
-    IN_FLIGHT, STORES, RANK, SHARED, BYTES, MAP, BARRIER, THREAD, GROUP, SITE, ADDRESS, ISSUED, COORDINATES,
-) = range(0, 104, 8)  # fmt: skip
+    IN_FLIGHT, STORES, RANK, SHARED, BYTES, MAP, BARRIER, THREAD, GROUP, SITE, ADDRESS, ISSUED, REDUCTION, COORDINATES,
+) = range(0, 112, 8)  # fmt: skip
 """Whether it has not landed; whether it goes to global memory; dimensions, 0 where it is a plain run of bytes; offset
 in shared memory; bytes there; host address of the tensor map; offset of the mbarrier; thread of the block; its bulk
-group; instruction; address in global memory; when, for the sanitizer; coordinates of the box, 8 bytes each."""
+group; instruction; address in global memory; when, for the sanitizer; address of the function that combines what is
+there with what comes, 0 where it is written over; coordinates of the box, 8 bytes each."""
+REDUCTION_ROW = 256
+"""Bytes of the row of elements that such a function takes; it has two."""
 COPY_BYTES = COORDINATES + 8 * 5
 
 # Products of one warp -------------------------------------------------------------------------------------------------
@@ -96,3 +99,6 @@ MAP_BOX = 60
 """Of a box, 4 bytes each."""
 MAP_STRIDES = 80
 """In bytes, of all dimensions but the innermost, 8 bytes each."""
+MAP_TYPE = 112
+"""Of its elements: a number in `MAP_TYPES`, 8 bytes."""
+MAP_TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8")

@@ -118,6 +118,7 @@ FAULTS = (
     "matrix descriptor",
     "products in flight",
     "cluster rank",
+    "reduction type",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -31,7 +31,7 @@ from harness.emulator.ptx.instructions import (
     Variable,
     names_in,
 )
-from harness.emulator.ptx.opcodes import ATOMIC, COPY, Flow
+from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, COPY, Flow
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
@@ -99,6 +99,8 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
 
 
 def _connects_blocks(instruction: Instruction) -> bool:
+    if instruction.facts.memory is BULK_REDUCTION:
+        return True
     return instruction.facts.memory is ATOMIC and not any(m.startswith("shared") for m in instruction.modifiers)
 
 

@@ -62,6 +62,9 @@ def describe(fault: Fault) -> KernelFault:
         "matrix descriptor": _matrix_descriptor,
         "products in flight": _products_in_flight,
         "cluster rank": lambda f: "every block is a cluster of its own, in which there is no block but number 0",
+        "reduction type": lambda f: (
+            f"a tensor of {proxy.MAP_TYPES[f.address]} has no such reduction; see the types of cp.reduce.async.bulk"
+        ),
         "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
         "printing": lambda f: (
             "the kernel calls printf, which the emulator cannot do; store the value in a buffer instead"

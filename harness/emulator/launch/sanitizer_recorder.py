@@ -230,7 +230,9 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
 _WAITS = {
     "cp": "its thread has to wait for it first (cp.async.wait_group)",
     "cp.bulk_load": "whoever uses it has to wait first at its mbarrier, for the phase that counts it",
-    "cp.bulk_store": "its thread has to wait for it first (cp.async.bulk.wait_group)",
+    **dict.fromkeys(
+        ("cp.bulk_store", "cp.bulk_reduction"), "its thread has to wait for it first (cp.async.bulk.wait_group)"
+    ),
     "wgmma.mma_async": "its warpgroup has to wait for it first (wgmma.wait_group)",
 }
 """Opcode -> what is to be done before what it has under way is touched."""

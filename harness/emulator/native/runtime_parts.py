@@ -15,6 +15,7 @@ from harness.emulator.codegen.eight_bit_products import (
     floats_ir,
     integers_ir,
 )
+from harness.emulator.codegen.reductions import REDUCTIONS, reductions_ir
 from harness.emulator.memory import async_copies, async_proxy, caches
 from harness.emulator.runtime import exports
 
@@ -55,6 +56,7 @@ PARTS = {
         emitted=tuple(product.slice_name for product in WARPGROUP_FLOATS),
         ir=floats_ir,
     ),
+    "reductions": Part(emitted=tuple(REDUCTIONS), ir=reductions_ir),
     "converted products": Part(
         emitted=tuple({product.name: None for product in CONVERTED_PRODUCTS.values()}),
         ir=converted_ir,

@@ -44,6 +44,7 @@ STORE_ROWS = MemoryAccess(None, "store")
 COPY = MemoryAccess("load", "store", asynchronous=True)
 BULK_LOAD = MemoryAccess("load", "store", asynchronous=True)
 BULK_STORE = MemoryAccess("store", "load", asynchronous=True)
+BULK_REDUCTION = MemoryAccess("atomic", "load", asynchronous=True)
 MBARRIER = MemoryAccess(None, "atomic")
 OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
@@ -126,6 +127,7 @@ OPCODES: dict[str, Opcode] = {
     **_rows("createpolicy", 1, 2, 4),
     **_rows("cp.bulk_load", memory=BULK_LOAD, writes=False, async_proxy=True),
     **_rows("cp.bulk_store", memory=BULK_STORE, writes=False, async_proxy=True),
+    **_rows("cp.bulk_reduction", memory=BULK_REDUCTION, writes=False, async_proxy=True),
     **_rows("cp.bulk_group cp.bulk_prefetch", writes=False, async_proxy=True),
     **_rows("mbarrier.init mbarrier.inval", memory=MBARRIER, writes=False, async_proxy=True),
     **_rows("mbarrier.expect_tx mbarrier.complete_tx", 2, memory=MBARRIER, writes=False, async_proxy=True),
@@ -179,7 +181,9 @@ def facts_of(opcode: str, modifiers: Sequence[str]) -> Opcode:
 
 
 def _bulk_kind(modifiers: Sequence[str]) -> str:
-    """What a `cp.async.bulk` does: a group's part, a prefetch, or a copy, whose destination is named first."""
+    """What a `cp.async.bulk` does: a group's part, a prefetch, a reduction, or a copy, whose destination is first."""
+    if "reduce" in modifiers:
+        return "reduction"
     if {"commit_group", "wait_group"} & set(modifiers):
         return "group"
     if "prefetch" in modifiers:

@@ -84,9 +84,9 @@ def finish_mbarrier_phase(state: int, offset: int) -> None:
 
 
 def watch_global_run(
-    state: int, warp: int, lane: int, site: int, time: int, address: int, size: int, stores: int
+    state: int, warp: int, lane: int, site: int, time: int, address: int, size: int, stores: int, combines: int
 ) -> None:
-    """A copy reads, or writes, these bytes of global memory."""
+    """A copy reads, or writes, these bytes of global memory, or `combines` with them, as an atomic does."""
     window = address >> WINDOW_BITS
     if window < FIRST_VARIABLE_WINDOW:
         return
@@ -95,16 +95,21 @@ def watch_global_run(
     if window >= FIRST_BUFFER_WINDOW:
         table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)
     written = load64(table + 8)
+    if written and (combines or not stores) and unwritten_bytes(written + offset, size):
+        nobody_wrote(state, site, warp, 1 << lane, address, size)
     if written and stores:
         write_bytes(state, warp, lane, site, address, written + offset, size)
-    elif written and unwritten_bytes(written + offset, size):
-        nobody_wrote(state, site, warp, 1 << lane, address, size)
     shift = load64(state + GLOBAL_SHIFT)
     for index in range(offset >> shift, (offset + size + (1 << shift) - 1) >> shift):
         cell = load64(table) + GLOBAL_CELL_BYTES * index
         if stores:
-            check(state, WAW, warp, 1 << lane, site, 0, address, size, cell)
-            note_writer(cell, warp, lane, site, 0, time)
+            check(state, WAW, warp, 1 << lane, site, combines, address, size, cell)
+            if not combines:
+                check(state, WAW, warp, 1 << lane, site, 0, address, size, cell + STRONG_WRITER)
+            for reader in range(at.GLOBAL_READERS + 1):
+                entry = cell + READERS + ENTRY_BYTES * reader
+                check(state, WAR, warp, 1 << lane, site, combines, address, size, entry)
+            note_writer(cell, warp, lane, site, combines, time)
         else:
             check_read(state, warp, 1 << lane, site, 0, address, size, cell)
 
