@@ -119,6 +119,7 @@ FAULTS = (
     "products in flight",
     "cluster rank",
     "reduction type",
+    "tensor coordinate",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -62,6 +62,10 @@ def describe(fault: Fault) -> KernelFault:
         "matrix descriptor": _matrix_descriptor,
         "products in flight": _products_in_flight,
         "cluster rank": lambda f: "every block is a cluster of its own, in which there is no block but number 0",
+        "tensor coordinate": lambda f: (
+            f"the box begins at element {f.address} of the innermost dimension, which is byte "
+            f"{f.address * f.size_bytes}; it has to be a multiple of 16 bytes (on a GPU: an illegal instruction)"
+        ),
         "reduction type": lambda f: (
             f"a tensor of {proxy.MAP_TYPES[f.address]} has no such reduction; see the types of cp.reduce.async.bulk"
         ),

@@ -52,6 +52,7 @@ OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, NO_MAP = at.FAULT["no mbarrier"], at.FAULT["no tensor map"]
 TOO_MANY, BAD_BYTES = at.FAULT["bulk copies in flight"], at.FAULT["mbarrier bytes"]
 COPY_SIZE, NO_REDUCTION = at.FAULT["copy size"], at.FAULT["reduction type"]
+BAD_COORDINATE = at.FAULT["tensor coordinate"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 PIECE = 16
 """Bytes that move together."""
@@ -216,6 +217,10 @@ def issue_one(ctx: int, state: int, warp: int, site: int, lane: int, stores: int
             coordinate = load32(place + 4 * lane)
             store64(copy + COORDINATES + 8 * dimension, coordinate - ((coordinate >> 31) << 32))
             size *= load32(tensor_map + MAP_BOX + 4 * dimension)
+        element = load64(tensor_map + proxy.MAP_ELEMENT)
+        if (load64(copy + COORDINATES) * element) & (PIECE - 1):
+            set_fault(ctx, BAD_COORDINATE, site, lane, load64(copy + COORDINATES), element)
+            return 1
         alignment = BOX_ALIGNMENT
     elif size & (PIECE - 1):
         set_fault(ctx, COPY_SIZE, site, lane, size, 0)

@@ -121,8 +121,8 @@ OPCODES: dict[str, Opcode] = {
     # Memory
     **_rows("ld ldu", 2, 3, memory=LOAD),
     **_rows("st", 2, 3, memory=STORE, writes=False),
-    **_rows("atom", 3, 4, memory=ATOMIC),
-    **_rows("red", 2, memory=ATOMIC, writes=False),
+    **_rows("atom", 3, 4, 5, memory=ATOMIC),
+    **_rows("red", 2, 3, memory=ATOMIC, writes=False),
     **_rows("cp", memory=COPY, writes=False),
     **_rows("createpolicy", 1, 2, 4),
     **_rows("cp.bulk_load", memory=BULK_LOAD, writes=False, async_proxy=True),

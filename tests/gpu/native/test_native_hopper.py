@@ -71,7 +71,7 @@ def test_bits_of_products(types: str, depth: int, draw: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "swizzle", "x", "y"), [(16, 0, 4, 3), (32, 128, 44, 60), (16, 64, -3, -1), (8, 32, 8, 0)]
+    ("columns", "swizzle", "x", "y"), [(16, 0, 4, 3), (32, 128, 44, 60), (16, 64, -4, -1), (8, 32, 8, 0)]
 )
 def test_boxes_of_a_tensor(columns: int, swizzle: int, x: int, y: int) -> None:
     arrays = {"X": X, "Z": np.full((64, 64), -1, np.float32), "Y": np.zeros(4096, np.float32)}
