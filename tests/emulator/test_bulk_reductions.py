@@ -59,24 +59,28 @@ def drawn(form: str, rng: np.random.Generator) -> np.ndarray:
     return values
 
 
-def test_every_operation_on_every_type() -> None:
-    """One kernel for all: each form has its own 64 bytes."""
-    rng = np.random.default_rng(5)
-    old, new = ([drawn(form, rng) for form in FORMS] for _ in range(2))
-    new[3][:4] = [0, 0, -1.19e-38, 1.19e-38]
+def every_form() -> str:
+    """One kernel for all: each form has its own 64 bytes of `x` and `y`."""
     statements = "\n".join(
         f'asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%0], [%1], {RUN};"'
         f'::"l"(y + {RUN * i}), "r"(place_of(s) + {RUN * i}) : "memory");'
         for i, form in enumerate(FORMS)
     )
-    source = f"""extern "C" __global__ void k(unsigned char* x, unsigned char* y) {{
+    return f"""extern "C" __global__ void k(unsigned char* x, unsigned char* y) {{
       extern __shared__ __align__(128) unsigned char s[];
       for (int i = 0; i < {RUN * len(FORMS)}; ++i) s[i] = x[i];
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       {statements}
       COMMIT(); STORED();
     }}"""
+
+
+def test_every_operation_on_every_type() -> None:
+    rng = np.random.default_rng(5)
+    old, new = ([drawn(form, rng) for form in FORMS] for _ in range(2))
+    new[3][:4] = [0, 0, -1.19e-38, 1.19e-38]
     arrays = {name: np.concatenate([v.view(np.uint8) for v in values]) for name, values in (("x", new), ("y", old))}
-    after, counts = run_hopper(source, arrays, ("x", "y"), block=(1, 1, 1), shared_bytes=RUN * len(FORMS))
+    after, counts = run_hopper(every_form(), arrays, ("x", "y"), block=(1, 1, 1), shared_bytes=RUN * len(FORMS))
     for i, form in enumerate(FORMS):
         found = after["y"][RUN * i : RUN * (i + 1)].view(TYPES[form.split(".")[-1]])
         expected = model(form, old[i], new[i])

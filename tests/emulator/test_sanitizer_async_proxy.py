@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from harness.emulator.abi import layout as at
+from harness.emulator.launch.sanitizer_recorder import WAITS as WAITS_FOR
 from harness.emulator.launch.tensor_maps import encode
+from harness.emulator.ptx.opcodes import OPCODES
 from harness.model.tensor_map import TensorMap
 from tests.emulator.hopper_kernel import HEAD
 from tests.emulator.sanitized_kernel import find
@@ -57,6 +59,11 @@ def test_an_ordered_pipeline_has_no_findings(seed: int) -> None:
 
 def test_a_source_that_nobody_wrote() -> None:
     assert findings(unwritten="X Y") == ["uninitialised read"]
+
+
+def test_whatever_is_in_flight_can_be_waited_for() -> None:
+    """And the finding says how."""
+    assert set(WAITS_FOR) == {name for name, row in OPCODES.items() if row.memory and row.memory.asynchronous}
 
 
 WAITS = "wait(&full, i & 1);"

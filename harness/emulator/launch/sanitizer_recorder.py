@@ -227,7 +227,7 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
     return "shared memory", offset
 
 
-_WAITS = {
+WAITS = {
     "cp": "its thread has to wait for it first (cp.async.wait_group)",
     "cp.bulk_load": "whoever uses it has to wait first at its mbarrier, for the phase that counts it",
     **dict.fromkeys(
@@ -241,7 +241,7 @@ _WAITS = {
 def _remedy(here: Place, there: Place, in_flight: str) -> str:
     """`in_flight`: the opcode of what is not over; empty where it is."""
     if in_flight:
-        return f"that is still in flight: {_WAITS[in_flight]}"
+        return f"that is still in flight: {WAITS[in_flight]}"
     if here.block != there.block:
         return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
     return "no barrier, __syncwarp or atomic orders them"

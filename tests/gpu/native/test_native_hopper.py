@@ -14,6 +14,7 @@ from harness.model.plan import Launch
 from harness.model.tensor_map import TensorMap
 from tests.emulator.hopper_kernel import HEAD, run_hopper
 from tests.emulator.test_bulk_copies import WHOLE, X
+from tests.emulator.test_bulk_reductions import FORMS, TENSOR, drawn, every_form
 from tests.emulator.warpgroup_kernels import COLUMNS, ROWS, TYPES, fragments, register_count
 
 pytestmark = pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
@@ -68,6 +69,23 @@ def test_bits_of_products(types: str, depth: int, draw: str) -> None:
     wrong = np.argwhere(found != expected)
     first = tuple(wrong[0]) if len(wrong) else None
     assert first is None, f"{len(wrong)} of {found.size} words, first {first}: {found[first]:#x}, {expected[first]:#x}"
+
+
+def test_every_reduction() -> None:
+    """In one kernel, on operands that differ from those of the emulator's own test."""
+    rng = np.random.default_rng(99)
+    arrays = {name: np.concatenate([drawn(form, rng).view(np.uint8) for form in FORMS]) for name in "xy"}
+    call = every_form(), arrays, ("x", "y")
+    launch: dict[str, Any] = {"block": (1, 1, 1), "shared_bytes": arrays["x"].size}
+    expected, found = run_hopper(*call, **launch)[0]["y"], native(*call, **launch)["y"]
+    assert np.array_equal(found, expected)
+
+
+def test_a_box_that_is_added() -> None:
+    arrays = {"y": np.arange(64 * 32, dtype=np.float32).reshape(64, 32), "x": np.arange(256, dtype=np.float32)}
+    args = (TensorMap("y", (30, 40), (128,), (16, 16), "float32"), "x", np.int32(20), np.int32(-3))
+    expected = run_hopper(TENSOR, arrays, args, grid=(2, 1, 1))[0]["y"]
+    assert np.array_equal(native(TENSOR, arrays, args, grid=(2, 1, 1))["y"], expected)
 
 
 @pytest.mark.parametrize(
