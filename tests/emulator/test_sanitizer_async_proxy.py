@@ -61,6 +61,28 @@ def test_a_source_that_nobody_wrote() -> None:
     assert findings(unwritten="X Y") == ["uninitialised read"]
 
 
+HALF_OVER = f"""{HEAD}
+extern "C" __global__ void k(float* y) {{
+  __shared__ float s[32]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t == 0) init(&bar, ARRIVALS);
+  s[t % 32] = t % 32;
+  __syncthreads();
+  if (t < 32) {{ y[t] = s[t]; __syncwarp(); if (t == 0) arrive(&bar); }}
+  else {{ wait(&bar, PARITY); s[t - 32] = 1.f; }}
+}}"""
+
+
+@pytest.mark.parametrize(("arrivals", "parity", "kinds"), [(1, 0, set()), (2, 1, {"WAR race"})])
+def test_an_arrival_in_a_phase_that_is_not_over_orders_nothing(arrivals: int, parity: int, kinds: set[str]) -> None:
+    """Of two that are missing one has arrived, and who waits for the phase before does not know of it."""
+    import cupy
+
+    source = HALF_OVER.replace("ARRIVALS", str(arrivals)).replace("PARITY", str(parity))
+    kernel = cupy.RawKernel(source, "k", options=("-arch=sm_90a",))
+    found = find(kernel, {"y": np.zeros(32, np.float32)}, ("y",), block=(64, 1, 1))
+    assert {finding.kind for finding in found} == kinds
+
+
 def test_whatever_is_in_flight_can_be_waited_for() -> None:
     """And the finding says how."""
     assert set(WAITS_FOR) == {name for name, row in OPCODES.items() if row.memory and row.memory.asynchronous}
