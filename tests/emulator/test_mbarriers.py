@@ -64,6 +64,17 @@ def test_who_expects_other_bytes_than_come_is_named(bytes_: int, told: str) -> N
     assert caught.value.kind == "barrier deadlock"
 
 
+def test_what_comes_beyond_the_bytes_of_a_phase_comes_later() -> None:
+    """The first copy ends the phase, and the second is still under way."""
+    found = results(
+        """__shared__ __align__(16) int s[8]; if (t == 0) init(bar, 1); __syncthreads();
+        if (t == 0) { load_bytes(s, y + 8, 16, bar); load_bytes(s + 4, y + 8, 16, bar); expect(bar, 16); wait(bar, 0);
+          y[0] = s[0]; y[1] = s[4]; expect(bar, 16); wait(bar, 1); y[2] = s[4]; }""",
+        threads=32,
+    )
+    assert found[:3].tolist() == [0, -1, 0]
+
+
 def test_forms() -> None:
     """Tokens, counts, bytes that are expected and come, drops, pending arrivals."""
     y = np.zeros(8, np.uint32)
