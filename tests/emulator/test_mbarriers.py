@@ -75,6 +75,27 @@ def test_what_comes_beyond_the_bytes_of_a_phase_comes_later() -> None:
     assert found[:3].tolist() == [0, -1, 0]
 
 
+COPIED = """__shared__ __align__(16) int s[32];
+if (t == 0) init(bar, INIT); __syncthreads();
+if (t < 32) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"::"r"(place_of(s + t)), "l"(y + 32 + t) : "memory");
+  asm volatile("cp.async.mbarrier.arriveFORM.shared::cta.b64 [%0];"::"r"(place_of(bar)) : "memory");
+  MORE
+} else { wait(bar, 0); y[t - 32] = s[t - 32] + 5; }"""
+
+
+@pytest.mark.parametrize(
+    ("form", "count", "more"),
+    [(".noinc", "32", ""), ("", "32", "arrive(bar);"), ("", "1", "if (t == 31) arrive(bar);")],
+)
+def test_copies_arrive(form: str, count: str, more: str) -> None:
+    """Counted among the arrivals that the phase waits for, or besides them."""
+    found = results(COPIED.replace("FORM", form).replace("INIT", count).replace("MORE", more))
+    assert (found[:32] == 5).all()
+    with pytest.raises(KernelFault, match=r"where 1 arrivals and 0 bytes are missing"):
+        results(COPIED.replace("FORM", form).replace("INIT", str(int(count) + 1)).replace("MORE", more))
+
+
 def test_forms() -> None:
     """Tokens, counts, bytes that are expected and come, drops, pending arrivals."""
     y = np.zeros(8, np.uint32)

@@ -71,6 +71,7 @@ def test_who_touches_which_memory() -> None:
         **dict.fromkeys(("st", "wmma.store"), STORE),
         **dict.fromkeys(("atom", "red"), ATOMIC),
         "cp": COPY,
+        "cp.mbarrier": MBARRIER,
         "cp.bulk_load": BULK_LOAD,
         "cp.bulk_store": BULK_STORE,
         "cp.bulk_reduction": BULK_REDUCTION,

@@ -83,6 +83,28 @@ def test_an_arrival_in_a_phase_that_is_not_over_orders_nothing(arrivals: int, pa
     assert {finding.kind for finding in found} == kinds
 
 
+COPIED = f"""{HEAD}
+extern "C" __global__ void k(float* x, float* y) {{
+  __shared__ __align__(16) float s[32]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t == 0) init(&bar, 32);
+  __syncthreads();
+  if (t < 32) {{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"::"r"(place_of(s + t)), "l"(x + t) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"::"r"(place_of(&bar)) : "memory");
+  }} else {{ WAIT y[t - 32] = s[t - 32]; }}
+}}"""
+
+
+@pytest.mark.parametrize(("wait", "kinds"), [("wait(&bar, 0);", set()), ("", {"RAW race"})])
+def test_copies_that_arrive_are_known_behind_the_wait(wait: str, kinds: set[str]) -> None:
+    import cupy
+
+    kernel = cupy.RawKernel(COPIED.replace("WAIT", wait), "k", options=("-arch=sm_90a",))
+    arrays = {name: np.zeros(32, np.float32) for name in "xy"}
+    found = find(kernel, arrays, ("x", "y"), block=(64, 1, 1))
+    assert {finding.kind for finding in found} == kinds
+
+
 def test_whatever_is_in_flight_can_be_waited_for() -> None:
     """And the finding says how."""
     assert set(WAITS_FOR) == {name for name, row in OPCODES.items() if row.memory and row.memory.asynchronous}

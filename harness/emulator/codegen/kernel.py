@@ -90,7 +90,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         lanes.register_bytes,
         any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
-        any(i.facts.memory is COPY for i in flat.instructions()),
+        any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),

@@ -124,6 +124,7 @@ OPCODES: dict[str, Opcode] = {
     **_rows("atom", 3, 4, 5, memory=ATOMIC),
     **_rows("red", 2, 3, memory=ATOMIC, writes=False),
     **_rows("cp", memory=COPY, writes=False),
+    **_rows("cp.mbarrier", 1, memory=MBARRIER, writes=False, async_proxy=True),
     **_rows("createpolicy", 1, 2, 4),
     **_rows("cp.bulk_load", memory=BULK_LOAD, writes=False, async_proxy=True),
     **_rows("cp.bulk_store", memory=BULK_STORE, writes=False, async_proxy=True),
@@ -167,6 +168,8 @@ def row_name(opcode: str, modifiers: Sequence[str]) -> str:
     """The name of an instruction's row in `OPCODES`; the opcode itself where it has none."""
     if opcode == "cp" and "bulk" in modifiers:
         return f"cp.bulk_{_bulk_kind(modifiers)}"
+    if opcode == "cp" and "mbarrier" in modifiers:
+        return "cp.mbarrier"
     if opcode in OPCODES:
         return opcode
     for word in (*modifiers[:1], _kind(modifiers)):
