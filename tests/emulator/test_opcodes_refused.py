@@ -201,6 +201,28 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
     ),
     "mapa": ("", "shared::cluster"),
     "setmaxnreg": ("inc.sync.aligned", "dec.sync.aligned", "inc"),
+    "fence": (
+        "cta",
+        "sc.gpu",
+        "acq_rel.sys",
+        "acquire.cluster",
+        "mbarrier_init.release.cluster",
+        "acquire.sync_restrict::shared::cluster.cluster",
+        "release.sync_restrict::shared::cta.cluster",
+        "proxy.alias",
+        "proxy.async",
+        "proxy.async.global",
+        "proxy.async.shared::cta",
+        "proxy.async.shared::cluster",
+        "proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
+        "proxy.async::generic.release.sync_restrict::shared::cta.cluster",
+        "proxy.tensormap::generic.release.gpu",
+        "proxy.tensormap::generic.acquire.sys",
+        "proxy",
+        "",
+    ),
+    "membar": ("cta", "gl", "sys", "proxy.alias", ""),
+    "griddepcontrol": ("launch_dependents", "wait", ""),
     "cvta": ("global", "to.shared", "local", ""),
     "isspacep": ("global", "shared", "const", ""),
 }
@@ -229,7 +251,7 @@ def opcodes() -> list[str]:
     return sorted({name.partition(".")[0] for name in supported_opcodes()} - {"call"})
 
 
-NO_EFFECT = ("applypriority", "brkpt", "discard", "fence", "griddepcontrol", "membar", "nanosleep", "pmevent")
+NO_EFFECT = ("applypriority", "brkpt", "discard", "nanosleep", "pmevent")
 NO_EFFECT += ("prefetch", "prefetchu", "trap")
 
 
@@ -251,6 +273,9 @@ def test_every_form_is_either_supported_or_refused_by_name():
                 else:
                     assert f"'{instruction.form}' at PTX line {instruction.ptx_line}" in why, instruction.form
     assert {form.partition(".")[0] for form in accepted} == set(opcodes())
+    # All of these exist, each with one shape of operands or another.
+    fences = {f"{opcode}.{form}" for opcode in ("fence", "membar", "griddepcontrol") for form in MODIFIERS[opcode]}
+    assert fences - set(accepted) == {"fence.", "fence.proxy", "membar.", "griddepcontrol."}
     for text in accepted.values():
         llvm.parse_assembly(generate(parse(kernel(text)), "kernel").ir_as("warp")).verify()
 
@@ -298,6 +323,10 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "fence.proxy.async.local;",
         "fence.proxy.tensormap::generic.acquire.gpu;",
         "membar.proxy.async;",
+        "membar.gpu;",
+        "fence.gl;",
+        "fence.relaxed.gpu;",
+        "griddepcontrol.launch;",
         "fns.b32 r1, r2, 0, 1;",
         "vadd.s32.s32.s32 r1, r2, r3;",
         "szext.wrap.s32 r1, r2, r3;",

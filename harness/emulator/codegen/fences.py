@@ -11,6 +11,15 @@ from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.watched import watch_fence, watch_proxy_fence
 from harness.emulator.ptx.instructions import Instruction
 
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_FENCES = (
+    *((scope,) for scope in _SCOPES),
+    *((order, scope) for order in ("sc", "acq_rel", "acquire", "release") for scope in _SCOPES),
+    ("mbarrier_init", "release", "cluster"),
+    ("acquire", "sync_restrict::shared::cluster", "cluster"),
+    ("release", "sync_restrict::shared::cta", "cluster"),
+)
+_MEMBARS = (("cta",), ("gl",), ("sys",))
 _SHARED_PROXY_FENCES = (
     ("async",),
     ("async", "shared::cta"),
@@ -22,19 +31,20 @@ _SHARED_PROXY_FENCES = (
 _OTHER_PROXY_FENCES = (
     ("alias",),
     ("async", "global"),
-    *(("tensormap::generic", "release", scope) for scope in ("cta", "cluster", "gpu", "sys")),
-    *(("tensormap::generic", "acquire", scope) for scope in ("cta", "cluster", "gpu", "sys")),
+    *(("tensormap::generic", order, scope) for order in ("release", "acquire") for scope in _SCOPES),
 )
 
 
 @emits("membar", "fence")
 def fence(lanes: Lanes, instruction: Instruction) -> None:
     """membar.level; membar.proxy.alias; fence{.sem}.scope; fence.proxy.*."""
-    first, *rest = (*instruction.modifiers, "")
-    if first != "proxy":
+    kind = tuple(instruction.modifiers)
+    if kind[:1] != ("proxy",):
+        if kind not in (_MEMBARS if instruction.opcode == "membar" else _FENCES) or instruction.operands:
+            raise instruction.unsupported("there is no such fence")
         watch_fence(lanes, instruction)
         return
-    kind = tuple(rest[:-1])
+    kind = kind[1:]
     is_shared = kind in _SHARED_PROXY_FENCES
     if not (is_shared or kind in _OTHER_PROXY_FENCES) or (instruction.opcode == "membar" and kind != ("alias",)):
         raise instruction.unsupported("there is no such proxy")
