@@ -13,6 +13,8 @@ KINDS = (
     "WAW race",
     "undefined shuffle",
     "masks differ",
+    "missing proxy fence",
+    "accumulator read early",
     "not deterministic",
 )
 """A race is named after what came second: a read after a write, a write after a read, a write after a write."""
@@ -42,7 +44,8 @@ class Finding:
     place: Place | None = None
     """The access at which it showed."""
     other: Place | None = None
-    """In a race, the access before."""
+    """What came before: of a race the other access, of memory that misses a fence the store, of an accumulator that is
+    read early the product."""
     target: str | None = None
     """`shared memory`, `local memory`, `buffer X` or `variable x`."""
     offset: int | None = None

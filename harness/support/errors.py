@@ -76,6 +76,8 @@ class KernelFault(SandboxError):
         "matrix descriptor",
         "products in flight",
         "cluster rank",
+        "reduction type",
+        "tensor coordinate",
     )
 
     def __init__(self, kind: str, message: str) -> None:

@@ -41,7 +41,7 @@ def swizzled(box: np.ndarray, span: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("columns", "rows", "swizzle", "x", "y"),
     [(16, 8, 0, 4, 3), (32, 16, 128, 0, 8), (16, 16, 64, 16, 1), (8, 16, 32, 8, 0), (32, 16, 128, -4, -2),
-     (32, 16, 128, 44, 60), (16, 8, 0, 70, 2)],
+     (32, 16, 128, 44, 60), (16, 8, 0, 72, 2)],
 )  # fmt: skip
 def test_a_box_comes_and_goes(columns: int, rows: int, swizzle: int, x: int, y: int) -> None:
     """Outside the tensor, which ends before its buffer does, it has zeros, which are not stored."""
@@ -104,6 +104,17 @@ def test_a_run_of_bytes_is_stored_at_the_wait() -> None:
 def test_strays_are_faults(size: int, shift: int, told: str) -> None:
     with pytest.raises(KernelFault, match=told):
         run_runs(size, shift)
+
+
+@pytest.mark.parametrize(("x", "first"), [(-3, -12), (6, 24)])
+def test_a_box_begins_at_a_multiple_of_sixteen_bytes(x: int, first: int) -> None:
+    """Whatever the swizzle. Other dimensions may begin anywhere."""
+    arrays = {"X": X, "Z": X, "Y": np.zeros(4096, np.float32), "early": np.zeros(32, np.float32)}
+    maps = (TensorMap(name, (60, 62), (256,), (16, 16), "float32", 64) for name in "XZ")
+    told = f"the box begins at element {x} of the innermost dimension, which is byte {first}; it has to be a multiple"
+    with pytest.raises(KernelFault, match=told) as caught:
+        run_hopper(WHOLE, arrays, (*maps, "Y", "early", np.int32(x), np.int32(-1), np.int32(1024)), shared_bytes=8192)
+    assert caught.value.kind == "tensor coordinate"
 
 
 def test_no_tensor_map_no_copy() -> None:

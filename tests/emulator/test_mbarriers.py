@@ -46,6 +46,56 @@ def test_who_waits_for_one_arrival_too_many_is_named() -> None:
     assert caught.value.kind == "barrier deadlock"
 
 
+@pytest.mark.parametrize(
+    ("bytes_", "told"),
+    [
+        (64, r"where 0 arrivals and 32 bytes are missing of those that .*planted.cu:4 \(PTX line \d+\) expects"),
+        (16, r"where 1 arrivals are missing and 16 bytes too many have come than .*planted.cu:4 \(PTX line \d+\) said"),
+    ],
+)
+def test_who_expects_other_bytes_than_come_is_named(bytes_: int, told: str) -> None:
+    """Too many: those go to the next phase, which then waits for others."""
+    body = f"""__shared__ __align__(16) int s[8]; if (t == 0) init(bar, 1); __syncthreads();
+      if (t == 0) {{ load_bytes(s, y, 16, bar); load_bytes(s + 4, y, 16, bar);
+        expect(bar, {bytes_});
+        wait(bar, 0); wait(bar, 1); }}"""
+    with pytest.raises(KernelFault, match=told) as caught:
+        results(body, threads=32)
+    assert caught.value.kind == "barrier deadlock"
+
+
+def test_what_comes_beyond_the_bytes_of_a_phase_comes_later() -> None:
+    """The first copy ends the phase, and the second is still under way."""
+    found = results(
+        """__shared__ __align__(16) int s[8]; if (t == 0) init(bar, 1); __syncthreads();
+        if (t == 0) { load_bytes(s, y + 8, 16, bar); load_bytes(s + 4, y + 8, 16, bar); expect(bar, 16); wait(bar, 0);
+          y[0] = s[0]; y[1] = s[4]; expect(bar, 16); wait(bar, 1); y[2] = s[4]; }""",
+        threads=32,
+    )
+    assert found[:3].tolist() == [0, -1, 0]
+
+
+COPIED = """__shared__ __align__(16) int s[32];
+if (t == 0) init(bar, INIT); __syncthreads();
+if (t < 32) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"::"r"(place_of(s + t)), "l"(y + 32 + t) : "memory");
+  asm volatile("cp.async.mbarrier.arriveFORM.shared::cta.b64 [%0];"::"r"(place_of(bar)) : "memory");
+  MORE
+} else { wait(bar, 0); y[t - 32] = s[t - 32] + 5; }"""
+
+
+@pytest.mark.parametrize(
+    ("form", "count", "more"),
+    [(".noinc", "32", ""), ("", "32", "arrive(bar);"), ("", "1", "if (t == 31) arrive(bar);")],
+)
+def test_copies_arrive(form: str, count: str, more: str) -> None:
+    """Counted among the arrivals that the phase waits for, or besides them."""
+    found = results(COPIED.replace("FORM", form).replace("INIT", count).replace("MORE", more))
+    assert (found[:32] == 5).all()
+    with pytest.raises(KernelFault, match=r"where 1 arrivals and 0 bytes are missing"):
+        results(COPIED.replace("FORM", form).replace("INIT", str(int(count) + 1)).replace("MORE", more))
+
+
 def test_forms() -> None:
     """Tokens, counts, bytes that are expected and come, drops, pending arrivals."""
     y = np.zeros(8, np.uint32)

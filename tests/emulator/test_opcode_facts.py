@@ -8,6 +8,7 @@ from harness.emulator.codegen.emitters import emits, supported_opcodes
 from harness.emulator.ptx.opcodes import (
     ATOMIC,
     BULK_LOAD,
+    BULK_REDUCTION,
     BULK_STORE,
     COPY,
     LOAD,
@@ -70,8 +71,10 @@ def test_who_touches_which_memory() -> None:
         **dict.fromkeys(("st", "wmma.store"), STORE),
         **dict.fromkeys(("atom", "red"), ATOMIC),
         "cp": COPY,
+        "cp.mbarrier": MBARRIER,
         "cp.bulk_load": BULK_LOAD,
         "cp.bulk_store": BULK_STORE,
+        "cp.bulk_reduction": BULK_REDUCTION,
         "wgmma.mma_async": OPERANDS_IN_SHARED,
         **dict.fromkeys((f"mbarrier.{form}" for form in MBARRIER_FORMS.split()), MBARRIER),
         "ldmatrix": LOAD_ROWS,

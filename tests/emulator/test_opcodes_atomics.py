@@ -57,6 +57,17 @@ for bits in (32, 64):
     FORMS[f"xor.b{bits}"] = (bits, lambda old, x: old ^ x)
 
 
+def test_a_cache_policy_changes_nothing():
+    y = np.array([3, 5], np.uint32)
+    text = """setp.ne.u32 p0, tid, 0; @p0 bra out;
+      createpolicy.fractional.L2::evict_last.b64 q1;
+      atom.global.add.L2::cache_hint.u32 r1, [y], 4, q1;
+      red.relaxed.gpu.global.add.L2::cache_hint.u32 [y+4], r1, q1;
+      atom.global.cas.L2::cache_hint.b32 r1, [y], 7, 9, q1; out:"""
+    run_body(text, {"y": y})
+    assert y.tolist() == [9, 8]
+
+
 def operands_of(name: str, bits: int) -> tuple[Array, Array]:
     """What a lane holds: its value, and for cas what it compares with; values meet often enough."""
     last = name.rsplit(".", 1)[-1]

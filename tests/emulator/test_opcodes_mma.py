@@ -234,7 +234,6 @@ def test_a_part_of_a_warp_is_a_fault(text: str, block: int, lanes: str):
         "m16n8k16.row.col.f32.tf32.tf32.f32",
         "m16n8k4.row.col.f32.f16.f16.f32",
         "m8n8k4.row.col.f32.f16.f16.f32",
-        "m16n8k32.row.col.s32.s8.s8.s32",
     ],
 )
 def test_other_forms_are_refused(form: str):

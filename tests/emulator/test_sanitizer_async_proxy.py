@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from harness.emulator.abi import layout as at
+from harness.emulator.launch.sanitizer_recorder import WAITS as WAITS_FOR
 from harness.emulator.launch.tensor_maps import encode
+from harness.emulator.ptx.opcodes import OPCODES
 from harness.model.tensor_map import TensorMap
 from tests.emulator.hopper_kernel import HEAD
 from tests.emulator.sanitized_kernel import find
@@ -59,7 +61,57 @@ def test_a_source_that_nobody_wrote() -> None:
     assert findings(unwritten="X Y") == ["uninitialised read"]
 
 
+HALF_OVER = f"""{HEAD}
+extern "C" __global__ void k(float* y) {{
+  __shared__ float s[32]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t == 0) init(&bar, ARRIVALS);
+  s[t % 32] = t % 32;
+  __syncthreads();
+  if (t < 32) {{ y[t] = s[t]; __syncwarp(); if (t == 0) arrive(&bar); }}
+  else {{ wait(&bar, PARITY); s[t - 32] = 1.f; }}
+}}"""
+
+
+@pytest.mark.parametrize(("arrivals", "parity", "kinds"), [(1, 0, set()), (2, 1, {"WAR race"})])
+def test_an_arrival_in_a_phase_that_is_not_over_orders_nothing(arrivals: int, parity: int, kinds: set[str]) -> None:
+    """Of two that are missing one has arrived, and who waits for the phase before does not know of it."""
+    import cupy
+
+    source = HALF_OVER.replace("ARRIVALS", str(arrivals)).replace("PARITY", str(parity))
+    kernel = cupy.RawKernel(source, "k", options=("-arch=sm_90a",))
+    found = find(kernel, {"y": np.zeros(32, np.float32)}, ("y",), block=(64, 1, 1))
+    assert {finding.kind for finding in found} == kinds
+
+
+COPIED = f"""{HEAD}
+extern "C" __global__ void k(float* x, float* y) {{
+  __shared__ __align__(16) float s[32]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t == 0) init(&bar, 32);
+  __syncthreads();
+  if (t < 32) {{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"::"r"(place_of(s + t)), "l"(x + t) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"::"r"(place_of(&bar)) : "memory");
+  }} else {{ WAIT y[t - 32] = s[t - 32]; }}
+}}"""
+
+
+@pytest.mark.parametrize(("wait", "kinds"), [("wait(&bar, 0);", set()), ("", {"RAW race"})])
+def test_copies_that_arrive_are_known_behind_the_wait(wait: str, kinds: set[str]) -> None:
+    import cupy
+
+    kernel = cupy.RawKernel(COPIED.replace("WAIT", wait), "k", options=("-arch=sm_90a",))
+    arrays = {name: np.zeros(32, np.float32) for name in "xy"}
+    found = find(kernel, arrays, ("x", "y"), block=(64, 1, 1))
+    assert {finding.kind for finding in found} == kinds
+
+
+def test_whatever_is_in_flight_can_be_waited_for() -> None:
+    """And the finding says how."""
+    assert set(WAITS_FOR) == {name for name, row in OPCODES.items() if row.memory and row.memory.asynchronous}
+
+
 WAITS = "wait(&full, i & 1);"
+FENCE = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 EARLY = (WAITS, f"{WAITS} arrive(&empty);"), ("      arrive(&empty);\n", "")
 
 
@@ -71,8 +123,11 @@ EARLY = (WAITS, f"{WAITS} arrive(&empty);"), ("      arrive(&empty);\n", "")
         ((("COMMIT(); STORED();", "COMMIT();"),), "WAR race"),
         ((("__syncthreads();", "if (t >= 32) __nanosleep(1);"),), "RAW race"),
         ((("      __syncwarp();\n      if (t == 32)", "      if (t == 32)"),), "RAW race"),
+        (((FENCE, ""),), "missing proxy fence"),
+        (((WAITS, "wait(&full, (i + 1) & 1);"),), "RAW race"),
     ],
 )
 def test_a_missing_wait_is_a_race(changes: tuple[tuple[str, str], ...], kind: str) -> None:
-    """Too early, released too early, not waited for, not initialised for all, not met before a store."""
+    """Too early, released too early, not waited for, not initialised for all, not met before a store, not fenced before
+    it, waited for another phase."""
     assert kind in findings(*changes)

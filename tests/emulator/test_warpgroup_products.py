@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,20 @@ from harness.model.tensor_map import TensorMap
 from harness.support.errors import KernelFault
 from tests.emulator.hopper_kernel import run_hopper
 from tests.emulator.tensor_core import dot_product
-from tests.emulator.warpgroup_kernels import COLUMNS, DEPTH, REGISTERS, ROWS, TYPES, WAY, fragments, wgmma
+from tests.emulator.warpgroup_kernels import (
+    COLUMNS,
+    DEPTH,
+    FLOATS_OF_8,
+    INTEGERS,
+    REGISTERS,
+    ROWS,
+    WAY,
+    WIDE_TYPES,
+    fragments,
+    register_count,
+    wgmma,
+)
+from tests.lanes import thorough_unless
 
 LAYOUTS = f"""{WAY}
 extern "C" __global__ void k(const __grid_constant__ Map A, const __grid_constant__ Map B, float* y,
@@ -87,13 +101,11 @@ def test_every_layout(turned: tuple[int, int], swizzle: int) -> None:
     assert np.array_equal(after["Y"], expected)
 
 
-def registers(types: str, depth: int, a: np.ndarray, b: np.ndarray, when: int = 2) -> np.ndarray:
+def registers(types: str, depth: int, a: np.ndarray, b: np.ndarray, when: int = 2, negated: str = "1, 1") -> np.ndarray:
     """D's patterns, (128 threads, registers)."""
-    half = types.startswith("f16")
-    count = REGISTERS // 2 if half else REGISTERS
-    arrays = {"a": a.view(np.uint32), "b": b.view(np.uint32), "y": np.zeros((128, count), np.uint32)}
-    after, _ = run_hopper(fragments(types, depth), arrays, ("a", "b", "y", np.int32(when)), block=(128, 1, 1))
-    return after["y"]
+    arrays = {"a": a.view(np.uint32), "b": b.view(np.uint32), "y": np.zeros((128, register_count(types)), np.uint32)}
+    args = ("a", "b", "y", np.int32(when))
+    return run_hopper(fragments(types, depth, negated), arrays, args, block=(128, 1, 1))[0]["y"]
 
 
 def operands(kind: str, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,24 +120,91 @@ def operands(kind: str, depth: int) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
-@pytest.mark.parametrize(("types", "depth"), TYPES)
+def elements(found: np.ndarray, half: bool) -> np.ndarray:
+    """Registers -> (64, 16), as patterns."""
+    if half:
+        found = np.stack([found & 0xFFFF, found >> 16], 2).reshape(128, REGISTERS)
+    thread, register = np.meshgrid(np.arange(128), np.arange(REGISTERS), indexing="ij")
+    d = np.zeros((ROWS, COLUMNS), np.uint32)
+    row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (register // 2 % 2)
+    d[row, 8 * (register // 4) + 2 * (thread % 4) + register % 2] = found
+    return d
+
+
+@pytest.mark.parametrize(("types", "depth"), WIDE_TYPES)
 def test_bits_of_a_product(types: str, depth: int) -> None:
     """Those of `mma`, whose rules a model in whole numbers has, too."""
     accumulator, kind, _ = types.split(".")
     a, b = operands(kind, depth)
-    found = registers(types, depth, a, b)
+    found = elements(registers(types, depth, a, b), accumulator == "f16")
     shift = 13 if kind == "tf32" else 0
-    for thread in range(0, 128, 5):
-        for column in (0, 3, 9, 14):
-            row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (column % 2)
-            column = 8 * (column // 8) + 2 * (thread % 4) + column % 2
-            expected = dot_product(kind, accumulator, (a[row] >> shift).tolist(), (b[column] >> shift).tolist(), 0)
-            register = 4 * (column // 8) + 2 * (row % 16 // 8) + column % 2
-            if accumulator == "f16":
-                word = int(found[thread, register // 2]) >> (16 * (register % 2)) & 0xFFFF
-            else:
-                word = int(found[thread, register])
-            assert word == expected, (thread, column)
+    for row, column in itertools.product(range(0, ROWS, 3), range(0, COLUMNS, 5)):
+        expected = dot_product(kind, accumulator, (a[row] >> shift).tolist(), (b[column] >> shift).tolist(), 0)
+        assert int(found[row, column]) == expected, (row, column)
+
+
+@pytest.mark.parametrize(
+    ("types", "depth"),
+    thorough_unless(lambda form: form[0].startswith("f32") or form[0] == "f16.e5m2.e4m3", FLOATS_OF_8),
+)
+def test_bits_of_a_product_of_8_bit_floats(types: str, depth: int) -> None:
+    """Rows of any patterns, rows without the largest ones, and rows of numbers near each other."""
+    accumulator, kind_a, kind_b = types.split(".")
+    rng = np.random.default_rng(len(types))
+    a, b = rng.integers(0, 256, (ROWS, depth), np.uint8), rng.integers(0, 256, (COLUMNS, depth), np.uint8)
+    a[16:48], b[2:14] = a[16:48] & 0xBF, b[2:14] & 0xBF
+    a[32:], b[8:] = a[32:] & 0x87 | 0x38, b[8:] & 0x87 | 0x38
+    found = elements(registers(types, depth, a, b), accumulator == "f16")
+    for row, column in np.ndindex(found.shape):
+        expected = dot_product(f"{kind_a} {kind_b}", accumulator, a[row].tolist(), b[column].tolist(), 0)
+        assert int(found[row, column]) == expected, (row, column)
+    if accumulator == "f32":
+        assert not (found[32:48] & 0x3FF).any()
+    negated = elements(registers(types, depth, a, b, negated="1, -1"), accumulator == "f16")
+    sign = np.uint32(0x8000 if accumulator == "f16" else 1 << 31)
+    assert ((negated == found ^ sign) == (found & (sign - 1) != 0) & ~is_nan(accumulator, found)).all()
+
+
+def is_nan(accumulator: str, patterns: np.ndarray) -> np.ndarray:
+    infinity = 0x7C00 if accumulator == "f16" else 0x7F800000
+    return (patterns & (0x7FFF if accumulator == "f16" else 0x7FFFFFFF)) > infinity
+
+
+@pytest.mark.parametrize(("types", "depth"), thorough_unless(lambda form: "satfinite" not in form[0], INTEGERS))
+def test_a_product_of_whole_numbers(types: str, depth: int) -> None:
+    signed = {"s8": np.int8, "u8": np.uint8}
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (ROWS, depth), np.uint8), rng.integers(0, 256, (COLUMNS, depth), np.uint8)
+    left, right = (x.view(signed[kind]).astype(np.int32) for x, kind in zip((a, b), types.split(".")[1:]))
+    assert np.array_equal(elements(registers(types, depth, a, b), False).view(np.int32), left @ right.T)
+
+
+SUM = f"""{WAY}
+extern "C" __global__ void k(unsigned char* y, int* d_in, int* z) {{
+  __shared__ __align__(128) unsigned s[640]; int t = threadIdx.x;
+  for (int i = t; i < 640; i += 128) s[i] = 0x7F7F7F7F;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  u64 da = place_of(s) >> 4 | (u64)(1024 >> 4) << 16 | (u64)(128 >> 4) << 32;
+  u64 db = place_of(s + 512) >> 4 | (u64)(256 >> 4) << 16 | (u64)(128 >> 4) << 32;
+  unsigned d[{REGISTERS}];
+  for (int i = 0; i < {REGISTERS}; ++i) d[i] = d_in[i];
+  FENCE();
+  {wgmma("s32.s8.s8", "shared", "1", 32)}
+  {wgmma("s32.s8.s8.satfinite", "shared", "1", 32)}
+  DONE(0);
+  for (int i = 0; i < {REGISTERS}; ++i) z[{REGISTERS} * t + i] = d[i];
+}}"""
+
+
+def test_a_sum_of_whole_numbers_wraps_or_is_clamped() -> None:
+    """A from shared memory; first a sum that wraps, then one that does not."""
+    step = 32 * 127 * 127
+    start = np.array([0, -step, 2**31 - 1, 2**31 - step - 1, 2**31 - 2 * step, -(2**31), 7, 8], np.int32)
+    arrays = {"y": np.zeros(1, np.uint8), "d": start, "z": np.zeros((128, REGISTERS), np.int32)}
+    after, _ = run_hopper(SUM, arrays, ("y", "d", "z"), block=(128, 1, 1))
+    wrapped = (start.astype(np.int64) + step).astype(np.int32)
+    assert (after["z"] == (wrapped.astype(np.int64) + step).clip(-(2**31), 2**31 - 1)).all()
 
 
 def test_an_accumulator_is_nan_until_the_wait_that_covers_it() -> None:

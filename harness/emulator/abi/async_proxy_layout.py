@@ -12,6 +12,9 @@ HEAD, TAIL, COPIES, GROUPS, QUEUES, SCRATCH = range(0, 48, 8)
 has committed (8 bytes), of the warps' queues of products, and of what one product needs."""
 HELD = 48
 """Address of the places, in a warp's state, of the registers that may hold tickets, 4 bytes each, after their count."""
+EXPECTED_BY = 56
+"""Address of what last said how many bytes are to come, for each 8 bytes of shared memory: its instruction plus 1, 4
+bytes; 0 where nothing did."""
 STATE_BYTES = 64
 SCRATCH_BYTES = 128 * 8
 COPY_CAPACITY = 1 << 14
@@ -19,11 +22,14 @@ COPY_CAPACITY = 1 << 14
 
 # A bulk copy ----------------------------------------------------------------------------------------------------------
 (
-    IN_FLIGHT, STORES, RANK, SHARED, BYTES, MAP, BARRIER, THREAD, GROUP, SITE, ADDRESS, ISSUED, COORDINATES,
-) = range(0, 104, 8)  # fmt: skip
+    IN_FLIGHT, STORES, RANK, SHARED, BYTES, MAP, BARRIER, THREAD, GROUP, SITE, ADDRESS, ISSUED, REDUCTION, COORDINATES,
+) = range(0, 112, 8)  # fmt: skip
 """Whether it has not landed; whether it goes to global memory; dimensions, 0 where it is a plain run of bytes; offset
 in shared memory; bytes there; host address of the tensor map; offset of the mbarrier; thread of the block; its bulk
-group; instruction; address in global memory; when, for the sanitizer; coordinates of the box, 8 bytes each."""
+group; instruction; address in global memory; when, for the sanitizer; address of the function that combines what is
+there with what comes, 0 where it is written over; coordinates of the box, 8 bytes each."""
+REDUCTION_ROW = 256
+"""Bytes of the row of elements that such a function takes; it has two."""
 COPY_BYTES = COORDINATES + 8 * 5
 
 # Products of one warp -------------------------------------------------------------------------------------------------
@@ -44,8 +50,9 @@ ROWS = LAST + 8 * TICKETS
 PRODUCTS = ROWS + 128 * TICKETS
 
 # A product: one wgmma.mma_async of one warp ---------------------------------------------------------------------------
-FUNCTION, SHAPE, DESCRIPTOR_A, DESCRIPTOR_B, PRODUCT_GROUP, PRODUCT_SITE = range(0, 48, 8)
-"""Address of the function that multiplies one slice of 8 columns; see `SHAPE_*`; descriptors; group; instruction."""
+FUNCTION, SHAPE, DESCRIPTOR_A, DESCRIPTOR_B, PRODUCT_GROUP, PRODUCT_SITE, PRODUCT_ISSUED = range(0, 56, 8)
+"""Address of the function that multiplies one slice of 8 columns; see `SHAPE_*`; descriptors; group; instruction; when,
+for the sanitizer."""
 FRAGMENT = 64
 """Four registers of A, 128 bytes each, where it does not come from shared memory."""
 ACCUMULATORS = FRAGMENT + 4 * 128
@@ -71,6 +78,7 @@ TICKET_LOW_BITS = 9
 """Of its number; the others are in bits 16 to 19."""
 
 # An mbarrier, 64 bits in shared memory --------------------------------------------------------------------------------
+MBARRIER_BYTES = 8
 COUNT_BITS = 20
 """Bits 0 to 19: arrivals that this phase still waits for; bits 20 to 39: those that each phase waits for."""
 BYTES_AT = 40
@@ -91,3 +99,6 @@ MAP_BOX = 60
 """Of a box, 4 bytes each."""
 MAP_STRIDES = 80
 """In bytes, of all dimensions but the innermost, 8 bytes each."""
+MAP_TYPE = 112
+"""Of its elements: a number in `MAP_TYPES`, 8 bytes."""
+MAP_TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8")

@@ -118,6 +118,8 @@ FAULTS = (
     "matrix descriptor",
     "products in flight",
     "cluster rank",
+    "reduction type",
+    "tensor coordinate",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -13,7 +13,9 @@ SLOTS = (
     "WARPS",
     "SHARED_CELLS",
     "SHARED_SHIFT",  # log2 of the bytes of a cell
-    "SHARED_SYNC",  # per cell and warp: when that warp last released here, by an atomic or another strong access
+    "SHARED_SYNC",  # per cell and warp: when that warp last released here, by an atomic or another strong access;
+    # then, per warp, what of it the asynchronous proxy knows
+    "PHASE_SYNC",  # the same of an mbarrier's phase that is not over
     "GLOBAL_SHIFT",
     "BUFFERS",  # per buffer: its cells, its map of written bytes
     "VARIABLES",  # the same per variable of the module; the map is 0, they are all initialised
@@ -22,10 +24,11 @@ SLOTS = (
     "CLOCKS",  # [warp][other]: what the other did up to this time is known to the warp; [w][w]: to all its lanes
     "LANE_CLOCKS",  # [warp][lane][other lane]: the same inside a warp, for __syncwarp on part of it
     "LANE_SYNC",  # [warp]: time of its last such partial __syncwarp
+    "PROXY_CLOCKS",  # [warp][other]: what the other did up to this time lies before a proxy fence that the warp knows
     "OWN_PREFIX",  # [warp]: what anyone in the block did up to this time is known, through global memory
     "OTHER_PREFIX",  # [warp]: what other blocks did up to this time is known
     "FENCED",  # [warp]: time of its last fence for the whole GPU
-    "BARRIER_CLOCKS",  # [barrier][warp], then OWN_PREFIX, OTHER_PREFIX, FENCED: of those that have arrived
+    "BARRIER_CLOCKS",  # [barrier][warp], PROXY_CLOCKS, OWN_PREFIX, OTHER_PREFIX, FENCED: of those that have arrived
     "FINDINGS",
     "FINDING_COUNT",
     "LOST",  # findings for which there was no room
@@ -35,7 +38,8 @@ SLOTS = (
 SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
 
 # A cell: who wrote this piece of memory last and who has read it since. Each entry is a time and an `info` word:
-# lanes in bits 32 to 63, instruction in bits 8 to 31, strong in bit 5, warp in bits 0 to 4.
+# lanes in bits 32 to 63, instruction in bits 8 to 31, warpgroup in bit 7, asynchronous proxy in bit 6, strong in bit 5,
+# warp in bits 0 to 4.
 ENTRY_BYTES = 16
 STRONG_WRITER = ENTRY_BYTES
 """Offset of the last strong write. An atomic must not hide the plain store before it: that is at offset 0."""
@@ -49,6 +53,10 @@ GLOBAL_SYNC = EARLIER_READER + ENTRY_BYTES
 """Offset of two times: of the last release here, and up to when the releasing threads had fenced before theirs."""
 GLOBAL_CELL_BYTES = GLOBAL_SYNC + 16
 STRONG_BIT = 1 << 5
+PROXY_BIT = 1 << 6
+"""A copy wrote it, and not a thread: the asynchronous proxy needs no fence to see that."""
+WARPGROUP_BIT = 1 << 7
+"""A product of the four warps from this one on read it: who knows that one of them is done knows it of all."""
 PENDING = 1 << 62
 """Added to the time of an access that is not over: that of a copy in flight."""
 
@@ -70,8 +78,12 @@ OVERWRITES = 32
 
 KINDS = (
     "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",
+    "missing proxy fence", "accumulator read early",
 )  # fmt: skip
-UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER = range(1, 8)
+(
+    UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER, MISSING_PROXY_FENCE,
+    EARLY_ACCUMULATOR,
+) = range(1, 10)  # fmt: skip
 FINDING_WORDS = 10
 """kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size.
 

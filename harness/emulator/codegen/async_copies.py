@@ -1,6 +1,6 @@
 """cp.async, its groups and its waits (PTX ISA 9.7.9.25.3). What they do is in `memory/async_copies.py`.
 
-Copies that an mbarrier or a bulk group completes are refused.
+Those that complete at an mbarrier are in `mbarriers.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PREFETCHES = ("L2::64B", "L2::128B", "L2::256B")
 def asynchronous_copy(lanes: Lanes, instruction: Instruction) -> None:
     """cp.async and what goes with it."""
     form = Form(instruction)
-    if not form.flag("async") or {"bulk", "mbarrier"} & set(instruction.modifiers):
+    if not form.flag("async") or "bulk" in instruction.modifiers:
         raise instruction.unsupported("of asynchronous copies it knows cp.async with its groups and waits")
     what = form.choice("commit_group", "wait_group", "wait_all")
     if what is None:

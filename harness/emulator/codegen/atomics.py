@@ -44,8 +44,10 @@ def atomic(lanes: Lanes, instruction: Instruction) -> None:
     space = form.choice("global", "shared", "shared::cta") or "generic"
     operation = form.choice(*_TYPES)
     kind = form.type(_TYPES.get(operation or "", ""))
+    # What a policy keeps in L2 no kernel can see.
+    has_policy = form.flag("L2::cache_hint")
     form.end()
-    operands = list(instruction.operands)
+    operands = list(instruction.operands[: len(instruction.operands) - has_policy])
     destination = operands.pop(0) if instruction.opcode == "atom" else None
     address, *values = operands
     no_such_red = destination is None and operation in ("exch", "cas")

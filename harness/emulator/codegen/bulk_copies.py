@@ -1,4 +1,4 @@
-"""cp.async.bulk and cp.async.bulk.tensor (PTX ISA 9.7.9.25.4 f.). What they do is in `memory/bulk_copies.py`."""
+"""cp{.reduce}.async.bulk{.tensor} (PTX ISA 9.7.9.25.4 f.). What they do is in `memory/bulk_copies.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.mbarriers import shared_addresses
+from harness.emulator.codegen.reductions import TYPES, function_of, functions_by_tensor_type
 from harness.emulator.codegen.vocabulary import vector
 from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Vector
 
@@ -74,6 +75,36 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
     _issue(lanes, instruction, source, to, size, rank, stores=True)
 
 
+@emits("cp.bulk_reduction")
+def reduction(lanes: Lanes, instruction: Instruction) -> None:
+    """cp.reduce.async.bulk.global.shared::cta.bulk_group.OP.TYPE [to], [from], bytes; a tensor's map has its TYPE."""
+    form, rank = _begin(instruction)
+    words = form.flag("reduce"), form.flag("global"), form.flag("shared::cta"), form.flag("bulk_group")
+    operation = form.choice(*TYPES)
+    if operation is None:
+        raise instruction.unsupported()
+    functions = functions_by_tensor_type(operation)
+    if not rank:
+        kind = form.type(TYPES[operation]).name
+        if (kind in ("f16", "bf16") and operation == "add") != form.flag("noftz"):
+            raise instruction.unsupported("add of 16-bit floats, and no other operation, is '.noftz'")
+        functions = [function_of(operation, kind)]
+    operands = _operands(instruction, form)
+    if not all(words) or len(operands) != (2 if rank else 3):
+        raise instruction.unsupported("its operands do not fit its form")
+    to, source, *size = operands
+    _issue(lanes, instruction, source, to, size, rank, stores=True, reduction=_table(lanes, functions))
+
+
+def _table(lanes: Lanes, functions: list[str | None]) -> str:
+    """Address, i64, of an array of functions' addresses, 0 where there is none."""
+    lanes.called |= {name for name in functions if name is not None}
+    lanes.declarations |= {f"declare void @sandbox_{name}(i64)" for name in functions if name is not None}
+    words = ("i64 0" if name is None else f"i64 ptrtoint (ptr @sandbox_{name} to i64)" for name in functions)
+    value = f"[{len(functions)} x i64] [{', '.join(words)}]"
+    return f"ptrtoint (ptr {lanes.constants.setdefault(value, f'@words{len(lanes.constants)}')} to i64)"
+
+
 def _begin(instruction: Instruction) -> tuple[Form, int]:
     """The form without its first words, and how many dimensions; 0 where it is a run of bytes."""
     form = Form(instruction)
@@ -96,9 +127,19 @@ def _operands(instruction: Instruction, form: Form) -> list[Operand]:
 
 
 def _issue(
-    lanes: Lanes, instruction: Instruction, inner: Operand, outer: Operand, size: list[Operand], rank: int, stores: bool
+    lanes: Lanes,
+    instruction: Instruction,
+    inner: Operand,
+    outer: Operand,
+    size: list[Operand],
+    rank: int,
+    stores: bool,
+    reduction: str = "0",
 ) -> None:
-    """`inner`: in shared memory; `outer`: in global memory, or the tensor map and its coordinates."""
+    """`inner`: in shared memory; `outer`: in global memory, or the tensor map and its coordinates.
+
+    `reduction`: address of the functions that combine, one or, of a tensor, one for each type.
+    """
     lanes.warp_store(vector("i64"), shared_addresses(lanes, instruction, inner, "shared"), at.ADDRESSES)
     if rank:
         if not isinstance(outer, Vector) or len(outer.items) != 2 or not isinstance(outer.items[1], Vector):
@@ -117,5 +158,5 @@ def _issue(
     lanes.warp_store(vector("i64"), lanes.address(outer), at.DATA)
     mask = lanes.widen(lanes.active_bits())
     site = str(lanes.site(instruction))
-    failed = lanes.runtime("issue_bulk", "%ctx", "%warp", site, mask, str(int(stores)), str(rank))
+    failed = lanes.runtime("issue_bulk", "%ctx", "%warp", site, mask, str(int(stores)), str(rank), reduction)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))

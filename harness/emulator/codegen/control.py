@@ -21,6 +21,13 @@ def call(lanes: Lanes, instruction: Instruction) -> None:
     lanes.check(lanes.active_bits(), "trap" if target.name == "__assertfail" else "printing", instruction)
 
 
-@emits("brkpt", "pmevent", "griddepcontrol")
+@emits("brkpt", "pmevent")
 def no_effect(lanes: Lanes, instruction: Instruction) -> None:
-    """For debuggers, profilers, and launches that overlap."""
+    """For debuggers and profilers."""
+
+
+@emits("griddepcontrol")
+def overlap_launches(lanes: Lanes, instruction: Instruction) -> None:
+    """griddepcontrol.{launch_dependents,wait}: launches do not overlap, and all before this one are over."""
+    if instruction.modifiers not in (("launch_dependents",), ("wait",)) or instruction.operands:
+        raise instruction.unsupported()

@@ -19,25 +19,22 @@ forms, was found with four million elements on an H200: all of them are as descr
 of half of K, between 0.2 and 26 % of a form's elements are not. tests/emulator/tensor_core.py says the same in plain
 integers, and what an H200 answers to the tests is on record.
 
-Here, an element of D has a lane, and `fragments.py` tells which lanes hold its factors. Significands are integers
-held in float32; their products have 22 bits and are exact. The functions are part of the runtime, not of each kernel:
-they are compiled once.
+Here, significands are integers held in float32; their products have 22 bits and are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from harness.emulator.codegen.fragments import Fragment, MmaLayout, mma_layout
+from harness.emulator.codegen.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.prelude import double_to_float_odd, double_to_float_rz, float_to_half
+from harness.emulator.codegen.product_writer import ProductWriter, slice_ir
 from harness.emulator.codegen.vocabulary import Vocabulary, float_from_bits, splat, splat_float, vector
 
 VF, VI, VD = vector("float"), vector("i32"), vector("double")
 KEPT_BITS = 25
 """How far below the largest exponent the addends are cut off."""
-_NO_EXPONENT = -(1 << 12)
+NO_EXPONENT = -(1 << 12)
 """Of zeros: below all others, also where two of them are added."""
 _LOWEST_EXPONENT = -133
 """Smaller exponents are not told apart: where all addends have such, they are cut off 25 bits below this one."""
@@ -90,9 +87,18 @@ class DotProduct:
         return f"slice_k{self.depth}_{self.kind}_{self.accumulator}"
 
     @property
+    def flags(self) -> tuple[int, ...]:
+        """Its function has none."""
+        return ()
+
+    @property
     def layout(self) -> MmaLayout:
         """Its fragments."""
         return mma_layout(self.depth, 32 if self.kind == "tf32" else 16, 16 if self.accumulator == "f16" else 32)
+
+    def writer(self) -> FloatWriter:
+        """Of its function."""
+        return FloatWriter(self.layout, FORMATS[self.kind], FORMATS[self.accumulator])
 
 
 _FORMS = (("f16", (8, 16), "f32"), ("f16", (8, 16), "f16"), ("bf16", (8, 16), "f32"), ("tf32", (4, 8), "f32"))
@@ -114,35 +120,22 @@ WARPGROUP_PRODUCTS = {
 
 def runtime_ir() -> str:
     """All dot products as LLVM IR."""
-    functions, declarations = [], set()
+    functions: list[str] = []
+    declarations: set[str] = set()
     for product in DOT_PRODUCTS.values():
-        writer = _Writer(product)
-        functions += writer.function()
+        writer = product.writer()
+        functions += writer.function(f"define i64 @sandbox_{product.name}")
         declarations |= writer.declarations
     for product in WARPGROUP_PRODUCTS.values():
-        functions += _slice(product)
+        functions += slice_ir(product.slice_name, product.layout, f"@sandbox_{product.name}")
     return "\n".join([*sorted(declarations), *functions, ""])
-
-
-def _slice(product: DotProduct) -> list[str]:
-    """D += A B; the argument is the address of ten words: where D's registers are, from the fifth A's, then B's."""
-    v = Vocabulary()
-    v.do("%places = inttoptr i64 %argument to ptr")
-    words = []
-    for first, fragment in ((0, product.layout.c), (4, product.layout.a), (8, product.layout.b)):
-        for register in range(fragment.registers):
-            place = v.op(f"getelementptr i64, ptr %places, i64 {first + register}")
-            words.append(v.op(f"load i64, ptr {place}"))
-    arguments = (*words, *words[: product.layout.c.registers])
-    v.do(f"%done = call i64 @sandbox_{product.name}(i64 0, {', '.join(f'i64 {word}' for word in arguments)})")
-    return [f"define void @sandbox_{product.slice_name}(i64 %argument) {{", *v.lines, "  ret void", "}"]
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Number:
+class Number:
     """32 numbers, each significand * 2^(exponent - bias - fraction bits)."""
 
     significand: str
@@ -151,7 +144,7 @@ class _Number:
     """I32, biased."""
 
 
-def _decode(v: Vocabulary, form: Format, bits: str) -> _Number:
+def decode(v: Vocabulary, form: Format, bits: str) -> Number:
     """From patterns, i32. Infinities and NaN have an exponent of their own, and are else as numbers are."""
     sign = v.binary("shl", "i32", bits, splat("i32", 31 - form.exponent_bits - form.fraction_bits))
     sign = v.binary("and", "i32", sign, splat("i32", 1 << 31))
@@ -165,21 +158,21 @@ def _decode(v: Vocabulary, form: Format, bits: str) -> _Number:
     significand = v.cast("bitcast", "i32", v.binary("or", "i32", magnitude, sign), "float")
     exponent = v.select("i32", normal, field, splat("i32", 1))
     zero = v.compare("eq", "i32", integer, splat("i32", 0))
-    return _Number(significand, v.select("i32", zero, splat("i32", _NO_EXPONENT), exponent))
+    return Number(significand, v.select("i32", zero, splat("i32", NO_EXPONENT), exponent))
 
 
-def _has_special(v: Vocabulary, form: Format, number: _Number) -> str:
+def has_special(v: Vocabulary, form: Format, number: Number) -> str:
     """A scalar i32 that is not 0 where a lane holds infinity or NaN."""
     return v.bits_of(v.compare("eq", "i32", number.exponent, splat("i32", form.special_exponent)))
 
 
-def _class_of(v: Vocabulary, form: Format, number: _Number) -> str:
+def _class_of(v: Vocabulary, form: Format, number: Number) -> str:
     """Float: infinities and NaN themselves, other numbers as -1, 0 or 1, so that sums of them stay finite."""
     signed = v.cast("bitcast", "float", number.significand, "i32")
     magnitude = v.intrinsic("llvm.fabs.v32f32", VF, (VF, number.significand))
     infinite = v.compare("oeq", "float", magnitude, splat_float("float", 2.0**form.fraction_bits))
     special = v.select("i32", infinite, splat("i32", 0x7F800000), splat("i32", 0x7FC00000))
-    zero = v.compare("eq", "i32", number.exponent, splat("i32", _NO_EXPONENT))
+    zero = v.compare("eq", "i32", number.exponent, splat("i32", NO_EXPONENT))
     finite = v.select("i32", zero, splat("i32", 0), splat("i32", 0x3F800000))
     is_special = v.compare("eq", "i32", number.exponent, splat("i32", form.special_exponent))
     pattern = v.select("i32", is_special, special, finite)
@@ -192,11 +185,11 @@ def _larger(v: Vocabulary, x: str, y: str) -> str:
     return v.intrinsic("llvm.smax.v32i32", VI, (VI, x), (VI, y))
 
 
-def _cut(v: Vocabulary, integer: str, exponent: str, fraction_bits: int, integer_bits: int) -> str:
-    """I32: integer * 2^(exponent - fraction bits), cut off `KEPT_BITS` below 1. Exponents are 0 at most."""
+def _cut(v: Vocabulary, integer: str, exponent: str, fraction_bits: int, integer_bits: int, kept_bits: int) -> str:
+    """I32: integer * 2^(exponent - fraction bits), cut off `kept_bits` below 1. Exponents are 0 at most."""
     # What is shifted out as a whole is shifted no further, so that no factor is subnormal.
     nothing = 127 - fraction_bits - integer_bits - 1
-    power = v.binary("add", "i32", exponent, splat("i32", 127 + KEPT_BITS - fraction_bits))
+    power = v.binary("add", "i32", exponent, splat("i32", 127 + kept_bits - fraction_bits))
     power = v.binary("shl", "i32", _larger(v, power, splat("i32", nothing)), splat("i32", 23))
     scaled = v.binary("fmul", "float", integer, v.cast("bitcast", "i32", power, "float"))
     return v.cast("fptosi", "float", scaled, "i32")
@@ -221,155 +214,50 @@ def _to_half(v: Vocabulary, wide: str) -> str:
 # The function ---------------------------------------------------------------------------------------------------------
 
 
-class _Writer(Vocabulary):
-    """Writes one function.
+class FloatWriter(ProductWriter):
+    """Writes one function, whose factors have the format `form` and are added up in `kept_bits`."""
 
-    Arrays on its stack hold rows of 32 lanes:
+    parts = (("significands", VF), ("exponents", VI))
+    kept_bits = KEPT_BITS
 
-    - `significands`, `exponents`: the elements of A, then those of B, in the lanes that hold them;
-    - `a.significands`, ..., `b.exponents`: the same in the lanes of the elements of D that they are factors of, K rows
-      for each of the two rows of A, or columns of B, that a lane needs;
-    - `c`, `d`: patterns, an element to a row.
+    def __init__(self, layout: MmaLayout, form: Format, accumulator: Format) -> None:
+        super().__init__(layout)
+        self._form, self._accumulator = form, accumulator
 
-    Element `n` of D belongs to row `n >> 1` of A and column `n & 1` of B among those.
-    """
-
-    def __init__(self, product: DotProduct) -> None:
-        super().__init__()
-        self._product = product
-        self._layout = product.layout
-        self._form, self._accumulator = FORMATS[product.kind], FORMATS[product.accumulator]
-
-    def function(self) -> list[str]:
-        """Its text."""
-        a, b, c = self._layout.a, self._layout.b, self._layout.c
-        of_a, of_b, of_c = (fragment.registers * fragment.packed for fragment in (a, b, c))
-        for name, element, rows in (
-            ("significands", VF, of_a + of_b),
-            ("exponents", VI, of_a + of_b),
-            *((f"{side}.{part}", kind, 2 * a.columns) for side in "ab" for part, kind in _PARTS),
-            ("c", VI, of_c),
-            ("d", VI, of_c),
-            ("special", "i32", 1),
-        ):
-            self.do(f"%{name} = alloca [{rows} x {element}], align 64")
+    def begin(self) -> None:
+        """Nothing special was met yet."""
+        self.do("%special = alloca i32")
         self.do("store i32 0, ptr %special")
-        # The patterns of A and B wait where their exponents will be.
-        self._split("a", a, "exponents", 0)
-        self._split("b", b, "exponents", of_a)
-        self._split("c", c, "c", 0)
-        with self._loop(of_a + of_b) as number:
-            self._decode_factor(number)
-        self._spread("a", a, 0)
-        self._spread("b", b, of_a)
-        with self._loop(of_c) as number:
-            self._store(VI, self._element_of_d(number), "d", number)
-        self._join()
-        self.do("ret i64 0")
-        operands = [f"i64 %{n}{i}" for n, f in (("d", c), ("a", a), ("b", b), ("c", c)) for i in range(f.registers)]
-        head = f"define i64 @sandbox_{self._product.name}(i64 %warp, {', '.join(operands)}) {{"
-        return [head, "entry:", *self.lines, "}"]
 
-    # Memory ---------------------------------------------------------------------------------------------------------
-
-    def _row(self, kind: str, array: str, index: str) -> str:
-        return self.op(f"getelementptr {kind}, ptr %{array}, i64 {index}")
-
-    def _load(self, kind: str, array: str, index: str) -> str:
-        return self.op(f"load {kind}, ptr {self._row(kind, array, index)}, align 64")
-
-    def _store(self, kind: str, value: str, array: str, index: str) -> None:
-        self.do(f"store {kind} {value}, ptr {self._row(kind, array, index)}, align 64")
-
-    def _register(self, operand: str, index: int) -> str:
-        """Pointer to a register's lanes."""
-        address = self.op(f"add i64 %warp, %{operand}{index}")
-        return self.op(f"inttoptr i64 {address} to ptr")
-
-    def _split(self, operand: str, fragment: Fragment, array: str, first: int) -> None:
-        """Registers -> one pattern to a row, in the order of registers and halves."""
-        for register in range(fragment.registers):
-            word = self.op(f"load {VI}, ptr {self._register(operand, register)}, align 64")
-            if fragment.packed == 1:
-                self._store(VI, word, array, str(first + register))
-                continue
-            low = self.binary("and", "i32", word, splat("i32", 0xFFFF))
-            self._store(VI, low, array, str(first + 2 * register))
-            high = self.binary("lshr", "i32", word, splat("i32", 16))
-            self._store(VI, high, array, str(first + 2 * register + 1))
-
-    def _join(self) -> None:
-        """`d` -> registers."""
-        fragment = self._layout.c
-        for register in range(fragment.registers):
-            word = self._load(VI, "d", str(fragment.packed * register))
-            if fragment.packed == 2:
-                high = self._load(VI, "d", str(2 * register + 1))
-                word = self.binary("or", "i32", word, self.binary("shl", "i32", high, splat("i32", 16)))
-            self.do(f"store {VI} {word}, ptr {self._register('d', register)}, align 64")
-
-    @contextmanager
-    def _loop(self, count: int) -> Iterator[str]:
-        """The body is emitted once, for the number that it is given; loops keep the function small."""
-        before, head, tail, after = (self.fresh_label(word) for word in ("before", "head", "tail", "after"))
-        number, following = self.fresh_label("%number"), self.fresh_label("%following")
-        self.do(f"br label %{before}")
-        self.label(before)
-        self.do(f"br label %{head}")
-        self.label(head)
-        self.do(f"{number} = phi i64 [ 0, %{before} ], [ {following}, %{tail} ]")
-        yield number
-        self.do(f"br label %{tail}")
-        self.label(tail)
-        self.do(f"{following} = add i64 {number}, 1")
-        self.do(f"br i1 {self.op(f'icmp eq i64 {following}, {count}')}, label %{after}, label %{head}")
-        self.label(after)
-
-    # Factors --------------------------------------------------------------------------------------------------------
-
-    def _decode_factor(self, number: str) -> None:
-        bits = self._load(VI, "exponents", number)
+    def decode(self, side: str, bits: str) -> Number:
+        """A factor of A or B."""
         if self._form.ignored_bits:
             bits = self.binary("lshr", "i32", bits, splat("i32", self._form.ignored_bits))
-        decoded = _decode(self, self._form, bits)
-        self._store(VF, decoded.significand, "significands", number)
-        self._store(VI, decoded.exponent, "exponents", number)
+        return decode(self, self._form, bits)
+
+    def to_float(self, wide: str) -> str:
+        """The sum as the pattern of a float32."""
+        return _to_float(self, wide)
+
+    def decode_factor(self, side: str, number: str) -> None:
+        """Significand and exponent."""
+        decoded = self.decode(side, self.load(VI, "exponents", number))
+        self.store(VF, decoded.significand, "significands", number)
+        self.store(VI, decoded.exponent, "exponents", number)
         special = self.op("load i32, ptr %special")
-        special = self.op(f"or i32 {special}, {_has_special(self, self._form, decoded)}")
+        special = self.op(f"or i32 {special}, {has_special(self, self._form, decoded)}")
         self.do(f"store i32 {special}, ptr %special")
-
-    def _spread(self, side: str, fragment: Fragment, first: int) -> None:
-        """The elements of A or B, of which the first has the number `first`, go to the lanes that multiply them."""
-        for which in (0, 1):
-            elements = self._elements_of_d(2 * which if side == "a" else which)
-            for k in range(self._layout.depth):
-                places = [fragment.place(*((row, k) if side == "a" else (k, column))) for row, column in elements]
-                # All lanes find theirs in the same register and half.
-                ((register, half),) = {(place.register, place.half) for place in places}
-                order = ", ".join(f"i32 {place.lane}" for place in places)
-                source = str(first + fragment.packed * register + half)
-                for part, kind in _PARTS:
-                    row = self._load(kind, part, source)
-                    row = self.op(f"shufflevector {kind} {row}, {kind} poison, <32 x i32> <{order}>")
-                    self._store(kind, row, f"{side}.{part}", str(self._layout.depth * which + k))
-
-    def _elements_of_d(self, number: int) -> list[tuple[int, int]]:
-        """Row and column, of each lane."""
-        register, half = divmod(number, self._layout.c.packed)
-        return [self._layout.c.element(register, lane, half) for lane in range(32)]
 
     # Elements of D --------------------------------------------------------------------------------------------------
 
-    def _element_of_d(self, number: str) -> str:
+    def element_of_d(self, number: str) -> str:
         """The pattern, i32."""
-        depth = self._layout.depth
-        of_a = self.op(f"mul i64 {self.op(f'lshr i64 {number}, 1')}, {depth}")
-        of_b = self.op(f"mul i64 {self.op(f'and i64 {number}, 1')}, {depth}")
-        c = _decode(self, self._accumulator, self._load(VI, "c", number))
+        of_a, of_b = self.factors_of(number)
+        c = decode(self, self._accumulator, self.load(VI, "c", number))
         total = self._sum(of_a, of_b, c)
-        finite = (_to_half if self._layout.c.packed == 2 else _to_float)(self, total)
+        finite = _to_half(self, total) if self.layout.c.packed == 2 else self.to_float(total)
         special = self.op("load i32, ptr %special")
-        special = self.op(f"or i32 {special}, {_has_special(self, self._accumulator, c)}")
+        special = self.op(f"or i32 {special}, {has_special(self, self._accumulator, c)}")
         before, mend, done = (self.fresh_label(word) for word in ("finite", "mend", "done"))
         self.do(f"br label %{before}")
         self.label(before)
@@ -383,14 +271,14 @@ class _Writer(Vocabulary):
         self.label(done)
         return self.op(f"phi {VI} [ {finite}, %{before} ], [ {mended}, %{last} ]")
 
-    def _factor(self, side: str, index: str) -> _Number:
-        return _Number(self._load(VF, f"{side}.significands", index), self._load(VI, f"{side}.exponents", index))
+    def _factor(self, side: str, index: str) -> Number:
+        return Number(self.load(VF, f"{side}.significands", index), self.load(VI, f"{side}.exponents", index))
 
-    def _sum(self, of_a: str, of_b: str, c: _Number) -> str:
+    def _sum(self, of_a: str, of_b: str, c: Number) -> str:
         """The exact sum of what is kept, as double."""
         form, accumulator = self._form, self._accumulator
         pairs = []
-        for k in range(self._layout.depth):
+        for k in range(self.layout.depth):
             pairs.append([self._factor(n, self.op(f"add i64 {first}, {k}")) for n, first in (("a", of_a), ("b", of_b))])
         exponents = [self.binary("add", "i32", x.exponent, y.exponent) for x, y in pairs]
         # From here on, exponents have twice the bias of the multiplicands.
@@ -403,24 +291,26 @@ class _Writer(Vocabulary):
             product = self.binary("fmul", "float", x.significand, y.significand)
             below = self.binary("sub", "i32", exponent, largest)
             # 16 products below 4 are below 2^31 here: no significand is quite 2.
-            total = self.binary("add", "i32", total, _cut(self, product, below, 2 * form.fraction_bits, 2))
+            total = self.binary(
+                "add", "i32", total, _cut(self, product, below, 2 * form.fraction_bits, 2, self.kept_bits)
+            )
         below = self.binary("sub", "i32", of_c, largest)
-        kept = _cut(self, c.significand, below, accumulator.fraction_bits, 1)
+        kept = _cut(self, c.significand, below, accumulator.fraction_bits, 1, self.kept_bits)
         wide = self.binary("fadd", "double", *(self.cast("sitofp", "i32", part, "double") for part in (total, kept)))
-        unit = self.binary("add", "i32", largest, splat("i32", 1023 - 2 * form.bias - KEPT_BITS))
+        unit = self.binary("add", "i32", largest, splat("i32", 1023 - 2 * form.bias - self.kept_bits))
         power = self.binary("shl", "i64", self.cast("zext", "i32", unit, "i64"), splat("i64", 52))
         return self.binary("fmul", "double", wide, self.cast("bitcast", "i64", power, "double"))
 
-    def _with_specials(self, of_a: str, of_b: str, c: _Number, finite: str) -> str:
+    def _with_specials(self, of_a: str, of_b: str, c: Number, finite: str) -> str:
         """What infinities and NaN make of an element; `finite` where none reach it."""
-        self._store(VF, _class_of(self, self._accumulator, c), "significands", "0")
-        with self._loop(self._layout.depth) as k:
+        self.store(VF, _class_of(self, self._accumulator, c), "significands", "0")
+        with self.loop(self.layout.depth) as k:
             factors = [self._factor(n, self.op(f"add i64 {first}, {k}")) for n, first in (("a", of_a), ("b", of_b))]
             product = self.binary("fmul", "float", *(_class_of(self, self._form, factor) for factor in factors))
-            total = self.binary("fadd", "float", self._load(VF, "significands", "0"), product)
-            self._store(VF, total, "significands", "0")
-        total = self._load(VF, "significands", "0")
-        if self._layout.c.packed == 2:
+            total = self.binary("fadd", "float", self.load(VF, "significands", "0"), product)
+            self.store(VF, total, "significands", "0")
+        total = self.load(VF, "significands", "0")
+        if self.layout.c.packed == 2:
             special = self.cast("zext", "i16", float_to_half(self, total), "i32")
         else:
             nan = self.compare("uno", "float", total, total)
@@ -428,6 +318,3 @@ class _Writer(Vocabulary):
         magnitude = self.intrinsic("llvm.fabs.v32f32", VF, (VF, total))
         is_finite = self.compare("olt", "float", magnitude, float_from_bits("float", 0x7F800000))
         return self.select("i32", is_finite, finite, special)
-
-
-_PARTS = (("significands", VF), ("exponents", VI))

@@ -25,6 +25,7 @@ _FAMILIES = (
     "compare",
     "convert",
     "memory",
+    "fences",
     "async_copies",
     "mbarriers",
     "bulk_copies",

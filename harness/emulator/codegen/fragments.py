@@ -2,7 +2,7 @@
 
 All fragments are built alike. A register of 32 lanes holds a tile; a lane is the pair of its group, `lane >> 2`, and
 its place in the group, `lane & 3`. Groups run along one dimension of the matrix and places along the other, so that a
-tile has 8 elements one way and 4 or, where a register packs two 16-bit elements, 8 the other way. The layouts of
+tile has 8 elements one way and 4, or 8 or 16 where a register packs two or four elements, the other way. The layouts of
 `mma` are in the PTX ISA. Those of `wmma` are not, but an H200 (asked with every shape, type and order in memory)
 holds two `mma` fragments side by side, and A and B of f16, for which PTX has more registers than elements, several
 times over.
@@ -20,12 +20,12 @@ class Place(NamedTuple):
 
     register: int
     lane: int
-    half: int
-    """Of the register: 1 is the upper one of two 16-bit elements."""
+    item: int
+    """Which of those that the register packs, from the lowest bits on."""
 
 
 Origin = tuple[int, int]
-"""Row and column of the element that lane 0 holds in a register (in the lower half)."""
+"""Row and column of the element that lane 0 holds in a register (in its lowest bits)."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Fragment:
     rows: int
     columns: int
     bits: int
-    """Of an element: 16, two to a register, or 32."""
+    """Of an element: 8, four to a register, 16, two to a register, or 32."""
     origins: tuple[Origin, ...]
     """Of each register's tile."""
     spread: int
-    """How far apart, along their dimension, the elements of neighbouring places are: 1 or 2."""
+    """How far apart, along their dimension, the elements of neighbouring places are: 1, 2 or 4."""
     groups_are_rows: bool = True
     """Whether groups run along the rows; else along the columns."""
 
@@ -53,19 +53,19 @@ class Fragment:
         """Elements in a register."""
         return 32 // self.bits
 
-    def element(self, register: int, lane: int, half: int = 0) -> tuple[int, int]:
+    def element(self, register: int, lane: int, item: int = 0) -> tuple[int, int]:
         """Row and column of an element."""
         row, column = self.origins[register]
-        group, place = lane >> 2, self.spread * (lane & 3) + half
+        group, place = lane >> 2, self.spread * (lane & 3) + item
         return (row + group, column + place) if self.groups_are_rows else (row + place, column + group)
 
     def place(self, row: int, column: int) -> Place:
         """Where an element is; where it is in two registers, the first."""
         for register, (top, left) in enumerate(self.origins):
             group, along = (row - top, column - left) if self.groups_are_rows else (column - left, row - top)
-            place, half = divmod(along, self.spread)
-            if 0 <= group < 8 and 0 <= place < 4 and half < self.packed:
-                return Place(register, 4 * group + place, half)
+            place, item = divmod(along, self.spread)
+            if 0 <= group < 8 and 0 <= place < 4 and item < self.packed:
+                return Place(register, 4 * group + place, item)
         raise AssertionError((self, row, column))
 
 
@@ -89,20 +89,21 @@ class MmaLayout:
         return self.a.columns
 
 
-def mma_layout(depth: int, bits: int, accumulator_bits: int) -> MmaLayout:
-    """m16n8k`depth` with multiplicands and accumulators of so many bits."""
+def mma_layout(depth: int, bits: int, accumulator_bits: int, rows: int = 16) -> MmaLayout:
+    """m`rows`n8k`depth` with multiplicands and accumulators of so many bits, and 16 rows or 8.
+
+    Those of f64 are as those of 32 bits, in registers of 64.
+    """
     step = 4 * (32 // bits)
     steps = range(0, depth, step)
     spread = 32 // bits
+    tops = range(0, rows, 8)
+    of_c = _tiles(tops, (0,) if accumulator_bits == 16 else (0, 1), down_first=False)
     return MmaLayout(
-        Fragment(16, depth, bits, _tiles((0, 8), steps), spread),
+        Fragment(rows, depth, bits, _tiles(tops, steps), spread),
         Fragment(depth, 8, bits, _tiles(steps, (0,)), spread, groups_are_rows=False),
-        Fragment(16, 8, accumulator_bits, _accumulator(accumulator_bits), 2),
+        Fragment(rows, 8, accumulator_bits, of_c, 2),
     )
-
-
-def _accumulator(bits: int) -> tuple[Origin, ...]:
-    return ((0, 0), (8, 0)) if bits == 16 else ((0, 0), (0, 1), (8, 0), (8, 1))
 
 
 def _beside(fragment: Fragment, rows: int = 0, columns: int = 0) -> Fragment:

@@ -18,7 +18,7 @@ from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, Shared
 from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.prelude import PRELUDE
-from harness.emulator.codegen.warpgroup import name_held_tickets
+from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets, watch_accumulators
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.emulator.ptx.call_parameters import lower_call_parameters
@@ -31,7 +31,7 @@ from harness.emulator.ptx.instructions import (
     Variable,
     names_in,
 )
-from harness.emulator.ptx.opcodes import ATOMIC, COPY, Flow
+from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, COPY, Flow
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
@@ -76,7 +76,8 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
     graph = build_graph(flat)
     live = live_registers(graph)
     lanes = Lanes(flat.registers, storage, instruments, flushed_registers(flat))
-    _Writer(lanes, graph, live.behind).write()
+    tickets = frozenset(registers_with_tickets(flat)) if instruments.sanitizer else frozenset[str]()
+    _Writer(lanes, graph, live.behind, tickets).write()
     if any(i.facts.flow is Flow.WARPGROUP for i in flat.instructions()):
         name_held_tickets(lanes, flat)
     body = _assemble(lanes)
@@ -89,7 +90,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         lanes.register_bytes,
         any(name in flat.registers for name in live.before[0]),
         any(_connects_blocks(i) for i in flat.instructions()),
-        any(i.facts.memory is COPY for i in flat.instructions()),
+        any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
@@ -98,6 +99,8 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
 
 
 def _connects_blocks(instruction: Instruction) -> bool:
+    if instruction.facts.memory is BULK_REDUCTION:
+        return True
     return instruction.facts.memory is ATOMIC and not any(m.startswith("shared") for m in instruction.modifiers)
 
 
@@ -182,11 +185,13 @@ def _verify(function: Function, storage: Storage) -> None:
 class _Writer:
     """Writes the function's body into `lanes`."""
 
-    def __init__(self, lanes: Lanes, graph: Graph, live_out: list[set[str]]) -> None:
+    def __init__(self, lanes: Lanes, graph: Graph, live_out: list[set[str]], tickets: frozenset[str]) -> None:
         self._lanes = lanes
         self._graph = graph
         self._live_out = live_out
         self._meeting_places: set[int] = set()
+        self._tickets = tickets
+        """Registers that may hold those of products that are under way."""
         lanes.ways_out = tuple(n for n, b in enumerate(graph.blocks) if not b.body and list(b.targets) == [EXIT])
 
     def write(self) -> None:
@@ -239,6 +244,7 @@ class _Writer:
         for instruction in block.body:
             emit = emitter_for(instruction)
             lanes.guard(instruction)
+            watch_accumulators(lanes, instruction, self._tickets)
             emit(lanes, instruction)
         self._leave(number, block)
 

@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
 
-from harness.emulator.codegen.dot_product import DOT_PRODUCTS, DotProduct
+from harness.emulator.codegen.converted_products import CONVERTED_PRODUCTS
+from harness.emulator.codegen.dot_product import DOT_PRODUCTS
+from harness.emulator.codegen.double_products import DOUBLE_SHAPES, multiply_doubles
+from harness.emulator.codegen.eight_bit_products import FLOATS, INTEGER_PRODUCTS
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.fragments import Fragment
+from harness.emulator.codegen.fragments import Fragment, MmaLayout
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.ptx.instructions import Instruction, Operand, Vector
+from harness.emulator.ptx.types import TYPES
 
-_DEPTHS = {"m16n8k4": 4, "m16n8k8": 8, "m16n8k16": 16}
+_SHAPE = re.compile(r"m(8|16)n8k(\d+)")
+_ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+
+class MatrixProduct(Protocol):
+    """What one `mma` computes."""
+
+    @property
+    def name(self) -> str:
+        """Of its function in the runtime."""
+        ...
+
+    @property
+    def flags(self) -> tuple[int, ...]:
+        """The function's last arguments."""
+        ...
+
+    @property
+    def layout(self) -> MmaLayout:
+        """Its fragments."""
+        ...
 
 
 @emits("mma")
 def mma(lanes: Lanes, instruction: Instruction) -> None:
-    """mma.sync.aligned.m16n8k*.row.col.dtype.atype.btype.ctype d, a, b, c."""
+    """mma.sync.aligned.m*n8k*.row.col{.satfinite}.dtype.atype.btype.ctype{.rounding} d, a, b, c."""
     form = Form(instruction)
     collective = form.flag("sync"), form.flag("aligned")
-    shape = form.choice(*_DEPTHS)
+    shape = next((match for word in form.rest() if (match := _SHAPE.fullmatch(word))), None)
+    if shape is not None:
+        form.flag(shape[0])
     orders = form.flag("row"), form.flag("col")
-    types = [kind.name for kind in form.types()]
+    types = element_types(form)
+    saturates = form.flag("satfinite")
+    rounding = form.choice(*_ROUNDINGS)
     form.end()
     if not all((*collective, *orders)) or shape is None or len(types) != 4:
         raise instruction.unsupported()
     d_type, a_type, b_type, c_type = types
-    product = DOT_PRODUCTS.get((a_type, _DEPTHS[shape], c_type))
-    if product is None or a_type != b_type or c_type != d_type:
+    rows, depth = int(shape[1]), int(shape[2])
+    if set(types) == {"f64"} and (rows, depth) in DOUBLE_SHAPES and not saturates:
+        multiply_doubles(lanes, instruction, rows, depth, rounding or "rn")
+        return
+    product = _product(rows, depth, a_type, b_type, c_type, saturates)
+    if product is None or c_type != d_type or rounding is not None:
         raise instruction.unsupported("there is no such combination of shape and types")
     d, a, b, c = instruction.operands
     layout = product.layout
@@ -41,11 +76,28 @@ def mma(lanes: Lanes, instruction: Instruction) -> None:
     changed(lanes, instruction, d, layout.c)
 
 
+def element_types(form: Form) -> list[str]:
+    """All types among the modifiers, in order, those too that only products of matrices have."""
+    types = [word for word in form.rest() if word in TYPES or word in FLOATS]
+    for word in types:
+        form.flag(word)
+    return types
+
+
+def _product(rows: int, depth: int, a: str, b: str, c: str, saturates: bool) -> MatrixProduct | None:
+    integers = INTEGER_PRODUCTS.get((rows, depth, a, b))
+    if integers is not None:
+        return replace(integers, saturates=saturates) if c == integers.accumulator else None
+    if rows != 16 or saturates:
+        return None
+    return CONVERTED_PRODUCTS.get((a, b, depth, c)) or (DOT_PRODUCTS.get((a, depth, c)) if a == b else None)
+
+
 def multiply(
-    lanes: Lanes, product: DotProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
+    lanes: Lanes, product: MatrixProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
 ) -> None:
     """D = A B + C, on registers whose lanes are at these places of the warp's state."""
-    lanes.runtime(product.name, "%warp", *(str(offset) for offset in (*d, *a, *b, *c)))
+    lanes.runtime(product.name, "%warp", *(str(number) for number in (*d, *a, *b, *c, *product.flags)))
 
 
 def registers_of(instruction: Instruction, operand: Operand, fragment: Fragment) -> tuple[Operand, ...]:

@@ -96,6 +96,27 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(token, lanes.warp_load(vector("i64"), at.DATA_3), "i64")
 
 
+@emits("cp.mbarrier")
+def arrive_with_copies(lanes: Lanes, instruction: Instruction) -> None:
+    """cp.async.mbarrier.arrive{.noinc} [place]: the thread arrives once its copies so far have landed: here, at once.
+
+    Without `.noinc` the phase waits for one arrival more, which is this one.
+    """
+    form = _begin(lanes, instruction, instruction.operands[0])
+    words = form.flag("async"), form.flag("mbarrier"), form.flag("arrive")
+    action = _ARRIVES if form.flag("noinc") else 0
+    form.end()
+    if not all(words):
+        raise instruction.unsupported()
+    mask = lanes.widen(lanes.active_bits())
+    lanes.runtime("commit_copies", "%ctx", mask)
+    lanes.runtime("wait_for_copies", "%ctx", mask, "0")
+    lanes.warp_store(vector("i32"), splat("i32", 1), at.DATA)
+    lanes.warp_store(vector("i32"), splat("i32", 0), at.DATA_2)
+    failed = _call(lanes, instruction, "mbarrier_arrive", str(action))
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+
+
 @emits("mbarrier.test_wait", "mbarrier.try_wait")
 def wait(lanes: Lanes, instruction: Instruction) -> None:
     """mbarrier.try_wait{.parity} done, [place], phase {, how long to wait}. Behind it the others have a turn."""

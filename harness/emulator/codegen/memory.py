@@ -13,7 +13,7 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
-from harness.emulator.codegen.watched import watch_fence, watch_memory, watch_shared
+from harness.emulator.codegen.watched import watch_memory, watch_shared
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.opcodes import ATOMIC, LOAD
 from harness.emulator.ptx.types import PtxType
@@ -40,7 +40,6 @@ _HINTS = (
     "mmio",
     "unified",
 )
-_PROXIES = ("async", "tensormap")
 _SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
 _TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64"
 
@@ -254,17 +253,3 @@ def create_policy(lanes: Lanes, instruction: Instruction) -> None:
     form.type("b64")
     form.end()
     lanes.put(instruction.operands[0], splat("i64", 0), "i64")
-
-
-def _known_proxy(instruction: Instruction) -> bool:
-    """`fence.proxy.async` in any space, and `fence.proxy.tensormap`, whose maps no kernel changes here."""
-    first, *rest = instruction.modifiers
-    return instruction.opcode == "fence" and first == "proxy" and bool(rest) and rest[0].startswith(_PROXIES)
-
-
-@emits("membar", "fence")
-def fence(lanes: Lanes, instruction: Instruction) -> None:
-    """Nothing to do: warps of a block take turns, and their accesses happen in order."""
-    if "proxy" in instruction.form and not _known_proxy(instruction):
-        raise instruction.unsupported("of proxies it knows the asynchronous one")
-    watch_fence(lanes, instruction)

@@ -35,7 +35,7 @@ class Prelude:
         return [head, *v.lines, f"  ret {self.result} {result}", "}"], v.declarations
 
 
-def _half_to_float(v: Vocabulary, half: str) -> str:
+def half_to_float(v: Vocabulary, half: str) -> str:
     """Exact: rebias the exponent by a multiplication, which takes subnormals along."""
     wide = v.cast("zext", "i16", half, "i32")
     sign = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x8000)), splat("i32", 16))
@@ -71,12 +71,13 @@ def float_to_half(v: Vocabulary, x: str) -> str:
     return v.cast("trunc", "i32", half, "i16")
 
 
-def _bfloat_to_float(v: Vocabulary, x: str) -> str:
+def bfloat_to_float(v: Vocabulary, x: str) -> str:
+    """Exact: a float's upper half."""
     wide = v.binary("shl", "i32", v.cast("zext", "i16", x, "i32"), splat("i32", 16))
     return v.cast("bitcast", "i32", wide, "float")
 
 
-def _float_to_bfloat(v: Vocabulary, x: str) -> str:
+def float_to_bfloat(v: Vocabulary, x: str) -> str:
     """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
     bits = v.cast("bitcast", "float", x, "i32")
     odd = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 1))
@@ -267,10 +268,10 @@ def _transpose_matrix(v: Vocabulary, matrix: str) -> str:
 
 
 PRELUDE: dict[str, Prelude] = {
-    "half_to_float": Prelude((V16,), VF, _half_to_float),
+    "half_to_float": Prelude((V16,), VF, half_to_float),
     "float_to_half": Prelude((VF,), V16, float_to_half),
-    "bfloat_to_float": Prelude((V16,), VF, _bfloat_to_float),
-    "float_to_bfloat": Prelude((VF,), V16, _float_to_bfloat),
+    "bfloat_to_float": Prelude((V16,), VF, bfloat_to_float),
+    "float_to_bfloat": Prelude((VF,), V16, float_to_bfloat),
     "double_to_float_odd": Prelude((VD,), VF, double_to_float_odd),
     "double_to_float_rz": Prelude((VD,), VF, double_to_float_rz),
     "double_to_float_rm": Prelude((VD,), VF, _double_to_float_rm),

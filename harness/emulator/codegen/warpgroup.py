@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
+from harness.emulator.codegen import eight_bit_products as eight_bits
 from harness.emulator.codegen.dot_product import WARPGROUP_PRODUCTS, DotProduct
+from harness.emulator.codegen.eight_bit_products import EightBitProduct
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.matrix_multiply import element_types
+from harness.emulator.codegen.vocabulary import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector, names_in
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _COLUMNS = range(8, 257, 8)
-_SIGN_BITS = {"tf32": 1 << 31}
+_INTEGER_COLUMNS = (8, 24, *range(16, 257, 16))
+_SIGN_BITS = {"tf32": 1 << 31, "fp8": 0x80808080}
 """Of a register of A; those of two 16-bit floats else."""
 HELD = "@held_tickets"
 """The constant that lists the registers which may hold tickets."""
@@ -63,7 +69,7 @@ def _end(instruction: Instruction, word: str) -> None:
 
 @emits("wgmma.mma_async")
 def mma_async(lanes: Lanes, instruction: Instruction) -> None:
-    """wgmma.mma_async.sync.aligned.m64nNkK.d.a.b d, a, b, whether D is added to, signs of A and B {, turned A, B}."""
+    """wgmma.mma_async.sync.aligned.m64nNkK.d.a.b d, a, b, whether D is added to {, signs of A, B {, turned A, B}}."""
     product, columns = _product(instruction)
     operands = instruction.operands
     if len(operands) < 4 or instruction.predicate is not None:
@@ -73,10 +79,10 @@ def mma_async(lanes: Lanes, instruction: Instruction) -> None:
     if any(not isinstance(value, Imm) for value in rest):
         raise instruction.unsupported("its operands do not fit its form")
     flags = [value.value for value in rest if isinstance(value, Imm)]
-    has_turns = product.kind in ("f16", "bf16")
-    if len(flags) != 2 + (1 + from_shared if has_turns else 0):
+    has_signs, has_turns = product.kind != "int8", product.kind in ("f16", "bf16")
+    if len(flags) != 2 * has_signs + (1 + from_shared if has_turns else 0):
         raise instruction.unsupported("its operands do not fit its form")
-    sign_a, sign_b, *turns = flags
+    sign_a, sign_b, *turns = flags if has_signs else (1, 1)
     if not {sign_a, sign_b} <= {1, -1} or not set(turns) <= {0, 1}:
         raise instruction.unsupported("its operands do not fit its form")
     turned_a, turned_b = ([0] * (2 - len(turns)) + turns)[:2]
@@ -109,7 +115,7 @@ def mma_async(lanes: Lanes, instruction: Instruction) -> None:
         lanes.changed_at_home(register)
 
 
-def _product(instruction: Instruction) -> tuple[DotProduct, int]:
+def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, int]:
     """What it computes for 8 columns, and how many columns there are."""
     form = Form(instruction)
     collective = form.flag("mma_async"), form.flag("sync"), form.flag("aligned")
@@ -117,13 +123,19 @@ def _product(instruction: Instruction) -> tuple[DotProduct, int]:
     if shape is None or not all(collective):
         raise instruction.unsupported()
     form.flag(shape[0])
-    types = [kind.name for kind in form.types()]
+    types = element_types(form)
+    saturates = form.flag("satfinite")
     form.end()
     columns, depth = int(shape[1]), int(shape[2])
-    product = WARPGROUP_PRODUCTS.get((types[1], depth, types[0])) if len(types) == 3 else None
-    if product is None or types[1] != types[2] or columns not in _COLUMNS:
-        raise instruction.unsupported("there is no such combination of shape and types")
-    return product, columns
+    if len(types) == 3 and columns in _COLUMNS:
+        d, a, b = types
+        narrow = eight_bits.WARPGROUP_PRODUCTS.get((a, b, depth, d, saturates))
+        if narrow is not None and (narrow.kind == "fp8" or columns in _INTEGER_COLUMNS):
+            return narrow, columns
+        wide = WARPGROUP_PRODUCTS.get((a, depth, d))
+        if wide is not None and a == b and not saturates:
+            return wide, columns
+    raise instruction.unsupported("there is no such combination of shape and types")
 
 
 def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[Operand, ...]:
@@ -169,6 +181,25 @@ def registers_with_tickets(function: Function) -> list[str]:
                 found[name] = None
                 waiting.append(name)
     return list(found)
+
+
+def watch_accumulators(lanes: Lanes, instruction: Instruction, tickets: frozenset[str]) -> None:
+    """For the sanitizer: what an instruction reads of the registers that may hold tickets, unless it moves it on."""
+    if not tickets or instruction.row_name in ("mov", "wgmma.mma_async"):
+        return
+    read = instruction.operands[1:] if instruction.facts.writes else instruction.operands
+    for name in dict.fromkeys(r.name for r in names_in(replace(instruction, operands=read)) if r.name in tickets):
+        place = lanes.home(Reg(name))
+        words = lanes.warp_load(vector("i32"), place)
+        marks = lanes.binary("and", "i32", words, splat("i32", proxy.TICKET_MASK))
+        held = lanes.bits_of(lanes.compare("eq", "i32", marks, splat("i32", proxy.TICKET)))
+        early, go_on = lanes.fresh_label("early"), lanes.fresh_label("late")
+        lanes.do(f"br i1 {lanes.op(f'icmp ne i32 {held}, 0')}, label %{early}, label %{go_on}, !prof !0")
+        lanes.label(early)
+        site, mask = str(lanes.site(instruction)), lanes.widen(lanes.active_bits())
+        lanes.runtime("watch_accumulator", "%ctx", "%warp", site, mask, str(place))
+        lanes.do(f"br label %{go_on}")
+        lanes.label(go_on)
 
 
 @emits("setmaxnreg")

@@ -59,6 +59,12 @@ def watch_fence(lanes: Lanes, instruction: Instruction) -> None:
         lanes.runtime("watch_fence", "%ctx")
 
 
+def watch_proxy_fence(lanes: Lanes) -> None:
+    """`fence.proxy.async`, of shared memory."""
+    if lanes.instruments.sanitizer:
+        lanes.runtime("watch_proxy_fence", "%ctx")
+
+
 def _access(instruction: Instruction) -> int:
     words = set(instruction.modifiers)
     memory = instruction.facts.memory

@@ -15,15 +15,21 @@ from harness.emulator.native.object_loading import load_async_proxy
 class AsyncProxy:
     """That of one worker. Memory that nothing writes to takes none: the system gives zeros where they are read."""
 
-    def __init__(self, context: npt.NDArray[np.int64], warps: int) -> None:
+    def __init__(self, context: npt.NDArray[np.int64], warps: int, shared_bytes: int) -> None:
         self._state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
         self._parts = {
             proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * proxy.COPY_CAPACITY),
             proxy.GROUPS: aligned_zeros(8 * at.LANES * warps),
             proxy.QUEUES: aligned_zeros(proxy.QUEUE_BYTES * warps),
             proxy.SCRATCH: aligned_zeros(proxy.SCRATCH_BYTES),
+            proxy.EXPECTED_BY: aligned_zeros(4 * (shared_bytes // proxy.MBARRIER_BYTES + 1)),
         }
         for word, memory in self._parts.items():
             self._state[word // 8] = memory.ctypes.data
         context[SLOT["ASYNC_PROXY"]] = self._state.ctypes.data
         context[SLOT["DROP_ASYNC"]], context[SLOT["WARPGROUP_ARRIVES"]] = load_async_proxy()
+
+    def expected_by(self, place: int) -> int | None:
+        """The instruction that last said how many bytes an mbarrier's phase waits for; None where none did."""
+        site = int(self._parts[proxy.EXPECTED_BY].view(np.int32)[place // proxy.MBARRIER_BYTES])
+        return site - 1 if site else None

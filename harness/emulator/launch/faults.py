@@ -62,6 +62,13 @@ def describe(fault: Fault) -> KernelFault:
         "matrix descriptor": _matrix_descriptor,
         "products in flight": _products_in_flight,
         "cluster rank": lambda f: "every block is a cluster of its own, in which there is no block but number 0",
+        "tensor coordinate": lambda f: (
+            f"the box begins at element {f.address} of the innermost dimension, which is byte "
+            f"{f.address * f.size_bytes}; it has to be a multiple of 16 bytes (on a GPU: an illegal instruction)"
+        ),
+        "reduction type": lambda f: (
+            f"a tensor of {proxy.MAP_TYPES[f.address]} has no such reduction; see the types of cp.reduce.async.bulk"
+        ),
         "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
         "printing": lambda f: (
             "the kernel calls printf, which the emulator cannot do; store the value in a buffer instead"
@@ -116,13 +123,18 @@ def _deadlock(fault: Fault) -> str:
     return f"barrier deadlock: {told}; {hint}"
 
 
-def waits_at_mbarrier(site: Site, place: int, parity: int, word: int) -> str:
-    """In words, where a warp looks at an mbarrier in vain; `word` is the barrier itself."""
+def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_by: Site | None) -> str:
+    """In words, where a warp looks at an mbarrier in vain; `word` is the barrier itself.
+
+    `expected_by`: what last said how many bytes are to come.
+    """
     arrivals = word & ((1 << proxy.COUNT_BITS) - 1)
     missing = ((word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)) - proxy.NO_BYTES
     lacks = f"{arrivals} arrivals and {missing} bytes are missing"
     if missing < 0:
         lacks = f"{arrivals} arrivals are missing and {-missing} bytes too many have come"
+    if missing and expected_by is not None:
+        lacks += f" than {expected_by.where()} said" if missing < 0 else f" of those that {expected_by.where()} expects"
     return (
         f"wait at the mbarrier at offset {place} of shared memory for its phase of parity {parity}, {site.where()}, "
         f"where {lacks}"

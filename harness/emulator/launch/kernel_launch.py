@@ -223,7 +223,9 @@ def _wait_of(worker: Worker, facts: KernelFacts, warp: int) -> str:
     if status == at.READY:
         place, parity = worker.warp_word(warp, at.WAIT_PLACE), worker.warp_word(warp, at.WAIT_PARITY)
         word = int(worker.shared[place : place + 8].view(np.int64)[0])
-        return waits_at_mbarrier(facts.sites[worker.warp_word(warp, at.WAIT_SITE)], place, parity, word)
+        expects = None if worker.async_proxy is None else worker.async_proxy.expected_by(place)
+        expected_by = None if expects is None else facts.sites[expects]
+        return waits_at_mbarrier(facts.sites[worker.warp_word(warp, at.WAIT_SITE)], place, parity, word, expected_by)
     site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)].where()
     what = "wait at a barrier" if status == at.AT_BARRIER else "wait for the other warps of their warpgroup"
     return f"{what}, {site}"

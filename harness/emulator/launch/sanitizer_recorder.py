@@ -46,12 +46,14 @@ class LaunchRecorder:
         shift = _granule(facts.sites, "shared").bit_length() - 1
         cells = (shared_bytes >> shift) + 1
         self._words("SHARED_CELLS", cells * (at.READERS + at.ENTRY_BYTES * warps) // 8)
-        self._words("SHARED_SYNC", cells * warps)
-        self._words("CLOCKS", warps * warps)
+        for slot in ("SHARED_SYNC", "PHASE_SYNC"):
+            self._words(slot, cells * 2 * warps)
+        for slot in ("CLOCKS", "PROXY_CLOCKS"):
+            self._words(slot, warps * warps)
         self._words("LANE_CLOCKS", warps * machine.LANES**2)
         for slot in ("LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED"):
             self._words(slot, warps)
-        self._words("BARRIER_CLOCKS", machine.BARRIER_SLOTS * (warps + 3))
+        self._words("BARRIER_CLOCKS", machine.BARRIER_SLOTS * (2 * warps + 3))
         self._findings = self._words("FINDINGS", at.FINDING_LIMIT * at.FINDING_WORDS)
         self._blocks = self._words("BLOCK_LOG", 2 * blocks)
         self._set("WARPS", warps)
@@ -126,18 +128,26 @@ class LaunchRecorder:
             words = self._of_lanes(kind, site, other % machine.LANES, address, size)
             message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
             return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
+        if kind == at.EARLY_ACCUMULATOR:
+            return self._early_accumulator(site, here, before, self._place(before, earlier, other), count)
         target, offset = self._target(address)
         what = self._what(site, size)
         where = f"kernel {self._kernel}, {self._at(site, here)}"
+        there: Place | None = None
         if kind == at.UNINITIALISED:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
-            there = None
         elif kind == at.INPUT_WRITTEN:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which is an input and may only be read"
-            there = None
+        elif kind == at.MISSING_PROXY_FENCE:
+            there = self._place(before, earlier, other)
+            message = (
+                f"{where}: {what} at offset {offset} bytes of {target} by the asynchronous proxy, which has not seen "
+                f"the {self._verb(before)} at {self._at(before, there)}; a fence.proxy.async is missing between the "
+                "two, best in the threads that wrote, before they meet the others"
+            )
         else:
-            in_flight = earlier >= at.PENDING
-            there = self._place(before, earlier - at.PENDING * in_flight, other)
+            in_flight = self._facts.sites[before].opcode if earlier >= at.PENDING else ""
+            there = self._place(before, earlier % at.PENDING, other)
             message = (
                 f"{where}: {what} at offset {offset} bytes of {target} races with the {self._verb(before)} at "
                 f"{self._at(before, there)}; {_remedy(here, there, in_flight)}"
@@ -152,6 +162,17 @@ class LaunchRecorder:
             offset=offset,
             count=count,
         )
+
+    def _early_accumulator(self, site: int, here: Place, before: int, there: Place, count: int) -> Finding:
+        """A read at `here` of what the product of `there` adds to."""
+        sites = self._facts.sites
+        message = (
+            f"kernel {self._kernel}, {self._at(site, here)}: '{sites[site].form}' reads an accumulator of the "
+            f"'{sites[before].form}' at {self._at(before, there)}, which is under way; wait for it first "
+            "(wgmma.wait_group)"
+        )
+        kind = at.KINDS[at.EARLY_ACCUMULATOR]
+        return Finding(kind=kind, message=message, kernel=self._kernel, place=here, other=there, count=count)
 
     def _of_lanes(self, kind: int, site: int, other: int, mask: int, second: int) -> str:
         """What is undefined between lanes of one warp. `second` is the lane that is read, or the other lane's mask."""
@@ -206,9 +227,21 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
     return "shared memory", offset
 
 
-def _remedy(here: Place, there: Place, in_flight: bool) -> str:
+WAITS = {
+    "cp": "its thread has to wait for it first (cp.async.wait_group)",
+    "cp.bulk_load": "whoever uses it has to wait first at its mbarrier, for the phase that counts it",
+    **dict.fromkeys(
+        ("cp.bulk_store", "cp.bulk_reduction"), "its thread has to wait for it first (cp.async.bulk.wait_group)"
+    ),
+    "wgmma.mma_async": "its warpgroup has to wait for it first (wgmma.wait_group)",
+}
+"""Opcode -> what is to be done before what it has under way is touched."""
+
+
+def _remedy(here: Place, there: Place, in_flight: str) -> str:
+    """`in_flight`: the opcode of what is not over; empty where it is."""
     if in_flight:
-        return "that is still in flight: its thread has to wait for it first (cp.async.wait_group)"
+        return f"that is still in flight: {WAITS[in_flight]}"
     if here.block != there.block:
         return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
     return "no barrier, __syncwarp or atomic orders them"

@@ -32,7 +32,7 @@ class Worker:
         self.order = np.zeros(warps, dtype=np.int32)
         self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
         self.copies = CopyQueues(self.context, warps, shared) if facts.copies else None
-        self.async_proxy = AsyncProxy(self.context, warps) if facts.async_proxy else None
+        self.async_proxy = AsyncProxy(self.context, warps, shared) if facts.async_proxy else None
         self.trace: TraceBuffer | None = None
         self.set("SHARED_BASE", self.shared.ctypes.data)
         self.set("SHARED_SIZE", shared)

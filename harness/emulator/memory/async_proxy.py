@@ -11,6 +11,7 @@ from harness.emulator.memory.warpgroup_products import (
     drop_products,
     issue_product,
     warpgroup_arrives,
+    watch_accumulator,
 )
 
 
@@ -25,7 +26,7 @@ EXPORTS: dict[str, Callable[..., int]] = {
     function.__name__: function
     for function in (
         mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_wait, issue_bulk, commit_bulk, wait_for_bulk,
-        issue_product, commit_products, warpgroup_arrives, drop_async,
+        issue_product, commit_products, warpgroup_arrives, watch_accumulator, drop_async,
     )
 }  # fmt: skip
 """As `runtime.EXPORTS`."""

@@ -1,7 +1,8 @@
 """Bulk copies (PTX ISA 9.7.9.25.4 f.): runs of bytes, and boxes of a tensor, between global and shared memory.
 
 As with cp.async, a copy happens as late as it may, and what it writes in shared memory is NaN until then. A load lands
-where some warp looks at its mbarrier, and then counts its bytes there; a store lands where its thread waits for its
+where some warp waits for the phase of its mbarrier that is not over, if the loads before it do not end that phase, and
+then counts its bytes there; a store lands where its thread waits for its
 bulk group. One that nobody waits for never lands. Bytes and sectors are counted at the issue: each row of the box takes
 whole sectors. What of a box lies outside its tensor is loaded as zeros, which count at the mbarrier, and not stored.
 
@@ -29,10 +30,15 @@ from harness.emulator.abi.context import (
     WARP_INDEX,
 )
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import fill_ones, load8, load32, load64, store8, store64
+from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load32, load64, store8, store64
 from harness.emulator.memory.trace import is_traced, record
 from harness.emulator.memory.translation import count
-from harness.emulator.sanitizer.async_proxy import read_until_landed, settle_bulk, watch_global_run
+from harness.emulator.sanitizer.async_proxy import (
+    finish_mbarrier_phase,
+    read_until_landed,
+    settle_bulk,
+    watch_global_run,
+)
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
 from harness.emulator.sanitizer.vector_clock import tick
 
@@ -40,12 +46,13 @@ HEAD, TAIL, COPIES, GROUPS = proxy.HEAD, proxy.TAIL, proxy.COPIES, proxy.GROUPS
 COPY_CAPACITY, COPY_BYTES = proxy.COPY_CAPACITY, proxy.COPY_BYTES
 IN_FLIGHT, STORES, RANK, SHARED, BYTES = proxy.IN_FLIGHT, proxy.STORES, proxy.RANK, proxy.SHARED, proxy.BYTES
 MAP, BARRIER, THREAD, GROUP, SITE = proxy.MAP, proxy.BARRIER, proxy.THREAD, proxy.GROUP, proxy.SITE
-ADDRESS, ISSUED, COORDINATES = proxy.ADDRESS, proxy.ISSUED, proxy.COORDINATES
+ADDRESS, ISSUED, REDUCTION, COORDINATES = proxy.ADDRESS, proxy.ISSUED, proxy.REDUCTION, proxy.COORDINATES
 MAP_BOX, MAP_EXTENTS, MAP_STRIDES = proxy.MAP_BOX, proxy.MAP_EXTENTS, proxy.MAP_STRIDES
 OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, NO_MAP = at.FAULT["no mbarrier"], at.FAULT["no tensor map"]
 TOO_MANY, BAD_BYTES = at.FAULT["bulk copies in flight"], at.FAULT["mbarrier bytes"]
-COPY_SIZE = at.FAULT["copy size"]
+COPY_SIZE, NO_REDUCTION = at.FAULT["copy size"], at.FAULT["reduction type"]
+BAD_COORDINATE = at.FAULT["tensor coordinate"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 PIECE = 16
 """Bytes that move together."""
@@ -167,16 +174,19 @@ def count_rows(ctx: int, warp: int, copy: int) -> None:
 # Issue, commit, wait --------------------------------------------------------------------------------------------------
 
 
-def issue_bulk(ctx: int, warp: int, site: int, mask: int, stores: int, rank: int) -> int:
-    """Check, count and queue each active lane's copy. 1 on a fault, else 0."""
+def issue_bulk(ctx: int, warp: int, site: int, mask: int, stores: int, rank: int, reductions: int) -> int:
+    """Check, count and queue each active lane's copy. 1 on a fault, else 0.
+
+    `reductions`: address of the functions that combine, for each type of a tensor's elements; 0 where none does.
+    """
     state = load64(ctx + ASYNC_PROXY)
     for lane in range(32):
-        if (mask >> lane) & 1 and issue_one(ctx, state, warp, site, lane, stores, rank):
+        if (mask >> lane) & 1 and issue_one(ctx, state, warp, site, lane, stores, rank, reductions):
             return 1
     return 0
 
 
-def issue_one(ctx: int, state: int, warp: int, site: int, lane: int, stores: int, rank: int) -> int:
+def issue_one(ctx: int, state: int, warp: int, site: int, lane: int, stores: int, rank: int, reductions: int) -> int:
     """One lane's copy."""
     number = load64(state + TAIL)
     if number - load64(state + HEAD) == COPY_CAPACITY:
@@ -187,6 +197,7 @@ def issue_one(ctx: int, state: int, warp: int, site: int, lane: int, stores: int
     size = load32(warp + SIZES + 4 * lane)
     store64(copy + RANK, rank)
     store64(copy + ADDRESS, outer)
+    store64(copy + REDUCTION, load64(reductions) if reductions else 0)
     alignment = PIECE
     if rank:
         tensor_map = host_of(ctx, outer, proxy.MAP_BYTES)
@@ -194,12 +205,22 @@ def issue_one(ctx: int, state: int, warp: int, site: int, lane: int, stores: int
             set_fault(ctx, NO_MAP, site, lane, outer, rank)
             return 1
         store64(copy + MAP, tensor_map)
+        if reductions:
+            kind = load64(tensor_map + proxy.MAP_TYPE)
+            store64(copy + REDUCTION, load64(reductions + 8 * kind))
+            if load64(copy + REDUCTION) == 0:
+                set_fault(ctx, NO_REDUCTION, site, lane, kind, 0)
+                return 1
         size = load64(tensor_map + proxy.MAP_ELEMENT)
         for dimension in range(rank):
             place = warp + SIZES + 128 * dimension if dimension < 4 else warp + LAST_COORDINATE
             coordinate = load32(place + 4 * lane)
             store64(copy + COORDINATES + 8 * dimension, coordinate - ((coordinate >> 31) << 32))
             size *= load32(tensor_map + MAP_BOX + 4 * dimension)
+        element = load64(tensor_map + proxy.MAP_ELEMENT)
+        if (load64(copy + COORDINATES) * element) & (PIECE - 1):
+            set_fault(ctx, BAD_COORDINATE, site, lane, load64(copy + COORDINATES), element)
+            return 1
         alignment = BOX_ALIGNMENT
     elif size & (PIECE - 1):
         set_fault(ctx, COPY_SIZE, site, lane, size, 0)
@@ -249,11 +270,12 @@ def watch_bulk(state: int, warp: int, lane: int, copy: int) -> None:
     time = tick(state)
     store64(copy + ISSUED, time)
     site, stores = load64(copy + SITE), load64(copy + STORES)
+    combines = load64(copy + REDUCTION) != 0
     first, last = first_inside(copy), last_inside(copy)
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
         if address != OUTSIDE and first < last:
-            watch_global_run(state, warp, lane, site, time, address + first, last - first, stores)
+            watch_global_run(state, warp, lane, site, time, address + first, last - first, stores, combines)
     if stores:
         read_until_landed(state, warp, lane, site, time, load64(copy + SHARED), load64(copy + BYTES))
     else:
@@ -292,7 +314,7 @@ def forget_landed(state: int) -> None:
 
 
 def land_loads(ctx: int, barrier: int) -> int:
-    """The loads that this mbarrier counts happen, and are counted. 1 on a fault, else 0."""
+    """The loads that this phase of an mbarrier counts happen, and are counted. 1 on a fault, else 0."""
     state = load64(ctx + ASYNC_PROXY)
     landed = 0
     for number in range(load64(state + HEAD), load64(state + TAIL)):
@@ -300,9 +322,15 @@ def land_loads(ctx: int, barrier: int) -> int:
         if load64(copy + IN_FLIGHT) and not load64(copy + STORES) and load64(copy + BARRIER) == barrier:
             land(ctx, copy)
             landed += 1
-            if take_bytes(ctx, load64(ctx + SHARED_BASE) + barrier, load64(copy + BYTES)):
+            place = load64(ctx + SHARED_BASE) + barrier
+            phase = load64(place) >> proxy.PHASE_AT
+            if take_bytes(ctx, place, load64(copy + BYTES)):
                 set_fault(ctx, BAD_BYTES, load64(copy + SITE), load64(copy + THREAD) & 31, load64(copy + BYTES), 0)
                 return 1
+            if load64(place) >> proxy.PHASE_AT != phase:
+                if load64(ctx + SANITIZER):
+                    finish_mbarrier_phase(load64(ctx + SANITIZER), barrier)
+                break
     if landed:
         forget_landed(state)
         store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
@@ -327,7 +355,7 @@ def land(ctx: int, copy: int) -> None:
     """The copy happens."""
     bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE) if load64(copy + RANK) else 0
     first, last, width = first_inside(copy), last_inside(copy), row_bytes(copy)
-    shared, stores = load64(ctx + SHARED_BASE), load64(copy + STORES)
+    shared, stores, function = load64(ctx + SHARED_BASE), load64(copy + STORES), load64(copy + REDUCTION)
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
         start, end, outer = first, last, 0
@@ -337,7 +365,13 @@ def land(ctx: int, copy: int) -> None:
             outer = host_of(ctx, address + start, end - start) - start
         for piece in range(0, width, PIECE):
             inner = shared + swizzled(load64(copy + SHARED) + row * width + piece, bits)
-            move_piece(inner, outer + piece, max(0, start - piece), min(PIECE, end - piece), stores)
+            low, high = max(0, start - piece), min(PIECE, end - piece)
+            if function:
+                combine_piece(
+                    load64(load64(ctx + ASYNC_PROXY) + proxy.SCRATCH), function, inner, outer + piece, low, high
+                )
+            else:
+                move_piece(inner, outer + piece, low, high, stores)
     store64(copy + IN_FLIGHT, 0)
     if load64(ctx + SANITIZER):
         warp, size = load64(copy + THREAD) >> 5, load64(copy + BYTES)
@@ -361,6 +395,17 @@ def move_piece(inner: int, outer: int, first: int, last: int, stores: int) -> No
                 store8(inner + byte, load8(outer + byte))
         elif not stores:
             store8(inner + byte, 0)
+
+
+def combine_piece(scratch: int, function: int, inner: int, outer: int, first: int, last: int) -> None:
+    """16 bytes of shared memory are added, or what the function does, to those of global memory."""
+    store64(scratch + proxy.REDUCTION_ROW, load64(inner))
+    store64(scratch + proxy.REDUCTION_ROW + 8, load64(inner + 8))
+    for byte in range(first, last):
+        store8(scratch + byte, load8(outer + byte))
+    call_host(function, scratch)
+    for byte in range(first, last):
+        store8(outer + byte, load8(scratch + byte))
 
 
 def drop_bulk(ctx: int) -> None:

@@ -2,7 +2,8 @@
 
 A phase is over once no arrival and no byte is missing; the next one begins at once, with as many arrivals to wait for.
 How the bits are used is nobody's business but ours, see `abi/async_proxy_layout.py`. A look at a barrier (`test_wait`,
-`try_wait`) is where the bulk copies land that it counts, and the warp then lets the others have a turn.
+`try_wait`) is where the bulk copies land that the phase counts, if it is that phase which is waited for and it is not
+over; the warp then lets the others have a turn.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import land_loads
-from harness.emulator.sanitizer.async_proxy import begin_mbarrier, use_mbarrier
+from harness.emulator.sanitizer.async_proxy import begin_mbarrier, finish_mbarrier_phase, use_mbarrier
 
 OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, MBARRIER_COUNT = at.FAULT["no mbarrier"], at.FAULT["mbarrier count"]
 MBARRIER_BYTES = at.FAULT["mbarrier bytes"]
 COUNT_BITS, COUNT_MASK = proxy.COUNT_BITS, (1 << proxy.COUNT_BITS) - 1
 BYTES_AT, NO_BYTES, PHASE_AT, VALID_AT = proxy.BYTES_AT, proxy.NO_BYTES, proxy.PHASE_AT, proxy.VALID_AT
-BARRIER_BYTES = 8
+BARRIER_BYTES = proxy.MBARRIER_BYTES
 COUNTS = at.DATA
 """Where generated code leaves each lane's count, or parity, 4 bytes; the barriers' addresses are in ADDRESSES."""
 TRANSFERS = at.DATA_2
@@ -53,6 +54,11 @@ def live_offset(ctx: int, warp: int, site: int, lane: int) -> int:
     return int(offset)
 
 
+def expected_by(ctx: int, offset: int) -> int:
+    """Where the instruction is noted that last said how many bytes are to come, for messages."""
+    return int(load64(load64(ctx + ASYNC_PROXY) + proxy.EXPECTED_BY) + 4 * (offset // BARRIER_BYTES))
+
+
 def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
     """`mbarrier.init`. 1 on a fault, else 0."""
     for lane in range(32):
@@ -67,6 +73,7 @@ def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
             return 1
         word = (1 << VALID_AT) | (NO_BYTES << BYTES_AT) | (count << COUNT_BITS) | count
         store64(load64(ctx + SHARED_BASE) + offset, word)
+        store32(expected_by(ctx, offset), 0)
         if load64(ctx + SANITIZER):
             begin_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset)
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
@@ -97,6 +104,8 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
         store64(warp + TOKENS + 8 * lane, word)
         more = load32(warp + TRANSFERS + 4 * lane)
         more -= (more >> 31) << 32
+        if more > 0:
+            store32(expected_by(ctx, offset), site + 1)
         pending, expected = word & COUNT_MASK, (word >> COUNT_BITS) & COUNT_MASK
         left = ((word >> BYTES_AT) & (2 * NO_BYTES - 1)) + more
         if left < 0 or left >= 2 * NO_BYTES:
@@ -110,9 +119,12 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
             pending -= count
             if action & DROPS:
                 expected -= count
-        store64(place, settled(word, pending, expected, left))
+        after = settled(word, pending, expected, left)
+        store64(place, after)
         if load64(ctx + SANITIZER):
             use_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset, 1)
+            if (word ^ after) >> PHASE_AT & 1:
+                finish_mbarrier_phase(load64(ctx + SANITIZER), offset)
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
     return 0
 
@@ -135,12 +147,14 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
         offset = live_offset(ctx, warp, site, lane)
         if offset < 0:
             return -1
-        if load64(ctx + ASYNC_PROXY) and land_loads(ctx, offset):
-            return -1
         phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1
         asked = load32(warp + COUNTS + 4 * lane) & 1
         if not by_parity:
             asked = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
+        if phase == asked:
+            if land_loads(ctx, offset):
+                return -1
+            phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1
         if phase != asked:
             done |= 1 << lane
             if load64(ctx + SANITIZER):

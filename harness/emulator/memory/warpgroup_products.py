@@ -22,6 +22,7 @@ from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import (
     ASYNC_PROXY,
+    SANITIZER,
     SHARED_BASE,
     SHARED_SIZE,
     WARP_BYTES,
@@ -32,13 +33,15 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load32, load64, store16, store32, store64
 from harness.emulator.memory.bulk_copies import swizzled
+from harness.emulator.sanitizer.async_proxy import early_accumulator, read_operand, settle_operand
+from harness.emulator.sanitizer.vector_clock import tick
 
 FIRST, NEXT, COMMITTED, CURSOR = proxy.FIRST, proxy.NEXT, proxy.COMMITTED, proxy.CURSOR
 OWNERS, SOURCES, LAST, ROWS, PRODUCTS = proxy.OWNERS, proxy.SOURCES, proxy.LAST, proxy.ROWS, proxy.PRODUCTS
 TICKETS, TICKET, TICKET_MASK, LOW_BITS = proxy.TICKETS, proxy.TICKET, proxy.TICKET_MASK, proxy.TICKET_LOW_BITS
 PRODUCT_CAPACITY, PRODUCT_BYTES, QUEUE_BYTES = proxy.PRODUCT_CAPACITY, proxy.PRODUCT_BYTES, proxy.QUEUE_BYTES
 FUNCTION, SHAPE, GROUP, SITE = proxy.FUNCTION, proxy.SHAPE, proxy.PRODUCT_GROUP, proxy.PRODUCT_SITE
-FRAGMENT, ACCUMULATORS = proxy.FRAGMENT, proxy.ACCUMULATORS
+FRAGMENT, ACCUMULATORS, ISSUED = proxy.FRAGMENT, proxy.ACCUMULATORS, proxy.PRODUCT_ISSUED
 SHAPE_SLICE, SHAPE_SHARED_A, SHAPE_SIGNS = proxy.SHAPE_SLICE, proxy.SHAPE_SHARED_A, proxy.SHAPE_SIGNS
 TOO_MANY, BAD_DESCRIPTOR = at.FAULT["products in flight"], at.FAULT["matrix descriptor"]
 ROW = 128
@@ -142,6 +145,9 @@ def issue_product(
     store64(product + GROUP, load64(queue + COMMITTED))
     store64(product + SITE, site)
     store64(queue + NEXT, number + 1)
+    if load64(ctx + SANITIZER):
+        store64(product + ISSUED, tick(load64(ctx + SANITIZER)))
+        visit_operands(ctx, product, load64(ctx + WARP_INDEX), 0)
     return 0
 
 
@@ -237,6 +243,59 @@ def multiply(ctx: int, state: int, queue: int, product: int, rank: int) -> int:
     return 0
 
 
+# The sanitizer --------------------------------------------------------------------------------------------------------
+
+
+def visit_operands(ctx: int, product: int, warp: int, over: int) -> None:
+    """A warp begins to read its part of a product in shared memory or, where it is `over`, has read it by that time.
+
+    Of B, which all four read, each warp tells of a quarter: two of 8 rows. That is a fourth of the time.
+    """
+    shape, rank = load64(product + SHAPE), warp & (at.WARPGROUP_WARPS - 1)
+    for column in range((shape & 0xFF) // ((shape >> SHAPE_SLICE) & 0xF)):
+        for step in range(2):
+            turned = (shape >> proxy.SHAPE_TURNED_B) & 1
+            start = piece_at(load64(product + proxy.DESCRIPTOR_B), column, step, turned)
+            visit_rows(ctx, product, load64(product + proxy.DESCRIPTOR_B), start, warp, over, rank, at.WARPGROUP_WARPS)
+    if (shape >> SHAPE_SHARED_A) & 1:
+        for register in range(4):
+            turned = (shape >> proxy.SHAPE_TURNED_A) & 1
+            start = piece_at(load64(product + proxy.DESCRIPTOR_A), 2 * rank + (register & 1), register >> 1, turned)
+            visit_rows(ctx, product, load64(product + proxy.DESCRIPTOR_A), start, warp, over, 0, 1)
+
+
+def visit_rows(
+    ctx: int, product: int, descriptor: int, start: int, warp: int, over: int, first: int, apart: int
+) -> None:
+    """Some of 8 rows of 16 bytes. What is beyond shared memory is a fault when the product happens."""
+    state = load64(ctx + SANITIZER)
+    issued = load64(product + ISSUED)
+    bits = (4 - ((descriptor >> 62) & 3)) & 3
+    for row in range(first, 8, apart):
+        place = swizzled(start + row * (PIECE << bits), bits)
+        if place > load64(ctx + SHARED_SIZE) - PIECE:
+            continue
+        if over:
+            settle_operand(state, warp, issued, over, place, PIECE)
+        else:
+            read_operand(state, warp, load64(product + SITE), issued, place, PIECE)
+
+
+def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int) -> int:
+    """A register that may be an accumulator is read, and some lane holds what looks like a ticket. Always 0."""
+    index = load64(ctx + WARP_INDEX)
+    queue = queue_of(load64(ctx + ASYNC_PROXY), index)
+    for lane in range(32):
+        ticket = ticket_in(load32(warp + place + 4 * lane))
+        if (mask >> lane) & 1 and ticket >= 0 and is_under_way(queue, ticket):
+            product = product_at(queue, load64(queue + LAST + 8 * ticket) - 1)
+            early_accumulator(
+                load64(ctx + SANITIZER), index, lane, site, load64(product + SITE), load64(product + ISSUED)
+            )
+            return 0
+    return 0
+
+
 # Waiting --------------------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +332,7 @@ def warpgroup_arrives(ctx: int) -> int:
     for index in range(first, first + at.WARPGROUP_WARPS):
         if load32(load64(ctx + WARPS) + index * width + at.STATUS) != at.AT_WARPGROUP:
             return 0
+    over = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
     for rank in range(at.WARPGROUP_WARPS):
         warp = load64(ctx + WARPS) + (first + rank) * width
         queue = queue_of(state, first + rank)
@@ -286,6 +346,8 @@ def warpgroup_arrives(ctx: int) -> int:
                 store64(ctx + WARP_INDEX, first + rank)
                 set_fault(ctx, BAD_DESCRIPTOR, load64(product + SITE), 0, load64(product + proxy.DESCRIPTOR_B), 0)
                 return 1
+            if over:
+                visit_operands(ctx, product, first + rank, over)
             number += 1
         store64(queue + FIRST, number)
         keep_sources(queue)

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from harness.emulator.codegen.converted_products import CONVERTED_PRODUCTS, converted_ir
 from harness.emulator.codegen.dot_product import DOT_PRODUCTS, WARPGROUP_PRODUCTS, runtime_ir
+from harness.emulator.codegen.eight_bit_products import (
+    INTEGER_PRODUCTS,
+    WARPGROUP_FLOATS,
+    WARPGROUP_INTEGERS,
+    floats_ir,
+    integers_ir,
+)
+from harness.emulator.codegen.reductions import REDUCTIONS, reductions_ir
 from harness.emulator.memory import async_copies, async_proxy, caches
 from harness.emulator.runtime import exports
 
@@ -35,6 +44,22 @@ PARTS = {
             *(product.slice_name for product in WARPGROUP_PRODUCTS.values()),
         ),
         ir=runtime_ir,
+    ),
+    "products of integers": Part(
+        emitted=(
+            *{product.name: None for product in INTEGER_PRODUCTS.values()},
+            *(product.slice_name for product in WARPGROUP_INTEGERS),
+        ),
+        ir=integers_ir,
+    ),
+    "products of 8-bit floats": Part(
+        emitted=tuple(product.slice_name for product in WARPGROUP_FLOATS),
+        ir=floats_ir,
+    ),
+    "reductions": Part(emitted=tuple(REDUCTIONS), ir=reductions_ir),
+    "converted products": Part(
+        emitted=tuple({product.name: None for product in CONVERTED_PRODUCTS.values()}),
+        ir=converted_ir,
     ),
 }
 """By name. Each has copies of its own of what its functions call and does not export."""

@@ -30,7 +30,9 @@ class MemoryAccess:
     @property
     def verb(self) -> str:
         """For messages."""
-        return "asynchronous copy" if self.asynchronous else self.in_shared
+        if self.asynchronous:
+            return "operand read" if self.in_global is None else "asynchronous copy"
+        return self.in_shared
 
 
 LOAD = MemoryAccess("load", "load")
@@ -42,6 +44,7 @@ STORE_ROWS = MemoryAccess(None, "store")
 COPY = MemoryAccess("load", "store", asynchronous=True)
 BULK_LOAD = MemoryAccess("load", "store", asynchronous=True)
 BULK_STORE = MemoryAccess("store", "load", asynchronous=True)
+BULK_REDUCTION = MemoryAccess("atomic", "load", asynchronous=True)
 MBARRIER = MemoryAccess(None, "atomic")
 OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
@@ -118,12 +121,14 @@ OPCODES: dict[str, Opcode] = {
     # Memory
     **_rows("ld ldu", 2, 3, memory=LOAD),
     **_rows("st", 2, 3, memory=STORE, writes=False),
-    **_rows("atom", 3, 4, memory=ATOMIC),
-    **_rows("red", 2, memory=ATOMIC, writes=False),
+    **_rows("atom", 3, 4, 5, memory=ATOMIC),
+    **_rows("red", 2, 3, memory=ATOMIC, writes=False),
     **_rows("cp", memory=COPY, writes=False),
+    **_rows("cp.mbarrier", 1, memory=MBARRIER, writes=False, async_proxy=True),
     **_rows("createpolicy", 1, 2, 4),
     **_rows("cp.bulk_load", memory=BULK_LOAD, writes=False, async_proxy=True),
     **_rows("cp.bulk_store", memory=BULK_STORE, writes=False, async_proxy=True),
+    **_rows("cp.bulk_reduction", memory=BULK_REDUCTION, writes=False, async_proxy=True),
     **_rows("cp.bulk_group cp.bulk_prefetch", writes=False, async_proxy=True),
     **_rows("mbarrier.init mbarrier.inval", memory=MBARRIER, writes=False, async_proxy=True),
     **_rows("mbarrier.expect_tx mbarrier.complete_tx", 2, memory=MBARRIER, writes=False, async_proxy=True),
@@ -163,6 +168,8 @@ def row_name(opcode: str, modifiers: Sequence[str]) -> str:
     """The name of an instruction's row in `OPCODES`; the opcode itself where it has none."""
     if opcode == "cp" and "bulk" in modifiers:
         return f"cp.bulk_{_bulk_kind(modifiers)}"
+    if opcode == "cp" and "mbarrier" in modifiers:
+        return "cp.mbarrier"
     if opcode in OPCODES:
         return opcode
     for word in (*modifiers[:1], _kind(modifiers)):
@@ -177,7 +184,9 @@ def facts_of(opcode: str, modifiers: Sequence[str]) -> Opcode:
 
 
 def _bulk_kind(modifiers: Sequence[str]) -> str:
-    """What a `cp.async.bulk` does: a group's part, a prefetch, or a copy, whose destination is named first."""
+    """What a `cp.async.bulk` does: a group's part, a prefetch, a reduction, or a copy, whose destination is first."""
+    if "reduce" in modifiers:
+        return "reduction"
     if {"commit_group", "wait_group"} & set(modifiers):
         return "group"
     if "prefetch" in modifiers:

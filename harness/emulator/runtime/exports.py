@@ -17,7 +17,13 @@ from harness.emulator.memory.matrix_rows import load_rows, store_rows
 from harness.emulator.memory.translation import translate
 from harness.emulator.runtime.schedule import lowest_lane, run_blocks
 from harness.emulator.sanitizer.warp_groups import watch_members, watch_sources
-from harness.emulator.sanitizer.watch import watch_fence, watch_lanes, watch_memory, watch_shared
+from harness.emulator.sanitizer.watch import (
+    watch_fence,
+    watch_lanes,
+    watch_memory,
+    watch_proxy_fence,
+    watch_shared,
+)
 
 
 def fault(ctx: int, warp: int, kind: int, site: int, mask: int, detail: int) -> int:
@@ -37,5 +43,7 @@ CORE = _by_name(
 )  # fmt: skip
 """Name -> function; arguments and results are 64-bit integers."""
 
-SANITIZER = _by_name(watch_shared, watch_memory, watch_lanes, watch_fence, watch_members, watch_sources)
+SANITIZER = _by_name(
+    watch_shared, watch_memory, watch_lanes, watch_fence, watch_proxy_fence, watch_members, watch_sources,
+)  # fmt: skip
 """The same, for kernels that are watched."""

@@ -1,16 +1,18 @@
-"""mbarriers and bulk copies as the sanitizer sees them.
+"""mbarriers, bulk copies and operands of products as the sanitizer sees them.
 
-An arrival releases what its warp knows to those who find the phase over. A bulk copy is an access at the end of time,
-as in `copies_in_flight.py`, until it lands: a load then is its issuer's access, which the mbarrier that counts it tells
-to all who wait there; a store has read shared memory when its thread's wait for its group is over. Products of
-warpgroups are not watched: what is written over their operands too early shows in the sums.
+An arrival releases what its warp knows to those who find its phase over, and to nobody before. A bulk copy is an access
+at the end of time, as in `copies_in_flight.py`, until it lands: a load then is its issuer's access, which the mbarrier
+that counts it tells to all who wait there; a store has read shared memory when its thread's wait for its group is over.
+A product of a warpgroup reads its operands until the wait that covers it.
+
+What a store or a product reads has to lie before a proxy fence, see `vector_clock.py`, unless a copy brought it.
 """
 
 from __future__ import annotations
 
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
-from harness.emulator.abi.raw_memory import load64
+from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.sanitizer.copies_in_flight import (
     BUFFER_START,
     FIRST_BUFFER_WINDOW,
@@ -19,10 +21,23 @@ from harness.emulator.sanitizer.copies_in_flight import (
     WINDOW_BITS,
     settle_entry,
 )
-from harness.emulator.sanitizer.shadow_cell import check, note_reader
-from harness.emulator.sanitizer.vector_clock import SHARED_SYNC, raise_to, synchronise_shared, tick
+from harness.emulator.sanitizer.finding_table import report
+from harness.emulator.sanitizer.shadow_cell import check, info_word, note_reader
+from harness.emulator.sanitizer.vector_clock import (
+    PHASE_SYNC,
+    SHARED_SYNC,
+    acquire,
+    finish_phase,
+    is_fenced,
+    raise_to,
+    release,
+    shared_clock,
+    tick,
+    unordered,
+)
 from harness.emulator.sanitizer.watch import (
     check_read,
+    lowest,
     nobody_wrote,
     note_writer,
     read_shared,
@@ -30,10 +45,14 @@ from harness.emulator.sanitizer.watch import (
     write_bytes,
 )
 
-BUFFERS, VARIABLES, WARPS, SHARED_CELLS = (at.SLOT[name] for name in ("BUFFERS", "VARIABLES", "WARPS", "SHARED_CELLS"))
+BUFFERS, VARIABLES, WARPS, SHARED_CELLS, BLOCK_START = (
+    at.SLOT[name] for name in ("BUFFERS", "VARIABLES", "WARPS", "SHARED_CELLS", "BLOCK_START")
+)
 SHARED_SHIFT, GLOBAL_SHIFT = at.SLOT["SHARED_SHIFT"], at.SLOT["GLOBAL_SHIFT"]
 PENDING, RAW, WAW, WAR = at.PENDING, at.RAW, at.WAW, at.WAR
 READERS, ENTRY_BYTES, GLOBAL_CELL_BYTES = at.READERS, at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
+STRONG_WRITER, WARPGROUP_BIT, WARPGROUP_WARPS = at.STRONG_WRITER, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
+MISSING_PROXY_FENCE, EARLY_ACCUMULATOR = at.MISSING_PROXY_FENCE, at.EARLY_ACCUMULATOR
 SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
 BARRIER_BYTES = 8
 
@@ -53,13 +72,21 @@ def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, relea
     tick(state)
     index = offset >> load64(state + SHARED_SHIFT)
     check(state, RAW, warp, 1 << lane, site, 0, SHARED_ADDRESS + offset, BARRIER_BYTES, shared_cell(state, index))
-    synchronise_shared(state, warp, index, releases != 0, releases == 0)
+    if releases:
+        release(state, warp, shared_clock(state, load64(state + PHASE_SYNC), index))
+    else:
+        acquire(state, warp, shared_clock(state, load64(state + SHARED_SYNC), index))
+
+
+def finish_mbarrier_phase(state: int, offset: int) -> None:
+    """All have arrived, and all bytes have come."""
+    finish_phase(state, offset >> load64(state + SHARED_SHIFT))
 
 
 def watch_global_run(
-    state: int, warp: int, lane: int, site: int, time: int, address: int, size: int, stores: int
+    state: int, warp: int, lane: int, site: int, time: int, address: int, size: int, stores: int, combines: int
 ) -> None:
-    """A copy reads, or writes, these bytes of global memory."""
+    """A copy reads, or writes, these bytes of global memory, or `combines` with them, as an atomic does."""
     window = address >> WINDOW_BITS
     if window < FIRST_VARIABLE_WINDOW:
         return
@@ -68,16 +95,21 @@ def watch_global_run(
     if window >= FIRST_BUFFER_WINDOW:
         table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)
     written = load64(table + 8)
+    if written and (combines or not stores) and unwritten_bytes(written + offset, size):
+        nobody_wrote(state, site, warp, 1 << lane, address, size)
     if written and stores:
         write_bytes(state, warp, lane, site, address, written + offset, size)
-    elif written and unwritten_bytes(written + offset, size):
-        nobody_wrote(state, site, warp, 1 << lane, address, size)
     shift = load64(state + GLOBAL_SHIFT)
     for index in range(offset >> shift, (offset + size + (1 << shift) - 1) >> shift):
         cell = load64(table) + GLOBAL_CELL_BYTES * index
         if stores:
-            check(state, WAW, warp, 1 << lane, site, 0, address, size, cell)
-            note_writer(cell, warp, lane, site, 0, time)
+            check(state, WAW, warp, 1 << lane, site, combines, address, size, cell)
+            if not combines:
+                check(state, WAW, warp, 1 << lane, site, 0, address, size, cell + STRONG_WRITER)
+            for reader in range(at.GLOBAL_READERS + 1):
+                entry = cell + READERS + ENTRY_BYTES * reader
+                check(state, WAR, warp, 1 << lane, site, combines, address, size, entry)
+            note_writer(cell, warp, lane, site, combines, time)
         else:
             check_read(state, warp, 1 << lane, site, 0, address, size, cell)
 
@@ -87,8 +119,47 @@ def read_until_landed(state: int, warp: int, lane: int, site: int, time: int, of
     read_shared(state, warp, 1 << lane, site, 0, time, offset, size)
     shift = load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
+        check_fence(state, warp, 1 << lane, site, SHARED_ADDRESS + offset, size, shared_cell(state, index))
         entry = shared_cell(state, index) + READERS + ENTRY_BYTES * warp
         note_reader(state, entry, warp, 1 << lane, site, 0, PENDING + time)
+
+
+def check_fence(state: int, warp: int, lanes: int, site: int, address: int, size: int, cell: int) -> None:
+    """Report that the asynchronous proxy reads here what a thread wrote without a proxy fence behind it."""
+    for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
+        when, info = load64(writer), load64(writer + 8)
+        if not is_fenced(state, warp, when, info) and unordered(state, warp, lanes, when, info) < 0:
+            thread, other = 32 * warp + lowest(lanes), 32 * (info & 31) + lowest((info >> 32) & machine.FULL_MASK)
+            report(state, MISSING_PROXY_FENCE, site, thread, address, size, (info >> 8) & 0xFFFFFF, when, other)
+
+
+def read_operand(state: int, warp: int, site: int, time: int, offset: int, size: int) -> None:
+    """A product of a warpgroup reads these bytes of shared memory until the wait that covers it."""
+    shift = load64(state + SHARED_SHIFT)
+    address, everyone = SHARED_ADDRESS + offset, machine.FULL_MASK
+    first = warp & ~(WARPGROUP_WARPS - 1)
+    for index in range(offset >> shift, (offset + size) >> shift):
+        cell = shared_cell(state, index)
+        if max(load64(cell), load64(cell + STRONG_WRITER)) <= load64(state + BLOCK_START):
+            nobody_wrote(state, site, warp, everyone, address, size)
+        check_read(state, warp, everyone, site, 0, address, size, cell)
+        check_fence(state, warp, everyone, site, address, size, cell)
+        entry = cell + READERS + ENTRY_BYTES * first
+        store64(entry, PENDING + time)
+        store64(entry + 8, info_word(everyone, site, 0, first) | WARPGROUP_BIT)
+
+
+def settle_operand(state: int, warp: int, issued: int, time: int, offset: int, size: int) -> None:
+    """The product has read them."""
+    shift = load64(state + SHARED_SHIFT)
+    first = warp & ~(WARPGROUP_WARPS - 1)
+    for index in range(offset >> shift, (offset + size) >> shift):
+        settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * first, PENDING + issued, time)
+
+
+def early_accumulator(state: int, warp: int, lane: int, site: int, product: int, issued: int) -> None:
+    """Report that a thread reads the sum of a product that is under way."""
+    report(state, EARLY_ACCUMULATOR, site, 32 * warp + lane, 0, 0, product, issued, 32 * warp + lane)
 
 
 def settle_bulk(state: int, warp: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:
@@ -99,4 +170,4 @@ def settle_bulk(state: int, warp: int, issued: int, offset: int, size: int, stor
         entry = shared_cell(state, index)
         settle_entry(entry + READERS + ENTRY_BYTES * warp if stores else entry, PENDING + issued, time)
     if not stores:
-        raise_to(load64(state + SHARED_SYNC) + 8 * ((barrier >> shift) * load64(state + WARPS) + warp), time)
+        raise_to(shared_clock(state, load64(state + PHASE_SYNC), barrier >> shift) + 8 * warp, time)

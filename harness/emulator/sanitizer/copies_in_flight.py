@@ -21,7 +21,7 @@ from harness.emulator.sanitizer.watch import check_read, nobody_wrote, unwritten
 FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES = (
     at.SLOT[name] for name in ("FLOOR", "WARPS", "SHARED_CELLS", "SHARED_SHIFT", "GLOBAL_SHIFT", "BUFFERS", "VARIABLES")
 )
-PENDING, WAW, WAR = at.PENDING, at.WAW, at.WAR
+PENDING, PROXY_BIT, WAW, WAR = at.PENDING, at.PROXY_BIT, at.WAW, at.WAR
 READERS, STRONG_WRITER = at.READERS, at.STRONG_WRITER
 ENTRY_BYTES, GLOBAL_CELL_BYTES, GLOBAL_READERS = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES, at.GLOBAL_READERS
 ADDRESSES = machine.ADDRESSES
@@ -48,7 +48,7 @@ def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, off
             if load64(entry) > floor:
                 check(state, WAR, warp, 1 << lane, site, 0, address, size, entry)
         store64(cell, PENDING + time)
-        store64(cell + 8, info_word(1 << lane, site, 0, warp))
+        store64(cell + 8, info_word(1 << lane, site, 0, warp) | PROXY_BIT)
 
 
 def read_source(state: int, warp: int, lane: int, site: int, time: int, address: int, size: int) -> int:

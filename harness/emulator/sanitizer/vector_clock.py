@@ -8,27 +8,33 @@ Kept simple where the error is on the side of silence: a warp that acquires tell
 the whole warp, and what comes from other blocks through global memory is a prefix of time, not a vector. Only what lies
 before a fence for the whole GPU is released to other blocks; within a block no fence is asked for.
 
-An asynchronous copy carries the end of time until its thread waits for it, see `copies_in_flight.py`. That serves for
-cp.async, which its own thread waits for; what others may wait for (TMA, by an mbarrier) would be one more warp here.
+An asynchronous copy carries the end of time until its thread waits for it, see `copies_in_flight.py`.
+
+The asynchronous proxy (bulk copies that store, products of warpgroups) sees what a thread wrote only behind a
+`fence.proxy.async`, of the writer's or of whoever has come to know of the write. What lies before such a fence has a
+vector of clocks of its own, which goes where the other goes.
 """
 
 from __future__ import annotations
 
+from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import fill_ones, load64, store64
 
 (
-    TIME, BLOCK_START, FLOOR, WARPS, SHARED_SYNC, CLOCKS, LANE_CLOCKS, LANE_SYNC, OWN_PREFIX, OTHER_PREFIX, FENCED,
-    BARRIER_CLOCKS, BLOCK_LOG, BLOCK_COUNT, LOCAL_MAP, LOCAL_BYTES,
+    TIME, BLOCK_START, FLOOR, WARPS, SHARED_SYNC, PHASE_SYNC, CLOCKS, LANE_CLOCKS, LANE_SYNC, PROXY_CLOCKS, OWN_PREFIX,
+    OTHER_PREFIX, FENCED, BARRIER_CLOCKS, BLOCK_LOG, BLOCK_COUNT, LOCAL_MAP, LOCAL_BYTES,
 ) = (
     at.SLOT[name]
     for name in (
-        "TIME", "BLOCK_START", "FLOOR", "WARPS", "SHARED_SYNC", "CLOCKS", "LANE_CLOCKS", "LANE_SYNC", "OWN_PREFIX",
-        "OTHER_PREFIX", "FENCED", "BARRIER_CLOCKS", "BLOCK_LOG", "BLOCK_COUNT", "LOCAL_MAP", "LOCAL_BYTES",
+        "TIME", "BLOCK_START", "FLOOR", "WARPS", "SHARED_SYNC", "PHASE_SYNC", "CLOCKS", "LANE_CLOCKS", "LANE_SYNC",
+        "PROXY_CLOCKS", "OWN_PREFIX", "OTHER_PREFIX", "FENCED", "BARRIER_CLOCKS", "BLOCK_LOG", "BLOCK_COUNT",
+        "LOCAL_MAP", "LOCAL_BYTES",
     )
 )  # fmt: skip
 GLOBAL_SYNC = at.GLOBAL_SYNC
 PENDING = at.PENDING
+PROXY_BIT, WARPGROUP_BIT, WARPGROUP_WARPS = at.PROXY_BIT, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
 
 
 def tick(state: int) -> int:
@@ -44,6 +50,12 @@ def raise_to(place: int, time: int) -> None:
         store64(place, time)
 
 
+def raise_all(places: int, times: int, count: int) -> None:
+    """The same for `count` words, one by one."""
+    for word in range(count):
+        raise_to(places + 8 * word, load64(times + 8 * word))
+
+
 def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
     """Address of what `lane` knows about `other`."""
     return int(load64(state + LANE_CLOCKS) + 8 * (1024 * warp + 32 * lane + other))
@@ -52,7 +64,9 @@ def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
 def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     """A lane among `lanes` that does not know the access `info` at `when`, plus 32 x the lane that made it; or -1."""
     if when >= PENDING:
-        pass  # nobody knows the end of a copy in flight
+        # Nobody knows the end of a copy in flight; what an earlier block did not wait for is no more.
+        if when - PENDING <= load64(state + BLOCK_START):
+            return -1
     elif when <= load64(state + BLOCK_START):
         if when <= load64(load64(state + OTHER_PREFIX) + 8 * warp):
             return -1
@@ -62,7 +76,10 @@ def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
         other = info & 31
         if when <= load64(load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + other)):
             return -1
-        if other == warp:
+        if info & WARPGROUP_BIT:
+            if knows_warpgroup(state, warp, other, when):
+                return -1
+        elif other == warp:
             for lane in range(32):
                 if not (lanes >> lane) & 1:
                     continue
@@ -79,6 +96,15 @@ def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     while not (info >> (32 + author)) & 1:
         author += 1
     return lane + 32 * author
+
+
+def knows_warpgroup(state: int, warp: int, first: int, when: int) -> bool:
+    """Whether a warp is of the warpgroup that begins with `first`, or knows what one of its warps did at `when`."""
+    known = load64(state + CLOCKS) + 8 * warp * load64(state + WARPS)
+    latest = when if warp & ~(WARPGROUP_WARPS - 1) == first else 0
+    for member in range(first, first + WARPGROUP_WARPS):
+        latest = max(latest, load64(known + 8 * member))
+    return bool(latest >= when)
 
 
 def begin_block(state: int, block: int) -> None:
@@ -103,33 +129,34 @@ def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
     warps = load64(state + WARPS)
     known = load64(state + CLOCKS) + 8 * warp * warps
     store64(known + 8 * warp, time)
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 3)
-    for other in range(warps):
-        raise_to(clock + 8 * other, load64(known + 8 * other))
-    raise_to(clock + 8 * warps, load64(load64(state + OWN_PREFIX) + 8 * warp))
-    raise_to(clock + 8 * warps + 8, load64(load64(state + OTHER_PREFIX) + 8 * warp))
-    raise_to(clock + 8 * warps + 16, load64(load64(state + FENCED) + 8 * warp))
+    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (2 * warps + 3)
+    raise_all(clock, known, warps)
+    raise_all(clock + 8 * warps, load64(state + PROXY_CLOCKS) + 8 * warp * warps, warps)
+    rest = clock + 16 * warps
+    raise_to(rest, load64(load64(state + OWN_PREFIX) + 8 * warp))
+    raise_to(rest + 8, load64(load64(state + OTHER_PREFIX) + 8 * warp))
+    raise_to(rest + 16, load64(load64(state + FENCED) + 8 * warp))
 
 
 def leave_barrier(state: int, warp: int, barrier: int) -> None:
     """The warp acquires what all who arrived had known."""
     warps = load64(state + WARPS)
-    known = load64(state + CLOCKS) + 8 * warp * warps
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 3)
-    for other in range(warps):
-        raise_to(known + 8 * other, load64(clock + 8 * other))
-    raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(clock + 8 * warps))
-    raise_to(load64(state + OTHER_PREFIX) + 8 * warp, load64(clock + 8 * warps + 8))
+    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (2 * warps + 3)
+    raise_all(load64(state + CLOCKS) + 8 * warp * warps, clock, warps)
+    raise_all(load64(state + PROXY_CLOCKS) + 8 * warp * warps, clock + 8 * warps, warps)
+    rest = clock + 16 * warps
+    raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(rest))
+    raise_to(load64(state + OTHER_PREFIX) + 8 * warp, load64(rest + 8))
     # What one thread fenced before the barrier, another may release behind it.
-    raise_to(load64(state + FENCED) + 8 * warp, load64(clock + 8 * warps + 16))
+    raise_to(load64(state + FENCED) + 8 * warp, load64(rest + 16))
 
 
 def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
     """The barrier is ready for its next use. Where `everyone` was there, all know all."""
     warps = load64(state + WARPS)
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (warps + 3)
-    for other in range(warps + 3):
-        store64(clock + 8 * other, 0)
+    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (2 * warps + 3)
+    for word in range(2 * warps + 3):
+        store64(clock + 8 * word, 0)
     if everyone:
         store64(state + FLOOR, load64(state + TIME))
 
@@ -153,14 +180,58 @@ def meet_lanes(state: int, warp: int, group: int, started: int) -> None:
 
 def synchronise_shared(state: int, warp: int, index: int, releases: bool, acquires: bool) -> None:
     """A strong access to a cell of shared memory."""
+    clock = shared_clock(state, load64(state + SHARED_SYNC), index)
+    if acquires:
+        acquire(state, warp, clock)
+    if releases:
+        release(state, warp, clock)
+
+
+def shared_clock(state: int, table: int, index: int) -> int:
+    """What was released at a cell of shared memory: `SHARED_SYNC`, or `PHASE_SYNC`."""
+    return table + 16 * index * load64(state + WARPS)
+
+
+def acquire(state: int, warp: int, clock: int) -> None:
+    """The warp knows what was released there."""
     warps = load64(state + WARPS)
-    known = load64(state + CLOCKS) + 8 * warp * warps
-    clock = load64(state + SHARED_SYNC) + 8 * index * warps
+    raise_all(load64(state + CLOCKS) + 8 * warp * warps, clock, warps)
+    raise_all(load64(state + PROXY_CLOCKS) + 8 * warp * warps, clock + 8 * warps, warps)
+
+
+def release(state: int, warp: int, clock: int) -> None:
+    """What the warp knows, and what it did, is released there."""
+    warps = load64(state + WARPS)
+    raise_all(clock, load64(state + CLOCKS) + 8 * warp * warps, warps)
+    raise_to(clock + 8 * warp, load64(state + TIME))
+    raise_all(clock + 8 * warps, load64(state + PROXY_CLOCKS) + 8 * warp * warps, warps)
+
+
+def finish_phase(state: int, index: int) -> None:
+    """An mbarrier's phase is over: what was released to it is there for those who find it so."""
+    raise_all(
+        shared_clock(state, load64(state + SHARED_SYNC), index),
+        shared_clock(state, load64(state + PHASE_SYNC), index),
+        2 * load64(state + WARPS),
+    )
+
+
+def fence_proxy(state: int, warp: int) -> None:
+    """`fence.proxy.async`: the asynchronous proxy sees what the warp did, and knows of others."""
+    warps = load64(state + WARPS)
+    fenced = load64(state + PROXY_CLOCKS) + 8 * warp * warps
+    raise_all(fenced, load64(state + CLOCKS) + 8 * warp * warps, warps)
+    raise_to(fenced + 8 * warp, tick(state))
     for other in range(warps):
-        if acquires:
-            raise_to(known + 8 * other, load64(clock + 8 * other))
-        if releases:
-            raise_to(clock + 8 * other, load64(state + TIME) if other == warp else load64(known + 8 * other))
+        raise_to(fenced + 8 * other, load64(state + FLOOR))
+
+
+def is_fenced(state: int, warp: int, when: int, info: int) -> bool:
+    """Whether an access that the warp knows of lies before a proxy fence, or was none of a thread's."""
+    if info & PROXY_BIT or when >= PENDING or when <= load64(load64(state + OWN_PREFIX) + 8 * warp):
+        return True
+    fenced = load64(state + PROXY_CLOCKS) + 8 * warp * load64(state + WARPS)
+    return when <= load64(state + BLOCK_START) or when <= load64(fenced + 8 * (info & 31))
 
 
 def synchronise_global(state: int, warp: int, cell: int, releases: bool, acquires: bool, fenced: bool) -> None:

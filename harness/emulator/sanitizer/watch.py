@@ -25,6 +25,7 @@ from harness.emulator.sanitizer.shadow_cell import (
 )
 from harness.emulator.sanitizer.vector_clock import (
     FENCED,
+    fence_proxy,
     meet_lanes,
     synchronise_global,
     synchronise_shared,
@@ -291,4 +292,10 @@ def watch_fence(ctx: int) -> int:
     """A fence for the whole GPU. Always 0."""
     state = load64(ctx + SANITIZER)
     store64(load64(state + FENCED) + 8 * load64(ctx + WARP_INDEX), tick(state))
+    return 0
+
+
+def watch_proxy_fence(ctx: int) -> int:
+    """`fence.proxy.async`, of shared memory. Always 0."""
+    fence_proxy(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX))
     return 0

@@ -1,0 +1,122 @@
+"""What `cp.reduce.async.bulk` does to elements, as functions of the runtime (PTX ISA 9.7.9.25.4.2).
+
+A function's argument is the address of two rows of 32 elements: what is there, and behind it what comes. The result
+takes the place of what is there. The numbers of lanes that hold nothing are of no account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.emulator.abi.async_proxy_layout import MAP_TYPES, REDUCTION_ROW
+from harness.emulator.codegen.prelude import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float
+from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float, vector
+
+_ELEMENTS = {"b32": "i32", "b64": "i64", "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16"}
+"""What values are while they are combined, as LLVM has them; 16-bit floats are converted."""
+_HALVES = {"f16": (half_to_float, float_to_half), "bf16": (bfloat_to_float, float_to_bfloat)}
+TYPES = {
+    "add": "u32 s32 u64 f32 f64 f16 bf16",
+    "min": "u32 s32 u64 s64 f16 bf16",
+    "max": "u32 s32 u64 s64 f16 bf16",
+    "inc": "u32",
+    "dec": "u32",
+    "and": "b32 b64",
+    "or": "b32 b64",
+    "xor": "b32 b64",
+}
+"""Operation -> its types."""
+_TENSOR_TYPES = {
+    "float32": ("f32",), "float16": ("f16",), "bfloat16": ("bf16",), "float64": ("f64",), "int32": ("s32", "b32"),
+    "int64": ("s64", "u64", "b64"), "uint8": (),
+}  # fmt: skip
+"""Type of a tensor map's elements -> how `TYPES` may name it, the best first. `add` of u64 is that of s64, too."""
+
+
+def function_of(operation: str, kind: str) -> str:
+    """The name of a reduction in the runtime."""
+    return f"reduce_{operation}_{kind}"
+
+
+def functions_by_tensor_type(operation: str) -> list[str | None]:
+    """The function for each of `MAP_TYPES`, or None where the operation has no such type."""
+    allowed = TYPES[operation].split()
+    kinds = (next((kind for kind in _TENSOR_TYPES[name] if kind in allowed), None) for name in MAP_TYPES)
+    return [None if kind is None else function_of(operation, kind) for kind in kinds]
+
+
+REDUCTIONS = [function_of(operation, kind) for operation, kinds in TYPES.items() for kind in kinds.split()]
+
+
+def reductions_ir() -> str:
+    """All of them as LLVM IR."""
+    functions: list[str] = []
+    declarations: set[str] = set()
+    for operation, kinds in TYPES.items():
+        for kind in kinds.split():
+            v = Vocabulary()
+            functions += _function(v, operation, kind)
+            declarations |= v.declarations
+    return "\n".join([*sorted(declarations), *functions, ""])
+
+
+def _function(v: Vocabulary, operation: str, kind: str) -> Sequence[str]:
+    untyped = kind if kind in _ELEMENTS else f"b{kind[1:]}"
+    element = _ELEMENTS[untyped]
+    rows = []
+    for place in (0, REDUCTION_ROW):
+        address = v.op(f"inttoptr i64 {v.op(f'add i64 %argument, {place}')} to ptr")
+        rows.append(v.op(f"load {vector(element)}, ptr {address}, align 16"))
+    result = _combined(v, operation, kind, element, *rows)
+    v.do(f"%target = inttoptr i64 %argument to ptr\n  store {vector(element)} {result}, ptr %target, align 16")
+    return [f"define void @sandbox_{function_of(operation, kind)}(i64 %argument) {{", *v.lines, "  ret void", "}"]
+
+
+def _combined(v: Vocabulary, operation: str, kind: str, element: str, old: str, new: str) -> str:
+    if kind in _HALVES:
+        widen, narrow = _HALVES[kind]
+        x, y = widen(v, old), widen(v, new)
+        if operation == "add":
+            return narrow(v, v.binary("fadd", "float", x, y))
+        return _extreme(v, operation, (old, new), (x, y))
+    if operation == "add":
+        if element == "float":
+            return _flushed(v, v.binary("fadd", element, _flushed(v, old), _flushed(v, new)))
+        return v.binary("fadd" if element == "double" else "add", element, old, new)
+    if operation in ("min", "max"):
+        return v.intrinsic(
+            f"llvm.{kind[0]}{operation}.v32{element}", vector(element), (vector(element), old), (vector(element), new)
+        )
+    zero, one = splat(element, 0), splat(element, 1)
+    if operation == "inc":
+        wraps = v.compare("uge", element, old, new)
+        return v.select(element, wraps, zero, v.binary("add", element, old, one))
+    if operation == "dec":
+        above = v.binary("or", "i1", v.compare("eq", element, old, zero), v.compare("ugt", element, old, new))
+        return v.select(element, above, new, v.binary("sub", element, old, one))
+    return v.binary(operation, element, old, new)
+
+
+def _flushed(v: Vocabulary, value: str) -> str:
+    """Subnormal numbers become zeros of their sign."""
+    bits = v.cast("bitcast", "float", value, "i32")
+    exponent = v.binary("and", "i32", bits, splat("i32", 0x7F800000))
+    sign = v.binary("and", "i32", bits, splat("i32", 1 << 31))
+    tiny = v.compare("eq", "i32", exponent, splat("i32", 0))
+    return v.cast("bitcast", "i32", v.select("i32", tiny, sign, bits), "float")
+
+
+def _extreme(v: Vocabulary, operation: str, bits: tuple[str, str], floats: tuple[str, str]) -> str:
+    """As `min.f16`: a NaN gives way to a number, and -0 is below +0."""
+    old, new = bits
+    x, y = floats
+    equal = v.binary("or" if operation == "min" else "and", "i16", old, new)
+    is_old = v.compare("olt" if operation == "min" else "ogt", "float", x, y)
+    is_equal = v.compare("oeq", "float", x, y)
+    result = v.select("i16", is_equal, equal, v.select("i16", is_old, old, new))
+    for number, other in ((x, new), (y, old)):
+        nan = v.compare("uno", "float", number, splat_float("float", 0.0))
+        result = v.select("i16", nan, other, result)
+    both = v.compare("uno", "float", x, x)
+    neither = v.binary("and", "i1", both, v.compare("uno", "float", y, y))
+    return v.select("i16", neither, splat("i16", 0x7FFF), result)

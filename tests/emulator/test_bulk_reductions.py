@@ -1,0 +1,206 @@
+"""cp.reduce.async.bulk: every operation and type, runs of bytes and boxes of tensors, and what the sanitizer says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from harness.model.tensor_map import TensorMap
+from harness.support.errors import KernelFault
+from tests.emulator.hopper_kernel import HEAD, run_hopper
+from tests.emulator.sanitized_kernel import find, lines
+
+TYPES: dict[str, Any] = {
+    "u32": np.uint32, "s32": np.int32, "b32": np.uint32, "u64": np.uint64, "s64": np.int64, "b64": np.uint64,
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+}  # fmt: skip
+FORMS = [
+    *(f"add.{kind}" for kind in ("u32", "s32", "u64", "f32", "f64", "noftz.f16", "noftz.bf16")),
+    *(f"{which}.{kind}" for which in ("min", "max") for kind in ("u32", "s32", "u64", "s64", "f16", "bf16")),
+    "inc.u32",
+    "dec.u32",
+    *(f"{which}.{kind}" for which in ("and", "or", "xor") for kind in ("b32", "b64")),
+]
+RUN = 64
+"""Bytes that each form combines."""
+
+
+def model(form: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """`old` and `new` have the form's type."""
+    operation, kind = form.split(".")[0], form.split(".")[-1]
+    simple: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "add": np.add,
+        "min": np.fmin, "max": np.fmax,
+        "inc": lambda x, y: np.where(x >= y, 0, x + 1),
+        "dec": lambda x, y: np.where((x == 0) | (x > y), y, x - 1),
+    }  # fmt: skip
+    if form == "add.f32":
+        old, new = (np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(0, x), x) for x in (old, new))
+    with np.errstate(all="ignore"):
+        result = simple[operation](old, new).astype(TYPES[kind])
+    if form == "add.f32":
+        result = np.where(np.abs(result) < np.finfo(np.float32).tiny, np.copysign(0, result), result)
+    return result
+
+
+def drawn(form: str, rng: np.random.Generator) -> np.ndarray:
+    """Any bits for whole numbers; floats near each other, with subnormal ones of f32."""
+    kind = form.split(".")[-1]
+    if kind[0] in "usb" and kind != "bf16":
+        values = rng.integers(0, 256, RUN, np.uint8).view(TYPES[kind])
+        return values % 5 if form[:3] in ("inc", "dec") else values
+    values = rng.standard_normal(RUN // np.dtype(TYPES[kind]).itemsize).astype(TYPES[kind])
+    if form == "add.f32":
+        values[:4] = [1e-40, -1e-40, 1.2e-38, -1.2e-38]
+    return values
+
+
+def every_form() -> str:
+    """One kernel for all: each form has its own 64 bytes of `x` and `y`."""
+    statements = "\n".join(
+        f'asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%0], [%1], {RUN};"'
+        f'::"l"(y + {RUN * i}), "r"(place_of(s) + {RUN * i}) : "memory");'
+        for i, form in enumerate(FORMS)
+    )
+    return f"""extern "C" __global__ void k(unsigned char* x, unsigned char* y) {{
+      extern __shared__ __align__(128) unsigned char s[];
+      for (int i = 0; i < {RUN * len(FORMS)}; ++i) s[i] = x[i];
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      {statements}
+      COMMIT(); STORED();
+    }}"""
+
+
+def test_every_operation_on_every_type() -> None:
+    rng = np.random.default_rng(5)
+    old, new = ([drawn(form, rng) for form in FORMS] for _ in range(2))
+    new[3][:4] = [0, 0, -1.19e-38, 1.19e-38]
+    arrays = {name: np.concatenate([v.view(np.uint8) for v in values]) for name, values in (("x", new), ("y", old))}
+    after, counts = run_hopper(every_form(), arrays, ("x", "y"), block=(1, 1, 1), shared_bytes=RUN * len(FORMS))
+    for i, form in enumerate(FORMS):
+        found = after["y"][RUN * i : RUN * (i + 1)].view(TYPES[form.split(".")[-1]])
+        expected = model(form, old[i], new[i])
+        assert np.array_equal(found.view(np.uint8), expected.view(np.uint8)), (form, found, expected)
+    traffic = [site for site in counts.sites if site.buffer == "y"]
+    assert {(site.kind, site.requests, site.requested_bytes, site.sectors) for site in traffic} == {
+        ("atomic", 1, 64, 2)
+    }
+    assert len(traffic) == len(FORMS)
+
+
+@pytest.mark.parametrize("operation", ["min", "max"])
+def test_zeros_and_nan_of_sixteen_bits(operation: str) -> None:
+    """-0 is below +0, and a NaN gives way."""
+    old = np.array([-0.0, 0.0, np.nan, 1, np.nan, 2, np.inf, -np.inf], np.float16)
+    new = np.array([0.0, -0.0, 3, np.nan, np.nan, 2, 1, 1], np.float16)
+    source = f"""extern "C" __global__ void k(unsigned* x, unsigned* y) {{
+      __shared__ __align__(16) unsigned s[4];
+      for (int i = 0; i < 4; ++i) s[i] = x[i];
+      asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation}.f16 [%0], [%1], 16;"
+        ::"l"(y), "r"(place_of(s)) : "memory");
+      COMMIT(); STORED();
+    }}"""
+    found = run_hopper(source, {"x": new, "y": old}, ("x", "y"), block=(1, 1, 1))[0]["y"].view(np.uint16)
+    least = operation == "min"
+    expected = [0x8000 if least else 0, 0x8000 if least else 0, 0x4200, 0x3C00, 0x7FFF, 0x4000]
+    expected += [0x3C00, 0xFC00] if least else [0x7C00, 0x3C00]
+    assert found.tolist() == expected
+
+
+TENSOR = """extern "C" __global__ void k(const __grid_constant__ Map to, float* x, int x0, int y0) {
+  __shared__ __align__(1024) float s[256]; int t = threadIdx.x;
+  for (int i = t; i < 256; i += 32) s[i] = x[i];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (t == 0) {
+    for (int i = 0; i < 2; ++i)
+      asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
+        ::"l"(&to), "r"(place_of(s)), "r"(x0), "r"(y0) : "memory");
+    COMMIT(); STORED();
+  }
+}"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_box_is_added_where_the_tensor_is(dtype: str) -> None:
+    """Twice, by two blocks; what is outside of the tensor changes nothing."""
+    y = np.arange(64 * 32, dtype=dtype).reshape(64, 32)
+    x = np.arange(256, dtype=dtype)
+    tensor = TensorMap("y", (30, 40), (128,), (16, 16), dtype)
+    args = (tensor, "x", np.int32(20), np.int32(-3))
+    after, counts = run_hopper(TENSOR, {"y": y, "x": x}, args, grid=(2, 1, 1))
+    expected = y.copy()
+    expected[:13, 20:30] += 4 * x.reshape(16, 16)[3:, :10]
+    assert np.array_equal(after["y"], expected)
+    traffic = [site for site in counts.sites if site.buffer == "y"]
+    assert {site.kind for site in traffic} == {"atomic"}
+    assert sum(site.requested_bytes for site in traffic) == 2 * 2 * 13 * 40
+
+
+def test_a_type_that_cannot_be_combined() -> None:
+    source = TENSOR.replace("cta.add", "cta.xor")
+    args = (TensorMap("y", (32, 64), (128,), (16, 16), "float32"), "x", np.int32(0), np.int32(0))
+    arrays = {"y": np.zeros((64, 32), np.float32), "x": np.zeros(256, np.float32)}
+    with pytest.raises(KernelFault, match="a tensor of float32 has no such reduction") as caught:
+        run_hopper(source, arrays, args)
+    assert caught.value.kind == "reduction type"
+
+
+SUMS = f"""{HEAD}
+#line 1 "planted.cu"
+extern "C" __global__ void k(float* y, float* z) {{
+  __shared__ __align__(128) float s[32]; int t = threadIdx.x;
+  s[t] = t;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (t == 0) {{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 128;"
+      ::"l"(y), "r"(place_of(s)) : "memory");
+    COMMIT(); STORED();
+  }}
+}}"""
+"""The reduction is line 8."""
+
+
+def findings(*change: str, unwritten: str = "") -> set[tuple[str, int, int | None]]:
+    import cupy
+
+    source = SUMS.replace(*change) if change else SUMS
+    assert (source == SUMS) == (not change)
+    arrays = {name: np.zeros(32, np.float32) for name in "yz"}
+    kernel = cupy.RawKernel(source, "k", options=("-arch=sm_90a",))
+    return {lines(finding) for finding in find(kernel, arrays, ("y", "z"), unwritten, grid=(2, 1, 1))}
+
+
+def test_reductions_of_two_blocks_do_not_race() -> None:
+    """They are atomic, and have to find something."""
+    assert findings() == set()
+    assert findings(unwritten="y z") == {("uninitialised read", 8, None)}
+
+
+@pytest.mark.parametrize(
+    ("access", "kinds"),
+    [
+        ("y[t] = 1.f;", {("WAW race", 3, 8), ("WAW race", 8, 3)}),
+        ("z[t] = y[t];", {("RAW race", 3, 8), ("WAR race", 8, 3)}),
+    ],
+)
+def test_an_ordinary_access_of_another_block_races_with_a_reduction(
+    access: str, kinds: set[tuple[str, int, int | None]]
+) -> None:
+    found = findings("s[t] = t;", f"if (blockIdx.x == ORDER) {access} s[t] = t;".replace("ORDER", "1"))
+    found |= findings("s[t] = t;", f"if (blockIdx.x == ORDER) {access} s[t] = t;".replace("ORDER", "0"))
+    assert kinds <= found
+
+
+def test_what_a_block_did_not_wait_for_is_no_matter_of_the_next_one() -> None:
+    """Blocks have shared memory of their own, if in one place."""
+    assert findings("COMMIT(); STORED();", "") == set()
+
+
+def test_a_source_that_changes_before_the_wait_races_with_the_reduction() -> None:
+    assert findings("COMMIT(); STORED();", "s[0] = 1.f;") == {("WAR race", 9, 8)}
