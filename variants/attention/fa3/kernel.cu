@@ -1,0 +1,475 @@
+// FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (warp specialisation) and 2 (softmax of
+// one tile of keys with the products of the one before). Line numbers are those of algorithm 1, where one lane of the
+// producer warpgroup and each consumer warpgroup have a column of their own; S_next and P are algorithm 2's.
+// _mma/mma.cuh, _hopper/hopper.cuh and the products of the tile's sizes are put before this text.
+//
+// Compile-time parameters: D (elements per row, padded), BC (keys per tile), CONSUMERS (warpgroups of 64 rows each), STAGES
+// (tiles of K, and of V, on chip), TURNS (whether two consumers take turns with the tensor cores), MASKED (whether rows see
+// other runs of keys than all).
+
+constexpr int BR = 64 * CONSUMERS;
+constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
+constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
+constexpr int Q_BYTES = BR * D * (int)sizeof(stored);
+constexpr int KV_BYTES = BC * D * (int)sizeof(stored);  // of K_j, and of V_j
+constexpr int TN = BC / 8;                              // tiles of 8 keys
+constexpr int TD = D / 8;                               // tiles of 8 elements of O
+
+// Registers per thread, of 65536 on a multiprocessor: addresses for the producer, S, P and O for consumers.
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
+
+// Named barriers. 0 is __syncthreads().
+constexpr int ALL_CONSUMERS = 1;
+constexpr int TURN = 2;  // and the next: of the first consumer and of the second
+constexpr int OWN = 4;   // and the next ones: of one warpgroup
+
+// The layout of sums of products: rows g = lane / 4 and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next.
+typedef float Scores[BC / 2];
+typedef float Output[D / 2];
+typedef float PerRow[2];
+typedef unsigned Weights[BC / 16][4];  // A: P for 16 keys each
+
+// What a consumer carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
+struct Rows {
+    Output O;
+    PerRow m, l;
+};
+
+// What can be in shared memory once. Where rounds or stages go by, phases of a barrier do.
+struct Barriers {
+    u64 K_full[STAGES], K_empty[STAGES], V_full[STAGES], V_empty[STAGES];
+    u64 Q_full, Q_empty;        // of the block's one Q_i, whose place O_i takes
+    u64 work_told, work_heard;  // of which tile of rows comes next
+};
+
+struct Problem {
+    int q_len, kv_len, heads, group, before, after;
+    int row_tiles, heads_at_once;
+};
+
+// The tiles of rows, over all heads, that a block has not begun with. Each block asks until it is told that there is no
+// more, so each launch asks as often as there are tiles, and the last question sets it back to 0 for the next launch.
+__device__ unsigned taken;
+
+// --- Work ------------------------------------------------------------------------------------------------------------
+
+// One tile of rows, and the tiles of keys of which some row of it sees a key; none where end_tile <= first_tile.
+struct Work {
+    int head, first_row, first_tile, end_tile;
+};
+
+// Where masked, the rows that may see most keys, the last ones, come first, of as many heads at once as have K and V in
+// L2: short work is left for the end, when not all blocks find some.
+__device__ __forceinline__ Work work_of(int index, const Problem &p)
+{
+    int head, row_tile;
+    if constexpr (MASKED) {
+        const int first_head = index / (p.heads_at_once * p.row_tiles) * p.heads_at_once;
+        const int heads = min(p.heads_at_once, p.heads - first_head);
+        const int inside = index - first_head * p.row_tiles;
+        head = first_head + inside % heads;
+        row_tile = p.row_tiles - 1 - inside / heads;
+    } else {
+        head = index / p.row_tiles;
+        row_tile = index % p.row_tiles;
+    }
+    const int first_row = row_tile * BR;
+    if constexpr (!MASKED) return {head, first_row, 0, (p.kv_len + BC - 1) / BC};
+    const int last_row = min(first_row + BR, p.q_len) - 1;
+    return {head, first_row, first_seen(first_row, p.q_len, p.kv_len, p.before) / BC,
+            (end_seen(last_row, p.q_len, p.kv_len, p.after) + BC - 1) / BC};
+}
+
+// What the lane's two rows see of a tile, counted from the first of its columns there.
+struct KeysSeen {
+    int first[2], end[2];
+};
+
+__device__ __forceinline__ KeysSeen keys_seen(int row, int first_key, const Problem &p)
+{
+    KeysSeen seen;
+    const int column = first_key + (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int on = row + 8 * h + p.kv_len - p.q_len;
+        seen.first[h] = (MASKED ? on - p.before : 0) - column;
+        seen.end[h] = (MASKED ? min(on + p.after + 1, p.kv_len) : p.kv_len) - column;
+    }
+    return seen;
+}
+
+// --- The producer ----------------------------------------------------------------------------------------------------
+
+// Algorithm 1, lines 2 to 10, of one lane: all tiles go out in the order in which consumers ask for them.
+__device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsigned V_tiles, Barriers &barriers, int &told,
+                                        const TensorMap &Q, const TensorMap &K, const TensorMap &V, const Problem &p)
+{
+    const int tiles = p.row_tiles * p.heads;
+    int index = blockIdx.x;
+    for (int round = 0, step = 0;; ++round) {
+        wait(barriers.work_heard, (round & 1) ^ 1);
+        told = index;
+        arrive(barriers.work_told);
+        if (index >= tiles) return;
+        const Work work = work_of(index, p);
+        const int kv_head = work.head / p.group;
+        const auto load_Q = [&] {
+            wait(barriers.Q_empty, (round & 1) ^ 1);
+            arrive_and_expect(barriers.Q_full, Q_BYTES);
+            load_tile<BR>(Q_tile, Q, work.first_row, work.head, barriers.Q_full);
+        };
+        if (work.end_tile <= work.first_tile) load_Q();
+        for (int j = work.end_tile - 1; j >= work.first_tile; --j, ++step) {
+            const int stage = step % STAGES, turn = step / STAGES & 1;
+            wait(barriers.K_empty[stage], turn ^ 1);
+            arrive_and_expect(barriers.K_full[stage], KV_BYTES);
+            load_tile<BC>(K_tiles + stage * KV_BYTES, K, j * BC, kv_head, barriers.K_full[stage]);
+            if (j == work.end_tile - 1) load_Q();
+            wait(barriers.V_empty[stage], turn ^ 1);
+            arrive_and_expect(barriers.V_full[stage], KV_BYTES);
+            load_tile<BC>(V_tiles + stage * KV_BYTES, V, j * BC, kv_head, barriers.V_full[stage]);
+        }
+        index = gridDim.x + atomicInc(&taken, tiles - 1);
+    }
+}
+
+// --- Products --------------------------------------------------------------------------------------------------------
+
+// S = Q_i K_j^T for the warpgroup's rows, under way.
+__device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_rows, unsigned K_tile)
+{
+    const u64 Q = along_rows(Q_rows), K = along_rows(K_tile);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) multiply(S, Q + steps_along<BR>(k), K + steps_along<BC>(k), k > 0);
+    commit_products();
+}
+
+// O += P V, under way.
+__device__ __forceinline__ void add_P_V(Output &O, const Weights &P, unsigned V_tile)
+{
+    const u64 V = across_rows<BC>(V_tile);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < BC / 16; ++k) multiply_add(O, P[k], V + steps_across(k));
+    commit_products();
+}
+
+// tau2 is positive: the warpgroup's rows of Q_i take the sign of tau, or become 0.
+__device__ __forceinline__ void give_sign(unsigned char *Q_rows, int sign, int warpgroup)
+{
+    for (int e = threadIdx.x % WARPGROUP; e < BOXES * 64 * ROW_BYTES / 4; e += WARPGROUP) {
+        constexpr int WORDS = 64 * ROW_BYTES / 4;
+        unsigned &both = reinterpret_cast<unsigned *>(Q_rows + e / WORDS * BR * ROW_BYTES)[e % WORDS];
+        both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
+    }
+    publish_to_async();
+    sync_threads(OWN + warpgroup, WARPGROUP);
+}
+
+// --- Softmax ---------------------------------------------------------------------------------------------------------
+
+// -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
+__device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
+{
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                const int key = 8 * j + c;
+                if ((MASKED && key < seen.first[h]) || key >= seen.end[h]) S[4 * j + 2 * h + c] = MINUS_INFINITY;
+            }
+}
+
+// m = max(m, rowmax(tau S)), P = exp(tau S - m) in the place of S, l = exp(m_old - m) l + rowsum(P). O_i is to be
+// multiplied by `correction` = exp(m_old - m), too, once nothing is added to it any more. Where nothing was seen yet
+// m = -inf, and (-inf) - (-inf) would be NaN.
+__device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &correction, float tau2)
+{
+    PerRow largest = {S[0], S[2]}, minus_m;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) largest[h] = fmaxf(largest[h], fmaxf(S[4 * j + 2 * h], S[4 * j + 2 * h + 1]));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const float m = fmaxf(rows.m[h], tau2 * quad_max(largest[h]));
+        minus_m[h] = m == MINUS_INFINITY ? 0.0f : -m;
+        correction[h] = exp2_approx(rows.m[h] + minus_m[h]);
+        rows.m[h] = m;
+        rows.l[h] *= correction[h];
+    }
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float &low = S[4 * j + 2 * h], &high = S[4 * j + 2 * h + 1];
+            low = exp2_approx(fmaf(low, tau2, minus_m[h]));
+            high = exp2_approx(fmaf(high, tau2, minus_m[h]));
+            rows.l[h] += low + high;
+        }
+}
+
+__device__ __forceinline__ void correct(Output &O, const PerRow &correction)
+{
+#pragma unroll
+    for (int j = 0; j < TD; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) O[4 * j + c] *= correction[c / 2];
+}
+
+// P, rounded to 16 bits: what a product leaves in two tiles of 8 keys is A of the next one.
+__device__ __forceinline__ void round_weights(Weights &P, const Scores &S)
+{
+#pragma unroll
+    for (int k = 0; k < BC / 16; ++k)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) P[k][c] = packed(S[8 * k + 2 * c], S[8 * k + 2 * c + 1]);
+}
+
+// --- V that is not finite --------------------------------------------------------------------------------------------
+
+// O += p v for each v of a tile that is NaN or infinity, in rows that see its key.
+__device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, const unsigned char *V_tile,
+                                               const KeysSeen &seen)
+{
+    const int lane = threadIdx.x % 32, quarter = lane % 4;
+#pragma unroll 1
+    for (int key = 0; key < BC; ++key) {
+        // In the rows of this lane's quad, whose lanes have two keys of 8 each.
+        PerRow p;
+        bool sees[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            unsigned both = 0;
+#pragma unroll
+            for (int k = 0; k < BC / 16; ++k) {
+                if (k == key / 16) both = key & 8 ? P[k][2 + h] : P[k][h];
+            }
+            both = __shfl_sync(0xffffffff, both, (lane & ~3) | key % 8 / 2);
+            p[h] = key % 2 ? unpacked(both).y : unpacked(both).x;
+            sees[h] = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
+        }
+#pragma unroll
+        for (int j = 0; j < TD; ++j) {
+            const int at = 8 * j / COLUMNS * BC * ROW_BYTES + piece_of_row(key, j % (COLUMNS / 8)) + 4 * quarter;
+            const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + at);
+            if (!not_finite(both)) continue;
+            const float2 v = unpacked(both);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                if (sees[h] && !isfinite(v.x)) O[4 * j + 2 * h] += p[h] * v.x;
+                if (sees[h] && !isfinite(v.y)) O[4 * j + 2 * h + 1] += p[h] * v.y;
+            }
+        }
+    }
+}
+
+// Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its zero
+// weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so rows
+// that see none of it get the bits that they would get without.
+__device__ __forceinline__ void take_not_finite(Output &O, const Weights &P, unsigned char *V_tile, const KeysSeen &seen)
+{
+    const int thread = threadIdx.x - WARPGROUP;
+    bool found = false;
+#pragma unroll 4
+    for (int e = thread; e < KV_BYTES / 16; e += CONSUMER_THREADS) {
+        const uint4 v = reinterpret_cast<const uint4 *>(V_tile)[e];
+        found |= not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
+    }
+    if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;
+    add_not_finite(O, P, V_tile, seen);
+    sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
+#pragma unroll 1
+    for (int e = thread; e < KV_BYTES / 4; e += CONSUMER_THREADS) {
+        unsigned &both = reinterpret_cast<unsigned *>(V_tile)[e];
+        both = finite_or_zero(both);
+    }
+    publish_to_async();
+    sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
+}
+
+// --- The kernel ------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
+    const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
+    const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int heads, int group, int row_tiles,
+    int heads_at_once, float tau2, int sign, int before, int after)
+{
+    extern __shared__ unsigned char dynamic[];
+    __shared__ Barriers barriers;
+    __shared__ int told;
+    const unsigned Q_tile = (shared_address(dynamic) + 1023) / 1024 * 1024;
+    const unsigned K_tiles = Q_tile + Q_BYTES, V_tiles = K_tiles + STAGES * KV_BYTES;
+    unsigned char *const tiles = dynamic + (Q_tile - shared_address(dynamic));
+    const Problem p = {q_len, kv_len, heads, group, before, after, row_tiles, heads_at_once};
+
+    // Algorithm 1, line 1.
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            init_barrier(barriers.K_full[stage], 1);
+            init_barrier(barriers.V_full[stage], 1);
+            init_barrier(barriers.K_empty[stage], CONSUMERS);
+            init_barrier(barriers.V_empty[stage], CONSUMERS);
+        }
+        init_barrier(barriers.Q_full, 1);
+        init_barrier(barriers.Q_empty, CONSUMERS);
+        init_barrier(barriers.work_told, 1);
+        init_barrier(barriers.work_heard, CONSUMER_THREADS);
+        publish_barriers();
+    }
+    __syncthreads();
+
+    // setmaxnreg counts where each role is one branch.
+    if (threadIdx.x < WARPGROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (threadIdx.x == 0) produce(Q_tile, K_tiles, V_tiles, barriers, told, Q, K, V, p);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        const int warpgroup = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
+        const bool speaks = threadIdx.x % WARPGROUP == 0;  // for its warpgroup
+        const unsigned Q_rows = Q_tile + warpgroup * 64 * ROW_BYTES;
+        // With TURNS, products of one consumer are issued while the other has its softmax. The first one begins.
+        const auto begin_turn = [&] {
+            if constexpr (TURNS) sync_threads(TURN + warpgroup, CONSUMER_THREADS);
+        };
+        const auto end_turn = [&] {
+            if constexpr (TURNS) arrive_threads(TURN + 1 - warpgroup, CONSUMER_THREADS);
+        };
+        if (TURNS && warpgroup == 1) end_turn();
+
+        for (int round = 0, step = 0;; ++round) {
+            wait(barriers.work_told, round & 1);
+            const int index = told;
+            arrive(barriers.work_heard);
+            if (index >= row_tiles * heads) break;
+            const Work work = work_of(index, p);
+            const int row = work.first_row + 64 * warpgroup + 16 * warp + lane / 4;
+
+            // Lines 11 and 12.
+            Rows own;
+#pragma unroll
+            for (int e = 0; e < D / 2; ++e) own.O[e] = 0.0f;
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                own.m[h] = MINUS_INFINITY;
+                own.l[h] = 0.0f;
+            }
+            wait(barriers.Q_full, round & 1);
+            if (sign != 1) give_sign(tiles + warpgroup * 64 * ROW_BYTES, sign, warpgroup);
+
+            if (work.first_tile < work.end_tile) {
+                // All rows of the block see these tiles of keys, and every key of them.
+                int whole_from = 0, whole_to = work.end_tile - 1;
+                if constexpr (MASKED) {
+                    const int last_row = min(work.first_row + BR, q_len) - 1;
+                    whole_from = (first_seen(last_row, q_len, kv_len, before) + BC - 1) / BC;
+                    whole_to = end_seen(work.first_row, q_len, kv_len, after) / BC;
+                }
+                Scores S;
+                Weights P;
+                PerRow correction;
+                int j = work.end_tile - 1, stage = step % STAGES, turn = step / STAGES & 1;
+
+                // Algorithm 2, lines 3 to 6: the first tile, which is the last one of keys and may not be full.
+                wait(barriers.K_full[stage], turn);
+                begin_turn();
+                multiply_Q_Kt(S, Q_rows, K_tiles + stage * KV_BYTES);
+                end_turn();
+                wait_for_products<0>(S);
+                if (speaks) arrive(barriers.K_empty[stage]);
+                mask(S, keys_seen(row, j * BC, p));
+                exponentiate(own, S, correction, tau2);
+                round_weights(P, S);
+
+                // Algorithm 2, lines 8 to 14: S of this tile and P V of the one before are under way together.
+                const auto visit = [&](bool masked) {
+                    const int older = stage, older_turn = turn;
+                    ++step;
+                    stage = step % STAGES;
+                    turn = step / STAGES & 1;
+                    wait(barriers.K_full[stage], turn);
+                    begin_turn();
+                    multiply_Q_Kt(S, Q_rows, K_tiles + stage * KV_BYTES);
+                    wait(barriers.V_full[older], older_turn);
+                    add_P_V(own.O, P, V_tiles + older * KV_BYTES);
+                    end_turn();
+                    wait_for_products<1>(S);
+                    if (speaks) arrive(barriers.K_empty[stage]);
+                    if (masked) mask(S, keys_seen(row, j * BC, p));
+                    exponentiate(own, S, correction, tau2);
+                    wait_for_products<0>(own.O);
+                    if (speaks) arrive(barriers.V_empty[older]);
+                    correct(own.O, correction);
+                    round_weights(P, S);
+                };
+                if constexpr (MASKED) {
+                    while (true) {
+                        if (j < whole_from || j >= whole_to) {
+                            wait(barriers.V_full[stage], turn);
+                            unsigned char *const V_tile = tiles + (V_tiles - Q_tile) + stage * KV_BYTES;
+                            take_not_finite(own.O, P, V_tile, keys_seen(row, j * BC, p));
+                        }
+                        if (j == work.first_tile) break;
+                        --j;
+                        if (j < whole_from || j >= whole_to) {
+                            visit(true);
+                        } else {
+                            const int last = max(whole_from, work.first_tile);
+                            for (visit(false); j > last; visit(false)) --j;
+                        }
+                    }
+                } else {
+                    while (j > 0) {
+                        --j;
+                        visit(false);
+                    }
+                }
+
+                // Algorithm 2, line 15.
+                wait(barriers.V_full[stage], turn);
+                add_P_V(own.O, P, V_tiles + stage * KV_BYTES);
+                wait_for_products<0>(own.O);
+                if (speaks) arrive(barriers.V_empty[stage]);
+                ++step;
+            }
+
+            // Line 20: O_i = diag(l_i)^-1 O_i, L_i = m_i + log(l_i). A row that saw nothing has l = 0: its O stays 0, and
+            // its L is -inf.
+            PerRow inverse;
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const float l = quad_sum(own.l[h]);
+                inverse[h] = l == 0.0f ? 0.0f : 1.0f / l;
+                if (lane % 4 == 0 && row + 8 * h < q_len) {
+                    lse[(size_t)work.head * q_len + row + 8 * h] = own.m[h] * LN_2 + logf(l);
+                }
+            }
+            // Line 21: by way of the warpgroup's own rows of Q_i.
+#pragma unroll
+            for (int j = 0; j < TD; j += 2) {
+                unsigned o[4];
+#pragma unroll
+                for (int c = 0; c < 4; ++c) {
+                    const int e = 4 * j + 2 * c;
+                    o[c] = packed(own.O[e] * inverse[c % 2], own.O[e + 1] * inverse[c % 2]);
+                }
+                const int box = 8 * j / COLUMNS, piece = j % (COLUMNS / 8) + lane / 16;
+                const unsigned at = Q_rows + box * BR * ROW_BYTES + piece_of_row(16 * warp + lane % 16, piece);
+                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(o[0]),
+                             "r"(o[1]), "r"(o[2]), "r"(o[3])
+                             : "memory");
+            }
+            publish_to_async();
+            sync_threads(OWN + warpgroup, WARPGROUP);
+            if (speaks) {
+                store_rows<BR>(Q_rows, O, work.first_row + 64 * warpgroup, work.head);
+                wait_until_read();
+                arrive(barriers.Q_empty);
+            }
+        }
+    }
+}
