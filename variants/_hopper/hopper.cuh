@@ -19,6 +19,12 @@ constexpr int ROW_BYTES = COLUMNS * (int)sizeof(stored);  // of a box; also its 
 constexpr int BOXES = D / COLUMNS;
 constexpr int WARPGROUP = 128;  // threads
 
+// What shared_address() came from.
+__device__ __forceinline__ unsigned char *shared_pointer(unsigned address)
+{
+    return static_cast<unsigned char *>(__cvta_shared_to_generic(address));
+}
+
 // --- Barriers (PTX ISA: mbarrier) ------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void init_barrier(u64 &barrier, int arrivals)

@@ -27,7 +27,7 @@ __device__ __forceinline__ void multiply(float (&S)[{S}], u64 a, u64 b, bool add
 }}
 
 // O += A B, over 16 keys: A is in registers, 64 rows in the layout of S, B is transposed.
-__device__ __forceinline__ void multiply_add(float (&O)[{O}], const unsigned (&a)[4], u64 b)
+__device__ __forceinline__ void multiply_add(float (&O)[{O}], const unsigned *a, u64 b)
 {{
     asm volatile("wgmma.mma_async.sync.aligned.m64n{head_dim}k16.f32." MMA_TYPE "." MMA_TYPE " "
                  "{{{o}}}, {{{_numbers(O, 4)}}}, %{O + 4}, 1, 1, 1, 1;\\n"

@@ -50,15 +50,17 @@ L2_BYTES = 32 * 2**20
 in the 50 MB of L2 of an H200 beside Q and O."""
 
 
-def default_tile(head_dim: int, masked: bool) -> WarpgroupTile:
+def default_tile(problem: Problem) -> WarpgroupTile:
     """The fastest on an H200 at head_dim 64, 96, 128, 192 and 256, bfloat16, 4096 keys and more.
 
-    As many keys as registers have room for beside O. At head_dim 64 a third consumer has room, too.
+    As many keys as registers have room for beside O. At head_dim 64 a third consumer has room, too; beyond 192 the
+    first key of a window, which masked tiles have to know, leaves room for fewer.
     """
-    width = padded(head_dim)
+    width = padded(problem.head_dim)
     if width <= 64:
-        return WarpgroupTile(Br=192, Bc=96 if masked else 80, stages=2, turns=0)
-    Bc = next(Bc for most, Bc in ((96, 144), (128, 128), (192, 112), (256, 80)) if width <= most)
+        return WarpgroupTile(Br=192, Bc=96 if masked(problem) else 80, stages=2, turns=0)
+    widest = 64 if windowed(problem) else 80
+    Bc = next(Bc for most, Bc in ((96, 144), (128, 128), (192, 112), (256, widest)) if width <= most)
     return WarpgroupTile(Br=128, Bc=Bc, stages=2, turns=1)
 
 
@@ -66,7 +68,8 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tup
     """See `Kernels`."""
     from variants._hopper.rawkernel import hopper_kernel
 
-    kernel = hopper_kernel("attention/fa3", "fa3", problem.head_dim, tile, problem.dtype, MASKED=masked(problem))
+    flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem)}
+    kernel = hopper_kernel("attention/fa3", "fa3", problem.head_dim, tile, problem.dtype, **flags)
     return (kernel,), pointer_lengths(problem)
 
 
@@ -75,7 +78,7 @@ LANGUAGES = {"cupy": cupy_kernels}
 
 def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) -> Plan:
     """One launch; `tile` is the default for the problem's head_dim and mask unless given."""
-    p, tile = problem, tile or default_tile(problem.head_dim, masked(problem))
+    p, tile = problem, tile or default_tile(problem)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
     (fa3,), lengths = kernels(p, tile)
@@ -102,6 +105,11 @@ def masked(problem: Problem) -> bool:
     return bool(problem.mask.parts)
 
 
+def windowed(problem: Problem) -> bool:
+    """Whether some rows do not see the first keys."""
+    return any(left is not None for left, _ in (part.limits for part in problem.mask.parts))
+
+
 def heads_at_once(problem: Problem) -> int:
     """Query heads that blocks work on at once, at least those that share K and V."""
     kv_bytes = 2 * problem.kv_len * problem.head_dim * problem.itemsize_bytes
@@ -110,7 +118,7 @@ def heads_at_once(problem: Problem) -> int:
 
 def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    p, tile = problem, tile or default_tile(problem.head_dim, masked(problem))
+    p, tile = problem, tile or default_tile(problem)
     schedule = Schedule(p, tile)
     q_heads, kv_heads = (np.arange(n, dtype=np.int64)[:, None] for n in (p.batch * p.heads, p.batch * p.kv_heads_count))
     q_bytes = boxes_bytes(q_heads * p.q_len, np.int64(p.q_len), p.head_dim).sum()
@@ -126,7 +134,7 @@ def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, the default first."""
-    return warpgroup_tile_space(problem.head_dim, default_tile(problem.head_dim, masked(problem)))
+    return warpgroup_tile_space(problem.head_dim, default_tile(problem))
 
 
 def register(registry: Registry) -> None:

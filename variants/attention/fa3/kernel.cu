@@ -5,7 +5,7 @@
 //
 // Compile-time parameters: D (elements per row, padded), BC (keys per tile), CONSUMERS (warpgroups of 64 rows each), STAGES
 // (tiles of K, and of V, on chip), TURNS (whether two consumers take turns with the tensor cores), MASKED (whether rows see
-// other runs of keys than all).
+// other runs of keys than all), WINDOWED (whether some of those begin behind the first key).
 
 constexpr int BR = 64 * CONSUMERS;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
@@ -28,7 +28,7 @@ constexpr int OWN = 4;   // and the next ones: of one warpgroup
 typedef float Scores[BC / 2];
 typedef float Output[D / 2];
 typedef float PerRow[2];
-typedef unsigned Weights[BC / 16][4];  // A: P for 16 keys each
+typedef unsigned Weights[BC / 4];  // A: P, four registers for 16 keys
 
 // What a consumer carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
 struct Rows {
@@ -36,12 +36,16 @@ struct Rows {
     PerRow m, l;
 };
 
-// What can be in shared memory once. Where rounds or stages go by, phases of a barrier do.
+// Full: what is awaited there has come. Empty: all consumers are done with it.
 struct Barriers {
     u64 K_full[STAGES], K_empty[STAGES], V_full[STAGES], V_empty[STAGES];
     u64 Q_full, Q_empty;        // of the block's one Q_i, whose place O_i takes
     u64 work_told, work_heard;  // of which tile of rows comes next
 };
+
+// Of the tile of keys that is a block's `step`-th: where it lies, and the parity of the phase in which it is there.
+__device__ __forceinline__ int stage(int step) { return step % STAGES; }
+__device__ __forceinline__ int phase(int step) { return step / STAGES & 1; }
 
 struct Problem {
     int q_len, kv_len, heads, group, before, after;
@@ -77,7 +81,7 @@ __device__ __forceinline__ Work work_of(int index, const Problem &p)
     const int first_row = row_tile * BR;
     if constexpr (!MASKED) return {head, first_row, 0, (p.kv_len + BC - 1) / BC};
     const int last_row = min(first_row + BR, p.q_len) - 1;
-    return {head, first_row, first_seen(first_row, p.q_len, p.kv_len, p.before) / BC,
+    return {head, first_row, WINDOWED ? first_seen(first_row, p.q_len, p.kv_len, p.before) / BC : 0,
             (end_seen(last_row, p.q_len, p.kv_len, p.after) + BC - 1) / BC};
 }
 
@@ -93,7 +97,7 @@ __device__ __forceinline__ KeysSeen keys_seen(int row, int first_key, const Prob
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int on = row + 8 * h + p.kv_len - p.q_len;
-        seen.first[h] = (MASKED ? on - p.before : 0) - column;
+        seen.first[h] = (WINDOWED ? on - p.before : 0) - column;
         seen.end[h] = (MASKED ? min(on + p.after + 1, p.kv_len) : p.kv_len) - column;
     }
     return seen;
@@ -121,14 +125,14 @@ __device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsig
         };
         if (work.end_tile <= work.first_tile) load_Q();
         for (int j = work.end_tile - 1; j >= work.first_tile; --j, ++step) {
-            const int stage = step % STAGES, turn = step / STAGES & 1;
-            wait(barriers.K_empty[stage], turn ^ 1);
-            arrive_and_expect(barriers.K_full[stage], KV_BYTES);
-            load_tile<BC>(K_tiles + stage * KV_BYTES, K, j * BC, kv_head, barriers.K_full[stage]);
+            const int s = stage(step);
+            wait(barriers.K_empty[s], phase(step) ^ 1);
+            arrive_and_expect(barriers.K_full[s], KV_BYTES);
+            load_tile<BC>(K_tiles + s * KV_BYTES, K, j * BC, kv_head, barriers.K_full[s]);
             if (j == work.end_tile - 1) load_Q();
-            wait(barriers.V_empty[stage], turn ^ 1);
-            arrive_and_expect(barriers.V_full[stage], KV_BYTES);
-            load_tile<BC>(V_tiles + stage * KV_BYTES, V, j * BC, kv_head, barriers.V_full[stage]);
+            wait(barriers.V_empty[s], phase(step) ^ 1);
+            arrive_and_expect(barriers.V_full[s], KV_BYTES);
+            load_tile<BC>(V_tiles + s * KV_BYTES, V, j * BC, kv_head, barriers.V_full[s]);
         }
         index = gridDim.x + atomicInc(&taken, tiles - 1);
     }
@@ -152,7 +156,7 @@ __device__ __forceinline__ void add_P_V(Output &O, const Weights &P, unsigned V_
     const u64 V = across_rows<BC>(V_tile);
     begin_products();
 #pragma unroll
-    for (int k = 0; k < BC / 16; ++k) multiply_add(O, P[k], V + steps_across(k));
+    for (int k = 0; k < BC / 16; ++k) multiply_add(O, P + 4 * k, V + steps_across(k));
     commit_products();
 }
 
@@ -180,7 +184,7 @@ __device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
                 const int key = 8 * j + c;
-                if ((MASKED && key < seen.first[h]) || key >= seen.end[h]) S[4 * j + 2 * h + c] = MINUS_INFINITY;
+                if ((WINDOWED && key < seen.first[h]) || key >= seen.end[h]) S[4 * j + 2 * h + c] = MINUS_INFINITY;
             }
 }
 
@@ -225,53 +229,54 @@ __device__ __forceinline__ void correct(Output &O, const PerRow &correction)
 __device__ __forceinline__ void round_weights(Weights &P, const Scores &S)
 {
 #pragma unroll
-    for (int k = 0; k < BC / 16; ++k)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) P[k][c] = packed(S[8 * k + 2 * c], S[8 * k + 2 * c + 1]);
+    for (int i = 0; i < BC / 4; ++i) P[i] = packed(S[2 * i], S[2 * i + 1]);
 }
 
 // --- V that is not finite --------------------------------------------------------------------------------------------
 
-// O += p v for each v of a tile that is NaN or infinity, in rows that see its key.
-__device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, const unsigned char *V_tile,
-                                               const KeysSeen &seen)
+// Registers have no index at run time: what is wanted first moves by the first `STEP` of them, in a ring.
+template <int STEP, typename T, int N>
+__device__ __forceinline__ void move_up(T (&ring)[N])
+{
+    T first[STEP];
+#pragma unroll
+    for (int i = 0; i < STEP; ++i) first[i] = ring[i];
+#pragma unroll
+    for (int i = STEP; i < N; ++i) ring[i - STEP] = ring[i];
+#pragma unroll
+    for (int i = 0; i < STEP; ++i) ring[N - STEP + i] = first[i];
+}
+
+// O += p v for each v of a tile that is NaN or infinity, in rows that see its key. Short rather than fast.
+__device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsigned char *V_tile, const KeysSeen &seen)
 {
     const int lane = threadIdx.x % 32, quarter = lane % 4;
 #pragma unroll 1
-    for (int key = 0; key < BC; ++key) {
-        // In the rows of this lane's quad, whose lanes have two keys of 8 each.
-        PerRow p;
-        bool sees[2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            unsigned both = 0;
-#pragma unroll
-            for (int k = 0; k < BC / 16; ++k) {
-                if (k == key / 16) both = key & 8 ? P[k][2 + h] : P[k][h];
-            }
-            both = __shfl_sync(0xffffffff, both, (lane & ~3) | key % 8 / 2);
-            p[h] = key % 2 ? unpacked(both).y : unpacked(both).x;
-            sees[h] = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
-        }
-#pragma unroll
-        for (int j = 0; j < TD; ++j) {
+    for (int j = 0; j < TD; ++j) {
+#pragma unroll 1
+        for (int key = 0; key < BC; ++key) {
             const int at = 8 * j / COLUMNS * BC * ROW_BYTES + piece_of_row(key, j % (COLUMNS / 8)) + 4 * quarter;
             const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + at);
-            if (!not_finite(both)) continue;
             const float2 v = unpacked(both);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                if (sees[h] && !isfinite(v.x)) O[4 * j + 2 * h] += p[h] * v.x;
-                if (sees[h] && !isfinite(v.y)) O[4 * j + 2 * h + 1] += p[h] * v.y;
+                // Of the four lanes that share a row each has two keys of 8.
+                const unsigned pair = __shfl_sync(0xffffffff, key & 8 ? P[2 + h] : P[h], (lane & ~3) | key % 8 / 2);
+                const float p = key % 2 ? unpacked(pair).y : unpacked(pair).x;
+                const bool sees = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
+                if (sees && !isfinite(v.x)) O[2 * h] += p * v.x;
+                if (sees && !isfinite(v.y)) O[2 * h + 1] += p * v.y;
             }
+            if (key % 16 == 15) move_up<4>(P);
         }
+        move_up<4>(O);
     }
 }
 
 // Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its zero
 // weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so rows
 // that see none of it get the bits that they would get without.
-__device__ __forceinline__ void take_not_finite(Output &O, const Weights &P, unsigned char *V_tile, const KeysSeen &seen)
+__device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, const KeysSeen &seen)
 {
     const int thread = threadIdx.x - WARPGROUP;
     bool found = false;
@@ -304,7 +309,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     __shared__ int told;
     const unsigned Q_tile = (shared_address(dynamic) + 1023) / 1024 * 1024;
     const unsigned K_tiles = Q_tile + Q_BYTES, V_tiles = K_tiles + STAGES * KV_BYTES;
-    unsigned char *const tiles = dynamic + (Q_tile - shared_address(dynamic));
     const Problem p = {q_len, kv_len, heads, group, before, after, row_tiles, heads_at_once};
 
     // Algorithm 1, line 1.
@@ -359,81 +363,73 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 own.l[h] = 0.0f;
             }
             wait(barriers.Q_full, round & 1);
-            if (sign != 1) give_sign(tiles + warpgroup * 64 * ROW_BYTES, sign, warpgroup);
+            if (sign != 1) give_sign(shared_pointer(Q_rows), sign, warpgroup);
 
             if (work.first_tile < work.end_tile) {
                 // All rows of the block see these tiles of keys, and every key of them.
                 int whole_from = 0, whole_to = work.end_tile - 1;
                 if constexpr (MASKED) {
                     const int last_row = min(work.first_row + BR, q_len) - 1;
-                    whole_from = (first_seen(last_row, q_len, kv_len, before) + BC - 1) / BC;
+                    if (WINDOWED) whole_from = (first_seen(last_row, q_len, kv_len, before) + BC - 1) / BC;
                     whole_to = end_seen(work.first_row, q_len, kv_len, after) / BC;
                 }
                 Scores S;
                 Weights P;
                 PerRow correction;
-                int j = work.end_tile - 1, stage = step % STAGES, turn = step / STAGES & 1;
+                int j = work.end_tile - 1;
 
                 // Algorithm 2, lines 3 to 6: the first tile, which is the last one of keys and may not be full.
-                wait(barriers.K_full[stage], turn);
+                wait(barriers.K_full[stage(step)], phase(step));
                 begin_turn();
-                multiply_Q_Kt(S, Q_rows, K_tiles + stage * KV_BYTES);
+                multiply_Q_Kt(S, Q_rows, K_tiles + stage(step) * KV_BYTES);
                 end_turn();
                 wait_for_products<0>(S);
-                if (speaks) arrive(barriers.K_empty[stage]);
+                if (speaks) arrive(barriers.K_empty[stage(step)]);
                 mask(S, keys_seen(row, j * BC, p));
                 exponentiate(own, S, correction, tau2);
                 round_weights(P, S);
 
                 // Algorithm 2, lines 8 to 14: S of this tile and P V of the one before are under way together.
                 const auto visit = [&](bool masked) {
-                    const int older = stage, older_turn = turn;
-                    ++step;
-                    stage = step % STAGES;
-                    turn = step / STAGES & 1;
-                    wait(barriers.K_full[stage], turn);
+                    const int older = step++;
+                    wait(barriers.K_full[stage(step)], phase(step));
                     begin_turn();
-                    multiply_Q_Kt(S, Q_rows, K_tiles + stage * KV_BYTES);
-                    wait(barriers.V_full[older], older_turn);
-                    add_P_V(own.O, P, V_tiles + older * KV_BYTES);
+                    multiply_Q_Kt(S, Q_rows, K_tiles + stage(step) * KV_BYTES);
+                    wait(barriers.V_full[stage(older)], phase(older));
+                    add_P_V(own.O, P, V_tiles + stage(older) * KV_BYTES);
                     end_turn();
                     wait_for_products<1>(S);
-                    if (speaks) arrive(barriers.K_empty[stage]);
+                    if (speaks) arrive(barriers.K_empty[stage(step)]);
                     if (masked) mask(S, keys_seen(row, j * BC, p));
                     exponentiate(own, S, correction, tau2);
                     wait_for_products<0>(own.O);
-                    if (speaks) arrive(barriers.V_empty[older]);
+                    if (speaks) arrive(barriers.V_empty[stage(older)]);
                     correct(own.O, correction);
                     round_weights(P, S);
                 };
-                if constexpr (MASKED) {
-                    while (true) {
-                        if (j < whole_from || j >= whole_to) {
-                            wait(barriers.V_full[stage], turn);
-                            unsigned char *const V_tile = tiles + (V_tiles - Q_tile) + stage * KV_BYTES;
-                            take_not_finite(own.O, P, V_tile, keys_seen(row, j * BC, p));
-                        }
-                        if (j == work.first_tile) break;
-                        --j;
-                        if (j < whole_from || j >= whole_to) {
-                            visit(true);
-                        } else {
-                            const int last = max(whole_from, work.first_tile);
-                            for (visit(false); j > last; visit(false)) --j;
-                        }
-                    }
-                } else {
-                    while (j > 0) {
-                        --j;
-                        visit(false);
-                    }
+                // From a tile that some row does not see all of to P V of it.
+                const auto take = [&] {
+                    if (!MASKED || (j >= whole_from && j < whole_to)) return;
+                    wait(barriers.V_full[stage(step)], phase(step));
+                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), keys_seen(row, j * BC, p));
+                };
+                take();
+                --j;
+                for (; MASKED && j >= max(whole_to, work.first_tile); --j) {
+                    visit(true);
+                    take();
+                }
+                for (; j >= max(whole_from, work.first_tile); --j) visit(false);
+                for (; WINDOWED && j >= work.first_tile; --j) {
+                    visit(true);
+                    take();
                 }
 
                 // Algorithm 2, line 15.
-                wait(barriers.V_full[stage], turn);
-                add_P_V(own.O, P, V_tiles + stage * KV_BYTES);
+                wait(barriers.V_full[stage(step)], phase(step));
+                add_P_V(own.O, P, V_tiles + stage(step) * KV_BYTES);
                 wait_for_products<0>(own.O);
-                if (speaks) arrive(barriers.V_empty[stage]);
+                if (speaks) arrive(barriers.V_empty[stage(step)]);
                 ++step;
             }
 
