@@ -1,12 +1,14 @@
 """Hopper (compute capability 9.0): what algorithms here that run on wgmma and TMA have in common.
 
-hopper.cuh brings tiles on chip as boxes of a tensor and multiplies them where they lie; products.py writes the products'
-text for a tile's sizes. Here are those sizes, the tensor maps, and how many bytes boxes are.
+hopper.cuh brings tiles on chip as boxes of a tensor and multiplies them where they lie, softmax.cuh has what comes
+between two products, and products.py writes the products' text for a tile's sizes. Here are those sizes, the tensor maps,
+and how many bytes boxes are.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +113,7 @@ def rows_map(buffer: str, problem: Problem, heads: int, length: int, rows: int) 
     )
 
 
-def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Integers:
+def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Any:
     """Bytes of moving `rows` rows each, at the `sectors` level; `first_rows` are counted from the buffer's beginning.
 
     Each row of a box takes whole sectors. Rows are multiples of 16 bytes long, so that every other one may begin in the

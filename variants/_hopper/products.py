@@ -6,9 +6,9 @@ from __future__ import annotations
 def products(keys: int, head_dim: int) -> str:
     """The CUDA functions of S = Q K^T over 16 elements, for so many keys, and of O += P V over 16 keys.
 
-    `multiply(S, Q, K, false)` begins a sum, `multiply(S, Q, K, true)` adds to it; `multiply_add(O, P, V)` adds to O. Of
-    64 rows, warp w has those from 16 w on. A lane has, with g = t / 4 and q = t % 4, sums 4 j and 4 j + 1: row g, columns
-    8 j + 2 q and the next; 4 j + 2 and 4 j + 3: row g + 8.
+    `multiply(S, Q, K, false)` begins a sum, `multiply(S, Q, K, true)` adds to it; `multiply_add(O, P, V)` adds to O.
+    Of 64 rows, warp w has those from 16 w on. A lane has, with g = t / 4 and q = t % 4, sums 4 j and 4 j + 1 of row g,
+    columns 8 j + 2 q and the next; 4 j + 2 and 4 j + 3 are row g + 8's.
     """
     S, s = keys // 2, _numbers(0, keys // 2)
     O, o = head_dim // 2, _numbers(0, head_dim // 2)

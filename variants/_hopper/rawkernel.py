@@ -8,7 +8,7 @@ from variants._hopper import WarpgroupTile, padded
 from variants._hopper.products import products
 from variants._tiles.rawkernel import raw_kernel
 
-COMMON = (("_mma", "mma.cuh"), ("_hopper", "hopper.cuh"))
+COMMON = (("_mma", "mma.cuh"), ("_hopper", "hopper.cuh"), ("_hopper", "softmax.cuh"))
 
 
 def hopper_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:

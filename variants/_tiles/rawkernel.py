@@ -20,9 +20,7 @@ def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def raw_kernel(
-    folder: str, name: str, options: tuple[str, ...], common: Files = COMMON, generated: str = ""
-) -> Any:
+def raw_kernel(folder: str, name: str, options: tuple[str, ...], common: Files = COMMON, generated: str = "") -> Any:
     """The kernel `name` of variants/`folder`/kernel.cu, before which the texts of `common` and `generated` are put."""
     import cupy
 

@@ -1,18 +1,19 @@
 """FlashAttention-3: some warps only fetch, the others multiply, and softmax has the products of another tile beside it.
 
 Shah et al. 2024, arXiv 2407.08608, algorithms 1 and 2. The loops are those of FlashAttention-2; what is new is who does
-what, and when. One lane of a producer warpgroup issues copies of whole tiles (TMA); two or three consumer warpgroups of
-64 rows each wait for them at mbarriers, multiply them where they lie (wgmma), and issue S of the next tile of keys before
-P V of this one is waited for. A block stays on its multiprocessor and takes one tile of rows after the other from a
-counter, the longest ones first.
+what, and when. One lane of a producer warpgroup issues copies of whole tiles (TMA). Two or three consumer warpgroups of
+64 rows each wait for them at mbarriers, multiply them where they lie (wgmma), and issue S of the next tile of keys
+before they wait for P V of this one. A block stays on its multiprocessor and takes one tile of rows after the other from
+a counter, the longest ones first.
 
 Bytes, with J_i the tiles of keys that row block i sees, at the `sectors` level:
 
     2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)                              per query head
     2 * 32 T_r                                                                  for the counter, per query head
 
-A copy asks for each row of a box by itself, so where rows are no whole sectors, head_dim 8, 24, 40, ..., every second one
-touches a sector that the row before it has touched. lse goes out in eights: 8 neighbouring rows are one request.
+A copy asks for each row of a box by itself, so where rows are no whole sectors, at head_dim 8, 24, 40, ..., every
+second one touches a sector that the row before it has touched. lse goes out in eights: 8 neighbouring rows are one
+request.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ NUMERICS = Numerics(
 ROWS_PER_REQUEST = 8
 """Of lse: those of which a warp has one row each in a quarter of its lanes."""
 L2_BYTES = 32 * 2**20
-"""Of K and V of the heads that blocks are at work on at once, where a mask makes some rows longer than others: what stays
-in the 50 MB of L2 of an H200 beside Q and O."""
+"""Of K and V of the heads that blocks are at work on at once, where a mask makes some rows longer than others: what
+stays in the 50 MB of L2 of an H200 beside Q and O."""
 
 
 def default_tile(problem: Problem) -> WarpgroupTile:

@@ -1,19 +1,15 @@
-// FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (warp specialisation) and 2 (softmax of
-// one tile of keys with the products of the one before). Line numbers are those of algorithm 1, where one lane of the
-// producer warpgroup and each consumer warpgroup have a column of their own; S_next and P are algorithm 2's.
-// _mma/mma.cuh, _hopper/hopper.cuh and the products of the tile's sizes are put before this text.
+// FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (who does what) and 2 (a consumer: softmax
+// of one tile of keys beside the products of the tile before). Q_i, K_j, V_j, S_next, P_cur, m, l are the paper's.
+// _mma/mma.cuh, _hopper/hopper.cuh, _hopper/softmax.cuh and the products of the tile's sizes are put before this text.
 //
-// Compile-time parameters: D (elements per row, padded), BC (keys per tile), CONSUMERS (warpgroups of 64 rows each), STAGES
-// (tiles of K, and of V, on chip), TURNS (whether two consumers take turns with the tensor cores), MASKED (whether rows see
-// other runs of keys than all), WINDOWED (whether some of those begin behind the first key).
+// Compile-time parameters besides theirs: CONSUMERS (warpgroups of 64 rows each), STAGES (tiles of K, and of V, on chip),
+// TURNS (whether two consumers take turns with the tensor cores).
 
 constexpr int BR = 64 * CONSUMERS;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
 constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
 constexpr int Q_BYTES = BR * D * (int)sizeof(stored);
 constexpr int KV_BYTES = BC * D * (int)sizeof(stored);  // of K_j, and of V_j
-constexpr int TN = BC / 8;                              // tiles of 8 keys
-constexpr int TD = D / 8;                               // tiles of 8 elements of O
 
 // Registers per thread, of 65536 on a multiprocessor: addresses for the producer, S, P and O for consumers.
 constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
@@ -23,18 +19,6 @@ constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
 constexpr int ALL_CONSUMERS = 1;
 constexpr int TURN = 2;  // and the next: of the first consumer and of the second
 constexpr int OWN = 4;   // and the next ones: of one warpgroup
-
-// The layout of sums of products: rows g = lane / 4 and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next.
-typedef float Scores[BC / 2];
-typedef float Output[D / 2];
-typedef float PerRow[2];
-typedef unsigned Weights[BC / 4];  // A: P, four registers for 16 keys
-
-// What a consumer carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
-struct Rows {
-    Output O;
-    PerRow m, l;
-};
 
 // Full: what is awaited there has come. Empty: all consumers are done with it.
 struct Barriers {
@@ -47,6 +31,7 @@ struct Barriers {
 __device__ __forceinline__ int stage(int step) { return step % STAGES; }
 __device__ __forceinline__ int phase(int step) { return step / STAGES & 1; }
 
+// What does not change during a launch; `heads` are those of all batches.
 struct Problem {
     int q_len, kv_len, heads, group, before, after;
     int row_tiles, heads_at_once;
@@ -85,27 +70,9 @@ __device__ __forceinline__ Work work_of(int index, const Problem &p)
             (end_seen(last_row, p.q_len, p.kv_len, p.after) + BC - 1) / BC};
 }
 
-// What the lane's two rows see of a tile, counted from the first of its columns there.
-struct KeysSeen {
-    int first[2], end[2];
-};
-
-__device__ __forceinline__ KeysSeen keys_seen(int row, int first_key, const Problem &p)
-{
-    KeysSeen seen;
-    const int column = first_key + (int)threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int on = row + 8 * h + p.kv_len - p.q_len;
-        seen.first[h] = (WINDOWED ? on - p.before : 0) - column;
-        seen.end[h] = (MASKED ? min(on + p.after + 1, p.kv_len) : p.kv_len) - column;
-    }
-    return seen;
-}
-
 // --- The producer ----------------------------------------------------------------------------------------------------
 
-// Algorithm 1, lines 2 to 10, of one lane: all tiles go out in the order in which consumers ask for them.
+// Algorithm 1, the producer's part, done by one lane: tiles are fetched in the order in which consumers ask for them.
 __device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsigned V_tiles, Barriers &barriers, int &told,
                                         const TensorMap &Q, const TensorMap &K, const TensorMap &V, const Problem &p)
 {
@@ -140,7 +107,7 @@ __device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsig
 
 // --- Products --------------------------------------------------------------------------------------------------------
 
-// S = Q_i K_j^T for the warpgroup's rows, under way.
+// S_next = Q_i K_j^T for the warpgroup's rows, under way.
 __device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_rows, unsigned K_tile)
 {
     const u64 Q = along_rows(Q_rows), K = along_rows(K_tile);
@@ -150,7 +117,7 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_rows, unsign
     commit_products();
 }
 
-// O += P V, under way.
+// O_i += P_cur V_j, under way.
 __device__ __forceinline__ void add_P_V(Output &O, const Weights &P, unsigned V_tile)
 {
     const u64 V = across_rows<BC>(V_tile);
@@ -170,66 +137,6 @@ __device__ __forceinline__ void give_sign(unsigned char *Q_rows, int sign, int w
     }
     publish_to_async();
     sync_threads(OWN + warpgroup, WARPGROUP);
-}
-
-// --- Softmax ---------------------------------------------------------------------------------------------------------
-
-// -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
-__device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
-{
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                const int key = 8 * j + c;
-                if ((WINDOWED && key < seen.first[h]) || key >= seen.end[h]) S[4 * j + 2 * h + c] = MINUS_INFINITY;
-            }
-}
-
-// m = max(m, rowmax(tau S)), P = exp(tau S - m) in the place of S, l = exp(m_old - m) l + rowsum(P). O_i is to be
-// multiplied by `correction` = exp(m_old - m), too, once nothing is added to it any more. Where nothing was seen yet
-// m = -inf, and (-inf) - (-inf) would be NaN.
-__device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &correction, float tau2)
-{
-    PerRow largest = {S[0], S[2]}, minus_m;
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) largest[h] = fmaxf(largest[h], fmaxf(S[4 * j + 2 * h], S[4 * j + 2 * h + 1]));
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const float m = fmaxf(rows.m[h], tau2 * quad_max(largest[h]));
-        minus_m[h] = m == MINUS_INFINITY ? 0.0f : -m;
-        correction[h] = exp2_approx(rows.m[h] + minus_m[h]);
-        rows.m[h] = m;
-        rows.l[h] *= correction[h];
-    }
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float &low = S[4 * j + 2 * h], &high = S[4 * j + 2 * h + 1];
-            low = exp2_approx(fmaf(low, tau2, minus_m[h]));
-            high = exp2_approx(fmaf(high, tau2, minus_m[h]));
-            rows.l[h] += low + high;
-        }
-}
-
-__device__ __forceinline__ void correct(Output &O, const PerRow &correction)
-{
-#pragma unroll
-    for (int j = 0; j < TD; ++j)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) O[4 * j + c] *= correction[c / 2];
-}
-
-// P, rounded to 16 bits: what a product leaves in two tiles of 8 keys is A of the next one.
-__device__ __forceinline__ void round_weights(Weights &P, const Scores &S)
-{
-#pragma unroll
-    for (int i = 0; i < BC / 4; ++i) P[i] = packed(S[2 * i], S[2 * i + 1]);
 }
 
 // --- V that is not finite --------------------------------------------------------------------------------------------
@@ -311,7 +218,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const unsigned K_tiles = Q_tile + Q_BYTES, V_tiles = K_tiles + STAGES * KV_BYTES;
     const Problem p = {q_len, kv_len, heads, group, before, after, row_tiles, heads_at_once};
 
-    // Algorithm 1, line 1.
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             init_barrier(barriers.K_full[stage], 1);
@@ -353,7 +259,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
             const Work work = work_of(index, p);
             const int row = work.first_row + 64 * warpgroup + 16 * warp + lane / 4;
 
-            // Lines 11 and 12.
+            // O_i = 0, l = 0, m = -inf, in registers.
             Rows own;
 #pragma unroll
             for (int e = 0; e < D / 2; ++e) own.O[e] = 0.0f;
@@ -373,23 +279,24 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     if (WINDOWED) whole_from = (first_seen(last_row, q_len, kv_len, before) + BC - 1) / BC;
                     whole_to = end_seen(work.first_row, q_len, kv_len, after) / BC;
                 }
+                const auto seen_of = [&](int j) { return keys_seen(row, j * BC, q_len, kv_len, before, after); };
                 Scores S;
                 Weights P;
                 PerRow correction;
                 int j = work.end_tile - 1;
 
-                // Algorithm 2, lines 3 to 6: the first tile, which is the last one of keys and may not be full.
+                // Before algorithm 2's loop: the first tile, which is the last one of keys and may not be full.
                 wait(barriers.K_full[stage(step)], phase(step));
                 begin_turn();
                 multiply_Q_Kt(S, Q_rows, K_tiles + stage(step) * KV_BYTES);
                 end_turn();
                 wait_for_products<0>(S);
                 if (speaks) arrive(barriers.K_empty[stage(step)]);
-                mask(S, keys_seen(row, j * BC, p));
+                mask(S, seen_of(j));
                 exponentiate(own, S, correction, tau2);
                 round_weights(P, S);
 
-                // Algorithm 2, lines 8 to 14: S of this tile and P V of the one before are under way together.
+                // In the loop: S of this tile and P V of the one before are under way together, softmax beside P V.
                 const auto visit = [&](bool masked) {
                     const int older = step++;
                     wait(barriers.K_full[stage(step)], phase(step));
@@ -400,7 +307,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     end_turn();
                     wait_for_products<1>(S);
                     if (speaks) arrive(barriers.K_empty[stage(step)]);
-                    if (masked) mask(S, keys_seen(row, j * BC, p));
+                    if (masked) mask(S, seen_of(j));
                     exponentiate(own, S, correction, tau2);
                     wait_for_products<0>(own.O);
                     if (speaks) arrive(barriers.V_empty[stage(older)]);
@@ -411,7 +318,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 const auto take = [&] {
                     if (!MASKED || (j >= whole_from && j < whole_to)) return;
                     wait(barriers.V_full[stage(step)], phase(step));
-                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), keys_seen(row, j * BC, p));
+                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), seen_of(j));
                 };
                 take();
                 --j;
@@ -425,7 +332,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     take();
                 }
 
-                // Algorithm 2, line 15.
+                // Behind the loop.
                 wait(barriers.V_full[stage(step)], phase(step));
                 add_P_V(own.O, P, V_tiles + stage(step) * KV_BYTES);
                 wait_for_products<0>(own.O);
@@ -433,8 +340,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 ++step;
             }
 
-            // Line 20: O_i = diag(l_i)^-1 O_i, L_i = m_i + log(l_i). A row that saw nothing has l = 0: its O stays 0, and
-            // its L is -inf.
+            // O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, and its L is -inf.
             PerRow inverse;
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
@@ -444,7 +350,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     lse[(size_t)work.head * q_len + row + 8 * h] = own.m[h] * LN_2 + logf(l);
                 }
             }
-            // Line 21: by way of the warpgroup's own rows of Q_i.
+            // Write O_i, by way of the warpgroup's own rows of Q_i.
 #pragma unroll
             for (int j = 0; j < TD; j += 2) {
                 unsigned o[4];
