@@ -1,8 +1,8 @@
 """Hopper (compute capability 9.0): what algorithms here that run on wgmma and TMA have in common.
 
 hopper.cuh brings tiles on chip as boxes of a tensor and multiplies them where they lie, softmax.cuh has what comes
-between two products, and products.py writes the products' text for a tile's sizes. Here are those sizes, the tensor maps,
-and how many bytes boxes are.
+between two products, and products.py writes the products' text for a tile's sizes. Here are those sizes, the tensor
+maps, and how many bytes boxes are.
 """
 
 from __future__ import annotations

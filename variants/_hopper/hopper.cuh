@@ -1,11 +1,11 @@
 // What kernels of Hopper's own instructions have in common: tiles that arrive as boxes of a tensor (TMA), barriers that
-// count arrivals and bytes (mbarrier), products of four warps on tiles in shared memory (wgmma). sm_90a alone. mma.cuh is
-// put before this text, the products of the tile's sizes behind it (_hopper/products.py).
+// count arrivals and bytes (mbarrier), products of four warps on tiles in shared memory (wgmma). sm_90a alone. mma.cuh
+// is put before this text, the products of the tile's sizes behind it (_hopper/products.py).
 //
 // Compile-time parameter: D (elements per row of a tile, padded to a multiple of 32).
 //
-// A tile of R rows is D / COLUMNS boxes, one behind the other, of R rows of COLUMNS elements each. Within 8 rows of a box
-// pieces of 16 bytes are exchanged, as the copies leave them and the products expect them.
+// A tile of R rows is D / COLUMNS boxes, one behind the other, of R rows of COLUMNS elements each. Within 8 rows of a
+// box pieces of 16 bytes are exchanged, as the copies leave them and the products expect them.
 
 typedef unsigned long long u64;
 

@@ -1,12 +1,13 @@
 // Softmax of what products of a warpgroup leave in registers. hopper.cuh is put before this text.
 //
-// Compile-time parameters: D (elements per row, padded), BC (keys per tile), MASKED (whether rows see other runs of keys
-// than all), WINDOWED (whether some of those begin behind the first key).
+// Compile-time parameters: D (elements per row, padded), BC (keys per tile), MASKED (whether rows see other runs of
+// keys than all), WINDOWED (whether some of those begin behind the first key).
 
 constexpr int TN = BC / 8;  // tiles of 8 keys
 constexpr int TD = D / 8;   // tiles of 8 elements of O
 
-// The layout of sums of products: rows g = lane / 4 and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next.
+// The layout of sums of products: rows g = lane / 4 and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the
+// next.
 typedef float Scores[BC / 2];
 typedef float Output[D / 2];
 typedef float PerRow[2];

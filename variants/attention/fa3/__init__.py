@@ -3,8 +3,8 @@
 Shah et al. 2024, arXiv 2407.08608, algorithms 1 and 2. The loops are those of FlashAttention-2; what is new is who does
 what, and when. One lane of a producer warpgroup issues copies of whole tiles (TMA). Two or three consumer warpgroups of
 64 rows each wait for them at mbarriers, multiply them where they lie (wgmma), and issue S of the next tile of keys
-before they wait for P V of this one. A block stays on its multiprocessor and takes one tile of rows after the other from
-a counter, the longest ones first.
+before they wait for P V of this one. A block stays on its multiprocessor and takes one tile of rows after the other
+from a counter, the longest ones first.
 
 Bytes, with J_i the tiles of keys that row block i sees, at the `sectors` level:
 

@@ -1,9 +1,11 @@
-// FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (who does what) and 2 (a consumer: softmax
-// of one tile of keys beside the products of the tile before). Q_i, K_j, V_j, S_next, P_cur, m, l are the paper's.
+// FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (who does what) and 2 (a consumer:
+// softmax of one tile of keys beside the products of the tile before). Q_i, K_j, V_j, S_next, P_cur, m, l are the
+// paper's.
+//
 // _mma/mma.cuh, _hopper/hopper.cuh, _hopper/softmax.cuh and the products of the tile's sizes are put before this text.
 //
-// Compile-time parameters besides theirs: CONSUMERS (warpgroups of 64 rows each), STAGES (tiles of K, and of V, on chip),
-// TURNS (whether two consumers take turns with the tensor cores).
+// Compile-time parameters besides theirs: CONSUMERS (warpgroups of 64 rows each), STAGES (tiles of K, and of V, on
+// chip), TURNS (whether two consumers take turns with the tensor cores).
 
 constexpr int BR = 64 * CONSUMERS;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
@@ -73,8 +75,9 @@ __device__ __forceinline__ Work work_of(int index, const Problem &p)
 // --- The producer ----------------------------------------------------------------------------------------------------
 
 // Algorithm 1, the producer's part, done by one lane: tiles are fetched in the order in which consumers ask for them.
-__device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsigned V_tiles, Barriers &barriers, int &told,
-                                        const TensorMap &Q, const TensorMap &K, const TensorMap &V, const Problem &p)
+__device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsigned V_tiles, Barriers &barriers,
+                                        int &told, const TensorMap &Q, const TensorMap &K, const TensorMap &V,
+                                        const Problem &p)
 {
     const int tiles = p.row_tiles * p.heads;
     int index = blockIdx.x;
@@ -180,9 +183,9 @@ __device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsi
     }
 }
 
-// Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its zero
-// weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so rows
-// that see none of it get the bits that they would get without.
+// Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its
+// zero weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so
+// rows that see none of it get the bits that they would get without.
 __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, const KeysSeen &seen)
 {
     const int thread = threadIdx.x - WARPGROUP;
@@ -208,8 +211,8 @@ __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned 
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
-    const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int heads, int group, int row_tiles,
-    int heads_at_once, float tau2, int sign, int before, int after)
+    const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int heads, int group,
+    int row_tiles, int heads_at_once, float tau2, int sign, int before, int after)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ Barriers barriers;
@@ -340,7 +343,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 ++step;
             }
 
-            // O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, and its L is -inf.
+            // O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, its L is -inf.
             PerRow inverse;
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
