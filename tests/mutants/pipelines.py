@@ -7,8 +7,19 @@ from tests.mutants.patching import Mutant, Patch
 KERNEL, HOPPER, SOFTMAX = "attention/fa3/kernel.cu", "_hopper/hopper.cuh", "_hopper/softmax.cuh"
 
 
+ONE_BLOCK = Patch(
+    "attention/fa3/__init__.py", "(min(q_heads * row_tiles, MULTIPROCESSORS),)", "(min(q_heads * row_tiles, 1),)"
+)
+"""As right as any other number. Campaigns have fewer tiles of rows than an H200 has multiprocessors, and what a block
+does with its second one would not be seen."""
+
+
 def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
     return Mutant(bug, "fa3-cupy", (Patch(file, old, new),), sanitize)
+
+
+def _in_second_tile(bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "fa3-cupy", (Patch(KERNEL, old, new), ONE_BLOCK), sanitize)
 
 
 _BARRIERS = (
@@ -36,8 +47,7 @@ _BARRIERS = (
         "init_barrier(barriers.V_empty[stage], CONSUMERS);",
         "init_barrier(barriers.V_empty[stage], CONSUMERS - 1);",
     ),
-    _in(
-        KERNEL,
+    _in_second_tile(
         "one arrival too many awaited",
         "init_barrier(barriers.Q_empty, CONSUMERS);",
         "init_barrier(barriers.Q_empty, CONSUMERS + 1);",
@@ -48,15 +58,13 @@ _BARRIERS = (
         "arrive_and_expect(barriers.V_full[s], KV_BYTES);",
         "arrive_and_expect(barriers.V_full[s], KV_BYTES / 2);",
     ),
-    _in(
-        KERNEL,
+    _in_second_tile(
         "Q fetched while O is on its way out",
         "            wait(barriers.Q_empty, (round & 1) ^ 1);\n",
         "",
         sanitize=True,
     ),
-    _in(
-        KERNEL,
+    _in_second_tile(
         "next work told before the last was heard",
         "        wait(barriers.work_heard, (round & 1) ^ 1);\n",
         "",

@@ -14,6 +14,7 @@ from lanes import thorough_unless
 
 from harness.compilers import compile_kernel
 from harness.compilers.ptxas import Resources, find_ptxas, resources
+from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -142,6 +143,17 @@ def test_blocks_take_tiles_until_there_are_none_and_leave_the_counter_as_it_was(
     first, second = (EXECUTOR.run(problem, plan, inputs) for _ in range(2))
     assert np.array_equal(first.outputs["O"], second.outputs["O"])
     assert (first.read_bytes, first.write_bytes) == (second.read_bytes, second.write_bytes)
+    assert_right(problem)
+
+
+@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.thorough)])
+def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: pytest.MonkeyPatch):
+    # Ten tiles for two blocks, of which some see no key.
+    monkeypatch.setattr(fa3, "MULTIPROCESSORS", 2)
+    problem = Problem(heads=5, q_len=260, kv_len=61, dtype="bfloat16", mask=mask)
+    plan, inputs = VARIANT.plan(problem), draw_inputs(problem, "normal", 1)
+    assert plan.launches[0].grid == (2,)
+    assert EmulatorSanitizer(shuffled_runs=1).check(VARIANT, problem, plan, inputs) == ()
     assert_right(problem)
 
 
