@@ -141,7 +141,7 @@ _SOFTMAX = (
         "                take();\n                --j;",
         "                --j;",
     ),
-    _in(KERNEL, "NaN and infinity in V dropped", "    add_not_finite(O, P, V_tile, seen);\n", ""),
+    _in(KERNEL, "NaN and infinity in V dropped", "    add_not_finite(O, P, V_tile, keys, seen);\n", ""),
     _in(KERNEL, "maximum before a negative scale", "if (sign != 1) give_sign", "if (sign == 0) give_sign"),
 )
 

@@ -157,27 +157,33 @@ __device__ __forceinline__ void move_up(T (&ring)[N])
     for (int i = 0; i < STEP; ++i) ring[N - STEP + i] = first[i];
 }
 
-// O += p v for each v of a tile that is NaN or infinity, in rows that see its key. Short rather than fast.
-__device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsigned char *V_tile, const KeysSeen &seen)
+// O += p v for each v of a tile of so many keys that is NaN or infinity, in rows that see its key. It is to be short, and
+// need not be fast.
+__device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsigned char *V_tile, int keys,
+                                               const KeysSeen &seen)
 {
     const int lane = threadIdx.x % 32, quarter = lane % 4;
 #pragma unroll 1
     for (int j = 0; j < TD; ++j) {
 #pragma unroll 1
-        for (int key = 0; key < BC; ++key) {
-            const int at = 8 * j / COLUMNS * BC * ROW_BYTES + piece_of_row(key, j % (COLUMNS / 8)) + 4 * quarter;
-            const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + at);
-            const float2 v = unpacked(both);
+        for (int first_key = 0; first_key < BC; first_key += 16) {
+#pragma unroll 1
+            for (int key = first_key; key < min(first_key + 16, keys); ++key) {
+                const int at = 8 * j / COLUMNS * BC * ROW_BYTES + piece_of_row(key, j % (COLUMNS / 8)) + 4 * quarter;
+                const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + at);
+                const float2 v = unpacked(both);
+                if (!__any_sync(0xffffffff, not_finite(both))) continue;
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                // Of the four lanes that share a row each has two keys of 8.
-                const unsigned pair = __shfl_sync(0xffffffff, key & 8 ? P[2 + h] : P[h], (lane & ~3) | key % 8 / 2);
-                const float p = key % 2 ? unpacked(pair).y : unpacked(pair).x;
-                const bool sees = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
-                if (sees && !isfinite(v.x)) O[2 * h] += p * v.x;
-                if (sees && !isfinite(v.y)) O[2 * h + 1] += p * v.y;
+                for (int h = 0; h < 2; ++h) {
+                    // Of the four lanes that share a row each has two keys of 8.
+                    const unsigned pair = __shfl_sync(0xffffffff, key & 8 ? P[2 + h] : P[h], (lane & ~3) | key % 8 / 2);
+                    const float p = key % 2 ? unpacked(pair).y : unpacked(pair).x;
+                    const bool sees = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
+                    if (sees && !isfinite(v.x)) O[2 * h] += p * v.x;
+                    if (sees && !isfinite(v.y)) O[2 * h + 1] += p * v.y;
+                }
             }
-            if (key % 16 == 15) move_up<4>(P);
+            move_up<4>(P);
         }
         move_up<4>(O);
     }
@@ -186,7 +192,8 @@ __device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsi
 // Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its
 // zero weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so
 // rows that see none of it get the bits that they would get without.
-__device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, const KeysSeen &seen)
+__device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, int keys,
+                                                const KeysSeen &seen)
 {
     const int thread = threadIdx.x - WARPGROUP;
     bool found = false;
@@ -196,7 +203,7 @@ __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned 
         found |= not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
     }
     if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;
-    add_not_finite(O, P, V_tile, seen);
+    add_not_finite(O, P, V_tile, keys, seen);
     sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
 #pragma unroll 1
     for (int e = thread; e < KV_BYTES / 4; e += CONSUMER_THREADS) {
@@ -321,7 +328,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 const auto take = [&] {
                     if (!MASKED || (j >= whole_from && j < whole_to)) return;
                     wait(barriers.V_full[stage(step)], phase(step));
-                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), seen_of(j));
+                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), kv_len - j * BC,
+                                    seen_of(j));
                 };
                 take();
                 --j;
