@@ -91,6 +91,7 @@ _PRODUCTS = (
         "K given back before it is multiplied",
         "wait_for_products<1>(S);\n                    if (speaks) arrive(barriers.K_empty[stage(step)]);",
         "if (speaks) arrive(barriers.K_empty[stage(step)]);\n                    wait_for_products<1>(S);",
+        sanitize=True,
     ),
     _in(HOPPER, "the other width's swizzle", "(COLUMNS == 64 ? 1 : 2) << 62", "(COLUMNS == 64 ? 2 : 1) << 62"),
     _in(HOPPER, "O in the other width's swizzle", "row % 8 : row / 2 % 4", "row / 2 % 4 : row % 8"),

@@ -189,6 +189,11 @@ __device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsi
     }
 }
 
+__device__ __forceinline__ bool not_finite(const uint4 &v)
+{
+    return not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
+}
+
 // Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its
 // zero weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so
 // rows that see none of it get the bits that they would get without.
@@ -196,19 +201,19 @@ __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned 
                                                 const KeysSeen &seen)
 {
     const int thread = threadIdx.x - WARPGROUP;
+    uint4 *const V = reinterpret_cast<uint4 *>(V_tile);
     bool found = false;
 #pragma unroll 4
-    for (int e = thread; e < KV_BYTES / 16; e += CONSUMER_THREADS) {
-        const uint4 v = reinterpret_cast<const uint4 *>(V_tile)[e];
-        found |= not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
-    }
+    for (int e = thread; e < KV_BYTES / 16; e += CONSUMER_THREADS) found |= not_finite(V[e]);
     if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;
     add_not_finite(O, P, V_tile, keys, seen);
     sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
 #pragma unroll 1
-    for (int e = thread; e < KV_BYTES / 4; e += CONSUMER_THREADS) {
-        unsigned &both = reinterpret_cast<unsigned *>(V_tile)[e];
-        both = finite_or_zero(both);
+    for (int e = thread; e < KV_BYTES / 16; e += CONSUMER_THREADS) {
+        const uint4 v = V[e];
+        if (not_finite(v)) {
+            V[e] = make_uint4(finite_or_zero(v.x), finite_or_zero(v.y), finite_or_zero(v.z), finite_or_zero(v.w));
+        }
     }
     publish_to_async();
     sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
