@@ -86,13 +86,6 @@ _PRODUCTS = (
         "wait_for_products<0>(own.O);\n                    if (speaks) arrive(barriers.V_empty[stage(older)]);",
         "wait_for_products<1>(own.O);\n                    if (speaks) arrive(barriers.V_empty[stage(older)]);",
     ),
-    _in(
-        KERNEL,
-        "K given back before it is multiplied",
-        "wait_for_products<1>(S);\n                    if (speaks) arrive(barriers.K_empty[stage(step)]);",
-        "if (speaks) arrive(barriers.K_empty[stage(step)]);\n                    wait_for_products<1>(S);",
-        sanitize=True,
-    ),
     _in(HOPPER, "the other width's swizzle", "(COLUMNS == 64 ? 1 : 2) << 62", "(COLUMNS == 64 ? 2 : 1) << 62"),
     _in(HOPPER, "O in the other width's swizzle", "row % 8 : row / 2 % 4", "row / 2 % 4 : row % 8"),
     _in(HOPPER, "boxes of V as far apart as rows", "(u64)(ROWS * ROW_BYTES / 16) << 16", "(u64)(ROW_BYTES / 16) << 16"),
