@@ -92,8 +92,7 @@ _PRODUCTS = (
     _in(KERNEL, "one stage short", "V_tiles = K_tiles + STAGES *", "V_tiles = K_tiles + (STAGES - 1) *"),
 )
 _WORK = (
-    _in(KERNEL, "the counter is not set back", "atomicInc(&taken, tiles - 1)", "atomicAdd(&taken, 1)"),
-    _in(KERNEL, "the counter is set back a tile early", "atomicInc(&taken, tiles - 1)", "atomicInc(&taken, tiles - 2)"),
+    _in_second_tile("the counter is not set back", "atomicInc(&taken, tiles - 1)", "atomicAdd(&taken, 1)"),
     _in(
         KERNEL,
         "no Q for rows that see no key",
