@@ -78,6 +78,29 @@ _BARRIERS = (
         sanitize=True,
     ),
 )
+_FENCES = (
+    _in(
+        KERNEL,
+        "no proxy fence before O is stored",
+        "            publish_to_async();\n            sync_threads(OWN + warpgroup",
+        "            sync_threads(OWN + warpgroup",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "no proxy fence after the sign of Q",
+        "    publish_to_async();\n    sync_threads(OWN + warpgroup",
+        "    sync_threads(OWN + warpgroup",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "no proxy fence after zeros in V",
+        "    publish_to_async();\n    sync_threads(ALL_CONSUMERS",
+        "    sync_threads(ALL_CONSUMERS",
+        sanitize=True,
+    ),
+)
 _PRODUCTS = (
     _in(KERNEL, "S read a group too early", "wait_for_products<1>(S);", "wait_for_products<2>(S);"),
     _in(
@@ -138,4 +161,4 @@ _SOFTMAX = (
     _in(KERNEL, "maximum before a negative scale", "if (sign != 1) give_sign", "if (sign == 0) give_sign"),
 )
 
-MUTANTS = (*_BARRIERS, *_PRODUCTS, *_WORK, *_SOFTMAX)
+MUTANTS = (*_BARRIERS, *_FENCES, *_PRODUCTS, *_WORK, *_SOFTMAX)
