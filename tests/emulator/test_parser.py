@@ -70,6 +70,17 @@ add.s32 %r3, %r3, %r3;
     assert third.source == SourceLine("mine.cu", 123)
 
 
+def test_of_calls_in_the_kernels_own_file_the_innermost_counts() -> None:
+    text = """.loc 1 5 3
+.loc 1 60 9, function_name $L__info0, inlined_at 1 123 13
+.loc 2 92 9, function_name $L__info1, inlined_at 1 60 9
+add.s32 %r1, %r1, %r1;
+"""
+    module = parse(f'{HEAD}.entry k()\n{{ .reg .b32 %r<5>;\n{text} ret; }}\n.file 1 "mine.cu"\n.file 2 "tiles.cuh"\n')
+    first, _ = module.functions["k"].instructions()
+    assert first.source == SourceLine("mine.cu", 60)
+
+
 def test_a_caller_is_forgotten_with_its_function() -> None:
     called = ".loc 2 92 9, function_name $L__info0, inlined_at 1 123 13"
     module = parse(

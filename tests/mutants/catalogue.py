@@ -6,6 +6,7 @@ from tests.mutants import (
     addressing,
     barriers,
     boundaries,
+    pipelines,
     plans,
     precision,
     running_maximum,
@@ -26,6 +27,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "plan": plans.MUTANTS,
     "splits, packed heads and copies on their way": splits.MUTANTS,
     "tensor cores": tensor_cores.MUTANTS,
+    "producer and consumers": pipelines.MUTANTS,
     "softmax": softmax.MUTANTS,
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}

@@ -24,7 +24,7 @@ from harness.model.registry import Registry
 from harness.model.variant import Variant
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
-SHARED = ("_tiles", "_mma", "_rows")
+SHARED = ("_tiles", "_mma", "_hopper", "_rows")
 """Folders that variants have in common."""
 
 

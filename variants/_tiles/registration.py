@@ -36,7 +36,7 @@ def register_languages(
     *,
     takes: tuple[str, ...] = FEATURES,
     supports: Callable[[Problem], str | None] = unsupported,
-    tile_class: type[Tile] = Tile,
+    tile_class: Callable[..., Any] = Tile,
 ) -> None:
     """Add `<algorithm>-<language>` for each of `languages`, which are the variants' backends.
 
@@ -63,7 +63,7 @@ def register_languages(
 
 def _planned(
     plan: Callable[[Problem, Kernels, Any], Plan],
-    tile_class: type[Tile],
+    tile_class: Callable[..., Any],
     kernels: Kernels,
     problem: Problem,
     tile: Mapping[str, int] | None = None,
@@ -73,12 +73,12 @@ def _planned(
 
 def _claimed(
     claim: Callable[[Problem, Any], Traffic],
-    tile_class: type[Tile],
+    tile_class: Callable[..., Any],
     problem: Problem,
     tile: Mapping[str, int] | None = None,
 ) -> Traffic:
     return claim(problem, _tile(tile_class, tile))
 
 
-def _tile(tile_class: type[Tile], sizes: Mapping[str, int] | None) -> Tile | None:
+def _tile(tile_class: Callable[..., Any], sizes: Mapping[str, int] | None) -> Tile | None:
     return None if sizes is None else tile_class(**sizes)

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from harness import Problem
-from variants._tiles import Tile, blocks
+from variants._tiles import blocks
 from variants._tiles.sectors import Integers, run_bytes
 
 FLOAT32_BYTES = 4
+
+
+class Sizes(Protocol):
+    """A tile, whatever else there is to it."""
+
+    @property
+    def Br(self) -> int:
+        """Query rows."""
+
+    @property
+    def Bc(self) -> int:
+        """Keys."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +32,7 @@ class Schedule:
     """The tiles of a problem. All sums are over batch and heads."""
 
     problem: Problem
-    tile: Tile
+    tile: Sizes
 
     @property
     def first_rows(self) -> Integers:

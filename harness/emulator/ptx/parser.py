@@ -52,7 +52,8 @@ class _Parser(Declarations):
         self._source: SourceLine | None = None
         self._main_file: int | None = None
         self._callers: dict[tuple[int, int, int], tuple[int, int]] = {}
-        """Place (file, line, column) within an inlined function -> file and line of the outermost call."""
+        """Place (file, line, column) within an inlined function -> file and line of the innermost call that is in the
+        kernel's own file, else of the outermost one."""
         self._scopes: list[dict[str, str]] = []
         self._scope_count = 0
         self._registers_here: dict[str, PtxType] = {}
@@ -247,8 +248,9 @@ class _Parser(Declarations):
         """`.loc file line column [, function_name label[+n], inlined_at file line column]`.
 
         Lines of another file that were inlined, such as a header's, count for the line of the kernel's own file that
-        called them. Calls within calls are a `.loc` each, outermost first: the one before says where the caller stands.
-        Where a loop was unrolled, compilers name the caller once and then leave it out: it is still the last one named.
+        called them, the innermost one. Calls within calls are a `.loc` each, outermost first: the one before says where
+        the caller stands. Where a loop was unrolled, compilers name the caller once and then leave it out: it is still
+        the last one named.
         """
         self.next()
         here = file, line, _ = self.integer(), self.integer(), self.integer()
@@ -260,7 +262,8 @@ class _Parser(Declarations):
                     self.integer()
             elif word == "inlined_at":
                 call = at_file, at_line, _ = self.integer(), self.integer(), self.integer()
-                self._callers[here] = self._callers.get(call, (at_file, at_line))
+                own = at_file == self._main_file
+                self._callers[here] = (at_file, at_line) if own else self._callers.get(call, (at_file, at_line))
             else:
                 raise CompileError(f"PTX line {self.peek().line}: unknown '.loc' attribute '{word}'")
         if self._main_file is None:

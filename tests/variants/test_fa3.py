@@ -1,0 +1,277 @@
+"""What FlashAttention-3 does besides what every variant is tested for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from attention_answers import hold
+from emulators import emulator
+from hypothesis import given
+from hypothesis import strategies as st
+from lanes import thorough_unless
+
+from harness.compilers import compile_kernel
+from harness.compilers.ptxas import Resources, find_ptxas, resources
+from harness.emulator.plan_sanitizer import EmulatorSanitizer
+from harness.execution.protocol import Execution
+from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
+from harness.model.plan import Launch
+from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.oracle import attention
+from harness.operations.attention.problem import Problem
+from harness.support.errors import PlanError
+from variants._hopper import STATIC_BYTES, WarpgroupTile, boxes_bytes
+from variants.attention import fa3
+
+VARIANT = discover().registry.get("fa3-cupy")
+EXECUTOR = emulator()
+LARGEST_BLOCK_BYTES = 227 * 1024
+"""Of shared memory, compute capability 9.0."""
+
+
+def assert_right(problem: Problem, regime: str = "rising", **tile: TileSizes) -> Execution:
+    """The answer is right, and the bytes are those that are claimed."""
+    inputs = draw_inputs(problem, regime, 1)
+    reference = attention(problem, inputs)
+    execution = EXECUTOR.run(problem, VARIANT.plan(problem, **tile), inputs)
+    result = hold(execution.outputs, reference, error_budget(problem, inputs, reference, VARIANT.numerics))
+    assert result.passed, result.reason
+    assert not result.suspicious
+    assert VARIANT.claim is not None
+    claim = VARIANT.claim(problem, **tile)
+    assert (execution.read_bytes, execution.write_bytes) == (claim.read_bytes, claim.write_bytes)
+    return execution
+
+
+# Tiles of 192 rows and 96 keys. Row 0 of 250 lies on key 53 of 303.
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "mask"),
+    [
+        (250, 303, "window:0"),
+        (250, 303, "window:5,42"),  # from key 48 to before 96
+        (250, 303, "window:54,42"),
+        (250, 303, "causal+window:148"),  # the last block's from key 97, 96 and 95
+        (250, 303, "causal+window:149"),
+        (250, 303, "causal+window:150"),
+        (250, 303, "window:1000"),
+        (40, 400, "window:30,3"),  # the first tiles are nobody's
+        (1, 300, "window:100"),
+        (400, 40, "window:7"),  # blocks that see nothing, and one with rows that do not
+        (200, 1, "window:3,2"),
+    ],
+)
+def test_windows_end_on_and_beside_the_edges_of_tiles(q_len: int, kv_len: int, mask: str):
+    assert_right(Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, dtype="bfloat16", mask=mask))
+
+
+# Two warpgroups in turns and not, three; boxes of 64 and of 32 columns; three stages.
+@pytest.mark.parametrize(
+    ("head_dim", "tile"),
+    thorough_unless(
+        lambda case: case[0] == 40,
+        [
+            (40, {"Br": 128, "Bc": 64, "stages": 3, "turns": 1}),
+            (64, {"Br": 128, "Bc": 64, "stages": 2, "turns": 0}),
+            (96, {"Br": 128, "Bc": 48, "stages": 2, "turns": 1}),
+            (16, {"Br": 192, "Bc": 64, "stages": 3, "turns": 0}),
+            (256, {"Br": 128, "Bc": 64, "stages": 2, "turns": 0}),
+        ],
+    ),
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "mask", ["window:140,9", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("none", "causal"))]
+)
+def test_tiles_of_any_size_give_the_answer(head_dim: int, tile: dict[str, int], mask: str):
+    problem = Problem(heads=2, kv_heads=1, q_len=250, kv_len=403, head_dim=head_dim, dtype="float16", mask=mask)
+    assert_right(problem, tile=tile)
+
+
+# NaN in V at element k of key k, or that many further: O shows which row saw which key, as far as windows are shorter
+# than head_dim. Rows in full tiles of keys, in masked ones, in those that some rows see nothing of, and rows that see
+# nothing at all.
+@pytest.mark.parametrize("head_dim", [64, pytest.param(96, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "mask"),
+    [(250, 250, "window:20,7"), (240, 210, "window:0"), (60, 290, "causal+window:40"), (230, 230, "causal+window:60")],
+)
+def test_what_is_not_finite_outside_of_a_window_reaches_no_row(q_len: int, kv_len: int, mask: str, head_dim: int):
+    problem = Problem(heads=1, q_len=q_len, kv_len=kv_len, head_dim=head_dim, dtype="bfloat16", mask=mask)
+    rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
+    visible = problem.mask.visible(rows, keys[None, :], q_len, kv_len)
+    inputs = draw_inputs(problem, "normal", 2)
+
+    def run(**poisoned: np.ndarray) -> dict[str, np.ndarray]:
+        return EXECUTOR.run(problem, VARIANT.plan(problem), {**inputs, **poisoned}).outputs
+
+    clean = run()
+    V = inputs["V"].copy()
+    V[0, 0, keys, keys % head_dim] = math.nan
+    dirty = run(V=V)
+    reached = np.stack([visible[:, keys % head_dim == element].any(axis=1) for element in range(head_dim)], axis=1)
+    assert np.array_equal(np.isnan(dirty["O"][0, 0].astype(np.float32)), reached)
+    assert np.array_equal(dirty["O"][0, 0][~reached], clean["O"][0, 0][~reached])
+    assert np.array_equal(dirty["lse"], clean["lse"])
+
+    for key in (0, kv_len // 2, kv_len - 1):
+        K = inputs["K"].copy()
+        K[0, 0, key, 3] = math.nan
+        assert np.array_equal(np.isnan(run(K=K)["lse"][0, 0]), visible[:, key])
+
+
+def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere():
+    # Behind the diagonal of the first block's tiles and on it.
+    problem = Problem(heads=1, q_len=250, kv_len=250, dtype="bfloat16", mask="causal")
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = EXECUTOR.run(problem, VARIANT.plan(problem), inputs).outputs["O"][0, 0].astype(np.float32)
+    inputs["V"][0, 0, 100, 5], inputs["V"][0, 0, 180, 5] = math.inf, -math.inf
+    O = EXECUTOR.run(problem, VARIANT.plan(problem), inputs).outputs["O"][0, 0].astype(np.float32)
+    others = np.arange(64) != 5
+    assert np.array_equal(O[:, others], clean[:, others])
+    assert np.array_equal(O[:100, 5], clean[:100, 5])
+    assert np.all(O[100:180, 5] == math.inf) and np.all(np.isnan(O[180:, 5]))
+
+
+def test_blocks_take_tiles_until_there_are_none_and_leave_the_counter_as_it_was():
+    # 140 heads of one tile each: more than there are blocks. The second run finds the counter as the first left it.
+    problem = Problem(batch=2, heads=70, kv_heads=35, q_len=20, kv_len=110, dtype="bfloat16", mask="causal")
+    plan, inputs = VARIANT.plan(problem), draw_inputs(problem, "normal", 1)
+    first, second = (EXECUTOR.run(problem, plan, inputs) for _ in range(2))
+    assert np.array_equal(first.outputs["O"], second.outputs["O"])
+    assert (first.read_bytes, first.write_bytes) == (second.read_bytes, second.write_bytes)
+    assert_right(problem)
+
+
+@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.thorough)])
+def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: pytest.MonkeyPatch):
+    # Ten tiles for two blocks, of which some see no key.
+    monkeypatch.setattr(fa3, "MULTIPROCESSORS", 2)
+    problem = Problem(heads=5, q_len=260, kv_len=61, dtype="bfloat16", mask=mask)
+    plan, inputs = VARIANT.plan(problem), draw_inputs(problem, "normal", 1)
+    assert plan.launches[0].grid == (2,)
+    assert EmulatorSanitizer(shuffled_runs=1).check(VARIANT, problem, plan, inputs) == ()
+    assert_right(problem)
+
+
+@pytest.mark.parametrize("l2_bytes", [1, 10**5])
+def test_sections_of_heads_give_each_head_each_tile_once(l2_bytes: int, monkeypatch: pytest.MonkeyPatch):
+    # A head's K and V are 76,800 bytes: sections of one group of 3, and of one again. The last one is not full.
+    monkeypatch.setattr(fa3, "L2_BYTES", l2_bytes)
+    problem = Problem(heads=15, kv_heads=5, q_len=300, kv_len=300, dtype="bfloat16", mask="causal")
+    assert fa3.heads_at_once(problem) == 3
+    assert_right(problem)
+
+
+def test_sections_hold_as_many_heads_as_fit_and_whole_groups():
+    problem = Problem(batch=2, heads=16, kv_heads=4, q_len=16384, kv_len=16384, head_dim=128, dtype="bfloat16")
+    assert fa3.heads_at_once(problem) == 4 * 4
+    assert fa3.heads_at_once(Problem(heads=3, q_len=10, kv_len=10, dtype="bfloat16")) == 3
+
+
+# --- What it takes of the hardware -----------------------------------------------------------------------------------
+
+
+def launch_of(head_dim: int, mask: str, dtype: str = "bfloat16", **tile: TileSizes) -> Launch:
+    problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype, mask=mask)
+    (launch,) = VARIANT.plan(problem, **tile).launches
+    return launch
+
+
+def used(launch: Launch) -> Resources:
+    if find_ptxas() is None:
+        pytest.skip("ptxas is not installed")
+    kernel = compile_kernel(launch.kernel, launch.args, "sm_90")
+    found = resources(kernel.ptx, kernel.arch, kernel.entry, kernel.max_registers)
+    if found is None:
+        pytest.skip("ptxas is older than the compiler")
+    return found
+
+
+def assert_fits(launch: Launch) -> None:
+    found = used(launch)
+    assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
+    assert found.shared_bytes <= STATIC_BYTES
+    assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "mask", "dtype"),
+    thorough_unless(
+        lambda build: build in ((128, "causal", "bfloat16"), (256, "causal", "bfloat16")),
+        [
+            *((d, mask, "bfloat16") for d in range(32, 257, 32) for mask in ("none", "causal", "window:40")),
+            *((d, "causal", "float16") for d in (64, 128, 256)),
+        ],
+    ),
+)
+def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str):
+    assert_fits(launch_of(head_dim, mask, dtype))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_nothing_spills_with_any_tile(head_dim: int):
+    assert VARIANT.tiles is not None
+    for tile in VARIANT.tiles(Problem(head_dim=head_dim, dtype="bfloat16")):
+        assert_fits(launch_of(head_dim, "none", tile=tile))
+
+
+def test_ptxas_sees_spills_where_a_tile_has_too_many_registers():
+    launch = launch_of(256, "none", tile={"Br": 128, "Bc": 144, "stages": 2, "turns": 0})
+    assert used(launch).spill_store_bytes > 0
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("mask", ["none", "causal", "window:9"])
+def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: int, mask: str):
+    assert VARIANT.tiles is not None
+    problem = Problem(head_dim=head_dim, dtype="bfloat16", mask=mask)
+    tiles = [WarpgroupTile(**tile) for tile in VARIANT.tiles(problem)]
+    assert tiles[0] == fa3.default_tile(problem)
+    assert len(set(tiles)) == len(tiles) >= 3
+    assert all(tile.fits(head_dim) for tile in tiles)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"Br": 64, "Bc": 64, "stages": 2, "turns": 0}, "128 or 192"),
+        ({"Br": 128, "Bc": 40, "stages": 2, "turns": 0}, "multiple of 16"),
+        ({"Br": 128, "Bc": 272, "stages": 2, "turns": 0}, "at most 256"),
+        ({"Br": 128, "Bc": 64, "stages": 1, "turns": 0}, "at least 2"),
+        ({"Br": 192, "Bc": 64, "stages": 2, "turns": 1}, "two warpgroups"),
+    ],
+)
+def test_a_tile_that_no_kernel_can_have_is_refused(sizes: dict[str, int], reason: str):
+    with pytest.raises(PlanError, match=reason):
+        WarpgroupTile(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "choose float16 or bfloat16"),
+        ({"dtype": "float16", "head_dim": 20}, "rows of 40 bytes"),
+        ({"dtype": "float16", "head_dim": 264}, "head_dim is 264"),
+        ({"dtype": "float16", "scale": 1e-40}, "no normal float32"),
+    ],
+)
+def test_what_is_out_of_reach_is_said(fields: dict[str, object], reason: str):
+    assert VARIANT.supports(Problem(dtype="bfloat16", head_dim=8, scale=0.0)) is None
+    said = VARIANT.supports(Problem(**fields))
+    assert said is not None and reason in said and "\n" not in said
+
+
+@given(first=st.integers(0, 40), rows=st.integers(0, 40), head_dim=st.integers(1, 32).map(lambda n: 8 * n))
+def test_bytes_of_boxes_are_their_rows_sectors_counted_one_by_one(first: int, rows: int, head_dim: int):
+    columns = 64 if -(-head_dim // 32) % 2 == 0 else 32
+    counted = 0
+    for row in range(first, first + rows):
+        for begin in range(0, head_dim, columns):
+            end = min(begin + columns, head_dim)
+            counted += len({2 * (row * head_dim + element) // 32 for element in range(begin, end)})
+    assert boxes_bytes(np.int64(first), np.int64(rows), head_dim) == 32 * counted

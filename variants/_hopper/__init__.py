@@ -1,0 +1,142 @@
+"""Hopper (compute capability 9.0): what algorithms here that run on wgmma and TMA have in common.
+
+hopper.cuh brings tiles on chip as boxes of a tensor and multiplies them where they lie, softmax.cuh has what comes
+between two products, and products.py writes the products' text for a tile's sizes. Here are those sizes, the tensor
+maps, and how many bytes boxes are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness import PlanError, Problem, TensorMap
+from variants._mma import RESERVED_BYTES, SHARED_BYTES_PER_SM, unsupported_on_tensor_cores
+from variants._tiles import blocks
+from variants._tiles.sectors import SECTOR_BYTES, Integers
+
+WARPGROUP_ROWS = 64
+"""Rows of A that the four warps of a warpgroup multiply."""
+DEPTH = 16
+"""Elements, or keys, that one product sums over."""
+PIECE_ELEMENTS = 8
+"""16 bytes: what strides of a tensor map are multiples of."""
+ELEMENT_BYTES = 2
+MULTIPROCESSORS = 132
+"""Of an H100 SXM or H200: as many blocks run at once, one to each. A kernel whose blocks take tile after tile is right
+with any number of them."""
+ALIGNMENT_BYTES = 1024
+"""Of tiles with swizzled rows of 128 bytes, which dynamic shared memory need not begin with."""
+STATIC_BYTES = 1024
+"""What a kernel here has besides its tiles, mbarriers for the most part."""
+LARGEST_PART = {2: 200, 3: 128}
+"""Elements of S, P and O that a thread may hold, in registers, by the number of consumer warpgroups: what `setmaxnreg`
+leaves each thread (hopper.cuh's kernels take 232 and 160), less addresses, l and m."""
+BC_CHOICES = (64, 80, 96, 112, 128, 144, 176)
+
+
+@dataclass(frozen=True)
+class WarpgroupTile:
+    """Sizes of tiles on warpgroups. Raises `PlanError` where no kernel here can have them."""
+
+    Br: int
+    """Query rows: 64 for each consumer warpgroup."""
+    Bc: int
+    """Keys."""
+    stages: int
+    """Tiles of K, and of V, on chip at once."""
+    turns: int
+    """1: two consumer warpgroups take turns with the tensor cores, one has its softmax meanwhile. 0: as it comes."""
+
+    def __post_init__(self) -> None:
+        if self.Br not in [WARPGROUP_ROWS * consumers for consumers in LARGEST_PART]:
+            raise PlanError(f"{self}: Br has to be 128 or 192, 64 rows for each of two or three warpgroups")
+        if self.Bc % DEPTH or not DEPTH <= self.Bc <= 256:
+            raise PlanError(f"{self}: Bc has to be a multiple of {DEPTH}, at most 256: the columns of one product")
+        if self.stages < 2:
+            raise PlanError(f"{self}: stages has to be at least 2: one tile of keys is read while the next arrives")
+        if self.turns not in (0, 1) or (self.turns and self.consumers != 2):
+            raise PlanError(f"{self}: turns has to be 0, or 1 where Br is 128: it is two warpgroups that take turns")
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply; one more brings them tiles."""
+        return self.Br // WARPGROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 128 * (self.consumers + 1)
+
+    def shared_bytes(self, head_dim: int) -> int:
+        """Q_i, `stages` times K_j and V_j, and what aligns them."""
+        rows = self.Br + 2 * self.stages * self.Bc
+        return rows * padded(head_dim) * ELEMENT_BYTES + ALIGNMENT_BYTES
+
+    def fits(self, head_dim: int) -> bool:
+        """Whether a block's shared memory and a thread's registers suffice."""
+        part = self.Bc // 2 + self.Bc // 4 + padded(head_dim) // 2
+        shared_bytes = self.shared_bytes(head_dim) + STATIC_BYTES
+        return part <= LARGEST_PART[self.consumers] and shared_bytes <= SHARED_BYTES_PER_SM - RESERVED_BYTES
+
+
+def warpgroup_tile_space(head_dim: int, default: WarpgroupTile) -> list[dict[str, int]]:
+    """The default first, then what else fits: its other order of turns, a third stage, other numbers of keys."""
+    sizes = [WarpgroupTile(Br, Bc, 2, turns) for Br, turns in ((128, 1), (128, 0), (192, 0)) for Bc in BC_CHOICES]
+    others = (tile for tile in (replace(default, stages=3), *sizes) if tile != default and tile.fits(head_dim))
+    return [asdict(tile) for tile in (default, *others)]
+
+
+def padded(head_dim: int) -> int:
+    """Elements of a row on chip: whole boxes."""
+    return int(32 * blocks(head_dim, 32))
+
+
+def box_columns(head_dim: int) -> int:
+    """Elements of a row in one box, a row of 64 or 128 bytes: COLUMNS of hopper.cuh."""
+    return 64 if padded(head_dim) % 64 == 0 else 32
+
+
+def rows_map(buffer: str, problem: Problem, heads: int, length: int, rows: int) -> TensorMap:
+    """`length` rows of each of `heads` heads, of which one box has `rows` rows of one head."""
+    row_bytes = problem.head_dim * ELEMENT_BYTES
+    columns = box_columns(problem.head_dim)
+    return TensorMap(
+        buffer,
+        extents=(problem.head_dim, length, heads),
+        strides=(row_bytes, length * row_bytes),
+        box=(columns, rows, 1),
+        dtype=problem.dtype,
+        swizzle=columns * ELEMENT_BYTES,
+    )
+
+
+def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Any:
+    """Bytes of moving `rows` rows each, at the `sectors` level; `first_rows` are counted from the buffer's beginning.
+
+    Each row of a box takes whole sectors. Rows are multiples of 16 bytes long, so that every other one may begin in the
+    middle of a sector.
+    """
+    first_elements = np.arange(0, head_dim, box_columns(head_dim))
+    lengths = np.minimum(head_dim - first_elements, box_columns(head_dim)) * ELEMENT_BYTES
+
+    def row_bytes(parity: int) -> int:
+        begins = parity * head_dim * ELEMENT_BYTES % SECTOR_BYTES
+        return int(np.sum(blocks(begins + lengths, SECTOR_BYTES)) * SECTOR_BYTES)
+
+    odd = (rows + first_rows % 2) // 2
+    return (rows - odd) * row_bytes(0) + odd * row_bytes(1)
+
+
+def unsupported_on_hopper(problem: Problem) -> str | None:
+    """Why no variant here can take the problem, or None."""
+    reason = unsupported_on_tensor_cores(problem)
+    if reason is None and problem.head_dim % PIECE_ELEMENTS:
+        row_bytes = problem.head_dim * problem.itemsize_bytes
+        return (
+            f"head_dim is {problem.head_dim}, which makes rows of {row_bytes} bytes; "
+            f"a tensor map wants them in steps of 16: choose a multiple of {PIECE_ELEMENTS}"
+        )
+    return reason

@@ -1,0 +1,97 @@
+// Softmax of what products of a warpgroup leave in registers. hopper.cuh is put before this text.
+//
+// Compile-time parameters: D (elements per row, padded), BC (keys per tile), MASKED (whether rows see other runs of
+// keys than all), WINDOWED (whether some of those begin behind the first key).
+
+constexpr int TN = BC / 8;  // tiles of 8 keys
+constexpr int TD = D / 8;   // tiles of 8 elements of O
+
+// The layout of sums of products: rows g = lane / 4 and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the
+// next.
+typedef float Scores[BC / 2];
+typedef float Output[D / 2];
+typedef float PerRow[2];
+typedef unsigned Weights[BC / 4];  // A: P, four registers for 16 keys
+
+// What a consumer carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
+struct Rows {
+    Output O;
+    PerRow m, l;
+};
+
+// What the lane's two rows see of a tile, counted from the first of its columns there.
+struct KeysSeen {
+    int first[2], end[2];
+};
+
+// The first of the rows is `row`.
+__device__ __forceinline__ KeysSeen keys_seen(int row, int first_key, int q_len, int kv_len, int before, int after)
+{
+    KeysSeen seen;
+    const int column = first_key + (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int on = row + 8 * h + kv_len - q_len;
+        seen.first[h] = (WINDOWED ? on - before : 0) - column;
+        seen.end[h] = (MASKED ? min(on + after + 1, kv_len) : kv_len) - column;
+    }
+    return seen;
+}
+
+// -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
+__device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
+{
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                const int key = 8 * j + c;
+                if ((WINDOWED && key < seen.first[h]) || key >= seen.end[h]) S[4 * j + 2 * h + c] = MINUS_INFINITY;
+            }
+}
+
+// m = max(m, rowmax(tau S)), P = exp(tau S - m) in the place of S, l = exp(m_old - m) l + rowsum(P). O_i is to be
+// multiplied by `correction` = exp(m_old - m), too, once nothing is added to it any more. Where nothing was seen yet
+// m = -inf, and (-inf) - (-inf) would be NaN.
+__device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &correction, float tau2)
+{
+    PerRow largest = {S[0], S[2]}, minus_m;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) largest[h] = fmaxf(largest[h], fmaxf(S[4 * j + 2 * h], S[4 * j + 2 * h + 1]));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const float m = fmaxf(rows.m[h], tau2 * quad_max(largest[h]));
+        minus_m[h] = m == MINUS_INFINITY ? 0.0f : -m;
+        correction[h] = exp2_approx(rows.m[h] + minus_m[h]);
+        rows.m[h] = m;
+        rows.l[h] *= correction[h];
+    }
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float &low = S[4 * j + 2 * h], &high = S[4 * j + 2 * h + 1];
+            low = exp2_approx(fmaf(low, tau2, minus_m[h]));
+            high = exp2_approx(fmaf(high, tau2, minus_m[h]));
+            rows.l[h] += low + high;
+        }
+}
+
+__device__ __forceinline__ void correct(Output &O, const PerRow &correction)
+{
+#pragma unroll
+    for (int j = 0; j < TD; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) O[4 * j + c] *= correction[c / 2];
+}
+
+// P, rounded to 16 bits: what a product leaves in two tiles of 8 keys is A of the next one.
+__device__ __forceinline__ void round_weights(Weights &P, const Scores &S)
+{
+#pragma unroll
+    for (int i = 0; i < BC / 4; ++i) P[i] = packed(S[2 * i], S[2 * i + 1]);
+}
