@@ -160,7 +160,7 @@ def plan(p):
         Launch(finish, flat, (256,), ("top", "sum", "acc", "O", "lse", *total)),
     )
     buffers = (
-        Buffer("top", (rows,), "uint32"),
+        Buffer("top", (rows,), "int32"),
         Buffer("sum", (rows,), "float32"),
         Buffer("acc", (rows, p.head_dim), "float32"),
         Buffer("lse", p.lse_shape, "float32"),

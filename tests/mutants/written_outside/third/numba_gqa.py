@@ -10,14 +10,15 @@ from harness import Buffer, Launch, Numerics, Plan, Variant
 WARPS = 8
 BC = 32
 DIM = 64
+PADDED = DIM + 1
 NEG = np.float32(-np.inf)
 ALL = 0xFFFFFFFF
 
 
 @cuda.jit
 def group_rows(Q, K, V, O, lse, group, packs, tau, before, after):
-    k_s = cuda.shared.array((BC, DIM + 1), float32)
-    v_s = cuda.shared.array((BC, DIM + 1), float32)
+    k_s = cuda.shared.array((BC, PADDED), float32)
+    v_s = cuda.shared.array((BC, PADDED), float32)
     lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
     i, batch = cuda.blockIdx.x, cuda.blockIdx.z
     kv_head = cuda.blockIdx.y // packs
