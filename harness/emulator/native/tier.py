@@ -16,5 +16,5 @@ class Tier(Enum):
     OPTIMIZED = "optimized"
 
     def of(self, ptx: str) -> Tier:
-        """This tier, or the other one where the text is so long that LLVM would take minutes to optimize it."""
+        """The same tier, or the other one where the text is so long that LLVM would take minutes to optimize it."""
         return Tier.BASELINE if ptx.count(";") > MOST_OPTIMIZED_STATEMENTS else self
