@@ -30,7 +30,10 @@ class Build(ABC):
 
     @property
     def is_wide(self) -> bool:
-        """Whether a row takes more than one warp's lanes, so that several warps have parts of what one row needs."""
+        """Whether a row takes more than one warp's lanes, so that several warps have parts of what one row needs.
+
+        And not many more: what the sanitizer adds to unrolled code takes minutes to compile then.
+        """
         return False
 
     @abstractmethod

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+MOST_OPTIMIZED_STATEMENTS = 7000
+"""Of PTX. What takes longer than in proportion is code that a loop of 64 or 128 steps was unrolled to."""
+
 
 class Tier(Enum):
     """Both give the same bits and the same counts."""
@@ -11,3 +14,7 @@ class Tier(Enum):
     BASELINE = "baseline"
     """Compiled in two fifths of the time, runs two to three times as long: for kernels that run briefly."""
     OPTIMIZED = "optimized"
+
+    def of(self, ptx: str) -> Tier:
+        """The same tier, or the other one where the text is so long that LLVM would take minutes to optimize it."""
+        return Tier.BASELINE if ptx.count(";") > MOST_OPTIMIZED_STATEMENTS else self

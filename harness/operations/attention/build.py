@@ -41,7 +41,7 @@ class AttentionBuild(Build):
     @property
     def is_wide(self) -> bool:
         """See `Build.is_wide`."""
-        return self.head_dim > WARP_LANES
+        return WARP_LANES < self.head_dim <= 2 * WARP_LANES
 
     @property
     def plain_problem(self) -> Problem:
