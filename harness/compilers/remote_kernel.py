@@ -149,7 +149,9 @@ def _device_argument(argument: Any) -> Any:
 
     if not hasattr(argument, "data") or isinstance(argument, np.generic):
         return argument
-    return DevicePointer(int(argument.data.ptr), tuple(argument.shape), argument.dtype.name)
+    name = argument.dtype.name
+    # CuPy has no bfloat16, and nothing else is 16 bits without a sign.
+    return DevicePointer(int(argument.data.ptr), tuple(argument.shape), "bfloat16" if name == "uint16" else name)
 
 
 def _by_value(word: bytes) -> np.generic:
