@@ -533,7 +533,9 @@ def test_ctrl_c_ends_quietly():
         "--device",
         "emulator",
     ]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as process:
         time.sleep(3)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
@@ -546,7 +548,13 @@ def test_ctrl_c_ends_a_cold_compilation_at_once_and_leaves_no_process(tmp_path: 
     command = [sys.executable, "-m", "harness", "compare", "--device", "emulator", "--head-dim", "24"]
     environment = os.environ | {"ATTENTION_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
     ) as process:
         deadline = time.monotonic() + 60
         while not any((tmp_path / "cache").rglob("*")):  # the first of many compilations is done
@@ -563,6 +571,11 @@ def test_ctrl_c_ends_a_cold_compilation_at_once_and_leaves_no_process(tmp_path: 
     while any(is_running(worker) for worker in workers):
         assert time.monotonic() - interrupted < 10
         time.sleep(0.05)
+
+
+def heed_interrupts() -> None:
+    """As in a terminal: what a shell starts in the background ignores them, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def is_running(process: int) -> bool:
