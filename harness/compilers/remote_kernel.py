@@ -1,7 +1,7 @@
-"""A kernel that lives in another process: it can be compiled, packed and shown from here, and is never touched here.
+"""A kernel that lives in another process: it can be compiled, packed, launched and shown from here, as plain data.
 
 A plugin's kernels stay in the process that runs the plugin's code (see `harness.execution.isolation`). Whoever compiles
-one asks that process and gets PTX, which is text, and bytes for the parameters.
+one asks that process and gets PTX or a cubin, and bytes for the parameters.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class RemoteToolchain(Toolchain):
         """See `Toolchain.bind`: compiled where the kernel lives, and launched from here, as plain machine code."""
         kernel: RemoteKernel = launch.kernel
         given = tuple(_device_argument(argument) for argument in native_arguments(launch, arrays))
-        compiled = kernel.owner.compile(kernel, given, gpu.arch)
+        compiled = self.compile(kernel, given, gpu.arch)
         words = tuple(_by_value(word) for word in compiled.pack(given))
-        image = kernel.owner.machine_code(kernel, gpu.arch) or _limited(compiled).encode()
+        image = self.machine_code(kernel, gpu.arch) or _limited(compiled).encode()
         return bind_module(image, compiled.entry, launch, words, gpu)
 
     def machine_code(self, kernel: Any, arch: str) -> bytes | None:

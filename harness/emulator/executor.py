@@ -162,8 +162,7 @@ class EmulatorExecutor:
         for step in plan.launches:
             compiled = compile_kernel(step.kernel, _arguments(step, pointers), self.device.arch)
             with self._workers.borrow() as worker:
-                tier = self._tier(problem).of(compiled.ptx)
-                native_kernel(compiled.ptx, compiled.entry, worker, self._instruments, tier)
+                native_kernel(compiled.ptx, compiled.entry, worker, self._instruments, self._tier(problem))
 
     def _tier(self, problem: BaseProblem) -> Tier:
         is_brief = self._brief_flops > 0 and problem.flops <= self._brief_flops
@@ -202,7 +201,7 @@ class EmulatorExecutor:
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self._instruments, tier.of(compiled.ptx))
+        kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self._instruments, tier)
         geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
         used = None
         listener = None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from lanes import thorough_unless
 
+from harness.model.operation import operation_named
 from harness.operations.attention.build import AttentionBuild
 from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
 from tests.mutants.outside import FOLDER, OUTSIDE_MUTANTS, load_outside, right_kernels
@@ -42,6 +43,7 @@ def test_the_right_kernels_are_right(path: Path):
     mutant = next(mutant for mutant in OUTSIDE_MUTANTS.values() if mutant.patch.file == _file(path))
     right = functools.partial(load_outside, mutant, right=True)
     operation = right().operation
-    how = CampaignSettings(examples=20, seed=1, checks=(), builds=SMALL if operation == "attention" else None)
+    checks = tuple(operation_named(operation).properties)
+    how = CampaignSettings(examples=20, seed=1, checks=checks, builds=SMALL if operation == "attention" else None)
     result = run_campaign(mutant.variant, right, how=how, operation=operation)
     assert result.verdict == "pass", result.reason

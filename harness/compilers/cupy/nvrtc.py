@@ -18,7 +18,7 @@ def compile_source(source: str, name: str, options: tuple[str, ...], expressions
     """
     nvrtc = _nvrtc()
     with _compiled(source, name, options, expressions) as handle:
-        return _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle).rstrip(b"\0").decode("utf-8", "replace")
+        return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle)
 
 
 def compile_cubin(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> bytes:
@@ -37,9 +37,8 @@ def _compiled(source: str, name: str, options: tuple[str, ...], expressions: tup
             _check(nvrtc.nvrtcAddNameExpression(handle, expression.encode()), f"add the name {expression}")
         (status,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle)
-            text = log.rstrip(b"\0").decode("utf-8", "replace").strip()
-            raise CompileError(f"kernel {name} did not compile with NVRTC {version_text()}:\n{text or status.name}")
+            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle).strip()
+            raise CompileError(f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}")
         yield handle
     finally:
         nvrtc.nvrtcDestroyProgram(handle)
@@ -87,6 +86,10 @@ def _check(result: tuple[Any, ...], what: str) -> Any:
     if status != _nvrtc().nvrtcResult.NVRTC_SUCCESS:
         raise CompileError(f"NVRTC could not {what}: {status.name}")
     return result[1] if len(result) > 1 else None
+
+
+def _text(size_of: Any, read: Any, handle: Any) -> str:
+    return _bytes(size_of, read, handle).rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _bytes(size_of: Any, read: Any, handle: Any) -> bytes:

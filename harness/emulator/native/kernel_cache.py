@@ -45,22 +45,25 @@ def native_kernel(
 ) -> NativeKernel:
     """One entry of a PTX module as native code, by way of `compiler`. Several threads may ask at once.
 
-    Who asks for the baseline gets optimized code where that is there already.
+    Who asks for the baseline gets optimized code where that is there already, and who asks for optimized code of a very
+    long text gets the baseline.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
-    kernel = _loaded.get((ptx, entry, instruments, tier))
-    if kernel is None:
-        whole = _built(ptx, entry, compiler, instruments, tier)
-        built = BuiltKernel.from_bytes(whole)
+    key = (ptx, entry, instruments, tier)
+    kernel = _loaded.get(key)
+    if kernel is not None:
+        return kernel
+    affordable = tier.of(ptx)
+    if affordable is not tier:
+        kernel = native_kernel(ptx, entry, compiler, instruments, affordable)
+    else:
+        built = BuiltKernel.from_bytes(_built(ptx, entry, compiler, instruments, tier))
         for part in ("core", *built.parts):
             load_part(part, compiler.build_part)
-        address = native_address(built.symbol, built.native)
-        with _lock:
-            kernel = _loaded.setdefault(
-                (ptx, entry, instruments, tier), NativeKernel(built.facts, address, instruments)
-            )
-    return kernel
+        kernel = NativeKernel(built.facts, native_address(built.symbol, built.native), instruments)
+    with _lock:
+        return _loaded.setdefault(key, kernel)
 
 
 def _built(ptx: str, entry: str, compiler: Compiler, instruments: Instruments, tier: Tier) -> bytes:
