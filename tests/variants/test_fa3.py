@@ -214,10 +214,11 @@ def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_nothing_spills_with_any_tile(head_dim: int):
+@pytest.mark.parametrize("mask", ["none", "window:40"])
+def test_nothing_spills_with_any_tile(head_dim: int, mask: str):
     assert VARIANT.tiles is not None
-    for tile in VARIANT.tiles(Problem(head_dim=head_dim, dtype="bfloat16")):
-        assert_fits(launch_of(head_dim, "none", tile=tile))
+    for tile in VARIANT.tiles(Problem(head_dim=head_dim, dtype="bfloat16", mask=mask)):
+        assert_fits(launch_of(head_dim, mask, tile=tile))
 
 
 def test_ptxas_sees_spills_where_a_tile_has_too_many_registers():

@@ -31,9 +31,9 @@ ALIGNMENT_BYTES = 1024
 """Of tiles with swizzled rows of 128 bytes, which dynamic shared memory need not begin with."""
 STATIC_BYTES = 1024
 """What a kernel here has besides its tiles, mbarriers for the most part."""
-LARGEST_PART = {2: 200, 3: 128}
+LARGEST_PART = {2: 190, 3: 118}
 """Elements of S, P and O that a thread may hold, in registers, by the number of consumer warpgroups: what `setmaxnreg`
-leaves each thread (hopper.cuh's kernels take 232 and 160), less addresses, l and m."""
+leaves each thread (hopper.cuh's kernels take 232 and 160), less addresses, l, m and the edges of a window."""
 BC_CHOICES = (64, 80, 96, 112, 128, 144, 176)
 
 

@@ -42,12 +42,20 @@ class _NoAnswer(Exception):
 
 
 _alive: weakref.WeakSet[PlannerProcess] = weakref.WeakSet()
+_none_may_start = threading.Event()
 
 
 def end_planners() -> None:
-    """End every planner of this process, whatever it is doing."""
-    for process in list(_alive):
-        process.end()
+    """End every planner of this process, whatever it is doing.
+
+    Threads that still ask meanwhile get `PlannerDied`, rather than a new process that would have to be waited for.
+    """
+    _none_may_start.set()
+    try:
+        for process in list(_alive):
+            process.end()
+    finally:
+        _none_may_start.clear()
 
 
 class PlannerProcess:
@@ -72,11 +80,13 @@ class PlannerProcess:
         """The origin that was announced last."""
 
     def start(self) -> None:
-        """A process, if there is none. Does not wait until it is ready."""
+        """A process, if there is none. Does not wait until it is ready. Raises `PlannerDied` within `end_planners`."""
         with self._lock:
             if self._process is not None:
                 return
             with STARTING:
+                if _none_may_start.is_set():
+                    raise PlannerDied("all of them were ended")
                 self._start()
 
     def _start(self) -> None:

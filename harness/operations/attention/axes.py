@@ -62,8 +62,6 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
 BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (17, 23, 33)}
 CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
-CROWDED_HEAD_DIM = 64
-"""Up to here: blocks of longer rows take too long to be so many."""
 SCALES: Mapping[str, tuple[float | None, ...]] = {
     "default": (None,),
     "other": (1.0, 0.25),
@@ -120,13 +118,13 @@ class AttentionAxes(NamedAxes):
     def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
         """See `Axes.takes_too_long`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
-        head_counts, batches = _crowds(build, choice)
+        head_counts, batches = _crowds(choice)
         return _least(rows, keys) * head_counts[0][0] * batches[0] * build.head_dim > MOST_EVER
 
     def case(self, build: AttentionBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
-        head_counts, batches = _crowds(build, choice)
+        head_counts, batches = _crowds(choice)
         # One after the other, each as large as the least of what is still to come lets it be.
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
         most = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
@@ -202,9 +200,9 @@ def _unordered_lengths(name: str, tile: int, long: tuple[int, ...]) -> Sequence[
     return long
 
 
-def _crowds(build: AttentionBuild, choice: Choice) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
+def _crowds(choice: Choice) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
     """(heads, kv_heads), and batches, to choose from."""
-    if choice[HEADS] == choice[BATCH] == CROWD and build.head_dim <= CROWDED_HEAD_DIM:
+    if choice[HEADS] == choice[BATCH] == CROWD:
         return CROWDS
     return HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
 

@@ -192,6 +192,8 @@ SCALED_Q = {
     ),
 }
 """How a kernel scales Q in 16 bits before the product, and what it then declares."""
+MANY_SHORT_ROWS = {"mask": "causal", "q_len": 90, "kv_len": 30, "heads": 16, "kv_heads": 2}
+"""Among many rows that see few keys are some whose sums are as wrong as sums in 16 bits become."""
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -204,7 +206,7 @@ def test_q_scaled_in_16_bits_takes_a_declaration_which_hides_16_bit_sums_only_wh
     model = {"tile": 16, "q_factors": factors, "store_scores": declared.scores == "problem"}
     unsaid = summed = summed_unsaid = 0.0
     for regime in ("normal", "hot", "constant", "far-negative"):
-        for fields in (SHAPES[0], SHAPES[1], SHAPES[5]):
+        for fields in (SHAPES[0], MANY_SHORT_ROWS, SHAPES[5]):
             problem = problem_with(dtype, fields)
             right = judge(problem, regime, declared, **model)
             assert right.passed and not right.suspicious, (regime, fields, right.reason, right.error_over_expected)

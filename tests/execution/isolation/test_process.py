@@ -1,0 +1,45 @@
+"""A planner process as the judge sees it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness.execution.isolation.process import end_planners
+from harness.execution.isolation.variants import discover_isolated
+from harness.execution.planning import make_plan
+from harness.operations.attention.problem import Problem
+from harness.support.errors import SandboxError
+
+pytestmark = pytest.mark.compiles(False)
+
+HOSTILE = Path(__file__).parents[2] / "plugins" / "hostile.py"
+SMALL = Problem(heads=1, q_len=4, kv_len=6, head_dim=4)
+ASKING = 4
+
+
+def test_who_waits_while_planners_are_ended_gets_an_error_and_no_new_process():
+    variant = {each.name: each for each in discover_isolated([HOSTILE]).registry}["sleeps-in-plan"]
+    planner = variant.plan.__self__.planner.process  # type: ignore[attr-defined]
+    begun = threading.Barrier(ASKING + 1)
+
+    def ask() -> None:
+        begun.wait()
+        with pytest.raises(SandboxError):
+            make_plan(variant, SMALL)
+
+    with ThreadPoolExecutor(ASKING) as threads:
+        asked = [threads.submit(ask) for _ in range(ASKING)]
+        begun.wait()
+        time.sleep(0.3)  # one has the planner, and the others wait for it
+        processes = planner.generation
+        began = time.monotonic()
+        end_planners()
+        assert time.monotonic() - began < 5
+        for each in asked:
+            each.result()
+    assert planner.generation == processes
