@@ -12,6 +12,7 @@ from harness.compilers.ptxas import resources
 from harness.execution.planning import make_plan
 from harness.execution.tiles import with_tile
 from harness.model.discovery import discover
+from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 
@@ -38,12 +39,12 @@ def compile_all(variant: Variant, problem: Problem) -> None:
         assert used is None or used.registers > 0
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_declared_tile_compiles(name: str) -> None:
-    variant, problem = VARIANTS[name], plain_problem(ALL_TILES_AT)
-    assert variant.tiles is not None
-    for tile in variant.tiles(problem):
-        compile_all(with_tile(variant, tile), problem)
+TILES = [(name, tile) for name, v in VARIANTS.items() if v.tiles for tile in v.tiles(plain_problem(ALL_TILES_AT))]
+
+
+@pytest.mark.parametrize(("name", "tile"), TILES, ids=[f"{name} {tile_text(tile)}" for name, tile in TILES])
+def test_every_declared_tile_compiles(name: str, tile: TileSizes) -> None:
+    compile_all(with_tile(VARIANTS[name], tile), plain_problem(ALL_TILES_AT))
 
 
 KINDS = [(name, d) for name, v in VARIANTS.items() for d in HEAD_DIMS if v.supports(plain_problem(d)) is None]

@@ -89,9 +89,9 @@ class Covering:
         return row
 
     def withdraw(self, row: Choice) -> None:
-        """That row has no case: its pairs are still to meet, in others."""
+        """That row has no case in its build: its pairs are still to meet in others, which are tried sooner."""
         self._rows -= 1
-        self._tried.subtract(self._pairs(row))
+        self._tried.subtract(pair for pair in self._pairs(row) if pair[0][0] != BUILD)
 
     def is_sanitized(self, build: Build) -> bool:
         """Whether the sanitizer may look at that build, and there is a value that asks it to."""
