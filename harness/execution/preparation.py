@@ -25,8 +25,8 @@ class Preparation:
 
     def __init__(self, variants: Sequence[Variant], problem: BaseProblem, *executors: Executor | None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-        # Twice as many as cores: variants of one language take turns in its process, and those who wait use no core.
-        self._pool = ThreadPoolExecutor(2 * cores)
+        # More than cores: variants of one language take turns in its process, and those who wait use no core.
+        self._pool = ThreadPoolExecutor(4 * cores)
         self._done: dict[str, list[Future[None]]] = {variant.name: [] for variant in variants}
         for executor in executors:
             if isinstance(executor, Preparer):
