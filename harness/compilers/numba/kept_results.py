@@ -74,6 +74,7 @@ def _valued_at_once(own: Method) -> Method:
         return {name: option.default for name, option in kind.options.items()}
 
     def values(config: Any) -> dict[str, Any]:
-        return {**defaults(type(config)), **config._values}
+        kind: Any = type(config)
+        return {**defaults(kind), **config._values}
 
     return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +48,7 @@ def test_the_installed_versions_have_all_that_is_replaced_and_have_it_back_after
         ("BaseContext", "get_abi_sizeof"),
         ("TargetConfig", "values"),
     ]
-    with pytest.raises(KeyError), kept_results.kept_results():
+    with suppress(KeyError), kept_results.kept_results():
         assert [vars(owner)[name] for owner, name, _, _ in found] == [instead for *_, instead in found]
         raise KeyError
     assert [vars(owner)[name] for owner, name, _, _ in found] == [own for _, _, own, _ in found]
