@@ -47,6 +47,7 @@ def test_the_installed_versions_have_all_that_is_replaced_and_have_it_back_after
         ("MDValue", "__hash__"),
         ("BaseContext", "get_abi_sizeof"),
         ("TargetConfig", "values"),
+        ("CUDACodeLibrary", "llvm_strs"),
     ]
     with suppress(KeyError), kept_results.kept_results():
         assert [vars(owner)[name] for owner, name, _, _ in found] == [instead for *_, instead in found]
@@ -69,6 +70,27 @@ def test_a_size_is_asked_once_but_of_a_type_that_is_known_by_name_every_time() -
         size(context, kind)
     assert asked == ["i32", '[2 x %"named"]', '[2 x %"named"]', "double"]
     assert size(SimpleNamespace(), ir.IntType(32)) == 5  # another target has sizes of its own
+
+
+def test_a_device_function_is_written_once_for_all_kernels_that_call_it() -> None:
+    class Module:
+        written = 0
+
+        def __str__(self) -> str:
+            self.written += 1
+            return "text"
+
+    class Library:
+        def __init__(self, *modules: Module) -> None:
+            self.modules = modules
+            self._llvm_strs: list[str] | None = None
+
+    strings = kept_results._written_once(property()).fget
+    own, other, shared = Module(), Module(), Module()
+    library = Library(own, shared, shared)
+    assert strings(library) == strings(library) == ["text"] * 3
+    assert strings(Library(other, shared)) == ["text"] * 2
+    assert (own.written, other.written, shared.written) == (1, 1, 1)
 
 
 def test_a_configuration_has_the_same_values_in_the_same_order() -> None:
