@@ -159,8 +159,9 @@ class EmulatorExecutor:
         """
         self._runtime.start(self._workers)
         pointers = _pointers(plan.all_buffers(problem))
-        for step in plan.launches:
-            compiled = compile_kernel(step.kernel, _arguments(step, pointers), self.device.arch)
+        # PTX first, of all: the language's own compiler, which has one kernel at a time, is not to wait for LLVM.
+        kernels = [compile_kernel(step.kernel, _arguments(step, pointers), self.device.arch) for step in plan.launches]
+        for compiled in kernels:
             with self._workers.borrow() as worker:
                 native_kernel(compiled.ptx, compiled.entry, worker, self._instruments, self._tier(problem))
 

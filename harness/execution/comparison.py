@@ -67,17 +67,16 @@ def compare(
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
-    rows = []
+    rows = {}
     with Preparation(variants, problem, executor, counter) as preparation:
         question = Question.pose(problem, inputs)
-        for variant in variants:
+        for variant in preparation.as_prepared():
             step(variant.name)
-            preparation.wait(variant)
             done = attempt(
                 variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, second=second
             )
             undeclared = undeclared_numerics(done, question)
-            rows.append(Row.of(_with_declared_failure(done, regime), undeclared))
+            rows[variant.name] = Row.of(_with_declared_failure(done, regime), undeclared)
     return Comparison(
         problem=problem,
         regime=regime,
@@ -86,7 +85,7 @@ def compare(
         counted_on=where_counted(executor, counter),
         tile=tile,
         sanitized_by=None if sanitizer is None else sanitizer.name,
-        rows=rank([*rows, *lost], executor.device),
+        rows=rank([*(rows[variant.name] for variant in variants), *lost], executor.device),
     )
 
 

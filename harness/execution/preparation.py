@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
 from harness.execution.planning import make_plan
@@ -25,8 +25,9 @@ class Preparation:
 
     def __init__(self, variants: Sequence[Variant], problem: BaseProblem, *executors: Executor | None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-        # Twice as many as cores: variants of one language take turns in its process, and those who wait use no core.
-        self._pool = ThreadPoolExecutor(2 * cores)
+        # More than cores: variants of one language take turns in its process, and those who wait use no core.
+        self._pool = ThreadPoolExecutor(4 * cores)
+        self._variants = variants
         self._done: dict[str, list[Future[None]]] = {variant.name: [] for variant in variants}
         for executor in executors:
             if isinstance(executor, Preparer):
@@ -40,6 +41,19 @@ class Preparation:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def as_prepared(self) -> Iterator[Variant]:
+        """Each variant when its kernels are compiled, or have failed to; of several, the first."""
+        left = list(self._variants)
+        while left:
+            pending = {variant.name: [f for f in self._done[variant.name] if not f.done()] for variant in left}
+            ready = next((variant for variant in left if not pending[variant.name]), None)
+            if ready is not None:
+                left.remove(ready)
+                yield ready
+            else:
+                unfinished = {future for futures in pending.values() for future in futures}
+                wait(unfinished, timeout=_LISTENING_SECONDS, return_when=FIRST_COMPLETED)
 
     def wait(self, variant: Variant) -> None:
         """Until this variant's kernels are compiled, or have failed to."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from harness.compilers.ptx_text import PtxKernel
+from harness.emulator import executor as executor_module
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import PLAIN
 from harness.emulator.native.compile_worker import THIS_PROCESS, CompileWorker, WorkerPool
@@ -65,6 +70,32 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     del pool, one, other, again
     gc.collect()
     assert process.wait(timeout=20) == 0
+
+
+def test_a_worker_gives_way_to_others_of_its_session_and_ctrl_c_does_not_reach_it() -> None:
+    worker = CompileWorker()
+    worker.build_kernel(PTX, "k", PLAIN, TIER)
+    assert worker._process is not None
+    pid = worker._process.pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpgid(pid) != os.getpgid(0)
+    assert sys.version_info < (3, 11) or os.getsid(pid) == os.getsid(0)
+    worker.close()
+
+
+def test_all_ptx_of_a_plan_is_made_before_llvm_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    compile_first = executor_module.compile_kernel
+
+    def compile_kernel(*args: Any) -> Any:
+        done.append("PTX")
+        return compile_first(*args)
+
+    monkeypatch.setattr(executor_module, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(executor_module, "native_kernel", lambda *_: done.append("native code"))
+    plan = Plan((Launch(PtxKernel(PTX, "k"), (1,), (32,), ("O",)),) * 2)
+    EmulatorExecutor().prepare(Problem(heads=1, q_len=1, kv_len=1), plan)
+    assert done == ["PTX", "PTX", "native code", "native code"]
 
 
 def test_there_are_no_more_workers_than_the_pool_may_have() -> None:

