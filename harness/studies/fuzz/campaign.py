@@ -151,6 +151,8 @@ class _Campaign:
     began: float = field(default_factory=time.monotonic)
     answers: dict[Case, Answer] = field(default_factory=dict)
     """Of all cases so far. Hypothesis runs its smallest example again and must not find it flaky."""
+    drawn: set[Case] = field(default_factory=set)
+    """Of the chosen cases, those so far; some are yet to be asked about."""
     examples: int = 0
     until: float = math.inf
     """How many examples there are to be when the round ends."""
@@ -181,10 +183,11 @@ class _Campaign:
             if self.first is not None or part is None:
                 break
             if axes is not None and self.covering is not None:
-                self._cover(chosen or ChosenCases(axes, self.covering, part, self.how.seed))
-                if following is not None:
-                    chosen = ChosenCases(axes, self.covering, following, self.how.seed)
-                    self._draw_ahead(chosen, AHEAD_OF_SEARCH * (part.until - self.examples), after=part.until)
+                chosen = chosen or ChosenCases(axes, self.covering, part, self.how.seed)
+                seed = self.how.seed
+                after = None if following is None else ChosenCases(axes, self.covering, following, seed)
+                self._cover(chosen, after)
+                chosen = after
             # Hypothesis draws some cases twice, in different ways. They are not run twice and do not count; more are
             # drawn, until there are no others.
             self.until = part.until
@@ -241,12 +244,15 @@ class _Campaign:
                     return
                 self.past.forget(case)
 
-    def _cover(self, chosen: ChosenCases) -> None:
-        """The examples that are chosen on purpose."""
+    def _cover(self, chosen: ChosenCases, following: ChosenCases | None) -> None:
+        """The examples that are chosen on purpose; some of the following round's are drawn already."""
         assert self.covering is not None
         while self.first is None:
             # Two for one: so many rows at once would keep the first of them waiting.
-            self._draw_ahead(chosen, min(len(chosen.drawn) + 2, MOST_AHEAD))
+            missing = self._draw_ahead(chosen, min(len(chosen.drawn) + 2, MOST_AHEAD))
+            if missing and following is not None:
+                part = chosen.part
+                self._draw_ahead(following, AHEAD_OF_SEARCH * (part.until - part.chosen_until), after=part.until)
             if not chosen.drawn:
                 return
             row, case = chosen.drawn.popleft()
@@ -256,14 +262,19 @@ class _Campaign:
             if self.answers[case].refusal is None:
                 self.covering.took(row)
 
-    def _draw_ahead(self, chosen: ChosenCases, number: int, after: int = 0) -> None:
-        """So many of the chosen cases, if the round, which begins when there are `after` examples, has as many."""
+    def _draw_ahead(self, chosen: ChosenCases, number: int, after: int = 0) -> bool:
+        """Until so many of the chosen cases are drawn and not asked about; whether there are no more than there are.
+
+        The round, which begins when there are `after` examples, has an end, and not all cases are others.
+        """
         most = min(number, chosen.part.chosen_until - max(self.examples, after))
-        while self.first is None and len(chosen.drawn) < most:
-            case = chosen.draw(self.answers)
+        while len(chosen.drawn) < most:
+            case = chosen.draw(lambda case: case in self.answers or case in self.drawn)
             if case is None:
-                return
+                return True
+            self.drawn.add(case)
             self.workers.expect(case)
+        return len(chosen.drawn) < number
 
     def _explore(self, builds: tuple[Build, ...], examples: int, number: int) -> None:
         """Hypothesis's search, towards errors that are large for their budget, and its shrinking."""

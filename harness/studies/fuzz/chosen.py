@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterator
 
 from harness.model.axes import CHECK, Axes
 from harness.model.build import Build
@@ -37,8 +37,8 @@ class ChosenCases:
         self._builds: Iterator[tuple[int, Build]] = enumerate(itertools.cycle(part.builds))
         self._drawn_again = 0
 
-    def draw(self, known: Container[Case]) -> Case | None:
-        """One more, which is none of `known` nor of `drawn`; None where there is nothing new."""
+    def draw(self, is_known: Callable[[Case], bool]) -> Case | None:
+        """One more, which is not known; None where there is nothing new."""
         while self._drawn_again < MOST_DRAWN_AGAIN:
             self._drawn_again += 1
             number, build = next(self._builds)
@@ -48,7 +48,7 @@ class ChosenCases:
                 self._covering.withdraw(row)
                 continue
             case = self._axes.case(build, row, self._rng, self._covering.is_brief)
-            if case in known or any(case == other for _, other in self.drawn):
+            if is_known(case):
                 continue
             self._drawn_again = 0
             self.drawn.append((row, case))

@@ -29,13 +29,10 @@ def answers_to(workers: Workers, cases: list[Case]) -> list[Answer]:
     return [workers.ask(each) for each in cases]
 
 
-@pytest.mark.parametrize(
-    ("what", "kind", "number"),
-    thorough_unless(
-        lambda way: way[::2] == ("exit", 2),
-        [("exit", CRASH, 1), ("exit", CRASH, 2), ("sleep", TIMEOUT, 1), ("sleep", TIMEOUT, 2)],
-    ),
-)
+LOSSES = [("exit", CRASH, 1), ("exit", CRASH, 2), ("sleep", TIMEOUT, 1), ("sleep", TIMEOUT, 2)]
+
+
+@pytest.mark.parametrize(("what", "kind", "number"), thorough_unless(lambda way: way[::2] == ("exit", 2), LOSSES))
 def test_a_process_that_dies_or_hangs_costs_the_case_that_it_was_at(
     what: str, kind: str, number: int, monkeypatch: pytest.MonkeyPatch
 ):
