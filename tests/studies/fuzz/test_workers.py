@@ -16,7 +16,7 @@ from harness.operations.attention.problem import Problem
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer
-from harness.studies.fuzz.workers import MOST_HANDED, Workers
+from harness.studies.fuzz.workers import Workers
 
 
 def case(keys: int) -> Case:
@@ -69,8 +69,9 @@ def test_what_is_forgotten_is_not_examined_any_more():
         handed = []
         monitored = workers._first.hand
         workers._first.hand = lambda each: (handed.append(each), monitored(each))  # type: ignore[method-assign]
+        workers.expect(case(30))
         workers.ask(case(30))
-        assert handed == [case(30)] and workers._first.load < MOST_HANDED
+        assert handed == [case(30)] and not workers._first.load
 
 
 @pytest.mark.parametrize(
