@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -101,4 +102,26 @@ class _LostExecutor:
         self._lost = self._lost or problem.kv_len > 40
         if self._lost:
             raise KernelFault("out of bounds", "an illegal memory access was encountered")
+        return self._right.run(problem, plan, inputs)
+
+
+@dataclass(frozen=True)
+class LosesItsProcess(Machine):
+    """A machine whose executor does something to its own process where there are more than 40 keys."""
+
+    what: str = "exit"
+
+    def executor(self) -> Executor:
+        return _LosingExecutor(EmulatorExecutor(threads=1), self.what)
+
+
+class _LosingExecutor:
+    def __init__(self, right: Executor, what: str) -> None:
+        self.device, self._right, self._what = right.device, right, what
+
+    def run(self, problem: Problem, plan: Plan, inputs: dict[str, np.ndarray]) -> Execution:
+        if problem.kv_len > 40:
+            if self._what == "exit":
+                os._exit(7)
+            time.sleep(600)
         return self._right.run(problem, plan, inputs)

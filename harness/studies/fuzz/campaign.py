@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,28 +18,34 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
 from hypothesis.strategies import SearchStrategy
 
+from harness.emulator.launch.configuration import default_threads
 from harness.execution.isolation.server import Load
-from harness.model.axes import CHECK, Axes
 from harness.model.build import Build, Builds
 from harness.model.case import Case
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
 from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.builds import sanitized_builds
+from harness.studies.fuzz.chosen import ChosenCases
 from harness.studies.fuzz.covering import Covering
 from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.result import CampaignResult, Failure
-from harness.studies.fuzz.rounds import Round, rounds
+from harness.studies.fuzz.rounds import FIRST_EXAMPLES, rounds
 from harness.studies.fuzz.simplification import simplify
+from harness.studies.fuzz.workers import Workers
 from harness.support.errors import SandboxError, UsageError
 
 DEFAULT_EXAMPLES = 200
 FEWEST_DRAWN = 20
 """Per run of Hypothesis, which begins with the plainest example every time."""
-SANITIZED_EACH = 3
-"""Of so many examples in a build that the sanitizer looks at, it looks at one: that is one in ten of all or so."""
+MOST_AHEAD = 64
+"""Chosen cases that are drawn and not yet asked about: as many as short ones take a long one's time."""
+AHEAD_OF_SEARCH = 2
+"""Of the next round's, per example of Hypothesis's, who takes turns with one worker while the others are at them."""
+WORKERS = 2
+"""Of a long campaign: more would wait for Hypothesis."""
 SMALLEST_RATIO = 1e-9
 """What `target` takes for an error of 0."""
 
@@ -100,10 +105,10 @@ def run_campaign(
         checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
     _require_sensible(how, chosen, machine)
-    with Worker(load, machine, how.case_seconds, how.builds or ()) as worker:
-        campaign = _Campaign(name, worker, how, progress, chosen, past=PastFailures(how.database))
+    with Workers(load, machine, how.case_seconds, how.builds or (), _workers(how, machine)) as workers:
+        campaign = _Campaign(name, workers, how, progress, chosen, past=PastFailures(how.database))
         try:
-            worker.start()
+            workers.start()
             campaign.began = time.monotonic()
             with contextlib.suppress(_Over):
                 campaign.search()
@@ -139,13 +144,15 @@ class _RoundOver(BaseException):
 @dataclass
 class _Campaign:
     name: str
-    worker: Worker
+    workers: Workers
     how: CampaignSettings
     progress: Progress
     operation: Operation
     began: float = field(default_factory=time.monotonic)
     answers: dict[Case, Answer] = field(default_factory=dict)
     """Of all cases so far. Hypothesis runs its smallest example again and must not find it flaky."""
+    drawn: set[Case] = field(default_factory=set)
+    """Of the chosen cases, those so far; some are yet to be asked about."""
     examples: int = 0
     until: float = math.inf
     """How many examples there are to be when the round ends."""
@@ -163,19 +170,24 @@ class _Campaign:
 
     def search(self) -> None:
         """All rounds, or until something is found and shrunk."""
-        builds = self.worker.builds
+        builds = self.workers.builds
         self.sizes = Builds(builds)
         self._try_past_failures()
         checks = self.how.checks or ()
-        axes = self.operation.axes(self.how.most_tiles, checks, self.worker.takes)
+        axes = self.operation.axes(self.how.most_tiles, checks, self.workers.takes)
         if axes is not None:
-            self.covering = Covering(axes, builds, sanitized_builds(builds), self.worker.fails_in, self.how.seed)
+            self.covering = Covering(axes, builds, sanitized_builds(builds), self.workers.fails_in, self.how.seed)
         seeds = itertools.count(1)
-        for part in rounds(builds, self.how.examples):
-            if self.first is not None:
+        chosen: ChosenCases | None = None
+        for part, following in itertools.pairwise(itertools.chain(rounds(builds, self.how.examples), (None,))):
+            if self.first is not None or part is None:
                 break
             if axes is not None and self.covering is not None:
-                self._cover(axes, self.covering, part)
+                chosen = chosen or ChosenCases(axes, self.covering, part, self.how.seed)
+                seed = self.how.seed
+                after = None if following is None else ChosenCases(axes, self.covering, following, seed)
+                self._cover(chosen, after)
+                chosen = after
             # Hypothesis draws some cases twice, in different ways. They are not run twice and do not count; more are
             # drawn, until there are no others.
             self.until = part.until
@@ -216,7 +228,7 @@ class _Campaign:
             seed=self.how.seed,
             hardest=self.hardest[1] if self.hardest else None,
             hardest_ratio=self.hardest[0] if self.hardest else None,
-            left_out=self.worker.fails_in,
+            left_out=self.workers.fails_in,
             coverage=None if self.covering is None else self.covering.coverage,
         )
 
@@ -225,34 +237,44 @@ class _Campaign:
         known = {build.key for build in self.sizes.known}
         for case in self.past.cases():
             known_check = case.check is None or case.check in (self.how.checks or ())
-            regimes = set(self.operation.regimes) - set(self.worker.fails_in)
+            regimes = set(self.operation.regimes) - set(self.workers.fails_in)
             if (case.problem.build_key, case.tile) in known and known_check and case.regime in regimes:
                 if self._fails(case):
                     self.remembered = True
                     return
                 self.past.forget(case)
 
-    def _cover(self, axes: Axes, covering: Covering, part: Round) -> None:
-        """The examples that are chosen on purpose."""
-        rng = random.Random(hash((self.how.seed, part.until)))
-        builds, drawn_again = itertools.cycle(part.builds), 0
-        for number, build in enumerate(builds):
-            if self.first is not None or self.examples >= part.chosen_until or drawn_again >= FEWEST_DRAWN:
+    def _cover(self, chosen: ChosenCases, following: ChosenCases | None) -> None:
+        """The examples that are chosen on purpose; some of the following round's are drawn already."""
+        assert self.covering is not None
+        while self.first is None:
+            # Two for one: so many rows at once would keep the first of them waiting.
+            missing = self._draw_ahead(chosen, min(len(chosen.drawn) + 2, MOST_AHEAD))
+            if missing and following is not None:
+                part = chosen.part
+                self._draw_ahead(following, AHEAD_OF_SEARCH * (part.until - part.chosen_until), after=part.until)
+            if not chosen.drawn:
                 return
-            looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and covering.is_sanitized(build)
-            row = covering.row(build, {CHECK: SANITIZER} if looked_at else {})
-            if axes.takes_too_long(build, row):
-                covering.withdraw(row)
-                drawn_again += 1
-                continue
-            case = axes.case(build, row, rng, covering.is_brief)
+            row, case = chosen.drawn.popleft()
             if case in self.answers:
-                drawn_again += 1
-                continue
-            drawn_again = 0
+                continue  # Hypothesis drew it, too, after it was drawn here
             self._fails(case)
             if self.answers[case].refusal is None:
-                covering.took(row)
+                self.covering.took(row)
+
+    def _draw_ahead(self, chosen: ChosenCases, number: int, after: int = 0) -> bool:
+        """Until so many of the chosen cases are drawn and not asked about; whether there are no more than there are.
+
+        The round, which begins when there are `after` examples, has an end, and not all cases are others.
+        """
+        most = min(number, chosen.part.chosen_until - max(self.examples, after))
+        while len(chosen.drawn) < most:
+            case = chosen.draw(lambda case: case in self.answers or case in self.drawn)
+            if case is None:
+                return True
+            self.drawn.add(case)
+            self.workers.expect(case)
+        return len(chosen.drawn) < number
 
     def _explore(self, builds: tuple[Build, ...], examples: int, number: int) -> None:
         """Hypothesis's search, towards errors that are large for their budget, and its shrinking."""
@@ -278,8 +300,8 @@ class _Campaign:
     def _strategy(self, builds: tuple[Build, ...]) -> SearchStrategy[Case]:
         # Where the sanitizer's cases are chosen on purpose, these are not: it compiles once more for each build.
         checks = [c for c in self.how.checks or () if c != SANITIZER or self.covering is None]
-        cases = self.operation.cases(builds, self.how.most_tiles, checks, self.worker.takes)
-        declared = self.worker.fails_in
+        cases = self.operation.cases(builds, self.how.most_tiles, checks, self.workers.takes)
+        declared = self.workers.fails_in
         return cases.filter(lambda case: case.regime not in declared) if declared else cases
 
     def _hold(self, case: Case) -> None:
@@ -300,6 +322,7 @@ class _Campaign:
         if self.first is None or (self.kind == SUSPICIOUS and finding.kind != SUSPICIOUS):
             self.kind, self.first, self.smallest = finding.kind, (case, finding), (case, finding)
             self.found_at, self.found_after = time.monotonic(), self.examples
+            self.workers.forget()
         if finding.kind != self.kind:
             return False  # another mistake, met while shrinking: one at a time
         assert self.smallest is not None
@@ -311,7 +334,7 @@ class _Campaign:
         self._mind_the_time()
         answer = self.answers.get(case)
         if answer is None:
-            answer = self.answers[case] = self.worker.ask(case)
+            answer = self.answers[case] = self.workers.ask(case)
             self._count(case, answer)
         return answer
 
@@ -324,7 +347,7 @@ class _Campaign:
         try:
             simplify(
                 self.smallest[0],
-                lambda case: case.regime not in self.worker.fails_in and self._fails(case),
+                lambda case: case.regime not in self.workers.fails_in and self._fails(case),
                 self.sizes,
             )
         finally:
@@ -357,10 +380,10 @@ class _Campaign:
     def _failure(self) -> Failure:
         assert self.first is not None and self.smallest is not None
         case, finding = self.smallest
-        self.worker.end()
-        again = self.worker.ask(case)
+        self.workers.end()
+        again = self.workers.ask(case)
         larger = self.operation.enlarged(case, self.sizes)
-        enlarged_finding = self.worker.ask(larger).finding
+        enlarged_finding = self.workers.ask(larger).finding
         if enlarged_finding is None or enlarged_finding.kind != finding.kind:
             larger, enlarged_finding = self.first
         return Failure(
@@ -381,6 +404,12 @@ class _Campaign:
 def usual_checks(operation: Operation, machine: Machine) -> tuple[str, ...]:
     """What is held in a share of the cases unless something else is said."""
     return (*operation.properties, *(() if machine.kind == "gpu" else (SANITIZER,)))
+
+
+def _workers(how: CampaignSettings, machine: Machine) -> int:
+    """A usual campaign is over before a further one has started and compiled what the first one has."""
+    is_long = how.examples is None or how.examples > FIRST_EXAMPLES
+    return min(WORKERS, default_threads()) if is_long and machine.kind == "emulator" else 1
 
 
 def _require_check(check: str, operation: Operation, machine: Machine) -> None:

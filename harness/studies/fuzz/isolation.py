@@ -1,8 +1,8 @@
 """A worker process as the campaign sees it: asked about cases, timed, and replaced when it dies or hangs.
 
 Whatever a kernel does to its process (a segmentation fault, an endless loop) costs that process and becomes the answer
-to the case; the next case meets a fresh one. The variant's own code is not even there: the worker, which knows the
-oracle, asks a planner process of its own (`harness.execution.isolation`).
+to the case that it was at; the next case meets a fresh one. The variant's own code is not even there: the worker, which
+knows the oracle, asks a planner process of its own (`harness.execution.isolation`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import tempfile
 import time
+from collections import deque
 from collections.abc import Hashable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -57,6 +58,11 @@ class Worker:
         """Regimes in which the variant declares that it fails; known once a process has started."""
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
+        self._is_ready = False
+        self._handed: deque[Case] = deque()
+        self._oldest_since = 0.0
+        self._looked: tuple[float, float] | None = None
+        self._looked_at = 0.0
         self._compiled: set[tuple[Hashable, ...]] = set()
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-fuzz-")
         self._log = Path(self._folder.name, "worker.log")
@@ -70,8 +76,8 @@ class Worker:
         self.end()
         self._folder.cleanup()
 
-    def start(self) -> None:
-        """A process that is ready. Raises `SandboxError` where the variant or the executor cannot be had there."""
+    def begin(self) -> None:
+        """Start a process, if there is none, without waiting until it is ready."""
         if self._process is not None:
             return
         # Spawned, not forked: CUDA and LLVM do not survive a fork, and nothing of the parent may be inherited.
@@ -88,53 +94,94 @@ class Worker:
         self.started += 1
         theirs.close()
         self._compiled = set()
-        if not self._waited(START_SECONDS):
+
+    def start(self) -> None:
+        """A process that is ready. Raises `SandboxError` where the variant or the executor cannot be had there."""
+        self.begin()
+        if not self.is_ready(START_SECONDS):
             self.end()
             raise SandboxError(f"a worker process was not ready within {START_SECONDS:g} s")
+
+    def is_ready(self, seconds: float = 0.0) -> bool:
+        """Whether the process that was begun can be asked, within that time. Raises as `start` does."""
+        if self._is_ready:
+            return True
+        if self._process is None or not self._waited(seconds):
+            return False
+        assert self._connection is not None
         try:
             said = self._connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             reason = self._death()
             self.end()
             raise SandboxError(f"a worker process died while it loaded the variant: {reason}") from None
         if isinstance(said, str):
             self.end()
             raise SandboxError(said)
+        self._is_ready = True
         if self.started == 1:
             self.builds, self.takes, self.fails_in = said
+        return True
 
     def ask(self, case: Case) -> Answer:
         """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
-        self.start()
-        assert self._connection is not None and self._process is not None
-        # What is compiled in varies by these, and so does what the sanitizer watches; a worker compiles, or loads from
-        # the disk cache, each of them once.
-        kernel = (case.problem.build_key, case.tile, case.check == SANITIZER)
-        seconds = self._case_seconds + (0 if kernel in self._compiled else COMPILE_SECONDS)
-        with contextlib.suppress(BrokenPipeError):
-            self._connection.send(case)
-        if not self._answers_within(seconds):
-            self.end()
-            return Answer(
-                Finding(
-                    TIMEOUT,
-                    f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other",
-                )
-            )
-        try:
-            answer = self._connection.recv()
-        except (EOFError, ConnectionResetError):
-            reason = self._death()
-            self.end()
-            return Answer(Finding(CRASH, reason))
-        assert isinstance(answer, Answer)
-        self._compiled.add(kernel)
-        if answer.broken:
-            self.end()
-        return answer
+        self.hand(case)
+        while (found := self.collect()) is None:
+            wait(self.resume(), timeout=LOOK_SECONDS)
+        return found[1]
+
+    @property
+    def load(self) -> int:
+        """Cases that were handed over and not yet collected."""
+        return len(self._handed)
+
+    def hand(self, case: Case) -> None:
+        """Let the process examine `case` after those that it has. Raises as `start` does."""
+        self.resume()
+        self._handed.append(case)
+        if len(self._handed) == 1:
+            self._begin_oldest()
+        self._send(case)
+
+    def resume(self) -> list[Connection | int]:
+        """What to wait for, of a process that has all that was handed over: a fresh one if the last one is lost.
+
+        Raises as `start` does.
+        """
+        if not self._is_ready:
+            self.start()
+            self._begin_oldest()
+            for case in self._handed:
+                self._send(case)
+        assert self._process is not None and self._connection is not None
+        return [self._connection, self._process.sentinel]
+
+    def collect(self) -> tuple[Case, Answer] | None:
+        """The oldest case that was handed over, if its answer is there by now. That its process died or hangs is one.
+
+        What was handed over after it is for a fresh process then.
+        """
+        if not self._handed or not self._is_ready:
+            return None
+        case = self._handed[0]
+        if self._waited(0.0):
+            answer = self._received(case)
+        elif self._is_overdue(seconds := self._seconds_for(case)):
+            reason = f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other"
+            self._lose()
+            answer = Answer(Finding(TIMEOUT, reason))
+        else:
+            return None
+        self._handed.popleft()
+        self._begin_oldest()
+        return case, answer
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, whatever it is doing; nothing is handed over any more."""
+        self._handed.clear()
+        self._lose()
+
+    def _lose(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -142,20 +189,49 @@ class Worker:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._is_ready = False
 
-    def _answers_within(self, seconds: float) -> bool:
-        """Whether it answers, or dies, before it has used the processor for so long."""
+    def _send(self, case: Case) -> None:
+        assert self._connection is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._connection.send(case)
+
+    def _received(self, case: Case) -> Answer:
+        assert self._connection is not None
+        try:
+            answer = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            reason = self._death()
+            self._lose()
+            return Answer(Finding(CRASH, reason))
+        assert isinstance(answer, Answer)
+        self._compiled.add(_kernel(case))
+        if answer.broken:
+            self._lose()
+        return answer
+
+    def _begin_oldest(self) -> None:
+        """The process gets to its oldest case now."""
+        self._oldest_since, self._looked = time.monotonic(), None
+
+    def _seconds_for(self, case: Case) -> float:
+        return self._case_seconds + (0 if _kernel(case) in self._compiled else COMPILE_SECONDS)
+
+    def _is_overdue(self, seconds: float) -> bool:
+        """Whether it has used the processor for so long at its oldest case. Looks at it now and then."""
+        now = time.monotonic()
+        if now < (self._oldest_since if self._looked is None else self._looked_at) + LOOK_SECONDS:
+            return False  # as nearly always
         assert self._process is not None and self._process.pid is not None
-        if self._waited(LOOK_SECONDS):
-            return True  # as nearly always
-        began, used = time.monotonic(), processor_seconds(self._process.pid)
-        while not self._waited(LOOK_SECONDS):
-            if processor_seconds(self._process.pid) - used > seconds or time.monotonic() - began > PATIENCE * seconds:
-                return False
-        return True
+        used = processor_seconds(self._process.pid)
+        self._looked_at = now
+        if self._looked is None:
+            self._looked = now, used
+        began, used_before = self._looked
+        return used - used_before > seconds or now - began > PATIENCE * seconds
 
     def _waited(self, seconds: float) -> bool:
-        """Until it answers or dies; False where it does neither in time."""
+        """Until it says something or dies; False where it does neither in time."""
         assert self._connection is not None and self._process is not None
         return bool(wait([self._connection, self._process.sentinel], timeout=seconds))
 
@@ -166,3 +242,11 @@ class Worker:
         words = last_words(self._log)
         how = how_it_ended(self._process.exitcode)
         return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
+
+
+def _kernel(case: Case) -> tuple[Hashable, ...]:
+    """What is compiled in varies by these, and so does what the sanitizer watches.
+
+    A worker compiles, or loads from the disk cache, each of them once.
+    """
+    return case.problem.build_key, case.tile, case.check == SANITIZER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 from multiprocessing.connection import Connection
@@ -42,6 +43,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
         end_planners()
         return
+    gc.freeze()  # what is here by now stays: no collection need look through it
     connection.send((own_builds, variant.takes, variant.fails_in))
     while True:
         try:

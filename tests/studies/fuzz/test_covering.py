@@ -30,12 +30,14 @@ SEEDS = thorough_unless(lambda seed: seed < 2, range(12))
 
 
 class NoKernel:
-    """A worker that takes everything, runs nothing, and remembers what it was asked."""
+    """Workers that take everything, run nothing, and remember what they were asked."""
 
     asked: list[Case]
     refusals: Callable[[Case], str | None]
 
-    def __init__(self, load: Callable[[], object], machine: object, seconds: float, builds: Sequence[Build]) -> None:
+    def __init__(
+        self, load: Callable[[], object], machine: object, seconds: float, builds: Sequence[Build], number: int
+    ) -> None:
         variant = load()
         self.builds, self.takes, self.fails_in = builds_for(variant, builds), variant.takes, variant.fails_in
 
@@ -48,6 +50,9 @@ class NoKernel:
     def start(self) -> None:
         pass
 
+    def expect(self, case: Case) -> None:
+        pass
+
     def ask(self, case: Case) -> Answer:
         type(self).asked.append(case)
         return Answer(refusal=type(self).refusals(case), error_over_budget=0.1)
@@ -57,13 +62,13 @@ def cases_of(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch, refusals: Callable[[Case], str | None] = lambda case: None,
     **how: object,
 ) -> tuple[list[Case], CampaignResult]:  # fmt: skip
-    """What a campaign of the variant asks its worker."""
+    """What a campaign of the variant asks its workers."""
     variant = discover().registry.get(name)
-    worker = type("Worker", (NoKernel,), {"asked": [], "refusals": staticmethod(refusals)})
-    monkeypatch.setattr(campaign, "Worker", worker)
+    workers = type("Workers", (NoKernel,), {"asked": [], "refusals": staticmethod(refusals)})
+    monkeypatch.setattr(campaign, "Workers", workers)
     settings = CampaignSettings(seed=seed, **how)
     result = run_campaign(name, lambda: variant, how=settings, operation=variant.operation)
-    return worker.asked, result
+    return workers.asked, result
 
 
 AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
@@ -234,3 +239,15 @@ def test_an_operation_without_axes_is_drawn_by_hypothesis_alone():
             return super(type(operation_named("attention")), self).axes(*arguments)
 
     assert Plain().axes(None, (), ()) is None
+
+
+@pytest.mark.parametrize("name", ["fa2-cupy", "softmax-online-cupy"])
+def test_what_is_asked_does_not_depend_on_how_early_it_is_drawn(name: str, monkeypatch: pytest.MonkeyPatch):
+    def odd_heads(case: Case) -> str | None:
+        return "no" if hash(case.problem) % 7 == 0 else None
+
+    early, _ = cases_of(name, 2, monkeypatch, odd_heads, examples=300, most_tiles=4)
+    monkeypatch.setattr(campaign, "MOST_AHEAD", 1)
+    monkeypatch.setattr(campaign, "AHEAD_OF_SEARCH", 0)
+    late, _ = cases_of(name, 2, monkeypatch, odd_heads, examples=300, most_tiles=4)
+    assert early == late

@@ -1,0 +1,56 @@
+"""The cases of one round that are chosen on purpose: drawn early, so that workers may begin them, asked about in order.
+
+None of them depends on what came of those before it, but for its being another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from harness.model.axes import CHECK, Axes
+from harness.model.build import Build
+from harness.model.case import Case
+from harness.model.property import SANITIZER
+from harness.studies.fuzz.covering import Covering
+from harness.studies.fuzz.rounds import Round
+
+SANITIZED_EACH = 3
+"""Of so many examples in a build that the sanitizer looks at, it looks at one: that is one in ten of all or so."""
+MOST_DRAWN_AGAIN = 20
+"""Where so many draws one after the other give nothing new, there is nothing new."""
+
+Row = dict[str, str]
+
+
+class ChosenCases:
+    """Those of `part`, by the rows of `covering`."""
+
+    def __init__(self, axes: Axes, covering: Covering, part: Round, seed: int) -> None:
+        self.part = part
+        self.drawn: deque[tuple[Row, Case]] = deque()
+        """What is still to be asked about, with the row that each is of."""
+        self._axes, self._covering = axes, covering
+        self._rng = random.Random(hash((seed, part.until)))
+        self._builds: Iterator[tuple[int, Build]] = enumerate(itertools.cycle(part.builds))
+        self._drawn_again = 0
+
+    def draw(self, is_known: Callable[[Case], bool]) -> Case | None:
+        """One more, which is not known; None where there is nothing new."""
+        while self._drawn_again < MOST_DRAWN_AGAIN:
+            self._drawn_again += 1
+            number, build = next(self._builds)
+            looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and self._covering.is_sanitized(build)
+            row = self._covering.row(build, {CHECK: SANITIZER} if looked_at else {})
+            if self._axes.takes_too_long(build, row):
+                self._covering.withdraw(row)
+                continue
+            case = self._axes.case(build, row, self._rng, self._covering.is_brief)
+            if is_known(case):
+                continue
+            self._drawn_again = 0
+            self.drawn.append((row, case))
+            return case
+        return None

@@ -1,0 +1,122 @@
+"""The workers of one campaign: while one examines a case, the others are at those that are known to come after it.
+
+A campaign knows most of its cases before it knows what came of the ones before them. What it expects to ask is begun
+early; what it asks and in which order stays its own affair, so that what it finds does not depend on how many workers
+there are, nor on which is the quicker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from multiprocessing.connection import wait
+
+from harness.execution.isolation.server import Load
+from harness.model.build import Build
+from harness.model.case import Case
+from harness.options.machine import Machine
+from harness.studies.fuzz.finding import Answer
+from harness.studies.fuzz.isolation import Worker
+from harness.support.child_process import LOOK_SECONDS
+
+MOST_HANDED = 2
+"""Cases that a worker has at a time: the one that it is at, and one to begin at once after it."""
+
+
+class Workers:
+    """Processes that examine cases. A context manager; one thread may use it."""
+
+    def __init__(
+        self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = (), number: int = 1
+    ) -> None:
+        """`number` of processes; for the others, see `Worker`."""
+        self._workers = [Worker(load, machine, case_seconds, builds) for _ in range(number)]
+        self._first = self._workers[0]
+        self._waiting: deque[Case] = deque()
+        self._handed: set[Case] = set()
+        self._answers: dict[Case, Answer] = {}
+        self._keeps_first = False
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in self._workers:
+            worker.__exit__(*exception)
+
+    @property
+    def builds(self) -> tuple[Build, ...]:
+        """See `Worker.builds`."""
+        return self._first.builds
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """See `Worker.takes`."""
+        return self._first.takes
+
+    @property
+    def fails_in(self) -> tuple[str, ...]:
+        """See `Worker.fails_in`."""
+        return self._first.fails_in
+
+    def start(self) -> None:
+        """One that is ready; the others may take longer. Raises as `Worker.start` does."""
+        for worker in self._workers:
+            worker.begin()
+        self._first.start()
+
+    def expect(self, case: Case) -> None:
+        """`case` is going to be asked about: it is examined as soon as a worker is free. Raises as `start` does."""
+        self._waiting.append(case)
+        self._collect()
+        self._feed()
+
+    def ask(self, case: Case) -> Answer:
+        """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
+        is_expected = case in self._answers or case in self._handed or case in self._waiting
+        # Whoever asks about what was not expected is going to do so again, and would wait behind what is.
+        self._keeps_first = not is_expected
+        if case in self._waiting:
+            self._waiting.remove(case)
+        if case not in self._answers and case not in self._handed:
+            self._hand(min(self._ready(), key=lambda worker: worker.load), case)
+        self._collect()
+        self._feed()
+        while case not in self._answers:
+            wait([each for worker in self._workers if worker.load for each in worker.resume()], timeout=LOOK_SECONDS)
+            self._collect()
+            self._feed()
+        return self._answers.pop(case)
+
+    def forget(self) -> None:
+        """Nothing is expected any more."""
+        self._waiting.clear()
+        self._handed.clear()
+        self._answers.clear()
+
+    def end(self) -> None:
+        """End the processes, whatever they are doing; the next case meets a fresh one."""
+        self.forget()
+        for worker in self._workers:
+            worker.end()
+
+    def _ready(self) -> list[Worker]:
+        """The first one always is: it is waited for."""
+        return [self._first, *(worker for worker in self._workers[1:] if worker.is_ready())]
+
+    def _hand(self, worker: Worker, case: Case) -> None:
+        self._handed.add(case)
+        worker.hand(case)
+
+    def _feed(self) -> None:
+        ready = self._ready()
+        for worker in ready[1:] if self._keeps_first else ready:
+            while self._waiting and worker.load < MOST_HANDED:
+                self._hand(worker, self._waiting.popleft())
+
+    def _collect(self) -> None:
+        for worker in self._workers:
+            while (found := worker.collect()) is not None:
+                case, answer = found
+                if case in self._handed:  # else it was forgotten
+                    self._handed.remove(case)
+                    self._answers[case] = answer

@@ -1,0 +1,107 @@
+"""Cases that are begun early get their own answers, and a campaign comes to the same however many workers it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import fuzzed_variants
+import pytest
+from lanes import thorough_unless
+
+from harness.model.case import Case
+from harness.operations.attention.build import BUILDS, AttentionBuild
+from harness.operations.attention.problem import Problem
+from harness.studies.fuzz import campaign
+from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
+from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer
+from harness.studies.fuzz.workers import Workers
+
+
+def case(keys: int) -> Case:
+    return Case(Problem(heads=1, q_len=2, kv_len=keys, head_dim=4))
+
+
+def answers_to(workers: Workers, cases: list[Case]) -> list[Answer]:
+    for each in cases:
+        workers.expect(each)
+    return [workers.ask(each) for each in cases]
+
+
+LOSSES = [("exit", CRASH, 1), ("exit", CRASH, 2), ("sleep", TIMEOUT, 1), ("sleep", TIMEOUT, 2)]
+
+
+@pytest.mark.parametrize(("what", "kind", "number"), thorough_unless(lambda way: way[::2] == ("exit", 2), LOSSES))
+def test_a_process_that_dies_or_hangs_costs_the_case_that_it_was_at(
+    what: str, kind: str, number: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("harness.studies.fuzz.isolation.COMPILE_SECONDS", 0.0)
+    monkeypatch.setattr("harness.studies.fuzz.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
+    with Workers(fuzzed_variants.right, fuzzed_variants.LosesItsProcess(what=what), 3.0, BUILDS, number) as workers:
+        workers.start()
+        keys = [3, 41, 5, 6, 42, 7]
+        found = answers_to(workers, [case(n) for n in keys])
+    assert [answer.finding and answer.finding.kind for answer in found] == [kind if n > 40 else None for n in keys]
+
+
+def test_answers_are_those_of_their_cases_in_whatever_order_they_come():
+    cases = [dataclasses.replace(case(n), seed=n) for n in (33, 1, 2, 40, 3, 4, 39)]
+    with Workers(fuzzed_variants.right, campaign.EMULATOR, 60.0, BUILDS, 2) as workers:
+        workers.start()
+        for each in cases:
+            workers.expect(each)
+        other = workers.ask(case(17))  # nobody expected that one
+        ratios = {each: workers.ask(each).error_over_budget for each in reversed(cases)}
+        workers.expect(case(18))
+        workers.forget()
+        again = {each: workers.ask(each).error_over_budget for each in cases}
+    assert other.error_over_budget is not None and ratios == again
+    assert len({ratio for ratio in ratios.values() if ratio}) > 3, "answers that could be mixed up unseen"
+
+
+def test_what_is_forgotten_is_not_examined_any_more():
+    with Workers(fuzzed_variants.right, campaign.EMULATOR, 60.0, BUILDS) as workers:
+        workers.start()
+        for n in range(1, 10):
+            workers.expect(case(n))
+        workers.forget()
+        handed = []
+        monitored = workers._first.hand
+        workers._first.hand = lambda each: (handed.append(each), monitored(each))  # type: ignore[method-assign]
+        workers.expect(case(30))
+        workers.ask(case(30))
+        assert handed == [case(30)] and not workers._first.load
+
+
+@pytest.mark.parametrize(
+    ("new", "verdict"),
+    thorough_unless(lambda way: way[1] == "fail", [("j < keys", "pass"), ("j < keys - (keys > 30)", "fail")]),
+)
+def test_a_campaign_comes_to_the_same_with_two_workers_as_with_one(
+    new: str, verdict: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(campaign, "FIRST_EXAMPLES", 0)  # every campaign is a long one
+    monkeypatch.setattr(campaign, "default_threads", lambda: 2)
+    how = CampaignSettings(
+        examples=40, seed=4, builds=(AttentionBuild("float32", 8, 16, 8),), checks=(), shrink_seconds=0.0
+    )
+    results = []
+    for number in (1, 2):
+        monkeypatch.setattr(campaign, "WORKERS", number)
+        load = functools.partial(fuzzed_variants.edited, "j < keys", new)
+        result = run_campaign("it", load, how=how)
+        assert result.verdict == verdict and math.isfinite(result.seconds)
+        first = result.failure and (result.failure.first_case, result.failure.first_finding)
+        results.append((first, result.examples, result.hardest, result.hardest_ratio, result.coverage))
+    assert results[0] == results[1]
+
+
+def test_a_short_campaign_has_one_worker_and_so_has_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(campaign, "default_threads", lambda: 8)
+    machine = campaign.EMULATOR
+    gpu = dataclasses.replace(machine, kind="gpu")
+    assert campaign._workers(CampaignSettings(examples=200), machine) == 1
+    assert campaign._workers(CampaignSettings(examples=1000), gpu) == 1
+    assert campaign._workers(CampaignSettings(examples=1000), machine) == campaign.WORKERS
+    assert campaign._workers(CampaignSettings(examples=None, seconds=9.0), machine) == campaign.WORKERS
