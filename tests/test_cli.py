@@ -536,7 +536,7 @@ def test_ctrl_c_ends_quietly():
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     ) as process:
-        time.sleep(3)
+        time.sleep(2)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

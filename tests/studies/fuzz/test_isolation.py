@@ -44,11 +44,11 @@ def test_the_last_words_of_a_process_are_told():
 def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("harness.studies.fuzz.isolation.COMPILE_SECONDS", 0.0)
     monkeypatch.setattr("harness.studies.fuzz.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
-    with worker(functools.partial(fuzzed_variants.long_keys_do, "sleep"), seconds=2.0) as asked:
+    with worker(functools.partial(fuzzed_variants.long_keys_do, "sleep"), seconds=0.5) as asked:
         asked.start()
         process = asked._process
         finding = asked.ask(LONG).finding
-        assert finding is not None and finding.kind == TIMEOUT and "2 s" in finding.reason
+        assert finding is not None and finding.kind == TIMEOUT and "0.5 s" in finding.reason
         assert process is not None and not process.is_alive()
 
 
