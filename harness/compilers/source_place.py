@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+
+from harness.support.source_text import find_source
 
 _CUDA_SUFFIXES = (".cu", ".cuh", ".h", ".hpp")
 _SUFFIXES = (*_CUDA_SUFFIXES, ".ptx")
 _FEWEST_LINES = 2
 """Lines that have to be in a file before it is taken for the source."""
 _FEWEST_LETTERS = 6
+_RELATIVE_NAME = re.compile(r'^(?P<before>#line \d+ ")(?P<name>[^"/\\<][^"\\]*)"', re.MULTILINE)
 
 
 def place_of(text: str) -> tuple[str, int] | None:
@@ -50,6 +54,24 @@ def with_line_directive(code: str) -> str:
             separator = "" if not before or before.endswith("\n") else "\n"
             return f'{before}{separator}#line {line} "{name}"\n{found}{after}'
     return _aligned(code)
+
+
+def with_absolute_names(code: str) -> str:
+    """`code` with every relative name in a `#line` made absolute, where the file can be found.
+
+    So what is compiled does not depend on the folder that one works in, and is compiled once for all of them.
+    """
+
+    def absolute(match: re.Match[str]) -> str:
+        path, name = find_source(match["name"]), match["name"]
+        return f'{match["before"]}{path}"' if path is not None and path.as_posix().endswith(f"/{name}") else match[0]
+
+    return _RELATIVE_NAME.sub(absolute, code)
+
+
+def has_absolute_names(code: str) -> bool:
+    """Whether all lines of `code` are of files that are named wholly."""
+    return code.startswith("#line") and _RELATIVE_NAME.search(code) is None
 
 
 def _aligned(code: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+import pytest
 from counted_builds import Builds
 from numba import cuda
 from sample_kernels import ARCH, AXPY, AXPY_ARGS, axpy, buffer
@@ -27,6 +28,20 @@ def test_a_rawkernel_is_compiled_once(builds: Builds) -> None:
         before = builds.count
         compile_kernel(kernel, AXPY_ARGS, arch)
         assert builds.count == before + 1
+
+
+def test_one_that_is_of_a_file_is_compiled_once_for_all_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builds: Builds
+) -> None:
+    (tmp_path / "own.cu").write_text(AXPY)
+    monkeypatch.syspath_prepend(tmp_path)
+    kernel = cupy.RawKernel(f'#line 1 "own.cu"\n{AXPY}', "axpy", ("-DSCALE=2",))
+    first = compile_kernel(kernel, AXPY_ARGS, ARCH)
+    assert f'"{tmp_path}/own.cu"' in first.ptx
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    assert compile_kernel(kernel, AXPY_ARGS, ARCH).ptx == first.ptx
+    assert builds.count == 1
 
 
 def test_a_changed_header_is_noticed(tmp_path: Path, builds: Builds) -> None:

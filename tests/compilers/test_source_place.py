@@ -12,7 +12,7 @@ import pytest
 from sample_kernels import ARCH, AXPY_ARGS, SAMPLES, axpy, buffer, line_of
 
 from harness.compilers import compile_kernel
-from harness.compilers.source_place import with_line_directive
+from harness.compilers.source_place import has_absolute_names, with_absolute_names, with_line_directive
 from harness.support.errors import CompileError
 
 
@@ -89,3 +89,15 @@ def test_a_users_own_line_directive_stands() -> None:
     """
     with pytest.raises(CompileError, match=r"mine\.cu\(70\): error"):
         compile_kernel(cupy.RawKernel(code, "f"), (buffer(1),), ARCH)
+
+
+def test_relative_names_of_files_become_absolute_where_they_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kernel_of_this_test.cu").write_text("// nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = '#line 1 "mine/kernel_of_this_test.cu"\nint a;\n#line 7 "elsewhere/kernel_of_this_test.cu"\nint b;\n'
+    found = code.replace("mine/", f"{tmp_path}/mine/")
+    assert with_absolute_names(code) == found
+    assert with_absolute_names(found) == found
+    assert not has_absolute_names(found), "one is nowhere"
+    assert has_absolute_names(found.partition("#line 7")[0]) and not has_absolute_names(f"int c;\n{found}")

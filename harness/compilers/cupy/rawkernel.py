@@ -10,7 +10,7 @@ from harness.compilers.cupy import nvrtc
 from harness.compilers.cupy.headers import include_directories
 from harness.compilers.cupy.included_files import included_files
 from harness.compilers.parameters import entry_parameters
-from harness.compilers.source_place import with_line_directive
+from harness.compilers.source_place import has_absolute_names, with_absolute_names, with_line_directive
 from harness.compilers.toolchain import Toolchain
 from harness.support.cache import Key, default_cache
 from harness.support.errors import CompileError
@@ -62,7 +62,8 @@ def _source_of(kernel: Any) -> tuple[str, str, tuple[str, ...]]:
     ):
         if state.get(field):
             raise CompileError(f"kernel {name} uses RawKernel's {field}, which only a GPU's CuPy can do; {instead}")
-    return name, with_line_directive(str(kernel.code)), tuple(state.get("name_expressions") or ())
+    source = with_absolute_names(with_line_directive(str(kernel.code)))
+    return name, source, tuple(state.get("name_expressions") or ())
 
 
 def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
@@ -88,9 +89,10 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     if files is None:
         return build().decode()
     # NVRTC writes relative file names into the line table as they look from here.
+    folder = "" if has_absolute_names(source) else os.getcwd()
     # The kernels of one file share a compilation: where #line names the file, the PTX has the kernel's name nowhere.
     named = "" if source.startswith("#line") else name
-    key = (os.getcwd(), nvrtc.identity(), named, source, "\0".join(complete), "\0".join(expressions), *files)
+    key = (folder, nvrtc.identity(), named, source, "\0".join(complete), "\0".join(expressions), *files)
     ptx = _known.get(key)
     if ptx is None:
         ptx = _known[key] = default_cache().cached("nvrtc", key, build).decode()
