@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from typing import NamedTuple
 
 from harness.support.source_text import find_source
 
@@ -40,6 +41,26 @@ def with_line_directive(code: str) -> str:
     """
     if "#line" in code or not code.strip():
         return code
+    # It is looked for again when more modules are loaded, or when its file was edited.
+    found = _found_in_files(code, len(sys.modules))
+    if found.stamp != _stamp(found.path):
+        _found_in_files.cache_clear()
+        found = _found_in_files(code, len(sys.modules))
+    return found.text
+
+
+class _Found(NamedTuple):
+    """A kernel's text with its `#line`."""
+
+    text: str
+    path: str
+    """The file that it stands in; nothing where it is in none."""
+    stamp: tuple[int, int]
+    """Of that file when it was read."""
+
+
+@functools.lru_cache(maxsize=64)
+def _found_in_files(code: str, _modules: int) -> _Found:
     for path in _user_files():
         text = _text(path, *_stamp(path))
         if path.endswith(_CUDA_SUFFIXES):  # read whole, perhaps with something put before it
@@ -52,7 +73,7 @@ def with_line_directive(code: str) -> str:
         if found:
             name = path.replace("\\", "\\\\").replace('"', '\\"')
             separator = "" if not before or before.endswith("\n") else "\n"
-            return f'{before}{separator}#line {line} "{name}"\n{found}{after}'
+            return _Found(f'{before}{separator}#line {line} "{name}"\n{found}{after}', path, _stamp(path))
     return _aligned(code)
 
 
@@ -74,7 +95,7 @@ def has_absolute_names(code: str) -> bool:
     return code.startswith("#line") and _RELATIVE_NAME.search(code) is None
 
 
-def _aligned(code: str) -> str:
+def _aligned(code: str) -> _Found:
     """`code` with a `#line` wherever its lines do not follow each other in the file that most of them stand in.
 
     That is how a function builds a kernel: a template with values filled in, or definitions put before a text. A line
@@ -88,9 +109,10 @@ def _aligned(code: str) -> str:
         shared = len(telling & _telling_lines(path, *_stamp(path)))
         if shared > most:
             nearest, most = path, shared
+    stamp = _stamp(nearest)
     if not nearest:
-        return code
-    theirs = [_key(line) for line in _text(nearest, *_stamp(nearest)).split("\n")]
+        return _Found(code, nearest, stamp)
+    theirs = [_key(line) for line in _text(nearest, *stamp).split("\n")]
     blocks = SequenceMatcher(lambda key: not _tells(key), keys, theirs, autojunk=False).get_matching_blocks()
     name = nearest.replace("\\", "\\\\").replace('"', '\\"')
     directives: dict[int, int] = {}
@@ -101,9 +123,10 @@ def _aligned(code: str) -> str:
             ahead = theirs_first - first
             if not (at and lines[at - 1].endswith("\\")):  # not within a macro
                 directives[at] = max(1, at + ahead + 1)
-    return "\n".join(
+    text = "\n".join(
         f'#line {directives[at]} "{name}"\n{line}' if at in directives else line for at, line in enumerate(lines)
     )
+    return _Found(text, nearest, stamp)
 
 
 def _key(line: str) -> str:

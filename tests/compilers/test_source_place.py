@@ -101,3 +101,14 @@ def test_relative_names_of_files_become_absolute_where_they_are_found(tmp_path: 
     assert with_absolute_names(found) == found
     assert not has_absolute_names(found), "one is nowhere"
     assert has_absolute_names(found.partition("#line 7")[0]) and not has_absolute_names(f"int c;\n{found}")
+
+
+def test_a_file_that_is_edited_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    code = '\nextern "C" __global__ void edited_in_this_test(float* y) { y[threadIdx.x] = 4711.0f; }\n'
+    path = tmp_path / "edited_in_this_test.py"
+    path.write_text(f'CODE = """{code}"""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("edited_in_this_test")
+    assert with_line_directive(code).startswith(f'#line 1 "{path}"')
+    path.write_text(f'# One more line.\nCODE = """{code}"""\n')
+    assert with_line_directive(code).startswith(f'#line 2 "{path}"')

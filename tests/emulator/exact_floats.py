@@ -5,6 +5,7 @@ Knows nothing of NumPy's or the CPU's arithmetic, so that it can be held against
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,23 +24,23 @@ class Format:
     bits: int
     exponent_bits: int
 
-    @property
+    @functools.cached_property
     def fraction_bits(self) -> int:
         return self.bits - 1 - self.exponent_bits
 
-    @property
+    @functools.cached_property
     def sign_bit(self) -> int:
         return 1 << (self.bits - 1)
 
-    @property
+    @functools.cached_property
     def infinity(self) -> int:
         return ((1 << self.exponent_bits) - 1) << self.fraction_bits
 
-    @property
+    @functools.cached_property
     def one(self) -> int:
         return ((1 << (self.exponent_bits - 1)) - 1) << self.fraction_bits
 
-    @property
+    @functools.cached_property
     def unit(self) -> int:
         """The exponent of the smallest subnormal."""
         return 2 - (1 << (self.exponent_bits - 1)) - self.fraction_bits

@@ -247,6 +247,15 @@ def refusal(registers: dict[str, PtxType], instruction: Instruction) -> str | No
     return None
 
 
+def refusal_of_form(instruction: Instruction) -> str | None:
+    """Why there is no code for what is written before the operands, or for so many of them; None where there is."""
+    try:
+        emitter_for(instruction)
+    except UnsupportedInstruction as error:
+        return str(error)
+    return None
+
+
 def opcodes() -> list[str]:
     return sorted({name.partition(".")[0] for name in supported_opcodes()} - {"call"})
 
@@ -262,6 +271,12 @@ def test_every_form_is_either_supported_or_refused_by_name():
     for opcode in opcodes():
         for modifiers, kind in itertools.product(MODIFIERS.get(opcode, ("",)), (*TYPES, "")):
             words = tuple(word for word in (*modifiers.split("."), kind) if word)
+            form = replace(samples[0], opcode=opcode, modifiers=words)
+            why = refusal_of_form(form)
+            if why is not None:
+                assert f"'{form.form}' at PTX line {form.ptx_line}" in why, form.form
+                if "operands" not in why:  # whatever they are
+                    continue
             for sample, shape in zip(samples, SHAPES):
                 instruction = replace(sample, opcode=opcode, modifiers=words)
                 why = refusal(registers, instruction)
