@@ -6,6 +6,7 @@ thorough` everything: also what is marked `thorough`, tests that repeat for more
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -88,3 +89,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from harness.execution.isolation import server
 
     server.PRELOADED += ["cupy", "numba.cuda"]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of tests stay; whoever collects garbage later need not go through them every time."""
+    gc.collect()
+    gc.freeze()

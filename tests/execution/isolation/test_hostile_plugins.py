@@ -103,6 +103,7 @@ def arrays(folder: Path) -> list[str]:
     return [*(w for n in inputs for w in (f"--{n.lower()}", f"{folder / n}.npy")), "--out", str(folder / "out.npy")]
 
 
+@pytest.mark.thorough
 def test_a_sweep_has_its_points_and_the_right_one_is_counted(call):
     variants = f"ends-in-plan,loops-in-claim,crashes-in-supports,{NAME}"
     sweep = ["--sweep", "kv_len=6,7", "--variants", variants, "--format", "json"]

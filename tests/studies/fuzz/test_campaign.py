@@ -42,11 +42,11 @@ def test_a_right_kernel_passes_and_all_examples_are_run():
 @pytest.mark.parametrize(
     ("old", "new", "smallest"),
     [
-        ("j < keys", "j < keys - (keys > 8)", {"kv_len": 9, "q_len": 1, "heads": 1}),
         ("i + N_k - N_q + 1", "min(i + 1, N_k)", {"mask": "causal", "q_len": 1, "kv_len": 2}),
         *thorough_unless(
             lambda edit: False,
             [
+                ("j < keys", "j < keys - (keys > 8)", {"kv_len": 9, "q_len": 1, "heads": 1}),
                 ("c < d; ++c) o[c] = l", "c < d - (d % 8 > 0); ++c) o[c] = l", {"head_dim": 5}),
                 (
                     "head / group",
@@ -143,7 +143,7 @@ def test_the_same_seed_finds_the_same():
 
 
 def test_a_past_failure_is_tried_first(tmp_path: Path):
-    old, new = "head / group", "head % (gridDim.y / group)"
+    old, new = "i + N_k - N_q + 1", "min(i + 1, N_k)"
     first = edited(old, new, database=tmp_path)
     again = edited(old, new, database=tmp_path, seed=2)
     assert first.failure is not None and not first.failure.remembered
