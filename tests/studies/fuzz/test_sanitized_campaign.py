@@ -28,7 +28,6 @@ def campaign(load: object, machine: Machine, checks: tuple[str, ...] | None = ()
 
 
 def test_a_race_behind_right_answers_is_found_by_looking_on_only():
-    assert campaign(RACING, Machine()).verdict == "pass"
     result = campaign(RACING, SANITIZED)
     assert result.failure is not None
     finding = result.failure.finding
