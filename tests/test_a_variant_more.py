@@ -36,7 +36,7 @@ def tree(tmp_path: Path) -> Path:
     copy.mkdir()
     for path in ("harness", "variants", "tests", "scripts", "docs"):
         if (ROOT / path).exists():
-            shutil.copytree(ROOT / path, copy / path, ignore=NOT_SOURCES)
+            shutil.copytree(ROOT / path, copy / path)  # with its bytecode: no process need make it anew
     for path in ("pyproject.toml", "README.md", "requirements.txt"):
         shutil.copy(ROOT / path, copy / path)
     plain = (ROOT / "tests" / "plugins" / "one_thread_per_row.py").read_text()

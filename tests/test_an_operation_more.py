@@ -20,7 +20,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree, and the toy in it."""
     root = tmp_path_factory.mktemp("copy") / "repository"
     for folder in ("harness", "variants"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, root / folder)
     before = {path.relative_to(root) for path in root.rglob("*")}
     shutil.copytree(TOY / "operations", root / "harness" / "operations", dirs_exist_ok=True)
     shutil.copytree(TOY / "variants", root / "variants", dirs_exist_ok=True)
@@ -55,6 +55,7 @@ def test_it_is_compared_and_counted(copy: Path):
     assert not any(key.startswith("lse") for key in row)
 
 
+@pytest.mark.thorough
 def test_a_wrong_kernel_of_it_is_found_by_compare_and_by_fuzz(copy: Path, tmp_path: Path):
     text = (TOY / "variants" / "row_sums" / "a_thread_per_row.py").read_text()
     wrong = text.replace("j < columns;", "j < columns - (columns > 5);").replace('name="row-sums"', 'name="wrong"')

@@ -481,7 +481,7 @@ def test_no_gpu_is_one_line(call):
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The harness with an empty variants/ of its own."""
-    shutil.copytree(ROOT / "harness", tmp_path / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "harness", tmp_path / "harness")
     (tmp_path / "variants").mkdir()
     return tmp_path
 

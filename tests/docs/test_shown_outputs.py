@@ -86,7 +86,7 @@ def test_the_example_is_at_most_twelve_lines_beyond_its_kernel() -> None:
 
 def test_the_example_runs_from_the_variants_folder(tmp_path: Path) -> None:
     for folder in ("harness", "variants"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     (tmp_path / "variants" / "one_thread_per_row.py").write_text(EXAMPLE)
     arguments = ("--q-len", "70", "--kv-len", "45", "--heads", "4", "--kv-heads", "2", "--head-dim", "24", "--causal")
     ran = harness("compare", "--variants", "one-thread-per-row", *arguments, root=tmp_path)

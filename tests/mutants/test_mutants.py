@@ -83,6 +83,7 @@ def test_one_of_each_family_is_killed(name: str, kinds: set[str]):
     assert found.examples <= 200 and found.first_case is not None and found.cpu_seconds > 0
 
 
+@pytest.mark.thorough
 def test_what_was_refused_or_is_no_program_is_not_killed():
     builds = (AttentionBuild("float32", 8, 16, 8),)
     refused = run_campaign("refuses", _refuses, how=dataclasses.replace(QUICK, examples=5, builds=builds))

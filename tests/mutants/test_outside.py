@@ -6,15 +6,12 @@ import functools
 from pathlib import Path
 
 import pytest
-from lanes import thorough_unless
 
 from harness.model.operation import operation_named
 from harness.operations.attention.build import AttentionBuild
 from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
 from tests.mutants.outside import FOLDER, OUTSIDE_MUTANTS, load_outside, right_kernels
 
-FOUND = ("warp_row.py",)
-"""Kernels that the default lane runs."""
 SMALL = tuple(AttentionBuild(*each) for each in (("float32", 16), ("float16", 24), ("bfloat16", 33), ("float16", 64)))
 """Each kernel takes one. Loops that are unrolled over longer rows, or instrumented, take a minute to compile."""
 
@@ -38,7 +35,8 @@ def test_each_slip_applies_and_loads(name: str):
     assert load_outside(mutant).name == name
 
 
-@pytest.mark.parametrize("path", thorough_unless(lambda path: _file(path) in FOUND, right_kernels()), ids=_file)
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", right_kernels(), ids=_file)
 def test_the_right_kernels_are_right(path: Path):
     mutant = next(mutant for mutant in OUTSIDE_MUTANTS.values() if mutant.patch.file == _file(path))
     right = functools.partial(load_outside, mutant, right=True)

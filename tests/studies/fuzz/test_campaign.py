@@ -84,6 +84,7 @@ def test_a_fault_is_found_with_its_place():
     assert "one_thread_per_row.py" in result.failure.finding.reason or "line" in result.failure.finding.reason
 
 
+@pytest.mark.thorough
 def test_an_endless_loop_is_found():
     load = functools.partial(fuzzed_variants.edited, "m = m_new;", "m = m_new; if (N_k > 8) --j;")
     how = CampaignSettings(examples=60, seed=1, builds=BUILDS)

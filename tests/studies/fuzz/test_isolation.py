@@ -96,6 +96,7 @@ def test_workers_multiply_on_one_core_and_the_parent_is_left_alone(monkeypatch: 
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
+@pytest.mark.thorough
 def test_a_lost_context_does_not_poison_what_follows():
     with Worker(fuzzed_variants.right, fuzzed_variants.LosesItsContext(), 60.0, BUILDS) as asked:
         finding = asked.ask(LONG).finding
