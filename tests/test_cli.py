@@ -536,7 +536,11 @@ def test_ctrl_c_ends_quietly():
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     ) as process:
-        time.sleep(2)
+        deadline = time.monotonic() + 60
+        while not any(children_of(child) for child in children_of(process.pid)):  # a planner: all else is loaded
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
