@@ -36,7 +36,7 @@ LOSSES = [("exit", CRASH, 1), ("exit", CRASH, 2), ("sleep", TIMEOUT, 1), ("sleep
 def test_a_process_that_dies_or_hangs_costs_the_case_that_it_was_at(
     what: str, kind: str, number: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness.studies.fuzz.isolation.COMPILE_SECONDS", 0.0)
+    monkeypatch.setattr("harness.studies.fuzz.isolation.COMPILE_SECONDS", 20.0)
     monkeypatch.setattr("harness.studies.fuzz.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
     with Workers(fuzzed_variants.right, fuzzed_variants.LosesItsProcess(what=what), 3.0, BUILDS, number) as workers:
         workers.start()
