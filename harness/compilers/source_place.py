@@ -71,12 +71,12 @@ def _found_in_files(code: str, _modules: int) -> _Found:
             before, found, after = "", code if position >= 0 else "", ""
             line = text.count("\n", 0, position) + 1
         if found:
-            name = path.replace("\\", "\\\\").replace('"', '\\"')
             separator = "" if not before or before.endswith("\n") else "\n"
-            return _Found(f'{before}{separator}#line {line} "{name}"\n{found}{after}', path, _stamp(path))
+            return _Found(f'{before}{separator}#line {line} "{_quoted(path)}"\n{found}{after}', path, _stamp(path))
     return _aligned(code)
 
 
+@functools.lru_cache(maxsize=64)
 def with_absolute_names(code: str) -> str:
     """`code` with every relative name in a `#line` made absolute, where the file can be found.
 
@@ -85,11 +85,14 @@ def with_absolute_names(code: str) -> str:
 
     def absolute(match: re.Match[str]) -> str:
         path, name = find_source(match["name"]), match["name"]
-        return f'{match["before"]}{path}"' if path is not None and path.as_posix().endswith(f"/{name}") else match[0]
+        if path is None or not path.as_posix().endswith(f"/{name}"):
+            return match[0]
+        return f'{match["before"]}{_quoted(str(path))}"'
 
     return _RELATIVE_NAME.sub(absolute, code)
 
 
+@functools.lru_cache(maxsize=64)
 def has_absolute_names(code: str) -> bool:
     """Whether all lines of `code` are of files that are named wholly."""
     return code.startswith("#line") and _RELATIVE_NAME.search(code) is None
@@ -114,7 +117,7 @@ def _aligned(code: str) -> _Found:
         return _Found(code, nearest, stamp)
     theirs = [_key(line) for line in _text(nearest, *stamp).split("\n")]
     blocks = SequenceMatcher(lambda key: not _tells(key), keys, theirs, autojunk=False).get_matching_blocks()
-    name = nearest.replace("\\", "\\\\").replace('"', '\\"')
+    name = _quoted(nearest)
     directives: dict[int, int] = {}
     ahead = None  # by how much the file's line is ahead of the code's
     for first, theirs_first, size in blocks:
@@ -127,6 +130,11 @@ def _aligned(code: str) -> _Found:
         f'#line {directives[at]} "{name}"\n{line}' if at in directives else line for at, line in enumerate(lines)
     )
     return _Found(text, nearest, stamp)
+
+
+def _quoted(path: str) -> str:
+    """`path` as it stands between the quotes of a `#line`."""
+    return path.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _key(line: str) -> str:

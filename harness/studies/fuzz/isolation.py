@@ -60,7 +60,6 @@ class Worker:
         self._connection: Connection | None = None
         self._is_ready = False
         self._handed: deque[Case] = deque()
-        self._oldest_since = 0.0
         self._looked: tuple[float, float] | None = None
         self._looked_at = 0.0
         self._compiled: set[tuple[Hashable, ...]] = set()
@@ -212,7 +211,7 @@ class Worker:
 
     def _begin_oldest(self) -> None:
         """The process gets to its oldest case now."""
-        self._oldest_since, self._looked = time.monotonic(), None
+        self._looked_at, self._looked = time.monotonic(), None
 
     def _seconds_for(self, case: Case) -> float:
         return self._case_seconds + (0 if _kernel(case) in self._compiled else COMPILE_SECONDS)
@@ -220,7 +219,7 @@ class Worker:
     def _is_overdue(self, seconds: float) -> bool:
         """Whether it has used the processor for so long at its oldest case. Looks at it now and then."""
         now = time.monotonic()
-        if now < (self._oldest_since if self._looked is None else self._looked_at) + LOOK_SECONDS:
+        if now < self._looked_at + LOOK_SECONDS:
             return False  # as nearly always
         assert self._process is not None and self._process.pid is not None
         used = processor_seconds(self._process.pid)
