@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.model.traffic import Traffic as Traffic
     from harness.model.variant import Variant as Variant
     from harness.operations.attention.problem import Problem as Problem
+    from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
     from harness.support.errors import PlanError as PlanError
 
@@ -27,6 +28,7 @@ _HOMES = {
     "Buffer": "harness.model.plan",
     "Launch": "harness.model.plan",
     "Numerics": "harness.model.numerics",
+    "PagedProblem": "harness.operations.paged_attention.problem",
     "Plan": "harness.model.plan",
     "PlanError": "harness.support.errors",
     "Problem": "harness.operations.attention.problem",

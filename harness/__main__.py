@@ -12,6 +12,10 @@ interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if interruptible:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+# Threads that multiply matrices wait for the next product in a loop, by default for tens of milliseconds and on the
+# cores that kernels run on. 2 to this power is for how many clock cycles; NumPy reads it when it is loaded.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
+
 from harness.execution.isolation.server import begin_server  # noqa: E402
 
 if not {"-h", "--help"}.intersection(sys.argv):

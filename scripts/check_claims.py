@@ -29,7 +29,7 @@ from harness.execution.planning import claimed_traffic, make_plan, refusal_of  #
 from harness.execution.protocol import Executor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.model.operation import draw_inputs  # noqa: E402
-from harness.operations.attention.masks import NO_MASK  # noqa: E402
+from harness.operations.attention.masks import NO_MASK, parse_mask  # noqa: E402
 from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
 from harness.text.tables import table  # noqa: E402
@@ -43,8 +43,16 @@ LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 1
 WIDTHS = (0, 1, 15, 31, 33, 200)
 """Of windows, to either side: no key, half a tile, beside a tile's edge, more than there are keys."""
 WINDOWS = tuple(f"window:{left},{right}" for left in WIDTHS for right in WIDTHS)
+# Cut to the keys and the sequences that there are.
+OTHERS = (
+    "documents:1+0", "documents:31+2+64", "documents:1+1+1+32+33", "documents:17+0+96+1+7", "documents:129+1",
+    "documents:63+1+70/5+40", "prefix:1", "prefix:33", "prefix:64", "window:15,3+documents:1+31+70",
+    "causal+documents:40+40", "window:20,2+prefix:33",
+)  # fmt: skip
 MASKS = st.one_of(
-    st.sampled_from(("none", "causal")), st.sampled_from((*WINDOWS, *(f"causal+{window}" for window in WINDOWS)))
+    st.sampled_from(("none", "causal")),
+    st.sampled_from((*WINDOWS, *(f"causal+{window}" for window in WINDOWS))),
+    st.sampled_from(OTHERS),
 )
 LONG = st.integers(3000, 3300)
 """Around the longest row that the three-pass softmax keeps on chip."""
@@ -59,15 +67,16 @@ def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) ->
     """Problems of a few tiles: groups, batches, masks, any length; what is plain comes first, shrinking goes there."""
     dtype, head_dim = draw(st.sampled_from(kernels))
     kv_heads = draw(st.integers(1, 2))
+    batch, kv_len = draw(st.integers(1, 2)), draw(st.one_of(LENGTHS, LENGTHS, LENGTHS, LENGTHS, LONG))
     return Problem(
-        batch=draw(st.integers(1, 2)),
+        batch=batch,
         heads=kv_heads * draw(st.integers(1, 3)),
         kv_heads=kv_heads,
         q_len=draw(LENGTHS),
-        kv_len=draw(st.one_of(LENGTHS, LENGTHS, LENGTHS, LENGTHS, LONG)),
+        kv_len=kv_len,
         head_dim=head_dim,
         dtype=dtype,
-        mask=draw(MASKS),
+        mask=parse_mask(draw(MASKS)).fitted(batch, kv_len),
     )
 
 
@@ -158,7 +167,7 @@ def options(problem: Problem) -> str:
     """The problem as the command line takes it."""
     fields = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "dtype")
     words = [f"--{field.replace('_', '-')} {getattr(problem, field)}" for field in fields]
-    return " ".join([*words, *([] if problem.mask == NO_MASK else [f"--mask {problem.mask}"])])
+    return " ".join([*words, *([] if problem.mask == NO_MASK else [f"--mask {problem.mask.text}"])])
 
 
 def chosen(names: Sequence[str], plugins: Sequence[Path]) -> list[Variant]:

@@ -7,11 +7,16 @@ thorough` everything: also what is marked `thorough`, tests that repeat for more
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Each of several workers would multiply its small matrices on all cores, and its threads wait for each other in loops.
+# NumPy reads this when it is loaded, which is later.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "emulator")]
@@ -27,7 +32,9 @@ COMPILING = (
     "studies",
     "variants",
     "test_an_operation_more.py",
+    "test_backward_cli.py",
     "test_cli.py",
+    "test_paged_cli.py",
     "test_softmax_cli.py",
 )
 """Folders and files whose tests compile, but for those that are marked `compiles(False)`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 LOG2_E = "3FB8AA3B"
 """log2 e in float32, as PTX writes it behind `0f`."""
-_OPCODE = re.compile(r"(?<![\w%.$])(ex2|lg2|rcp|div|fma|mma|wmma|wgmma)((?:\.\w+)+)")
+_OPCODE = re.compile(r"(?<![\w%.$])(ex2|lg2|rcp|div|fma|tanh|mma|wmma|wgmma)((?:\.\w+)+)")
 _NARROWED = re.compile(r"(?<![\w%.$])cvt\.\w+(?:\.\w+)*?\.b?f16(?:x2)?\.f32\s+(%\w+)")
 _PACKED = re.compile(r"(?<![\w%.$])mov\.b(?:32|64)\s+(%\w+)\s*,\s*\{([^}]*)\}")
 _REGISTER = re.compile(r"%\w+")
@@ -22,6 +22,10 @@ class Arithmetic:
     """It multiplies matrices on tensor cores."""
     functions: str
     """The most accurate that it can have, in the words of `Numerics.functions`."""
+    tanh_approx: bool
+    """It has approximate hyperbolic tangents."""
+    e4m3: bool
+    """What these multiply is e4m3."""
     narrows: bool
     """It rounds something to 16 bits that it does not only store to global memory."""
 
@@ -32,6 +36,8 @@ class Arithmetic:
         return cls(
             tensor_cores=any(name in ("mma", "wmma", "wgmma") for name, _ in opcodes),
             functions=_functions(opcodes, ptx),
+            tanh_approx=any(name == "tanh" for name, _ in opcodes),
+            e4m3=any("e4m3" in words.split(".") for _, words in opcodes),
             narrows=_narrows(ptx),
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.compilers.cluster_launch import in_clusters
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.parameters import entry_parameters
@@ -99,6 +100,8 @@ def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...],
         static_bytes = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
         with gpu.shared_memory_refusal_explained(launch, static_bytes):
             driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
+    if launch.cluster is not None:
+        return in_clusters(function.ptr, launch, args, gpu)
     return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
 

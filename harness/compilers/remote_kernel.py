@@ -6,21 +6,16 @@ one asks that process and gets PTX or a cubin, and bytes for the parameters.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
+from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.ptx_text import bind_module
-from harness.compilers.tensor_maps import native_arguments
+from harness.compilers.packed_launch import bind_packed
 from harness.compilers.toolchain import Call, Toolchain
 from harness.model.plan import Launch
 from harness.support.errors import PlanError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class KernelOwner(Protocol):
@@ -92,8 +87,9 @@ class RemoteToolchain(Toolchain):
 
     kernels = "a kernel of another process"
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, toolchain: Toolchain) -> None:
+        self.name = toolchain.name
+        self.tensor_maps_by_value = toolchain.tensor_maps_by_value
 
     def owns(self, kernel: object) -> bool:
         """See `Toolchain.owns`."""
@@ -115,12 +111,7 @@ class RemoteToolchain(Toolchain):
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
         """See `Toolchain.bind`: compiled where the kernel lives, and launched from here, as plain machine code."""
-        kernel: RemoteKernel = launch.kernel
-        given = tuple(_device_argument(argument) for argument in native_arguments(launch, arrays))
-        compiled = self.compile(kernel, given, gpu.arch)
-        words = tuple(_by_value(word) for word in compiled.pack(given))
-        image = self.machine_code(kernel, gpu.arch) or _limited(compiled).encode()
-        return bind_module(image, compiled.entry, launch, words, gpu)
+        return bind_packed(self, launch, arrays, gpu)
 
     def machine_code(self, kernel: Any, arch: str) -> bytes | None:
         """See `Toolchain.machine_code`."""
@@ -141,34 +132,3 @@ class RemoteToolchain(Toolchain):
         """See `Toolchain.identity`."""
         owner: KernelOwner = kernel.owner
         return owner.identity(kernel)
-
-
-def _device_argument(argument: Any) -> Any:
-    """A native argument as toolchains compile for it and pack it: an array of CuPy's is a pointer."""
-    import numpy as np
-
-    if not hasattr(argument, "data") or isinstance(argument, np.generic):
-        return argument
-    name = argument.dtype.name
-    # CuPy has no bfloat16, and nothing else is 16 bits without a sign.
-    return DevicePointer(int(argument.data.ptr), tuple(argument.shape), "bfloat16" if name == "uint16" else name)
-
-
-def _by_value(word: bytes) -> np.generic:
-    """The bytes of a parameter as CuPy passes them on."""
-    import numpy as np
-
-    scalar: np.generic = np.frombuffer(word, f"u{len(word)}")[0] if len(word) in (1, 2, 4, 8) else np.void(word)
-    return scalar
-
-
-def _limited(compiled: CompiledKernel) -> str:
-    """The PTX with the limit of registers that the author gave a compiler, which the driver is not told otherwise.
-
-    `.maxnreg` stands between an entry's parameters and its body (PTX ISA, performance-tuning directives).
-    """
-    if compiled.max_registers is None:
-        return compiled.ptx
-    entry = re.search(rf"\.entry\s+{re.escape(compiled.entry)}\s*\([^)]*\)", compiled.ptx)
-    assert entry is not None
-    return f"{compiled.ptx[: entry.end()]}\n.maxnreg {compiled.max_registers}\n{compiled.ptx[entry.end() :]}"

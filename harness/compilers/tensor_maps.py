@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.model.plan import Launch
-from harness.model.tensor_map import TensorMap
+from harness.model.tensor_map import PIECE_BYTES, TensorMap
 from harness.support.errors import PlanError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from harness.compilers.native_gpu import NativeGpu
+
+MAP_BYTES = 128
+"""Of a `CUtensorMap`."""
 _TYPES = {
     "float32": "FLOAT32",
     "float16": "FLOAT16",
@@ -29,13 +34,46 @@ def native_arguments(launch: Launch, arrays: Mapping[str, Any]) -> tuple[Any, ..
     return tuple(_native(launch, argument, arrays) for argument in launch.args)
 
 
+def uploaded(
+    launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu, by_value: bool
+) -> tuple[tuple[Any, ...], object]:
+    """The same where tensor maps are not passed `by_value`: each is its address in the GPU's memory.
+
+    It lies there as long as the second thing that is returned lives. A map that the host has copied there before a
+    launch needs no fence in the kernel (PTX ISA, tensormap proxy).
+    """
+    import numpy as np
+
+    native = native_arguments(launch, arrays)
+    places = [] if by_value else [i for i, argument in enumerate(launch.args) if isinstance(argument, TensorMap)]
+    if not places:
+        return native, None
+    maps = gpu.cupy.empty((len(places), MAP_BYTES), np.uint8)  # CuPy aligns to 512 bytes, a map wants 64
+    maps.set(np.frombuffer(b"".join(native[i].tobytes() for i in places), np.uint8).reshape(maps.shape), gpu.stream)
+    addresses = {i: np.uint64(int(maps.data.ptr) + MAP_BYTES * number) for number, i in enumerate(places)}
+    return tuple(addresses.get(i, argument) for i, argument in enumerate(native)), maps
+
+
+def keeping(kept: object, call: Callable[[], None]) -> Callable[[], None]:
+    """The call; `kept` lives as long as it does."""
+    return functools.partial(_call, call, kept)
+
+
+def _call(call: Callable[[], None], kept: object) -> None:
+    call()
+
+
 def _native(launch: Launch, argument: Any, arrays: Mapping[str, Any]) -> Any:
     if isinstance(argument, TensorMap):
-        return _encoded(launch, argument, int(arrays[argument.buffer].data.ptr))
+        try:
+            return encode(argument, int(arrays[argument.buffer].data.ptr))
+        except PlanError as error:
+            raise PlanError(f"kernel {launch.kernel_name}: {error}") from None
     return arrays[argument] if isinstance(argument, str) else argument
 
 
-def _encoded(launch: Launch, tensor_map: TensorMap, address: int) -> np.void:
+def encode(tensor_map: TensorMap, address: int) -> np.void:
+    """The argument of a launch, of 128 bytes; `address` is the buffer's. Raises `PlanError` where the driver does."""
     import numpy as np
     from cuda.bindings import driver
 
@@ -45,7 +83,7 @@ def _encoded(launch: Launch, tensor_map: TensorMap, address: int) -> np.void:
         rank,
         address,
         [driver.cuuint64_t(extent) for extent in tensor_map.extents],
-        [driver.cuuint64_t(stride) for stride in tensor_map.strides],
+        [driver.cuuint64_t(stride) for stride in tensor_map.strides or (PIECE_BYTES,)],  # it wants an array, if unread
         [driver.cuuint32_t(extent) for extent in tensor_map.box],
         [driver.cuuint32_t(1)] * rank,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -54,7 +92,7 @@ def _encoded(launch: Launch, tensor_map: TensorMap, address: int) -> np.void:
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if error != driver.CUresult.CUDA_SUCCESS:
-        raise PlanError(f"kernel {launch.kernel_name}: the driver refuses {tensor_map} ({error.name})")
+        raise PlanError(f"the driver refuses {tensor_map} ({error.name})")
     words = [int(word) for word in encoded.opaque]
     native: np.void = np.void(np.array(words, dtype=np.uint64).tobytes())
     return native

@@ -21,7 +21,9 @@ TOOLCHAINS: tuple[Toolchain, ...] = (CupyToolchain(), NumbaToolchain(), PtxToolc
 def toolchain_of(kernel: object) -> Toolchain:
     """The toolchain that owns `kernel`. Raises `PlanError` where none does, or more than one."""
     if isinstance(kernel, RemoteKernel):
-        return RemoteToolchain(kernel.backend)
+        own = toolchain_named(kernel.backend)
+        assert own is not None  # `check_backend` has seen to it
+        return RemoteToolchain(own)
     owners = [toolchain for toolchain in TOOLCHAINS if toolchain.owns(kernel)]
     if len(owners) == 1:
         return owners[0]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
+from harness.emulator.abi.async_proxy_layout import MAP_BYTES
 from harness.emulator.abi.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
 from harness.emulator.abi.sanitizer_layout import GIVEN, NOBODY
 from harness.emulator.instruments import PLAIN, Instruments
@@ -21,7 +22,7 @@ from harness.emulator.launch.configuration import Geometry, LaunchOptions, defau
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
-from harness.emulator.launch.tensor_maps import encode
+from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.memory.residency import Residency, residency
 from harness.emulator.native.compile_worker import THIS_PROCESS, WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel
@@ -60,6 +61,10 @@ class CacheModel:
     """Whether every launch begins with empty caches, as a profiler arranges it; else L2 stays warm during a plan."""
 
 
+Pointers = dict[str | TensorMap, DevicePointer]
+"""Where each buffer lies, and each tensor map whose address is an argument."""
+
+
 class EmulatorExecutor:
     """The emulated GPU as an executor.
 
@@ -94,9 +99,9 @@ class EmulatorExecutor:
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
-        buffers = plan.all_buffers(problem)
-        memory = [_allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
-        pointers = _pointers(buffers)
+        buffers, pointers = _memory_of(plan, problem)
+        given = {**inputs, MAPS: _encoded(plan, pointers)}
+        memory = [_allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         hierarchy = None
         if self._caches is not None:
             sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
@@ -138,16 +143,17 @@ class EmulatorExecutor:
         doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
         if not doubtful:
             return {}
-        buffers = plan.all_buffers(problem)
+        buffers, pointers = _memory_of(plan, problem)
+        given = {**inputs, MAPS: _encoded(plan, pointers)}
         memory = {
-            name: _allocate(buffer, inputs.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()
+            name: _allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()
         }
         for name in doubtful:
             memory[name].data[:] = 0
         modules = LoadedModules()  # anew: what this run leaves in variables is for no later one
         modules.begin_run()
         try:
-            self._launch_all(plan, _pointers(buffers), list(memory.values()), None, modules, self._tier(problem))
+            self._launch_all(plan, pointers, list(memory.values()), None, modules, self._tier(problem))
         except KernelFault:
             return None
         return {name: mask & all_zero(_as_array(buffers[name], memory[name])) for name, mask in doubtful.items()}
@@ -158,7 +164,7 @@ class EmulatorExecutor:
         Raises what `run` would raise for it.
         """
         self._runtime.start(self._workers)
-        pointers = _pointers(plan.all_buffers(problem))
+        _, pointers = _memory_of(plan, problem)
         # PTX first, of all: the language's own compiler, which has one kernel at a time, is not to wait for LLVM.
         kernels = [compile_kernel(step.kernel, _arguments(step, pointers), self.device.arch) for step in plan.launches]
         for compiled in kernels:
@@ -172,7 +178,7 @@ class EmulatorExecutor:
     def _launch_all(
         self,
         plan: Plan,
-        pointers: Mapping[str, DevicePointer],
+        pointers: Pointers,
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
@@ -194,7 +200,7 @@ class EmulatorExecutor:
     def _launch(
         self,
         step: Launch,
-        pointers: Mapping[str, DevicePointer],
+        pointers: Pointers,
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
@@ -203,7 +209,12 @@ class EmulatorExecutor:
         args = _arguments(step, pointers)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
         kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self._instruments, tier)
-        geometry = Geometry(_three(step.grid), _three(step.block), step.shared_bytes)
+        geometry = Geometry(
+            _three(step.grid),
+            _three(step.block),
+            step.shared_bytes,
+            None if step.cluster is None else _three(step.cluster),
+        )
         used = None
         listener = None
         if hierarchy is not None and self._caches is not None:
@@ -261,20 +272,37 @@ def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes:
     return CacheReport((*buffers, code), dirty_bytes)
 
 
-def _pointers(buffers: Mapping[str, Buffer]) -> dict[str, DevicePointer]:
-    return {
-        buffer.name: DevicePointer(at.buffer_address(index), buffer.shape, buffer.dtype)
-        for index, buffer in enumerate(buffers.values())
+def _memory_of(plan: Plan, problem: BaseProblem) -> tuple[dict[str, Buffer], Pointers]:
+    """Buffers, that of tensor maps among them, and where they lie."""
+    buffers, maps = plan.all_buffers(problem), addressed(plan)
+    if maps:
+        buffers[MAPS] = Buffer(MAPS, (len(maps), MAP_BYTES), "uint8")
+    pointers: Pointers = {
+        name: DevicePointer(at.buffer_address(index), buffer.shape, buffer.dtype)
+        for index, (name, buffer) in enumerate(buffers.items())
     }
+    for number, tensor_map in enumerate(maps):
+        pointers[tensor_map] = DevicePointer(pointers[MAPS].address + MAP_BYTES * number, (MAP_BYTES,), "uint8")
+    return buffers, pointers
 
 
-def _arguments(step: Launch, pointers: Mapping[str, DevicePointer]) -> tuple[Any, ...]:
+def _encoded(plan: Plan, pointers: Pointers) -> npt.NDArray[np.uint8]:
+    """What the buffer of tensor maps holds."""
+    return np.frombuffer(b"".join(_by_value(each, pointers).tobytes() for each in addressed(plan)), np.uint8)
+
+
+def _by_value(tensor_map: TensorMap, pointers: Pointers) -> np.void:
+    return encode(tensor_map, pointers[tensor_map.buffer].address)
+
+
+def _arguments(step: Launch, pointers: Pointers) -> tuple[Any, ...]:
     return tuple(_argument(argument, pointers) for argument in step.args)
 
 
-def _argument(argument: Any, pointers: Mapping[str, DevicePointer]) -> Any:
+def _argument(argument: Any, pointers: Pointers) -> Any:
     if isinstance(argument, TensorMap):
-        return encode(argument, pointers[argument.buffer].address)
+        place = pointers.get(argument)
+        return _by_value(argument, pointers) if place is None else np.uint64(place.address)
     return pointers[argument] if isinstance(argument, str) else argument
 
 
@@ -311,9 +339,9 @@ def _require_inputs_kept(
     if lines:
         after = {name: (buffer, data) for (name, buffer), data in zip(buffers.items(), memory)}
         require_kept(
-            problem,
+            [tensor for tensor in problem.inputs if tensor.name in lines],
             inputs,
-            lambda tensor: _as_array(*after[tensor.name]) if tensor.name in lines else inputs[tensor.name],
+            lambda tensor: _as_array(*after[tensor.name]),
             lambda tensor: " and ".join(lines[tensor.name]),
         )
 

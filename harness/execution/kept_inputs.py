@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.problem import BaseProblem, Tensor
+from harness.model.problem import Tensor
 from harness.support.errors import KernelFault
 
 INPUT_WRITTEN = "input written"
@@ -15,17 +15,17 @@ INPUT_WRITTEN = "input written"
 
 
 def require_kept(
-    problem: BaseProblem,
-    given: Mapping[str, np.ndarray],
+    inputs: Iterable[Tensor],
+    given: Mapping[str, npt.ArrayLike],
     after: Callable[[Tensor], np.ndarray],
     writers: Callable[[Tensor], str],
 ) -> None:
-    """Raise `KernelFault` where a run has changed an input, by its bytes, so that a NaN is equal to itself.
+    """Raise `KernelFault` where a run has changed one of `inputs`, by its bytes, so that a NaN is equal to itself.
 
     `after` fetches an input as the run left it, `writers` says who wrote there, as a message begins.
     """
-    for tensor in problem.inputs:
-        changed = _changed(given[tensor.name], after(tensor))
+    for tensor in inputs:
+        changed = _changed(np.asarray(given[tensor.name]), after(tensor))
         if changed.any():
             first = int(np.argmax(changed))
             where = ", ".join(f"{axis} {i}" for axis, i in zip(tensor.axes, np.unravel_index(first, tensor.shape)))

@@ -69,6 +69,6 @@ class Question:
         unwritten: Mapping[str, npt.NDArray[np.bool_]] | None = None,
     ) -> Accuracy:
         """Hold outputs of the whole problem against the answer, as far as that goes; `unwritten`: see `Execution`."""
-        here = {name: array[self.part.where] for name, array in outputs.items()}
-        nobody = None if unwritten is None else {name: array[self.part.where] for name, array in unwritten.items()}
+        here = {name: array[self.part.of(name)] for name, array in outputs.items()}
+        nobody = None if unwritten is None else {name: array[self.part.of(name)] for name, array in unwritten.items()}
         return measure_accuracy(self.problem.tensors, here, self.answer, self.tolerance(numerics), nobody)

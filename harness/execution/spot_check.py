@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,11 @@ WHOLE_FLOPS = 4e9
 """Up to here the oracle answers everything: about a second."""
 
 
-def choose_spots(problem: BaseProblem, inputs: Mapping[str, np.ndarray]) -> tuple[Question, ...]:
-    """The whole of a small problem; of a large one the parts that its operation chooses."""
+def choose_spots(problem: BaseProblem, inputs: Mapping[str, Any]) -> tuple[Question, ...]:
+    """The whole of a small problem; of a large one the parts that its operation chooses.
+
+    `inputs` are arrays, or what gives a part of itself as an array does: `DrawnTensor`.
+    """
     parts = operation_of(problem).parts(problem, WHOLE_FLOPS)
     return tuple(Question.pose(problem, inputs, part) for part in parts)
 

@@ -31,7 +31,7 @@ class UndeclaredNumerics:
 
 def undeclared_numerics(done: Attempt, question: Question) -> UndeclaredNumerics | None:
     """None where the variant declares some or is wrong, its operation heeds none, or its code is unknown."""
-    heeded = operation_of(done.problem).heeds
+    heeded = operation_of(done.problem).heeded(done.problem)
     if done.variant.numerics != ANY_KERNEL or not heeded or done.plan is None or done.execution is None:
         return None
     if done.accuracy is None or not done.accuracy.passed:
@@ -53,9 +53,11 @@ def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Nu
         # Tensor cores multiply weights of 16 bits, and add up scores in float32.
         "weights": "problem" if arithmetic.tensor_cores else stored,
         "functions": arithmetic.functions,
+        "tanh": "fast" if arithmetic.tanh_approx else "accurate",
         "sums": "truncated" if arithmetic.tensor_cores else "nearest",
         "one_score": True,
         "divides_last": True,
+        "factors": "e4m3" if arithmetic.e4m3 else "problem",
     }
     return Numerics(**{name: value for name, value in known.items() if name in heeded})  # type: ignore[arg-type]
 
@@ -70,6 +72,8 @@ def _arithmetic(execution: Execution) -> Arithmetic | None:
     return Arithmetic(
         tensor_cores=any(a.tensor_cores for a in each),
         functions=min((a.functions for a in each), key=order.index),
+        tanh_approx=any(a.tanh_approx for a in each),
+        e4m3=any(a.e4m3 for a in each),
         narrows=any(a.narrows for a in each),
     )
 

@@ -62,6 +62,8 @@ class Entry:
     sector_bytes: int | None = None
     numerics: Numerics = ANY_KERNEL
     """Where it rounds, as far as it says so."""
+    floor_ms: float | None = None
+    """The least that it can take, where it multiplies other numbers than the problem's."""
     samples_ms: list[float] = field(default_factory=list)
     sustained_ms: float | None = None
     sustained_mhz: float | None = None
@@ -101,8 +103,9 @@ def bench(
 ) -> tuple[BenchRow, ...]:
     """Measure all entries that have a contender; rows, best first.
 
-    `spots` are the places to check, for each set of inputs that contenders have. A median below `least_ms` is beyond
-    what the GPU can do: it is not a time but a mistake, and the row says so instead of showing it.
+    `spots` are the places to check, for each set of inputs that contenders have. A median below `least_ms`, or the
+    entry's own `floor_ms`, is beyond what the GPU can do: it is not a time but a mistake, and the row says so instead
+    of showing it.
     """
     for entry in entries:
         step(f"{entry.name}: first run")
@@ -116,7 +119,7 @@ def bench(
         if entry.verdict == "pass":
             step(f"{entry.name}: checked again")
             _attempt(entry, lambda e=entry: _check(e, spots))  # type: ignore[misc]
-            _reject_impossible(entry, least_ms)
+            _reject_impossible(entry, least_ms if entry.floor_ms is None else entry.floor_ms)
     return _ranked(entries)
 
 

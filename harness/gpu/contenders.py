@@ -16,7 +16,7 @@ from harness.gpu.context import GpuContext
 from harness.gpu.floor import least_ms
 from harness.gpu.stage import GpuStage
 from harness.gpu.stopwatch import Stopwatch
-from harness.model.operation import draw_inputs, operation_of
+from harness.model.operation import draw_input_parts, operation_of
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -56,7 +56,7 @@ def bench_on_gpu(
     """Measure `variants` in turns, and with `libraries` other people's kernels. Raises `SandboxError` without a GPU."""
     context = GpuContext()
     step("inputs and the oracle")
-    input_sets = [draw_inputs(problem, regime, seed + number) for number in range(INPUT_SETS)]
+    input_sets = [draw_input_parts(problem, regime, seed + number) for number in range(INPUT_SETS)]
     spots = [choose_spots(problem, inputs) for inputs in input_sets]
     clocks = ClockReader(context.cupy.cuda.Device().pci_bus_id)
 
@@ -79,7 +79,11 @@ def bench_on_gpu(
         entries = [entry for entry, _ in planned]
         if torch is not None:
             entries += [_library(name, on, stage) for name, on in operation_of(problem).libraries().items()]
-        floor_ms = least_ms(problem, gpu_like(context.device.name))
+        gpu = gpu_like(context.device.name)
+        floor_ms = least_ms(problem, gpu)
+        for entry in entries:
+            if entry.numerics.factors != "problem":
+                entry.floor_ms = least_ms(problem, gpu, entry.numerics.factors)
         rows = bench(entries, spots, stopwatch, effort, floor_ms, watch, step)
         del stage, stopwatch, entries, planned
     return BenchResult(

@@ -86,7 +86,7 @@ class GpuExecutor:
                     context.stream.synchronize()
         kernels = ", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))
         require_kept(
-            problem,
+            problem.inputs,
             inputs,
             lambda tensor: context.download(arrays[tensor.name], tensor.dtype),
             lambda tensor: f"kernel {kernels}",

@@ -13,10 +13,13 @@ import numpy as np
 
 from harness.execution.kept_inputs import require_kept
 from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype
+from harness.gpu.drawn_inputs import counting_changes, drawing
+from harness.model.drawn_tensor import DrawnTensor
 from harness.model.plan import Buffer, Plan
 from harness.model.problem import BaseProblem
 from harness.support.errors import KernelFault
 
+Inputs = Mapping[str, np.ndarray | DrawnTensor]
 _ALIGN_BYTES = 512
 
 
@@ -27,7 +30,7 @@ class GpuStage:
         self,
         context: GpuContext,
         problem: BaseProblem,
-        input_sets: Sequence[Mapping[str, np.ndarray]],
+        input_sets: Sequence[Inputs],
         plans: Sequence[Plan],
     ) -> None:
         self.context = context
@@ -38,9 +41,8 @@ class GpuStage:
         self._given = {tensor.name for tensor in problem.inputs}
         for values in input_sets:
             arrays = {tensor.name: context.allocate(buffers[tensor.name]) for tensor in problem.inputs}
-            for name, array in arrays.items():
-                context.upload(array, values[name])
             self.inputs.append(arrays)
+            self._put(values, arrays)
         self._room = context.cupy.empty(max((_room_bytes(plan, problem) for plan in plans), default=0), dtype="uint8")
 
     def bind(self, plan: Plan) -> BoundPlan:
@@ -57,15 +59,35 @@ class GpuStage:
         arrays, values = self.inputs[number], self._values[number]
         try:
             require_kept(
-                self.problem,
+                [tensor for tensor in self.problem.inputs if not self._is_as_drawn(values, arrays, tensor.name)],
                 values,
                 lambda tensor: self.context.download(arrays[tensor.name], tensor.dtype),
                 lambda tensor: f"kernel {kernels}",
             )
         except KernelFault:
-            for name, array in arrays.items():
-                self.context.upload(array, values[name])
+            self._put(values, arrays)
             raise
+
+    def _put(self, values: Inputs, arrays: Mapping[str, Any]) -> None:
+        """Inputs into the GPU's memory: copied, or drawn there."""
+        for name, array in arrays.items():
+            given = values[name]
+            if isinstance(given, DrawnTensor):
+                self.context.bind(drawing(given, name), arrays)()
+            else:
+                self.context.upload(array, given)
+
+    def _is_as_drawn(self, values: Inputs, arrays: Mapping[str, Any], name: str) -> bool:
+        """Whether an input is one that the GPU has drawn, and has not changed."""
+        given = values[name]
+        if not isinstance(given, DrawnTensor):
+            return False
+        count = Buffer("changed elements", (1,), "int32")
+        changed = self.context.allocate(count)
+        self.context.fill(changed, 0)
+        launch = counting_changes(given, name, count.name)
+        self.context.bind(launch, {name: arrays[name], count.name: changed})()
+        return not self.context.download(changed, count.dtype).any()
 
     def _place(self, buffer: Buffer, offset: int) -> Any:
         return self.context.cupy.ndarray(buffer.shape, kernel_dtype(buffer.dtype), self._room.data + offset)

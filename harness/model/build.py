@@ -29,6 +29,11 @@ class Build(ABC):
         return ()
 
     @property
+    def less(self) -> Sequence[Build]:
+        """The same with less compiled in: what a failing case may be simplified to besides other builds."""
+        return ()
+
+    @property
     def is_wide(self) -> bool:
         """Whether a row takes more than one warp's lanes, so that several warps have parts of what one row needs.
 
@@ -64,12 +69,15 @@ class Builds:
     def of(self, case: Case) -> Any:
         """The build that a case runs."""
         wanted = (case.problem.build_key, case.tile)
-        return next(build for build in self.known if build.key == wanted)
+        return next(each for build in self.known for each in (build, *build.less) if each.key == wanted)
 
     def rank(self, case: Case) -> int:
         """How far from the plainest a case's build is."""
-        return self.known.index(self.of(case))
+        return self._place(self.of(case))
 
     def plainer(self, build: Build) -> Sequence[Any]:
         """Those before it."""
-        return self.known[: self.known.index(build)]
+        return self.known[: self._place(build)]
+
+    def _place(self, build: Build) -> int:
+        return next(place for place, known in enumerate(self.known) if build in (known, *known.less))

@@ -15,6 +15,8 @@ KINDS = (
     "masks differ",
     "missing proxy fence",
     "accumulator read early",
+    "register written early",
+    "missing wgmma fence",
     "not deterministic",
 )
 """A race is named after what came second: a read after a write, a write after a read, a write after a write."""

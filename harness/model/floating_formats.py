@@ -1,4 +1,4 @@
-"""The floating-point formats that problems store and that kernels sum in: IEEE 754, and bfloat16."""
+"""The floating-point formats that problems store and that kernels sum and multiply in: IEEE 754, bfloat16 and e4m3."""
 
 from __future__ import annotations
 
@@ -10,3 +10,9 @@ SMALLEST_STEP = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-12
 """Largest absolute error of storing a value too small to be normal. float32 and bfloat16 may be flushed to zero."""
 LARGEST = {"float32": float.fromhex("0x1.fffffep127"), "float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
 """Largest finite value."""
+
+E4M3_UNIT_ROUNDOFF = 2.0**-4
+E4M3_LARGEST = 448.0
+E4M3_SMALLEST_NORMAL = 2.0**-6
+E4M3_SMALLEST_STEP = 2.0**-10
+"""Largest absolute error of rounding to e4m3 what is too small to be normal."""

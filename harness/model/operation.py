@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness.model.axes import Axes
     from harness.model.build import Build, Builds
     from harness.model.case import Case
+    from harness.model.drawn_tensor import DrawnTensor
     from harness.model.io_bound import IoBound
     from harness.model.numerics import Numerics
     from harness.model.problem import BaseProblem
@@ -61,6 +62,12 @@ class Part:
     """An index into every output, along their first axes; empty for all of it."""
     name: str = "everywhere"
     """Where it lies, for messages."""
+    others: Mapping[str, tuple[slice, ...]] = field(default_factory=dict)
+    """The index into those outputs that have one of their own."""
+
+    def of(self, output: str) -> tuple[slice, ...]:
+        """The index into that output."""
+        return self.others.get(output, self.where)
 
 
 WHOLE = Part()
@@ -111,6 +118,10 @@ class Operation(ABC):
     def regimes(self) -> Mapping[str, Regime]:
         """The ways to draw inputs, by name, the plainest first."""
 
+    def derived_inputs(self, problem: Any) -> Mapping[str, np.ndarray]:
+        """Inputs that follow from the problem alone, by name, as they are stored: nobody draws or gives them."""
+        return {}
+
     @abstractmethod
     def answer(self, problem: Any, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
         """Every output in float64 from the stored inputs, by name; of a part, as indexing the whole would give it."""
@@ -125,6 +136,10 @@ class Operation(ABC):
         part: Part = WHOLE,
     ) -> Mapping[str, Tolerance]:
         """How far off each output may be for these very inputs; `answer` is what `answer` gave for the same part."""
+
+    def heeded(self, problem: Any) -> tuple[str, ...]:
+        """Those of `heeds` that the tolerances of this very problem depend on."""
+        return self.heeds
 
     def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
         """How many bytes of these very inputs every right kernel reads: those whose elements the answer hangs on.
@@ -156,6 +171,13 @@ class Operation(ABC):
         `checks` may name `property.SANITIZER`, for small cases.
         """
         return None
+
+    def leaves_regime(self, case: Case) -> bool:
+        """Whether the case's inputs may lie outside of what its regime is about, as by edits.
+
+        A variant that fails in some regimes (`Variant.fails_in`) is not asked about such a case in any other.
+        """
+        return False
 
     @property
     def properties(self) -> Mapping[str, Property]:
@@ -193,12 +215,24 @@ class Operation(ABC):
         """The fields of a problem that do not follow from the shapes and the dtype of its inputs."""
         return ()
 
+    @property
+    def further_inputs(self) -> Mapping[str, tuple[str, Any]]:
+        """Inputs that only some problems have, and the field and value by which a problem has one."""
+        return {}
+
     def problem_of_shapes(self, shapes: Mapping[str, tuple[int, ...]], dtype: str, said: Mapping[str, Any]) -> Any:
         """The problem that arrays of these shapes pose, by input; `said` sets `settings`.
 
         Raises `UsageError` or `ProblemError` where the shapes do not fit together.
         """
         raise UsageError(f"'run' cannot tell a problem of {self.name} from its arrays")
+
+    def problem_of_arrays(self, arrays: Arrays, dtype: str, said: Mapping[str, Any]) -> Any:
+        """The same of arrays whose content matters, too, such as lengths: to be looked at where there are such.
+
+        Raises `UsageError` or `ProblemError` where they do not fit together, or point to what is not there.
+        """
+        return self.problem_of_shapes({name: array.shape for name, array in arrays.items()}, dtype, said)
 
     @property
     def lengths(self) -> Mapping[str, tuple[str, ...]]:
@@ -263,4 +297,15 @@ def draw_inputs(problem: BaseProblem, regime: str = "normal", seed: int = 0) -> 
     """An array per input of `problem`, as `regime.draw` makes them. Raises `UsageError`."""
     from harness.model.regime import draw
 
-    return draw(operation_of(problem).regimes, problem, regime, seed)
+    operation = operation_of(problem)
+    return draw(operation.regimes, problem, regime, seed, operation.derived_inputs(problem))
+
+
+def draw_input_parts(
+    problem: BaseProblem, regime: str = "normal", seed: int = 0
+) -> dict[str, np.ndarray | DrawnTensor]:
+    """The same, but of large inputs nothing is drawn before it is asked for: see `regime.draw_parts`."""
+    from harness.model.regime import draw_parts
+
+    operation = operation_of(problem)
+    return draw_parts(operation.regimes, problem, regime, seed, operation.derived_inputs(problem))

@@ -16,6 +16,8 @@ from harness.support.errors import PlanError
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 """CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
+MOST_CLUSTER_BLOCKS = 8
+"""Of one cluster (the same, "Thread Block Clusters"). 16 need `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
 __all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name"]
 
 
@@ -66,6 +68,9 @@ class Launch:
     args: tuple[Any, ...]
     shared_bytes: int = 0
     """Dynamic shared memory per block."""
+    cluster: tuple[int, ...] | None = None
+    """Thread blocks of a cluster in x, y, z: they run together and reach each other's shared memory (Hopper). None: no
+    clusters, unless the kernel is compiled for some (`__cluster_dims__`)."""
 
     def __post_init__(self) -> None:
         kernel = f"kernel {self.kernel_name}: its"
@@ -88,11 +93,27 @@ class Launch:
             raise PlanError(
                 f"{kernel} block is {self.block}: {math.prod(self.block)} threads, and a GPU takes at most 1024"
             )
+        if self.cluster is not None:
+            object.__setattr__(self, "cluster", _whole_numbers(f"{kernel} cluster", self.cluster))
+            require_cluster(kernel, self.grid, self.cluster)
 
     @property
     def kernel_name(self) -> str:
         """The name that the user gave the kernel."""
         return kernel_name(self.kernel)
+
+
+def require_cluster(kernel: str, grid: tuple[int, ...], cluster: tuple[int, ...]) -> None:
+    """Raises `PlanError` where a GPU launches no such clusters; `kernel` is how the message begins."""
+    if not 1 <= len(cluster) <= 3 or any(extent < 1 for extent in cluster):
+        raise PlanError(f"{kernel} cluster is {cluster}; it needs one to three whole numbers of at least 1")
+    if math.prod(cluster) > MOST_CLUSTER_BLOCKS:
+        raise PlanError(
+            f"{kernel} cluster is {cluster}: {math.prod(cluster)} blocks; at most {MOST_CLUSTER_BLOCKS} are supported, "
+            "for more of them are not portable between GPUs"
+        )
+    if any(blocks % extent for blocks, extent in zip((*grid, 1, 1), (*cluster, 1, 1))):
+        raise PlanError(f"{kernel} grid is {grid}, and its cluster {cluster}; the grid has to be a multiple of it")
 
 
 def _whole_numbers(what: str, values: object) -> tuple[int, ...]:

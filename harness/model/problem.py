@@ -64,6 +64,8 @@ class Option:
     """Text -> the field's value. Raises `ValueError` or `ProblemError`."""
     default_text: str | None = None
     """What to call the default where it is not just a value."""
+    is_flag: bool = False
+    """Whether to name it is to say True, without a value."""
 
 
 def option(default: Any, help: str, **rest: Any) -> Any:

@@ -60,6 +60,19 @@ SANITIZER = "sanitizer"
 is of no operation: whoever runs the kernel looks on."""
 SANITIZER_IDEA = "no race, no read of memory that nobody wrote, no schedule that changes the answer; on the emulator"
 
+GRID = 8.0
+LARGEST_ON_GRID = 8.0
+
+
+def on_grid(array: np.ndarray) -> np.ndarray:
+    """The nearest eighths of at most 8, for where sums of inputs have to be exact; NaN becomes 0.
+
+    8 bits hold the sum of two, as every dtype of numbers does.
+    """
+    values = np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=LARGEST_ON_GRID, neginf=-LARGEST_ON_GRID)
+    grid = np.clip(np.round(values * GRID) / GRID, -LARGEST_ON_GRID, LARGEST_ON_GRID)
+    return np.ascontiguousarray(grid.astype(array.dtype))
+
 
 def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, what: str) -> str | None:
     """Where two arrays of the output `name` differ in their bits, in one line; None where they do not.

@@ -11,12 +11,16 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.drawn_tensor import DrawnTensor
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
 
 _SEEDS = 1 << 63
 _LARGEST_INPUT_BYTES = 1 << 48
 """Far more than any machine has; beyond, NumPy runs out of numbers before it runs out of memory."""
+
+LARGEST_DRAWN_BYTES = 1 << 30
+"""Of all inputs together. Some 5 seconds of drawing one after the other."""
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -25,7 +29,7 @@ NUMPY_DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-"""How an array of each dtype that an input can have is held in NumPy."""
+"""How an array of each dtype that numbers can have is held in NumPy; tables and the like have a dtype of NumPy's."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,11 @@ class Regime:
     idea: str
     """One line: what the values look like, and what that provokes."""
     draw: Callable[[np.random.Generator, Any], Sequence[np.ndarray]]
-    """Generator and problem -> an array per input, in their order and shapes, not yet rounded to their dtypes."""
+    """Generator and problem -> an array per input that is drawn, in their order and shapes, not yet rounded to their
+    dtypes. Some follow from the problem alone (`Operation.derived_inputs`)."""
+    standard_normal: bool = False
+    """All elements are from N(0, 1). Beyond `LARGEST_DRAWN_BYTES` each then follows from its place alone, see
+    `DrawnTensor`: a GPU draws them for itself."""
 
 
 def by_name(*regimes: Regime) -> Mapping[str, Regime]:
@@ -52,11 +60,26 @@ def require_seed(seed: int) -> None:
         raise UsageError(f"seed is {shown}; it has to be a whole number of at least 0 and below 2^63")
 
 
-def draw(regimes: Mapping[str, Regime], problem: BaseProblem, regime: str, seed: int) -> dict[str, np.ndarray]:
+def draw(
+    regimes: Mapping[str, Regime], problem: BaseProblem, regime: str, seed: int, derived: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """An array per input of `problem`, C-contiguous, in its shape and dtype (bfloat16 as `ml_dtypes.bfloat16`).
+
+    `derived`: those that are not drawn.
 
     Raises `UsageError` where the regime does not exist, the seed is none, or no machine could hold the inputs.
     """
+    return {name: np.asarray(values) for name, values in draw_parts(regimes, problem, regime, seed, derived).items()}
+
+
+def draw_parts(
+    regimes: Mapping[str, Regime],
+    problem: BaseProblem,
+    regime: str,
+    seed: int,
+    derived: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray | DrawnTensor]:
+    """The same, but of large inputs nothing is drawn before it is asked for."""
     if regime not in regimes:
         near = difflib.get_close_matches(regime, regimes, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -65,9 +88,17 @@ def draw(regimes: Mapping[str, Regime], problem: BaseProblem, regime: str, seed:
     for tensor in problem.inputs:
         if tensor.size_bytes > _LARGEST_INPUT_BYTES:
             raise UsageError(f"not enough memory for this problem: {tensor.name} alone has more than 2^48 bytes")
+    asked = [tensor for tensor in problem.inputs if tensor.name not in derived]
+    chosen, all_bytes = regimes[regime], sum(tensor.size_bytes for tensor in asked)
+    if chosen.standard_normal and all_bytes > LARGEST_DRAWN_BYTES:
+        later = {
+            tensor.name: DrawnTensor(tensor.shape, NUMPY_DTYPES[tensor.dtype], seed, number)
+            for number, tensor in enumerate(asked)
+        }
+        return {**later, **derived}
     generator = np.random.Generator(np.random.Philox(seed))
-    drawn = regimes[regime].draw(generator, problem)
-    return {
-        tensor.name: np.ascontiguousarray(values.astype(NUMPY_DTYPES[tensor.dtype]))
-        for tensor, values in zip(problem.inputs, drawn, strict=True)
+    drawn = {
+        tensor.name: np.ascontiguousarray(values.astype(NUMPY_DTYPES.get(tensor.dtype) or np.dtype(tensor.dtype)))
+        for tensor, values in zip(asked, chosen.draw(generator, problem), strict=True)
     }
+    return {**drawn, **derived}

@@ -5,7 +5,8 @@ mathematical functions, for the largest errors of functions in ulp, one of which
 expf 2, division 0, __expf 2 + floor(|1.173 x|), __fdividef 2; for ex2.approx and rcp.approx, 2 and 1, the PTX manual.
 These are found by testing, as the guide says: what is proved, is proved given them. Fasi, Higham, Mikaitis and Pranesh
 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330: tensor cores align what they add to
-the largest and truncate, so an addition is off by up to 2u.
+the largest and truncate, so an addition is off by up to 2u. Xie and others, "MMA-Sim" (2025): of e4m3, Hopper's add 32
+products to a sum at a time, each cut off 13 bits below the largest exponent, and cut the sum off to 13 bits.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ EXP = 4 * U
 ARGUMENT = {"accurate": U, "__expf": (1 + 2 * 1.173) * U, "fast": 6 * U}
 """Of an exponential's error, what grows with its argument. Subtraction; 1.173 ulp of __expf, which has its product with
 log2 e in it; where anything goes, that product and log2 e's own rounding besides."""
+E4M3_DEPTH = 32
+"""Products of e4m3 that are added to a sum at a time."""
+E4M3_CUT = 2.0**-13
+"""What is cut off of each of them and of the sum, and of the new sum, relative to the largest of them in magnitude: the
+significand of a product is at least 1, as long as its factors are normal numbers."""
+E4M3_STEP = (E4M3_DEPTH + 2) * E4M3_CUT
+"""Of such an addition, relative to the largest sum of magnitudes."""
 LAMBDA = 4.0
 """How many root mean squares a sum of random roundings is given. Roundings do not sit at +-u: spread evenly they have a
 standard deviation of u / sqrt(3), so this is 6.9 standard deviations (Higham and Mary 2019, SIAM J. Sci. Comput. 41,

@@ -20,7 +20,8 @@ class TensorMap:
     """An argument of a launch: a `CUtensorMap` by value, `const __grid_constant__ CUtensorMap` in CUDA C.
 
     Each executor encodes it in its own way. All extents are the innermost dimension's first, as CUDA has them. What of
-    a box lies outside the tensor is loaded as zeros and not stored. Raises `PlanError` where no GPU has such a map.
+    a box lies outside the tensor is loaded as zeros and not stored, but stores end with a whole piece of 16 bytes, if
+    need be beyond the tensor. Raises `PlanError` where no GPU has such a map.
     """
 
     buffer: str

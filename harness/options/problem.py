@@ -38,7 +38,10 @@ def add_fields(group: argparse._ActionsContainer, operation: Operation, names: l
     """The options of some fields."""
     together = {field for fields in operation.lengths.values() for field in fields}
     for name, option in options_of(operation).items():
-        if name in names:
+        if name in names and option.is_flag:
+            help = option.help.replace("%", "%%")
+            group.add_argument(option_of(name), action="store_const", const=True, help=help)
+        elif name in names:
             default = "" if name in together else f" (default: {_default_text(operation, name, option)})"
             group.add_argument(option_of(name), type=argument_type(option.parse), metavar=option.metavar,
                                help=option.help.replace("%", "%%") + default)  # fmt: skip

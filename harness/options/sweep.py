@@ -32,6 +32,8 @@ def _kind_of(field: str, operation: Operation) -> type | None:
         return bool
     if field not in options:
         return None
+    if options[field].is_flag:
+        return bool
     return _KINDS.get(options[field].parse, str)
 
 

@@ -107,7 +107,10 @@ def _notes(result: BenchResult) -> list[str]:
         "variant claims them; above 100 % of a copy, caches served the rest.",
     ]
     if result.torch is not None:
-        notes.append(f"torch-*: scaled_dot_product_attention of PyTorch {result.torch}, one row per back end.")
+        notes.append(
+            f"torch-*: scaled_dot_product_attention of PyTorch {result.torch}, one row per back end; torch-flex is its "
+            "compiled flex_attention, cudnn is cuDNN by its own front end."
+        )
     for row in result.rows:
         if row.held_down_by is not None:
             notes.append(f"{row.variant}: clock held down by {row.held_down_by} during the sustained runs")

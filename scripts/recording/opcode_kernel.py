@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.tensor_map import TensorMap
+
 Array = npt.NDArray[Any]
 
 HEADER = ".version 8.4\n.target sm_90\n.address_size 64\n"
@@ -116,7 +118,8 @@ class Launched:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
-    scalars: tuple[bytes, ...]
+    scalars: tuple[bytes | TensorMap, ...]
+    """Behind the buffers; each executor encodes maps of them in its own way."""
     before: Mapping[str, Array]
     """Buffers in the order of the kernel's parameters, as bytes."""
     after: Mapping[str, Array]

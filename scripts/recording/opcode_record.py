@@ -6,9 +6,10 @@ left in memory; operands are not recorded, the tests draw them from fixed seeds.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ Array = npt.NDArray[Any]
 
 NOT_COMPARABLE = {
     "test_clocks_tick_once_per_instruction": "the emulator's clock counts instructions",
+    "test_places_of_warps": "a multiprocessor gives a warp the place that is free",
 }
 """Tests whose kernels answer something else on every machine, and why."""
 
@@ -32,6 +34,13 @@ ORDER_DEPENDENT = {
     "test_opcodes_memory.py::test_a_global_variable_is_one_for_all_blocks": ("out", "which block comes first"),
 }
 """Tests with a buffer whose content depends on an order that hardware is free to choose: not compared."""
+
+LARGE_BYTES = 32 * 1024
+"""A buffer beyond that is not recorded whole, but where a kernel is made of cases."""
+SAMPLE_BYTES = 1024
+"""Of a large buffer: what is recorded bit by bit, so that a difference can be read."""
+PIECE_BYTES, DIGEST_BYTES = 4096, 8
+"""Of a large buffer: what a digest is of, and its size."""
 
 OPCODE = re.compile(r"(?:^|[;{}\n]|@!?[%\w]+)\s*([a-z][a-z0-9]*(?:[.:]+[a-zA-Z0-9_]+)*)(?=\s[^:;=]*;|;)")
 
@@ -57,6 +66,22 @@ class Answer:
     """The buffers that it changed."""
     refused: tuple[int, ...] = ()
     """Of `run_cases`: the cases that its assembler does not take, because they are for later GPUs or nobody."""
+    abridged: dict[str, bytes] = field(default_factory=dict)
+    """Of the large buffers that it changed: their beginning, and a digest of each piece."""
+
+
+def answer_to(launched: Launched, after: Mapping[str, Array], refused: tuple[int, ...] = ()) -> Answer:
+    """What is recorded where a GPU left these buffers."""
+    changed = {name: data.tobytes() for name, data in after.items() if (data != launched.before[name]).any()}
+    large = {name for name, data in changed.items() if len(data) > LARGE_BYTES and launched.module is None}
+    abridged = {name: abridge(changed.pop(name)) for name in sorted(large)}
+    return Answer(launched.digest, changed, refused, abridged)
+
+
+def abridge(data: bytes) -> bytes:
+    """The first bytes, and a digest of each piece behind them."""
+    pieces = (data[first : first + PIECE_BYTES] for first in range(0, len(data), PIECE_BYTES))
+    return data[:SAMPLE_BYTES] + b"".join(hashlib.blake2b(p, digest_size=DIGEST_BYTES).digest() for p in pieces)
 
 
 @dataclass(frozen=True)
@@ -78,12 +103,18 @@ def save(record: OpcodeRecord) -> bytes:
                 "digest": answer.digest,
                 "sizes": {name: len(data) for name, data in answer.after.items()},
                 "refused": answer.refused,
+                "abridged": {name: len(data) for name, data in answer.abridged.items()},
             }
             for answer in answers
         ]
         for key, answers in record.answers.items()
     }
-    parts = [data for answers in record.answers.values() for answer in answers for data in answer.after.values()]
+    parts = [
+        data
+        for answers in record.answers.values()
+        for answer in answers
+        for data in (*answer.after.values(), *answer.abridged.values())
+    ]
     return pack({"environment": record.environment, "opcodes": record.opcodes, "tests": tests}, parts)
 
 
@@ -91,7 +122,15 @@ def load(path: Path) -> OpcodeRecord:
     """The inverse of `save`."""
     index, reader = unpack(path)
     answers = {
-        key: [Answer(row["digest"], dict(reader.take(row["sizes"])), tuple(row["refused"])) for row in rows]
+        key: [
+            Answer(
+                row["digest"],
+                dict(reader.take(row["sizes"])),
+                tuple(row["refused"]),
+                dict(reader.take(row["abridged"])),
+            )
+            for row in rows
+        ]
         for key, rows in index["tests"].items()
     }
     return OpcodeRecord(index["environment"], answers, index["opcodes"])
@@ -126,13 +165,10 @@ def differences(key: str, launched: Launched, answer: Answer) -> Iterator[str]:
     theirs = {name: data if data.size else launched.before[name] for name, data in theirs.items()}
     if launched.module is None:
         for name, ours in launched.after.items():
-            wrong = np.flatnonzero(ours != theirs[name])
-            if wrong.size and name != passed_over:
-                place = int(wrong[0])
-                yield (
-                    f"buffer {name}: {wrong.size} of {ours.size} bytes differ, the first at {place}: "
-                    f"{ours[place]:#x} where the GPU has {theirs[name][place]:#x}"
-                )
+            if name in answer.abridged:
+                yield from _differences_in_large(name, ours, answer.abridged[name])
+            elif name != passed_over:
+                yield from _differing_bytes(f"buffer {name}", ours, theirs[name])
         return
     unpacked = (launched.module.unpack(buffers["results"]) for buffers in (launched.after, theirs))
     for index, (single, ours, expected) in enumerate(zip(launched.module.cases, *unpacked)):
@@ -147,6 +183,29 @@ def differences(key: str, launched: Launched, answer: Answer) -> Iterator[str]:
                     f"{single.text} with {', '.join(operands)} gives {hex(got[place])} as result {number} where the "
                     f"GPU has {hex(wanted[place])}; {int(wrong.sum())} of {wrong.size} differ"
                 )
+
+
+def _differing_bytes(what: str, ours: Array, theirs: Array) -> Iterator[str]:
+    wrong = np.flatnonzero(ours != theirs)
+    if wrong.size:
+        place = int(wrong[0])
+        yield (
+            f"{what}: {wrong.size} of {ours.size} bytes differ, the first at {place}: "
+            f"{ours[place]:#x} where the GPU has {theirs[place]:#x}"
+        )
+
+
+def _differences_in_large(name: str, ours: Array, theirs: bytes) -> Iterator[str]:
+    """Pieces whose digests differ, and, of the beginning, bytes."""
+    sample = np.frombuffer(theirs[:SAMPLE_BYTES], np.uint8)
+    yield from _differing_bytes(f"beginning of buffer {name}", ours[:SAMPLE_BYTES], sample)
+    digests = (np.frombuffer(x[SAMPLE_BYTES:], np.uint64) for x in (abridge(ours.tobytes()), theirs))
+    wrong = np.flatnonzero(np.not_equal(*digests))
+    if wrong.size:
+        yield (
+            f"buffer {name}: {wrong.size} of {-(-ours.size // PIECE_BYTES)} pieces of {PIECE_BYTES} bytes differ, the "
+            f"first at {int(wrong[0]) * PIECE_BYTES}"
+        )
 
 
 def agrees(single: Case, ours: Array, theirs: Array) -> Array:

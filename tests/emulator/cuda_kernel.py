@@ -34,6 +34,7 @@ def run(
     seed: int = 0,
     step_limit: int = STEP_LIMIT,
     listener: BlockListener | None = None,
+    cluster: tuple[int, int, int] | None = None,
 ) -> tuple[dict[str, np.ndarray], LaunchCounts]:
     """Launch `kernel` (CUDA source of a kernel `k`, or a Numba function): the arrays afterwards, and the counts."""
     if isinstance(kernel, str):
@@ -51,7 +52,7 @@ def run(
     counts = launch(
         native_kernel(compiled.ptx, compiled.entry),
         compiled.name,
-        Geometry(grid, block, shared_bytes),
+        Geometry(grid, block, shared_bytes, cluster),
         compiled.pack(values),
         memory,
         LaunchOptions(step_limit, threads, seed),

@@ -36,6 +36,7 @@ def find(
     threads: int = 2,
     seed: int = 0,
     shuffle: bool = False,
+    cluster: tuple[int, int, int] | None = None,
 ) -> tuple[Finding, ...]:
     """The findings. `kernel` is CUDA source of a kernel `k`, or a Numba function; `unwritten` names scratch buffers."""
     if isinstance(kernel, str):
@@ -52,7 +53,7 @@ def find(
     compiled = compile_kernel(kernel, values, "sm_90")
     native = native_kernel(compiled.ptx, compiled.entry, instruments=SANITIZER)
     options = LaunchOptions(10_000_000, threads, seed, shuffle)
-    geometry = Geometry(grid, block, shared_bytes)
+    geometry = Geometry(grid, block, shared_bytes, cluster)
     found = launch(native, compiled.name, geometry, compiled.pack(values), memory, options).findings
     assert found is not None
     return found

@@ -18,8 +18,10 @@ from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.launch.tensor_maps import encode
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
+from harness.model.tensor_map import TensorMap
 from scripts.recording.opcode_kernel import HEADER, LISTENERS, Case, CaseModule, Launched
 
 Array = npt.NDArray[Any]
@@ -76,7 +78,7 @@ def run_ptx(
     grid: int | tuple[int, int, int] = 1,
     block: int | tuple[int, int, int] = 32,
     shared_bytes: int = 0,
-    scalars: Sequence[bytes] = (),
+    scalars: Sequence[bytes | TensorMap] = (),
     seed: int = 0,
     entry: str = "kernel",
     module: CaseModule | None = None,
@@ -87,10 +89,12 @@ def run_ptx(
     for name, array in buffers.items():
         memory.append(DeviceBuffer(name, aligned_zeros(array.nbytes)[: array.nbytes]))
         memory[-1].data[:] = array.reshape(-1).view(np.uint8)
-    pointers = [at.buffer_address(index).to_bytes(8, "little") for index in range(len(memory))]
+    addresses = {name: at.buffer_address(index) for index, name in enumerate(buffers)}
+    pointers = [address.to_bytes(8, "little") for address in addresses.values()]
+    values = [encode(x, addresses[x.buffer]).tobytes() if isinstance(x, TensorMap) else x for x in scalars]
     geometry = Geometry(_three(grid), _three(block), shared_bytes)
     options = LaunchOptions(_STEP_LIMIT, 2, seed)
-    launch(native_kernel(text, entry, tier=_TIER), entry, geometry, (*pointers, *scalars), memory, options)
+    launch(native_kernel(text, entry, tier=_TIER), entry, geometry, (*pointers, *values), memory, options)
     for array, buffer in zip(buffers.values(), memory):
         array.reshape(-1).view(np.uint8)[:] = buffer.data
     after = {name: array.reshape(-1).view(np.uint8).copy() for name, array in buffers.items()}
@@ -99,13 +103,17 @@ def run_ptx(
         listener(Launched(text, entry, *shape, before, after, module))
 
 
-def run_body(body: str, buffers: Mapping[str, Array], declarations: str = "", **geometry: Any) -> None:
+def run_body(
+    body: str, buffers: Mapping[str, Array], declarations: str = "", directives: str = "", **geometry: Any
+) -> None:
     """Launch a kernel of these statements. It finds each buffer's address in the register of its name, and `tid`.
 
-    Free registers: r0 to r31 (b32), q0 to q31 (b64), h0 to h15 (b16), p0 to p7. `declarations` stand before the kernel.
+    Free registers: r0 to r31 (b32), q0 to q31 (b64), h0 to h15 (b16), p0 to p7. `declarations` stand before the kernel,
+    `directives` between its parameters and its body.
     """
     lines = [HEADER, declarations]
-    lines.append(f".visible .entry kernel({', '.join(f'.param .u64 {name}_0' for name in buffers)}) {{")
+    parameters = ", ".join(f".param .u64 {name}_0" for name in buffers)
+    lines.append(f".visible .entry kernel({parameters}){directives and ' ' + directives} {{")
     lines.append(".reg .b32 r<32>, tid; .reg .b64 q<32>; .reg .b16 h<16>; .reg .pred p<8>;")
     for name in buffers:
         lines.append(f".reg .b64 {name}; ld.param.u64 {name}, [{name}_0];")

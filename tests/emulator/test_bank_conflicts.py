@@ -153,3 +153,29 @@ def test_counting_changes_no_result() -> None:
         executor = EmulatorExecutor(instruments=Instruments(bank_conflicts=bank_conflicts))
         execution = executor.run(PROBLEM, plan(cupy.RawKernel(source, "k"), 32), inputs)
         assert np.array_equal(execution.outputs["O"][0, 0, 0, :32], np.arange(31, -1, -1) + 28.0)
+
+
+def test_another_blocks_shared_memory_is_shared_memory() -> None:
+    """By its line, as if it were the block's own; nothing of it is global traffic."""
+    import cupy
+
+    source = """extern "C" __global__ void k(const float* q, float* o) {
+      __shared__ volatile float t[64]; volatile float* other; int i = threadIdx.x;
+      asm volatile("{ .reg .u32 r; mov.u32 r, %%cluster_ctarank; xor.b32 r, r, 1; mapa.u64 %0, %1, r; }"
+        : "=l"(other) : "l"(t));
+      asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+      other[2 * i] = i;
+      asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+      o[32 * blockIdx.x + i] = t[2 * i];
+    }"""
+    launch = Launch(cupy.RawKernel(source, "k"), (2,), (32,), ("Q", "O"), cluster=(2,))
+    executor = EmulatorExecutor(instruments=Instruments(bank_conflicts=True))
+    found = executor.run(PROBLEM, Plan((launch,)), INPUTS)
+    (report,) = found.launches
+    assert report.shared is not None and report.traffic is not None
+    assert sorted((row.kind, row.requests, row.wavefronts) for row in report.shared) == [
+        ("load", 2, 4),
+        ("store", 2, 4),
+    ]
+    assert [(row.buffer, row.kind) for row in report.traffic] == [("O", "store")]
+    assert np.array_equal(found.outputs["O"].reshape(-1)[:64], np.tile(np.arange(32), 2))

@@ -40,8 +40,8 @@ def swizzled(box: np.ndarray, span: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("columns", "rows", "swizzle", "x", "y"),
-    [(16, 8, 0, 4, 3), (32, 16, 128, 0, 8), (16, 16, 64, 16, 1), (8, 16, 32, 8, 0), (32, 16, 128, -4, -2),
-     (32, 16, 128, 44, 60), (16, 8, 0, 72, 2)],
+    [(16, 8, 0, 4, 3), (32, 16, 128, 0, 8), (16, 16, 64, 16, 1), (8, 16, 32, 8, 0), (32, 16, 128, 44, 60),
+     (16, 8, 0, 72, 2)],
 )  # fmt: skip
 def test_a_box_comes_and_goes(columns: int, rows: int, swizzle: int, x: int, y: int) -> None:
     """Outside the tensor, which ends before its buffer does, it has zeros, which are not stored."""
@@ -104,6 +104,28 @@ def test_a_run_of_bytes_is_stored_at_the_wait() -> None:
 def test_strays_are_faults(size: int, shift: int, told: str) -> None:
     with pytest.raises(KernelFault, match=told):
         run_runs(size, shift)
+
+
+@pytest.mark.parametrize(("x", "y", "coordinate"), [(-4, 0, -4), (4, -1, -1), (0, -30, -30)])
+def test_only_a_box_that_is_loaded_begins_before_its_tensor(x: int, y: int, coordinate: int) -> None:
+    """The load, which comes first, is fine."""
+    arrays = {"X": X, "Z": X, "Y": np.zeros(4096, np.float32), "early": np.zeros(32, np.float32)}
+    maps = (TensorMap(name, (60, 62), (256,), (16, 16), "float32", 64) for name in "XZ")
+    args = (*maps, "Y", "early", np.int32(x), np.int32(y), np.int32(1024))
+    told = rf"planted.cu:12 .*a box that is stored begins at coordinate {coordinate}; only one that is loaded may"
+    with pytest.raises(KernelFault, match=told) as caught:
+        run_hopper(WHOLE, arrays, args, shared_bytes=8192)
+    assert caught.value.kind == "tensor coordinate"
+
+
+def test_a_store_beyond_the_tensor_that_leaves_the_buffer() -> None:
+    """Rows of 57 elements have 15 whole pieces: the last one ends behind the buffer's last byte."""
+    arrays = {"X": X, "Z": np.zeros(64 * 61 + 57, np.float32), "Y": np.zeros(4096, np.float32)}
+    arrays["early"] = np.zeros(32, np.float32)
+    maps = (TensorMap(name, (57, 62), (256,), (16, 16), "float32", 64) for name in "XZ")
+    args = (*maps, "Y", "early", np.int32(48), np.int32(50), np.int32(1024))
+    with pytest.raises(KernelFault, match=r"planted.cu:12 .*out of bounds .* of 48 bytes at offset 15808 bytes"):
+        run_hopper(WHOLE, arrays, args, shared_bytes=8192)
 
 
 @pytest.mark.parametrize(("x", "first"), [(-3, -12), (6, 24)])

@@ -2,61 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import ml_dtypes
 import numpy as np
 import pytest
 
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import KernelFault
+from tests.emulator.bulk_reductions import FORMS, RUN, TYPES, drawn, model
 from tests.emulator.hopper_kernel import HEAD, run_hopper
 from tests.emulator.sanitized_kernel import find, lines
-
-TYPES: dict[str, Any] = {
-    "u32": np.uint32, "s32": np.int32, "b32": np.uint32, "u64": np.uint64, "s64": np.int64, "b64": np.uint64,
-    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-}  # fmt: skip
-FORMS = [
-    *(f"add.{kind}" for kind in ("u32", "s32", "u64", "f32", "f64", "noftz.f16", "noftz.bf16")),
-    *(f"{which}.{kind}" for which in ("min", "max") for kind in ("u32", "s32", "u64", "s64", "f16", "bf16")),
-    "inc.u32",
-    "dec.u32",
-    *(f"{which}.{kind}" for which in ("and", "or", "xor") for kind in ("b32", "b64")),
-]
-RUN = 64
-"""Bytes that each form combines."""
-
-
-def model(form: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """`old` and `new` have the form's type."""
-    operation, kind = form.split(".")[0], form.split(".")[-1]
-    simple: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "add": np.add,
-        "min": np.fmin, "max": np.fmax,
-        "inc": lambda x, y: np.where(x >= y, 0, x + 1),
-        "dec": lambda x, y: np.where((x == 0) | (x > y), y, x - 1),
-    }  # fmt: skip
-    if form == "add.f32":
-        old, new = (np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(0, x), x) for x in (old, new))
-    with np.errstate(all="ignore"):
-        result = simple[operation](old, new).astype(TYPES[kind])
-    if form == "add.f32":
-        result = np.where(np.abs(result) < np.finfo(np.float32).tiny, np.copysign(0, result), result)
-    return result
-
-
-def drawn(form: str, rng: np.random.Generator) -> np.ndarray:
-    """Any bits for whole numbers; floats near each other, with subnormal ones of f32."""
-    kind = form.split(".")[-1]
-    if kind[0] in "usb" and kind != "bf16":
-        values = rng.integers(0, 256, RUN, np.uint8).view(TYPES[kind])
-        return values % 5 if form[:3] in ("inc", "dec") else values
-    values = rng.standard_normal(RUN // np.dtype(TYPES[kind]).itemsize).astype(TYPES[kind])
-    if form == "add.f32":
-        values[:4] = [1e-40, -1e-40, 1.2e-38, -1.2e-38]
-    return values
 
 
 def every_form() -> str:
@@ -127,25 +80,28 @@ TENSOR = """extern "C" __global__ void k(const __grid_constant__ Map to, float* 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_a_box_is_added_where_the_tensor_is(dtype: str) -> None:
-    """Twice, by two blocks; what is outside of the tensor changes nothing."""
+    """Twice, by two blocks. Rows beyond the tensor change nothing; its columns end with a whole piece of four."""
     y = np.arange(64 * 32, dtype=dtype).reshape(64, 32)
     x = np.arange(256, dtype=dtype)
     tensor = TensorMap("y", (30, 40), (128,), (16, 16), dtype)
-    args = (tensor, "x", np.int32(20), np.int32(-3))
+    args = (tensor, "x", np.int32(20), np.int32(27))
     after, counts = run_hopper(TENSOR, {"y": y, "x": x}, args, grid=(2, 1, 1))
     expected = y.copy()
-    expected[:13, 20:30] += 4 * x.reshape(16, 16)[3:, :10]
+    expected[27:40, 20:32] += 4 * x.reshape(16, 16)[:13, :12]
     assert np.array_equal(after["y"], expected)
     traffic = [site for site in counts.sites if site.buffer == "y"]
     assert {site.kind for site in traffic} == {"atomic"}
-    assert sum(site.requested_bytes for site in traffic) == 2 * 2 * 13 * 40
+    assert sum(site.requested_bytes for site in traffic) == 2 * 2 * 13 * 48
 
 
-def test_a_type_that_cannot_be_combined() -> None:
-    source = TENSOR.replace("cta.add", "cta.xor")
-    args = (TensorMap("y", (32, 64), (128,), (16, 16), "float32"), "x", np.int32(0), np.int32(0))
-    arrays = {"y": np.zeros((64, 32), np.float32), "x": np.zeros(256, np.float32)}
-    with pytest.raises(KernelFault, match="a tensor of float32 has no such reduction") as caught:
+@pytest.mark.parametrize(
+    ("operation", "dtype"), [("xor", "float32"), ("add", "int64"), ("or", "int64"), ("inc", "int32")]
+)
+def test_a_type_that_cannot_be_combined(operation: str, dtype: str) -> None:
+    source = TENSOR.replace("cta.add", f"cta.{operation}")
+    args = (TensorMap("y", (16, 64), (128,), (16, 16), dtype), "x", np.int32(0), np.int32(0))
+    arrays = {"y": np.zeros((64, 16), dtype), "x": np.zeros(512, np.float32)}
+    with pytest.raises(KernelFault, match=f"a tensor of {dtype} has no such reduction") as caught:
         run_hopper(source, arrays, args)
     assert caught.value.kind == "reduction type"
 

@@ -41,8 +41,8 @@ def test_what_is_refused_there_is_the_same_error_here_and_the_worker_goes_on() -
     worker = CompileWorker()
     with pytest.raises(CompileError, match="no kernel 'missing'"):
         worker.build_kernel(PTX, "missing", PLAIN, TIER)
-    with pytest.raises(UnsupportedInstruction, match=r"barrier\.cluster"):
-        worker.build_kernel(PTX.replace("ret;", "barrier.cluster.arrive.aligned; ret;"), "k", PLAIN, TIER)
+    with pytest.raises(UnsupportedInstruction, match=r"barrier\.cluster\.sync"):
+        worker.build_kernel(PTX.replace("ret;", "barrier.cluster.sync; ret;"), "k", PLAIN, TIER)
     assert worker.build_kernel(PTX, "k", PLAIN, TIER)
     worker.close()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from harness.execution.counts import Count
+from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
 
 N = 4096
@@ -73,6 +74,33 @@ def test_the_fewest_possible_sectors(body: str, sectors: int, ideal: int) -> Non
     _, counts = run(cupy.RawKernel(kernel(body), "k"), A, ("A", "B"))
     (load,) = [site for site in counts.sites if site.buffer == "A"]
     assert (load.sectors, load.ideal_sectors) == (sectors, ideal)
+
+
+@pytest.mark.parametrize("element", ["char", "short", "float", "float2", "float4"])
+def test_lanes_that_follow_each_other_are_counted_as_in_any_order(element: str) -> None:
+    """From every start within a sector and beyond; what is read in order is a request of the short way."""
+    typed = f"{element}* to = ({element}*)b; const {element}* from = (const {element}*)a;"
+    in_order, exchanged = (
+        counted(kernel(f"{typed} for (int s = 0; s < 40; ++s) to[i + s] = from[(i ^ {flip}) + s];")) for flip in (0, 1)
+    )
+    assert in_order == exchanged
+
+
+def test_a_run_of_lanes_that_leaves_its_buffer_is_told_by_its_first_lane_outside() -> None:
+    with pytest.raises(KernelFault, match=r"thread \(127, 0, 0\)"):
+        counted(kernel(f"b[i] = a[i + {N - 127}];"))
+
+
+@pytest.mark.parametrize("chosen", ["i < 12", "i % 2"])
+def test_a_request_of_lanes_in_two_buffers_counts_in_both(chosen: str) -> None:
+    # The second one's address is not known to be in A or B before it is there.
+    body = f"const float* from = {chosen} ? a : b + 64; float x = from[i]; b[128 + i] = x;"
+    found = counted(kernel(body), threads_per_block=32)
+    of_a = 12 if chosen == "i < 12" else 16
+    sectors = (2, 3) if chosen == "i < 12" else (4, 4)
+    a, b = found["A", "load"], found["B", "load"]
+    assert (a[0] + b[0], a[1], b[1], a[2], b[2]) == (1, 4 * of_a, 128 - 4 * of_a, *sectors)
+    assert found["B", "store"] == (1, 128, 4)
 
 
 def test_every_block_and_iteration_counts() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from harness.support.errors import KernelFault
 from tests.emulator.hopper_kernel import run_hopper
-from tests.emulator.single_opcode import run_body
 
 
 def results(body: str, threads: int = 64, **launch: Any) -> np.ndarray:
@@ -94,35 +93,6 @@ def test_copies_arrive(form: str, count: str, more: str) -> None:
     assert (found[:32] == 5).all()
     with pytest.raises(KernelFault, match=r"where 1 arrivals and 0 bytes are missing"):
         results(COPIED.replace("FORM", form).replace("INIT", str(int(count) + 1)).replace("MORE", more))
-
-
-def test_forms() -> None:
-    """Tokens, counts, bytes that are expected and come, drops, pending arrivals."""
-    y = np.zeros(8, np.uint32)
-    run_body(
-        """
-        setp.ne.u32 p7, tid, 0; @p7 bra done;
-        mbarrier.init.shared.b64 [bar], 3;
-        mbarrier.arrive.shared.b64 q0, [bar], 2;
-        mbarrier.pending_count.b64 r0, q0; st.global.u32 [y], r0;
-        mbarrier.test_wait.shared.b64 p0, [bar], q0; selp.u32 r0, 1, 0, p0; st.global.u32 [y+4], r0;
-        mbarrier.expect_tx.relaxed.cta.shared.b64 [bar], 16;
-        mbarrier.arrive_drop.release.cta.shared::cta.b64 q1, [bar];
-        mbarrier.test_wait.shared.b64 p0, [bar], q0; selp.u32 r0, 1, 0, p0; st.global.u32 [y+8], r0;
-        mbarrier.complete_tx.relaxed.cta.shared.b64 [bar], 16;
-        mbarrier.try_wait.acquire.cta.shared.b64 p0, [bar], q0, 100; selp.u32 r0, 1, 0, p0; st.global.u32 [y+12], r0;
-        mbarrier.arrive.noComplete.shared.b64 q2, [bar], 1;
-        mbarrier.pending_count.b64 r0, q2; st.global.u32 [y+16], r0;
-        mov.u32 r1, bar; mapa.shared::cluster.u32 r1, r1, 0;
-        mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r1];
-        mbarrier.test_wait.parity.shared.b64 p0, [bar], 1; selp.u32 r0, 1, 0, p0; st.global.u32 [y+20], r0;
-        cvta.shared.u64 q3, q4; mov.u64 q4, bar; cvta.shared.u64 q3, q4; mbarrier.inval.b64 [q3];
-        done:
-        """,
-        {"y": y},
-        ".shared .align 8 .b64 bar;",
-    )
-    assert y.tolist() == [3, 0, 0, 1, 2, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

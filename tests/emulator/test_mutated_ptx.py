@@ -7,11 +7,14 @@ import random
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sample_cluster_ptx
 import sample_ptx
 from examined_ptx import MOST_SECONDS, examine
 from lanes import is_thorough
 from mutated_ptx import mutated
+from single_opcode import run_ptx
 
 from harness import PtxKernel
 from harness.compilers import compile_kernel
@@ -21,6 +24,7 @@ from harness.support.errors import CompileError, UnsupportedInstruction
 
 PLUGIN = Path(__file__).resolve().parents[1] / "plugins" / "one_thread_per_row.py"
 SAMPLE = (sample_ptx.TEXT, sample_ptx.ENTRY)
+CLUSTERS = (sample_cluster_ptx.TEXT, sample_cluster_ptx.ENTRY)
 
 
 def originals() -> list[tuple[str, str]]:
@@ -30,12 +34,19 @@ def originals() -> list[tuple[str, str]]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     compiled = compile_kernel(module.KERNEL, (), "sm_90").ptx, "one_thread_per_row"
-    return [SAMPLE, SAMPLE, compiled]
+    return [SAMPLE, SAMPLE, compiled, CLUSTERS]
 
 
 def test_the_sample_itself_runs() -> None:
     code = generate(parse(sample_ptx.TEXT), sample_ptx.ENTRY)
     assert {site.opcode for site in code.facts.sites} >= {"ld", "st", "atom", "red", "cp", "ldmatrix"}
+
+
+def test_the_sample_of_clusters_runs_to_its_end() -> None:
+    """Both blocks get what the other sends, in all the ways."""
+    y = np.zeros(64, np.uint32)
+    run_ptx(sample_cluster_ptx.TEXT, {"x": np.zeros(1024, np.uint32), "y": y}, 2, 64, 0, [bytes(4)], entry="pair")
+    assert np.array_equal(y, np.where(np.arange(64) // 4 == 8, 0, np.arange(64)))
 
 
 def test_mutations_are_drawn_by_their_seed_and_change_something() -> None:

@@ -6,7 +6,10 @@ import pytest
 
 from harness.emulator.codegen.emitters import emits, supported_opcodes
 from harness.emulator.ptx.opcodes import (
+    ASYNC_REDUCTION,
+    ASYNC_STORE,
     ATOMIC,
+    BETWEEN_BLOCKS,
     BULK_LOAD,
     BULK_REDUCTION,
     BULK_STORE,
@@ -50,7 +53,16 @@ def test_an_emitter_without_a_row_is_refused() -> None:
         ("cp.async.ca.shared.global", "cp"),
         ("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes", "cp.bulk_load"),
         ("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group", "cp.bulk_store"),
+        ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster", "cp.bulk_load"),
+        ("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", "cp.bulk_between"),
+        ("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32", "cp.bulk_between"),
         ("cp.async.bulk.commit_group", "cp.bulk_group"),
+        ("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32", "st.async"),
+        ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32", "red.async"),
+        ("red.shared::cluster.add.u32", "red"),
+        ("barrier.cluster.arrive.aligned", "barrier.cluster_arrive"),
+        ("barrier.cluster.wait.acquire", "barrier.cluster_wait"),
+        ("barrier.cta.sync", "barrier"),
         ("cp.async.bulk.prefetch.tensor.2d.L2.global", "cp.bulk_prefetch"),
         ("mbarrier.arrive.expect_tx.shared.b64", "mbarrier.arrive"),
         ("teleport.b32", "teleport"),
@@ -75,6 +87,9 @@ def test_who_touches_which_memory() -> None:
         "cp.bulk_load": BULK_LOAD,
         "cp.bulk_store": BULK_STORE,
         "cp.bulk_reduction": BULK_REDUCTION,
+        "cp.bulk_between": BETWEEN_BLOCKS,
+        "st.async": ASYNC_STORE,
+        "red.async": ASYNC_REDUCTION,
         "wgmma.mma_async": OPERANDS_IN_SHARED,
         **dict.fromkeys((f"mbarrier.{form}" for form in MBARRIER_FORMS.split()), MBARRIER),
         "ldmatrix": LOAD_ROWS,
@@ -83,4 +98,5 @@ def test_who_touches_which_memory() -> None:
     assert [memory.verb for memory in (LOAD, STORE, ATOMIC, COPY)] == ["load", "store", "atomic", "asynchronous copy"]
     assert {name for name, row in OPCODES.items() if row.flow is not Flow.NEXT} == {
         *LOWERED, "bar", "barrier", "nanosleep", "mbarrier.test_wait", "mbarrier.try_wait", "wgmma.wait_group",
+        "barrier.cluster_wait",
     }  # fmt: skip

@@ -10,6 +10,8 @@ from exact_floats import BF16, F16, F32, F64, Format, each_float, through_pairs
 from operands import UNSIGNED, Array, floats_near_one, integers, signed
 from single_opcode import run_body
 
+from harness.support.errors import UnsupportedInstruction
+
 Model = Callable[..., int]
 
 
@@ -63,9 +65,11 @@ def test_a_cache_policy_changes_nothing():
       createpolicy.fractional.L2::evict_last.b64 q1;
       atom.global.add.L2::cache_hint.u32 r1, [y], 4, q1;
       red.relaxed.gpu.global.add.L2::cache_hint.u32 [y+4], r1, q1;
-      atom.global.cas.L2::cache_hint.b32 r1, [y], 7, 9, q1; out:"""
+      atom.global.exch.L2::cache_hint.b32 r1, [y], 9, q1; out:"""
     run_body(text, {"y": y})
     assert y.tolist() == [9, 8]
+    with pytest.raises(UnsupportedInstruction, match="cas"):
+        run_body("atom.global.cas.L2::cache_hint.b32 r1, [y], 7, 9, q1;", {"y": y})
 
 
 def operands_of(name: str, bits: int) -> tuple[Array, Array]:

@@ -266,11 +266,12 @@ def test_hints_change_nothing():
         # `.volatile`, `.relaxed` and their like come before the space, cache operators behind it.
         load = "ldu.global" if hint == "ldu" else f"ld.global.{hint}"
         body.append(f"{load}.u32 r1, [data+{4 * index}]; st.global.wt.u32 [out+{4 * index}], r1;")
-    body.append("createpolicy.fractional.L2::evict_first.b64 q1, 1.0; createpolicy.cvt.L2.b64 q2, q1;")
-    body.append(
-        "createpolicy.range.global.L2::evict_last.L2::evict_unchanged.b64 q3, [data], 16, 32; xor.b64 q1, q1, q3;"
-    )
+    body.append("createpolicy.fractional.L2::evict_first.b64 q1, 1.0;")
+    # An access property as CUDA's headers have it. A GPU stops at what is none, or no policy.
+    body.append("mov.b64 q2, 0x12F0000000000000; createpolicy.cvt.L2.b64 q2, q2;")
+    body.append("createpolicy.range.global.L2::evict_last.L2::evict_unchanged.b64 q3, [data], 16, 32;")
     body.append("ld.global.L2::cache_hint.u32 r1, [data+4], q2; st.global.L2::cache_hint.u32 [out+4], r1, q1;")
+    body.append("ld.global.L2::cache_hint.u32 r1, [data+8], q3; st.global.L2::cache_hint.u32 [out+8], r1, q1;")
     body.append("ld.relaxed.gpu.global.u32 r1, [data]; ld.acquire.sys.global.u32 r2, [data+4];")
     body.append("ld.volatile.global.u32 r3, [data];")
     body.append("xor.b32 r1, r1, r3; add.u32 r1, r1, r2; st.release.gpu.global.u32 [out+40], r1;")

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from exact_floats import F64
-from lanes import thorough_unless
+from lanes import is_thorough, thorough_unless
 from operands import Array
 from single_opcode import HEADER, run_ptx
 from tensor_core import dot_product
@@ -69,10 +69,16 @@ def braces(name: str, count: int) -> str:
 
 
 def multiply(form: str, a: Array, b: Array, c: Array, half: bool = False) -> Array:
-    """D's registers, one warp to each product; `a`, `b`, `c` are (products, registers, lanes)."""
+    """D's registers, one warp to each product; `a`, `b`, `c` are (products, registers, lanes).
+
+    PTX 8.7 has all forms.
+    """
     counts = {name: array.shape[1] for name, array in zip("abc", (a, b, c))}
     kind, size = ("f64", 8) if a.dtype == np.float64 else ("b32", 4)
-    lines = [HEADER, ".visible .entry kernel(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {"]
+    lines = [
+        HEADER.replace("8.4", "8.7"),
+        ".visible .entry kernel(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {",
+    ]
     lines += [f".reg .b32 lane, block, word; .reg .b64 base, p; .reg .{kind} a<9>, b<5>, c<5>, d<5>;"]
     lines += ["mov.u32 lane, %tid.x; mov.u32 block, %ctaid.x;"]
     for name in "abcd":
@@ -204,6 +210,62 @@ def test_doubles(shape: Shape, rounding: str):
             assert total is not None
             total = F64.fma(int(a[n, i, k]), int(b[n, k, j]), total, rounding[1:] or "rn")
         assert int(found[n, i, j]) == total, (n, i, j)
+
+
+# Many -----------------------------------------------------------------------------------------------------------------
+
+PRODUCTS, LAUNCHES = 1024, 8
+"""Of (16, 8) elements each, in one launch: together more than a million."""
+MANY = [("s32", *kinds) for kinds in itertools.product(("s8", "u8"), repeat=2)]
+MANY += [(d, *kinds) for d in ("f32", "f16") for kinds in itertools.product(TYPES, repeat=2)]
+
+
+@pytest.mark.parametrize(
+    "kinds", thorough_unless(lambda kinds: kinds in (MANY[0], MANY[4]), [(kinds,) for kinds in MANY])
+)
+def test_a_million_elements(kinds: tuple[str, str, str]):
+    """Factors of any patterns, or, by turns, whose upper exponent bit is clear. The record has the bits."""
+    number = {"s8": np.int8, "u8": np.uint8, "s32": np.int32, "f32": np.float32, "f16": np.float16, **TYPES}
+    accumulator = np.dtype(number[kinds[0]])
+    for launch in range(LAUNCHES if is_thorough() else 1):
+        rng = np.random.default_rng(launch)
+        a, b = (rng.integers(0, 256, (PRODUCTS, *shape), np.uint8) for shape in ((16, 32), (32, 8)))
+        with np.errstate(over="ignore"):
+            c = rng.standard_normal((PRODUCTS, 16, 8)) * 2.0 ** rng.integers(-4, 16, (PRODUCTS, 16, 8))
+            c = c.astype(accumulator)
+        if kinds[0] != "s32" and launch % 2 == 0:
+            a, b = a & 0xBF, b & 0xBF
+        word = ".satfinite" if kinds[0] == "s32" and launch % 2 else ""
+        form = f"m16n8k32.row.col{word}.{'.'.join(kinds)}.{kinds[0]}"
+        d = multiply(form, bytes_of_a(a), bytes_of_b(b), words_of_c(c.view(f"u{accumulator.itemsize}")))
+        found = (
+            matrix_of(d, 16, kinds[0] == "f16").astype(f"u{accumulator.itemsize}").view(accumulator).astype(np.float64)
+        )
+        with np.errstate(invalid="ignore"):
+            x, y, z = (m.view(number[kind]).astype(np.float64) for m, kind in zip((a, b, c), (*kinds[1:], kinds[0])))
+            exact, magnitude = x @ y + z, np.abs(x) @ np.abs(y) + np.abs(z)
+            assert np.isnan(found[np.isnan(exact)]).all()
+            tame = magnitude < (2.0**15 if kinds[0] == "f16" else 2.0**31)
+            slack = {"s32": 0.0, "f32": 2.0**-20, "f16": 2.0**-9}[kinds[0]]
+            assert tame.any() and (np.abs(found - exact) <= slack * magnitude)[tame].all()
+
+
+@pytest.mark.parametrize(
+    "shape", thorough_unless(lambda shape: shape == (8, 4), [((m, k),) for m, k in ((8, 4), (16, 16))])
+)
+def test_a_million_doubles(shape: Shape):
+    rows, depth = shape
+    for launch in range(LAUNCHES if is_thorough() else 1):
+        rng = np.random.default_rng(launch)
+        count = PRODUCTS * 16 // rows
+        a, b, c = (
+            rng.standard_normal((count, *extents)) * 2.0 ** rng.integers(-30, 30, (count, *extents))
+            for extents in ((rows, depth), (depth, 8), (rows, 8))
+        )
+        words = [np.stack([a[:, GROUP + top, PLACE + left] for top, left in tiles(rows, depth, 4)], 1)]
+        words += [np.stack([b[:, PLACE + top, GROUP] for top in range(0, depth, 4)], 1), words_of_c(c)]
+        found = matrix_of(multiply(f"m{rows}n8k{depth}.row.col.f64.f64.f64.f64", *words), rows)
+        assert (np.abs(found - (a @ b + c)) <= 2.0**-47 * (np.abs(a) @ np.abs(b) + np.abs(c))).all()
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,10 @@ SHAPES = (
     "[q1], r2",
     "[q1], [r2], r3",
     "[r1], [q2], r3, [q4]",
+    "[r1], [r2], r3, [r4]",
+    "[r1], [q2], r3, [r4], h5",
+    "[r1], r2, [r3]",
+    "[q1], q2, [q3]",
     "[q1, {r2}]",
     "[q1, {r2}], [r3]",
     "[r1], [q2, {r3}], [q4]",
@@ -111,17 +115,52 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
     "cvt": tuple(
         f"{rounding}{target}" for rounding in ("", "rn.", "rzi.") for target in ("u8", "s64", "f16", "f32", "tf32")
     ),
-    "ld": ("", "global", "shared", "local.v2", "v4", "const", "param"),
-    "st": ("", "global", "shared", "local.v2", "const", "param"),
-    "atom": ("add", "global.cas", "shared.exch", "inc", "add.noftz", "global.add.L2::cache_hint", ""),
-    "red": ("add", "global.cas", "shared.max", "inc", ""),
+    "ld": ("", "global", "shared", "shared::cluster", "local.v2", "v4", "const", "param"),
+    "st": (
+        "",
+        "global",
+        "shared",
+        "shared::cluster.v2",
+        "local.v2",
+        "const",
+        "param",
+        "async.shared::cluster.mbarrier::complete_tx::bytes",
+        "async.weak.mbarrier::complete_tx::bytes",
+    ),
+    "atom": (
+        "add",
+        "global.cas",
+        "shared.exch",
+        "shared::cluster.exch",
+        "inc",
+        "add.noftz",
+        "global.add.L2::cache_hint",
+        "",
+    ),
+    "red": (
+        "add",
+        "global.cas",
+        "shared.max",
+        "shared::cluster.max",
+        "inc",
+        "async.relaxed.cluster.max",
+        "async.add",
+        "",
+    ),
     "shfl": ("sync.up", "sync.idx", "idx", "sync"),
     "vote": ("sync.all", "sync.ballot", "ballot", "sync"),
     "match": ("any.sync", "all.sync", "any"),
     "redux": ("sync.add", "sync.xor", "sync.inc", "add"),
     "elect": ("sync", ""),
     "bar": ("sync", "warp.sync", "arrive", "red.popc", "red.and", "red", ""),
-    "barrier": ("sync.aligned", "cta.sync", "red.or"),
+    "barrier": (
+        "sync.aligned",
+        "cta.sync",
+        "red.or",
+        "cluster.arrive.relaxed.aligned",
+        "cluster.wait.acquire",
+        "cluster",
+    ),
     "mma": (
         "sync.aligned.m16n8k16.row.col.f16.f16.f16",
         "sync.aligned.m16n8k8.row.col.f32.tf32.tf32",
@@ -159,6 +198,9 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
         "async.bulk.wait_group",
         "async.bulk.wait_group.read",
         "async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes",
+        "async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",
+        "async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
+        "reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.min",
         "async.bulk.global.shared::cta.bulk_group",
         "async.bulk.prefetch.L2.global",
         "reduce.async.bulk.global.shared::cta.bulk_group.add",
@@ -200,6 +242,7 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
         "",
     ),
     "mapa": ("", "shared::cluster"),
+    "getctarank": ("", "shared::cluster"),
     "setmaxnreg": ("inc.sync.aligned", "dec.sync.aligned", "inc"),
     "fence": (
         "cta",
@@ -327,12 +370,19 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "ld.global.L2::cache_hint.f32 r1, [q2];",
         "st.global.f32 [q2], r1, q3;",
         "createpolicy.fractional.b32 r1;",
-        "ld.shared::cluster.u32 r1, [q2];",
         "atom.global.v2.f32.add {r1, r2}, [q1], {r3, r4};",
         "atom.global.exch.b128 q1, [q2], q3;",
         "atom.global.add.u32 r1, [q2], r3, r4, q5;",
         "red.global.add.L2::cache_hint.u32 [q2], r1;",
         "red.async.relaxed.cluster.add.u32 [q1], r1;",
+        "red.async.relaxed.cluster.mbarrier::complete_tx::bytes.add.s64 [q1], q2, [q3];",
+        "red.async.relaxed.cluster.shared::cluster.add.u32 [r1], r2, [r3];",
+        "red.async.release.gpu.global.add.u32 [q1], r1, [q2];",
+        "st.async.release.gpu.global.b32 [q1], r1, [q2];",
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b64 [r1], {q1, q2, q3, q4}, [r2];",
+        "st.async.shared::cluster.b32 [r1], r2, [r3];",
+        "multimem.ld_reduce.relaxed.gpu.global.add.f32 r1, [q1];",
+        "multimem.red.relaxed.gpu.global.add.f32 [q1], r1;",
         "shfl.idx.b32 r1, r2, 0, 31;",
         "vote.ballot.b32 r1, p1;",
         "redux.sync.min.f32 r1, r2, -1;",
@@ -353,14 +403,27 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "tex.2d.v4.f32.s32 {r1, r2, r3, r4}, [q1, {r1, r2}];",
         "sub.u16x2 r1, r2, r3;",
         "mbarrier.test_wait.shared.b64 p1, [r1], q1, 10;",
-        "barrier.cluster.arrive;",
+        "mbarrier.try_wait.shared::cluster.b64 p1, [r1], q1;",
+        "mbarrier.init.shared::cluster.b64 [r1], 1;",
+        "mbarrier.arrive.shared::cluster.b64 q1, [r1];",
+        "barrier.cluster.sync;",
+        "barrier.cluster.arrive.acquire;",
+        "barrier.cluster.wait.relaxed;",
+        "barrier.cluster.wait 0;",
+        "mapa.shared::cta.u32 r1, r2, 0;",
+        "getctarank.u16 r1, r2;",
         "cp.async.mbarrier.arrive.noinc.shared.b32 [r1];",
         "cp.async.mbarrier.noinc.shared.b64 [r1];",
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r1], [r2], 16, [r3];",
+        "cp.async.bulk.shared::cluster.shared::cta.bulk_group [r1], [r2], 16, [r3];",
         "cp.async.bulk.tensor.1d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [r1], [q1, {r2}], [r4];",
         "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [r1], [q1, {r2}], [r4];",
-        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[r1], [q1, {r2}], [r3], h1;",
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[r1], [q1, {r2}], [r3];",
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::2 "
+        "[r1], [q1, {r2}], [r3];",
+        "cp.async.bulk.tensor.1d.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r1], [q1, {r2}], [r3];",
         "cp.async.bulk.wait_group r1;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s64 [q1], [r1], 16;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f32 [q1], [r1], 16;",
@@ -369,7 +432,8 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "cp.reduce.async.bulk.global.shared::cta.add.u32 [q1], [r1], 16;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.exch.b32 [q1], [r1], 16;",
         "cp.reduce.async.bulk.tensor.1d.global.shared::cta.bulk_group [q1, {r2}], [r3];",
-        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [r1], [r2], 16, [r3];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.f32 [r1], [r2], 16, [r3];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.and.b64 [r1], [r2], 16, [r3];",
         "cp.async.cg.shared.global [r1], [q1], 8;",
         "cp.async.ca.shared.global [r1], [q1], 2;",
         "cp.async.ca.shared::cluster.global [r1], [q1], 4;",
@@ -409,10 +473,11 @@ def test_printing_is_refused_where_a_thread_comes_to_it():
 def test_indirect_calls_are_refused_where_they_are_made():
     """Not in a function that the kernel does not call."""
     called = (
-        ".func called(.param .b64 f) { .reg .b64 f; ld.param.u64 f, [f]; HOW: .callprototype _ (); call f, (), HOW; }"
+        ".func other() { ret; } "
+        ".func called(.param .b64 g) { .reg .b64 f; ld.param.u64 f, [g]; HOW: .callprototype _ (); call f, (), HOW; }"
     )
     run_body("", {}, called)
-    run_body("", {}, called.replace(".callprototype _ ()", ".calltargets called"))
+    run_body("", {}, called.replace(".callprototype _ ()", ".calltargets other"))
     with pytest.raises(UnsupportedInstruction, match=r"'call' at PTX line 5: an indirect call"):
         run_body("{ .param .b64 a; st.param.b64 [a], q1; call.uni called, (a); }", {}, called)
 

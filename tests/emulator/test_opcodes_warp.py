@@ -253,7 +253,7 @@ def test_a_mask_that_names_lanes_elsewhere_is_a_fault(text: str):
 
 
 def test_lane_registers():
-    names = ["laneid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "warpid", "nwarpid"]
+    names = ["laneid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "nwarpid"]
     cases = [case(f"mov.u32 d, %{name};", "b32", LANE) for name in names]
     found = [f for (f,) in run_cases(cases)]
     lane = LANE.astype(np.uint64)
@@ -267,8 +267,13 @@ def test_lane_registers():
         below | one,
         every & ~(below | one),
         every & ~below,
-        np.arange(128) // 32,
         LANE * 0 + 64,
     ]
     for name, got, wanted in zip(names, found, expected):
         np.testing.assert_array_equal(got, wanted, err_msg=name)
+
+
+def test_places_of_warps():
+    """Of the four warps of a block."""
+    ((found,),) = run_cases([case("mov.u32 d, %warpid;", "b32", LANE)])
+    np.testing.assert_array_equal(found, np.arange(128) // 32)

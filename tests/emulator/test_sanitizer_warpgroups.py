@@ -91,6 +91,15 @@ def test_a_fence_before_the_store_is_none() -> None:
     assert {lines(finding) for finding in findings(ORDINARY, moved)} == {("missing proxy fence", 10, 5)}
 
 
+@pytest.mark.parametrize(
+    ("lanes", "fenced"), [("t % 32 == 0", False), ("t % 2", False), ("t % 32 < 16", False), ("t >= 0", True)]
+)
+@pytest.mark.parametrize("meet", ["", "__syncwarp(); "])
+def test_a_fence_of_some_lanes_is_for_those_that_they_have_met(lanes: str, fenced: bool, meet: str) -> None:
+    found = findings(ORDINARY, (FENCE, f"{meet}if ({lanes}) {FENCE}"))
+    assert {finding.kind for finding in found} == (set() if fenced or meet else {"missing proxy fence"})
+
+
 def test_an_operand_that_nobody_wrote() -> None:
     half = ("for (int i = t; i < 512; i += 128)", "for (int i = t; i < 256; i += 128)")
     (found,) = findings(ORDINARY, half)
@@ -167,6 +176,30 @@ def staged(*changes: tuple[str, str], releases: int = 128, seed: int = 0) -> tup
 def test_a_pipeline_in_order_has_no_findings(releases: int, seed: int) -> None:
     """All threads release a stage, or the first for all four warps."""
     assert staged(releases=releases, seed=seed) == ()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("place", [COMMIT, WAIT])
+def test_who_reads_what_a_product_reads_speaks_for_its_warpgroup_all_the_same(place: str, seed: int) -> None:
+    """One thread does, beside the product or behind it, and then gives the tile back for all four warps."""
+    beside = (place, f"{place} if (t == 0) y[0] = b[5];")
+    assert staged(beside, releases=1, seed=seed) == ()
+
+
+@pytest.mark.parametrize(
+    ("threads", "meet", "ordered"),
+    [
+        ("true", 'asm volatile("bar.sync 1, 128;" ::: "memory");', True),
+        ("true", "__syncwarp();", False),
+        ("t < 32", "__syncwarp();", True),
+        ("t < 32", "", False),
+    ],
+)
+def test_one_thread_gives_a_tile_back_for_those_that_it_has_met(threads: str, meet: str, ordered: bool) -> None:
+    """What a warpgroup, or a warp, has read of the tile by itself."""
+    found = staged((WAIT, f"{WAIT} if ({threads}) y[t] = b[5]; {meet}"), releases=1)
+    of_the_tile = {lines(finding) for finding in found if finding.target != "buffer y"}
+    assert of_the_tile == (set() if ordered else {("WAR race", 11, 21)})
 
 
 def test_a_wait_for_the_other_parity() -> None:

@@ -35,11 +35,17 @@ class Recorder:
 
 
 def recorded(
-    body: str, threads: int, blocks: int = 1, cores: int = 1, seed: int = 0
+    body: str,
+    threads: int,
+    blocks: int = 1,
+    cores: int = 1,
+    seed: int = 0,
+    cluster: tuple[int, int, int] | None = None,
 ) -> dict[int, list[tuple[int, int, int, int]]]:
     source = cuda_source("const float* a, float* b", body)
     recorder = Recorder()
-    run(source, ARRAYS, ("A", "B"), (blocks, 1, 1), (threads, 1, 1), threads=cores, seed=seed, listener=recorder)
+    shape = {"grid": (blocks, 1, 1), "block": (threads, 1, 1), "cluster": cluster}
+    run(source, ARRAYS, ("A", "B"), threads=cores, seed=seed, listener=recorder, **shape)
     return recorder.blocks
 
 
@@ -114,3 +120,10 @@ def test_the_same_on_any_number_of_cores_and_with_any_seed() -> None:
 )
 def test_what_instructions_mean_to_the_caches(form: str, kind: int) -> None:
     assert access_kind(Site(form.partition(".")[0], form, 1, None)) == kind
+
+
+def test_blocks_of_a_cluster_are_told_apart() -> None:
+    """They run together; each is delivered what it would be by itself."""
+    body = "int i = 64 * blockIdx.x + threadIdx.x; float x = a[i]; __syncthreads(); b[i] = x;"
+    alone, together = (recorded(body, threads=64, blocks=8, cluster=size) for size in (None, (4, 1, 1)))
+    assert together == alone and len(alone) == 8

@@ -96,4 +96,4 @@ def test_the_first_change_is_told_of_the_input_that_has_it() -> None:
     after = {name: array.copy() for name, array in given.items()}
     after["V"][0, 0, 6, 1] = -0.0 if given["V"][0, 0, 6, 1] == 0 else np.nan
     with pytest.raises(KernelFault, match=r"^somebody: store into V.*: 1 of its 28 elements .* row 6, column 1;"):
-        require_kept(PROBLEM, given, lambda tensor: after[tensor.name], lambda tensor: "somebody")
+        require_kept(PROBLEM.inputs, given, lambda tensor: after[tensor.name], lambda tensor: "somebody")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from numpy_executor import NumpyExecutor
 
@@ -9,7 +11,9 @@ from harness.execution.comparison import compare
 from harness.execution.planning import claimed_traffic, declared_tiles, make_plan
 from harness.execution.tiles import choose_tile, parse_tile, require_tile, tile_names, tile_of, with_tile
 from harness.model.discovery import discover
+from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Plan
+from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
@@ -155,9 +159,11 @@ def test_a_sweep_without_any_tile_is_refused():
     require_tile([tiled()], [(PROBLEM, {"Br": 16}), (PROBLEM, {"Br": 2})])
 
 
-def taken(variant: Variant, head_dim: int) -> Problem | None:
-    """A problem of that head_dim in a dtype that the variant takes, or None."""
-    problems = (Problem(q_len=300, kv_len=300, head_dim=head_dim, dtype=dtype) for dtype in ("float32", "float16"))
+def taken(variant: Variant, head_dim: int) -> BaseProblem | None:
+    """A problem of the variant's operation, of that head_dim in a dtype that it takes, or None."""
+    lengths = {"lengths": (300, 0)} if variant.operation == "paged-attention" else {"q_len": 300, "kv_len": 300}
+    made = functools.partial(operation_named(variant.operation).problem, head_dim=head_dim, **lengths)
+    problems = (made(dtype=dtype) for dtype in ("float32", "float16"))
     return next((problem for problem in problems if variant.supports(problem) is None), None)
 
 
@@ -166,7 +172,7 @@ TAKEN = [(variant, p) for variant in TILED for d in (1, 20, 64, 256) if (p := ta
 
 
 @pytest.mark.parametrize(("variant", "problem"), TAKEN, ids=lambda value: getattr(value, "name", str(value)))
-def test_the_first_tile_is_the_default(variant: Variant, problem: Problem):
+def test_the_first_tile_is_the_default(variant: Variant, problem: BaseProblem):
     assert variant.tiles is not None and variant.claim is not None
     first, *others = variant.tiles(problem)
     assert variant.claim(problem) == variant.claim(problem, first)

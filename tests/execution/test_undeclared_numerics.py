@@ -12,7 +12,7 @@ import pytest
 from harness.cli import main
 from harness.compilers import compile_kernel
 from harness.compilers.ptx_arithmetic import Arithmetic
-from harness.emulator.executor import EmulatorExecutor, _arguments, _pointers
+from harness.emulator.executor import EmulatorExecutor, _arguments, _memory_of
 from harness.execution.comparison import compare
 from harness.execution.outcome import Comparison, Row
 from harness.execution.undeclared_numerics import strictest
@@ -103,6 +103,7 @@ DECLARED: list[tuple[str, BaseProblem]] = [
     ("three-pass-cupy", Problem(heads=1, q_len=8, kv_len=8, dtype="float16")),
     ("fa2-mma-cupy", Problem(heads=1, q_len=8, kv_len=8, dtype="float16")),
     ("split-kv-cupy", Problem(heads=1, q_len=8, kv_len=8, dtype="float16")),
+    ("fa3-fp8-cupy", Problem(heads=1, q_len=8, kv_len=8, dtype="float16")),
     ("softmax-online-cupy", SoftmaxProblem(rows=4, columns=64)),
     ("softmax-safe-numba", SoftmaxProblem(rows=4, columns=64, dtype="float16")),
 ]
@@ -112,10 +113,12 @@ DECLARED: list[tuple[str, BaseProblem]] = [
 def test_what_is_read_from_the_code_is_what_its_author_declares(name: str, problem: BaseProblem) -> None:
     variant = REGISTRY.get(name)
     plan = variant.plan(problem)
-    arguments = _arguments(plan.launches[0], _pointers(plan.all_buffers(problem)))
-    # All kernels of these variants are in one module.
-    arithmetic = Arithmetic.of(compile_kernel(plan.launches[0].kernel, arguments, "sm_90").ptx)
-    heeds = operation_of(problem).heeds
+    # All kernels of these variants are in one module, or the others only round.
+    launch = plan.launches[-1]
+    _, pointers = _memory_of(plan, problem)
+    arguments = _arguments(launch, pointers)
+    arithmetic = Arithmetic.of(compile_kernel(launch.kernel, arguments, "sm_90").ptx)
+    heeds = operation_of(problem).heeded(problem)
     known = {name: value for name, value in dataclasses.asdict(variant.numerics).items() if name in heeds}
     if problem.inputs[0].dtype == "float32" and "scores" in heeds:
         known |= {"scores": "float32", "weights": "float32"}

@@ -142,6 +142,8 @@ def test_the_floor_is_the_longer_of_bytes_and_arithmetic():
     assert least_ms(decode, h200) == pytest.approx(1000 * decode.compulsory_read_bytes / 4.8e12)
     square = Problem(heads=16, q_len=8192, kv_len=8192, head_dim=128, dtype="float16")
     assert least_ms(square, h200) == pytest.approx(1000 * 4 * 16 * 8192 * 8192 * 128 / 989.5e12)
+    assert least_ms(square, h200, "e4m3") == pytest.approx(least_ms(square, h200) / 2)
+    assert least_ms(square, GPUS["a100"], "e4m3") == least_ms(square, GPUS["a100"])
     assert least_ms(square, None) == 0.0
 
 

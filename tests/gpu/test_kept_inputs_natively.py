@@ -13,8 +13,10 @@ import pytest
 from harness.execution.protocol import Device
 from harness.gpu.executor import GpuExecutor
 from harness.gpu.stage import GpuStage
+from harness.model.drawn_tensor import DrawnTensor
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
+from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from harness.support.intervals import Interval
@@ -104,3 +106,34 @@ def test_a_contender_that_spoils_an_input_is_named_and_the_next_has_it_back() ->
     assert np.array_equal(stage.inputs[0]["Q"], inputs["Q"])
     with pytest.raises(KernelFault):
         contender.outputs(1)
+
+
+def test_inputs_that_the_gpu_draws_are_looked_at_there_and_fetched_only_where_they_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensors = {t.name: DrawnTensor(t.shape, NUMPY_DTYPES[t.dtype], 5, n) for n, t in enumerate(PROBLEM.inputs)}
+
+    def draw(tensor: DrawnTensor, buffer: str) -> Launch:
+        return Launch(lambda array: np.copyto(array, np.asarray(tensor)), (1,), (32,), (buffer,))
+
+    def count(tensor: DrawnTensor, buffer: str, count: str) -> Launch:
+        def add(array: np.ndarray, changed: np.ndarray) -> None:
+            changed += np.count_nonzero(array != np.asarray(tensor))
+
+        return Launch(add, (1,), (32,), (buffer, count))
+
+    monkeypatch.setattr("harness.gpu.stage.drawing", draw)
+    monkeypatch.setattr("harness.gpu.stage.counting_changes", count)
+    context: Any = HostContext()
+    context.cupy.empty = lambda size, dtype: SimpleNamespace(data=0)
+    fetched: list[int] = []
+    download = context.download
+    context.download = lambda array, dtype: fetched.append(array.size) or download(array, dtype)
+    spoiling, reading = planned(spoil), planned(write_some, "scratch")
+    stage = GpuStage(context, PROBLEM, [tensors], [spoiling])
+    assert np.array_equal(stage.inputs[0]["K"], np.asarray(tensors["K"]))
+    stage.bind(reading).outputs(0)
+    assert fetched == [1, 1, 1, 8]  # a count for each input, and O
+    with pytest.raises(KernelFault, match=r"^kernel spoil: store into Q, .*: 1 of its 8 elements .* row 1, column 2;"):
+        stage.bind(spoiling).outputs(0)
+    assert np.array_equal(stage.inputs[0]["Q"], np.asarray(tensors["Q"]))

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from single_opcode import case, run_body, run_cases
 
 from harness.emulator.codegen.emitters import supported_opcodes
+from scripts import record_opcodes
+from scripts.record_opcodes import STOPPED, Recorder
 from scripts.recording.approximations import PROMISES, approximation
 from scripts.recording.opcode_kernel import LISTENERS, CaseModule, Launched
 from scripts.recording.opcode_record import (
+    DIGEST_BYTES,
+    SAMPLE_BYTES,
     Answer,
     OpcodeRecord,
     agrees,
+    answer_to,
     differences,
     hold_against,
     is_recorded,
@@ -199,6 +206,62 @@ def test_kernels_are_compared_byte_by_byte_unless_their_order_is_free():
 
 
 @pytest.mark.compiles
+def test_of_a_large_buffer_a_sample_and_digests_are_kept():
+    seen: list[Launched] = []
+    LISTENERS.append(seen.append)
+    store = "mul.wide.u32 q0, tid, 4; add.u64 q0, q0, out; st.global.u32 [q0+40960], tid;"
+    try:
+        run_body(store, {"out": np.zeros(12_000, np.uint32), "small": np.zeros(2, np.uint32)})
+    finally:
+        LISTENERS.remove(seen.append)
+    (launched,) = seen
+    answer = answer_to(launched, launched.after)
+    assert list(answer.after) == [] and list(answer.abridged) == ["out"]
+    assert len(answer.abridged["out"]) == SAMPLE_BYTES + 12 * DIGEST_BYTES
+    assert list(differences("key", launched, answer)) == []
+    for place, told in (
+        (8, ["beginning of buffer out: 1 of 1024 bytes differ, the first at 8: 0x0 where the GPU has 0x9",
+             "buffer out: 1 of 12 pieces of 4096 bytes differ, the first at 0"]),
+        (46_000, ["buffer out: 1 of 12 pieces of 4096 bytes differ, the first at 45056"]),
+    ):  # fmt: skip
+        theirs = launched.after["out"].copy()
+        theirs[place] = 9
+        other = answer_to(launched, {**launched.after, "out": theirs})
+        assert list(differences("key", launched, other)) == told
+
+
+def test_shares_of_the_recorder_are_all_tests_once():
+    items = [SimpleNamespace(nodeid=f"test_opcodes_x.py::test_{i}") for i in range(50)]
+    found = []
+    for share in range(3):
+        mine: list[Any] = list(items)
+        Recorder(share, 3, [items[4].nodeid]).pytest_collection_modifyitems(mine)
+        found += mine
+    assert sorted(item.nodeid for item in found) == sorted(item.nodeid for item in items if item is not items[4])
+
+
+@pytest.mark.compiles
+def test_where_the_gpu_stops_the_rest_is_left_to_another_process(monkeypatch: pytest.MonkeyPatch):
+    import cupy
+
+    def stops(launched: Launched) -> dict[str, Any]:
+        raise cupy.cuda.runtime.CUDARuntimeError(715)
+
+    monkeypatch.setattr(record_opcodes, "loads", lambda text: True)
+    monkeypatch.setattr(record_opcodes, "run_on_gpu", stops)
+    recorder = Recorder(0, 1, [])
+    recorder.pytest_runtest_setup(SimpleNamespace(nodeid="tests/emulator/test_opcodes_x.py::test_y"))  # type: ignore[arg-type]
+    launched = launched_by(case("add.u32 d, a, a;", "b32", np.array([3], np.uint32)))
+    with pytest.raises(pytest.exit.Exception) as caught:
+        recorder.launched(launched)
+    assert caught.value.returncode == STOPPED
+    assert recorder.differences == [
+        "test_opcodes_x.py::test_y: the GPU stops (cudaErrorIllegalInstruction: an illegal instruction was encountered)"
+    ]
+    assert recorder.done == ["tests/emulator/test_opcodes_x.py::test_y"] and not recorder.answers
+
+
+@pytest.mark.compiles
 def test_other_operands_are_another_kernel():
     a, b = np.array([3], np.uint32), np.array([4], np.uint32)
     first, again, other = (launched_by(case("add.u32 d, a, a;", "b32", x)) for x in (a, a, b))
@@ -209,7 +272,7 @@ def test_other_operands_are_another_kernel():
 def test_a_record_comes_back_as_it_went(tmp_path: Path):
     answers = {
         "one": [Answer("ab", {"x": b"123", "y": b""}, (2,)), Answer("cd", {})],
-        "two": [Answer("ef", {"z": b"4"})],
+        "two": [Answer("ef", {"z": b"4"}, abridged={"w": b"56"})],
     }
     record = OpcodeRecord({"gpu": "none"}, answers, ["add"])
     (tmp_path / "record.zip").write_bytes(save(record))

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.metadata
 import sys
 from pathlib import Path
 
 import pytest
 
+import variants
 from harness.model.discovery import discover
 from harness.support.errors import PluginError
 
@@ -140,3 +143,15 @@ def test_entry_points_of_installed_packages_register_too(
     assert found.registry.origin_of("installed") == "installed package nice-kernels"
     assert [broken.name for broken in found.broken] == ["sad"]
     assert "no_such_module" in found.broken[0].reason
+
+
+def test_variants_are_the_same_once_all_their_modules_are_imported():
+    # A submodule becomes an attribute of its package, in the place of whatever had that name there.
+    def parts(made: object) -> object:
+        return (made.func, made.args, made.keywords) if isinstance(made, functools.partial) else made
+
+    before = {variant.name: parts(variant.plan) for variant in discover().registry}
+    folder = Path(variants.__file__).parent
+    for file in folder.glob("*/*/[!_]*.py"):
+        importlib.import_module(".".join(("variants", *file.relative_to(folder).with_suffix("").parts)))
+    assert {variant.name: parts(variant.plan) for variant in discover().registry} == before

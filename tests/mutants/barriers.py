@@ -7,9 +7,16 @@ from tests.mutants.planting import in_kernel
 _CUDA, _NUMBA = "        __syncthreads();\n", "            cuda.syncthreads()\n"
 """A barrier in the loop over tiles of keys."""
 _K_CUDA = "        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);\n"
+_NOTES_CUDA = (
+    "#ifdef VISITS\n"
+    "        if (visit.is_mixed()) note_seen<ROWS_NOTED * 32 / THREADS>"
+    "(noted, RULE_OF_HEAD, first_row, rows, first_key, keys);\n"
+    "#endif\n"
+)
 _V_CUDA = "        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);\n"
 _K_NUMBA = "            load_tile(KV_tile, BC, K_head, first_key, keys)\n"
 _V_NUMBA = "            load_tile(KV_tile, BC, V_head, first_key, keys)\n"
+_LOADS_OF_K = {"fa2": (_K_CUDA + _NOTES_CUDA, _K_NUMBA), "two-pass": (_K_CUDA, _K_NUMBA)}
 _BEFORE_K = {"fa2": ("reads V_(j-1) any more.\n",) * 2, "two-pass": ("first_key);\n\n", "first_key)\n\n")}
 """What stands before the barrier before the load of K, in CUDA and in Numba; of two-pass, in sweep two."""
 
@@ -28,7 +35,7 @@ MUTANTS = (
         mutant
         for algorithm in ("fa2", "two-pass")
         for tile, before, loads in (
-            ("K", _BEFORE_K[algorithm], (_K_CUDA, _K_NUMBA)),
+            ("K", _BEFORE_K[algorithm], _LOADS_OF_K[algorithm]),
             ("V", ("", ""), (_V_CUDA, _V_NUMBA)),
         )
         for place in ("after", "before")

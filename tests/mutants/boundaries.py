@@ -26,11 +26,13 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "masked after the maximum",
-        ("scale_and_mask(S, tau, first, end);",
-         "int none[TM], all[TM];\n        for (int i = 0; i < TM; ++i) none[i] = 0, all[i] = BC;\n"
-         "        scale_and_mask(S, tau, none, all);"),
-        ("scale_and_mask(S, tau, first, end)",
+        ("first_row + kv_len - q_len - first_key), first, end);",
+         "first_row + kv_len - q_len - first_key), none, all);"),
+        ("scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)",
          "for i in range(TM):\n                for j in range(TN):\n                    S[i, j] *= tau"),
+        (("        multiply_Q_Kt(S, Q_tile, KV_tile);\n",
+          "        multiply_Q_Kt(S, Q_tile, KV_tile);\n        int none[TM], all[TM];\n"
+          "        for (int i = 0; i < TM; ++i) none[i] = 0, all[i] = BC;\n"), None),
         (("const float p = exp_below(S[i][j], m_new);",
           "const float p = first[i] <= key_of(j) && key_of(j) < end[i] ? exp_below(S[i][j], m_new) : 0.0f;"),
          ("p = exp_below(S[i, j], m_new)",
@@ -133,10 +135,10 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "mask added to the score",
-        ("key_of(j) < end[i] ? tau * S[i][j] : MINUS_INFINITY",
-         "tau * S[i][j] + (key_of(j) < end[i] ? 0.0f : MINUS_INFINITY)"),
-        ("tau * S[i, j] if key_of(j) < end[i] else MINUS_INFINITY",
-         "tau * S[i, j] + (ZERO if key_of(j) < end[i] else MINUS_INFINITY)"),
+        ("key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY",
+         "score(S[i][j], key_of(j) - row_of(i)) + (key_of(j) < end[i] ? 0.0f : MINUS_INFINITY)"),
+        ("scored if key_of(j) < end[i] else MINUS_INFINITY",
+         "scored + (ZERO if key_of(j) < end[i] else MINUS_INFINITY)"),
     ),
     *(
         mutant

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from tests.mutants import (
     addressing,
+    backward,
+    backward_tensor_cores,
     barriers,
     boundaries,
+    dropout,
+    eight_bits,
+    paged,
     pipelines,
+    pipelines_numba,
     plans,
     precision,
+    recomputation,
     running_maximum,
+    scores,
     softmax,
+    spans,
     splits,
     sums,
     tensor_cores,
+    untiled,
+    visits,
 )
 from tests.mutants.patching import Mutant
 
@@ -21,18 +32,30 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "running maximum": running_maximum.MUTANTS,
     "sums and rescaling": sums.MUTANTS,
     "masks and boundaries": boundaries.MUTANTS,
+    "documents and prefixes": spans.MUTANTS,
     "addressing": addressing.MUTANTS,
+    "caps, ALiBi and sinks": scores.MUTANTS,
+    "dropout": dropout.MUTANTS,
     "precision and log-sum-exp": precision.MUTANTS,
     "barriers": barriers.MUTANTS,
     "plan": plans.MUTANTS,
     "splits, packed heads and copies on their way": splits.MUTANTS,
     "tensor cores": tensor_cores.MUTANTS,
-    "producer and consumers": pipelines.MUTANTS,
+    "producer and consumers": (*pipelines.MUTANTS, *pipelines_numba.MUTANTS),
+    "factors of 8 bits": eight_bits.MUTANTS,
+    "masks that are no runs": visits.MUTANTS,
+    "scores computed anew": recomputation.MUTANTS,
+    "rows without tiles": untiled.MUTANTS,
     "softmax": softmax.MUTANTS,
+    "pages, tables and lengths": paged.MUTANTS,
+    "backward pass": backward.MUTANTS,
+    "backward pass on tensor cores": backward_tensor_cores.MUTANTS,
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}
 
 EQUIVALENT: dict[str, str] = {
+    "dS from P that is not masked, in a product that is": "each product of the backward pass leaves out by itself what "
+    "the row does not see, so that NaN behind the mask stays there; the mutant that dies forgets it in dQ as well",
     "loop one tile long": "the extra tile holds no key: nothing is loaded, all scores are masked, m, l and O stay",
     "m of any finite size": "softmax is shift invariant: as long as no exponential overflows, any m gives the same; "
     "the mutants of the running maximum die where one does",
@@ -55,6 +78,10 @@ EQUIVALENT: dict[str, str] = {
     "weights of a pair of keys swapped for infinity in V": "brings NaN for infinity at worst, where the other key is "
     "behind the mask, and NaN is taken there",
     "rescaling decided by each lane": "the four lanes that share a row share its maximum, and with it the decision",
+    "K given back before the wait, in the loop of fa3": "before the producer fetches K into that stage it waits for V "
+    "of the tile before, which each consumer gives back behind its wait for S",
+    "the last V given back before the wait, in fa3": "before the producer fetches V into that stage it waits for Q's "
+    "place, which each consumer gives back once it has stored O",
     "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
     "lse; the mutant of the oracle gives such a score no weight either",
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.mutants.patching import Patch, hyphenated
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("harness", "variants", "tests", "pyproject.toml")
+COPIED = ("harness", "variants", "tests", "scripts", "pyproject.toml")
 
 
 @dataclass(frozen=True)

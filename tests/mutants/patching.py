@@ -24,8 +24,10 @@ from harness.model.registry import Registry
 from harness.model.variant import Variant
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
-SHARED = ("_tiles", "_mma", "_hopper", "_rows")
+SHARED = ("_tiles", "_scores", "_dropout", "_mma", "_hopper", "_rows", "_warps", "_paged")
 """Folders that variants have in common."""
+BACKWARD = "bwd-"
+"""How the names of algorithms of attention-backward begin."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,18 @@ def hyphenated(bug: str) -> str:
 
 
 def folder_of(algorithm: str) -> str:
-    """Of an algorithm, below variants/: `fa2` -> attention/fa2, `softmax-online` -> softmax/online."""
-    operation = next((name for name in operation_names() if algorithm.startswith(f"{name}-")), DEFAULT_OPERATION)
-    return f"{operation}/{algorithm.removeprefix(f'{operation}-').replace('-', '_')}"
+    """Of an algorithm, below variants/: `fa2` -> attention/fa2, `softmax-online` -> softmax/online.
+
+    `bwd-fa2` -> attention_backward/fa2.
+    """
+    if algorithm.startswith(BACKWARD):
+        return f"attention_backward/{algorithm.removeprefix(BACKWARD).replace('-', '_')}"
+    folders = (
+        f"{name}/{algorithm.removeprefix(f'{name}-')}".replace("-", "_")
+        for name in operation_names()
+        if name == DEFAULT_OPERATION or algorithm.partition("-")[0] == name.partition("-")[0]
+    )
+    return next(folder for folder in folders if (VARIANTS / folder).is_dir())
 
 
 @dataclass(frozen=True)

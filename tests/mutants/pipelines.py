@@ -1,4 +1,4 @@
-"""Producer and consumers, barriers that count bytes, products under way: fa3, which is CUDA alone."""
+"""Producer and consumers, barriers that count bytes, products under way: fa3 in CUDA. Its twin: pipelines_numba.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from tests.mutants.patching import Mutant, Patch
 KERNEL, HOPPER, SOFTMAX = "attention/fa3/kernel.cu", "_hopper/hopper.cuh", "_hopper/softmax.cuh"
 
 
-ONE_BLOCK = Patch(
-    "attention/fa3/__init__.py", "(min(q_heads * row_tiles, MULTIPROCESSORS),)", "(min(q_heads * row_tiles, 1),)"
-)
+ONE_BLOCK = Patch("attention/fa3/__init__.py", "(min(tiles_of_rows(p, tile), MULTIPROCESSORS),)", "(1,)")
 """As right as any other number. Campaigns have fewer tiles of rows than an H200 has multiprocessors, and what a block
 does with its second one would not be seen."""
 
@@ -20,6 +18,11 @@ def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Muta
 
 def _in_second_tile(bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
     return Mutant(bug, "fa3-cupy", (Patch(KERNEL, old, new), ONE_BLOCK), sanitize)
+
+
+def _raced(bug: str, *changes: tuple[str, str]) -> Mutant:
+    """Several changes of the kernel, which only the sanitizer is sure to see; a block has several tiles."""
+    return Mutant(bug, "fa3-cupy", (*(Patch(KERNEL, old, new) for old, new in changes), ONE_BLOCK), sanitize=True)
 
 
 _BARRIERS = (
@@ -49,8 +52,8 @@ _BARRIERS = (
     ),
     _in_second_tile(
         "one arrival too many awaited",
-        "init_barrier(barriers.Q_empty, CONSUMERS);",
-        "init_barrier(barriers.Q_empty, CONSUMERS + 1);",
+        "init_barrier(barriers.Q_empty[w], 1);",
+        "init_barrier(barriers.Q_empty[w], 2);",
     ),
     _in(
         KERNEL,
@@ -59,8 +62,8 @@ _BARRIERS = (
         "arrive_and_expect(barriers.V_full[s], KV_BYTES / 2);",
     ),
     _in_second_tile(
-        "Q fetched while O is on its way out",
-        "            wait(barriers.Q_empty, (round & 1) ^ 1);\n",
+        "Q fetched while the last one is read",
+        "                    wait(barriers.Q_empty[w], (round & 1) ^ 1);\n",
         "",
         sanitize=True,
     ),
@@ -77,13 +80,89 @@ _BARRIERS = (
         "            if (speaks)",
         sanitize=True,
     ),
+    _in(
+        KERNEL,
+        "each thread gives back what one should",
+        "wait_for_products<0>(own.O);\n                    if (speaks) arrive(barriers.V_empty[stage(older)]);",
+        "wait_for_products<0>(own.O);\n                    arrive(barriers.V_empty[stage(older)]);",
+    ),
+    _in(
+        KERNEL,
+        "bytes of all consumers expected for each",
+        "arrive_and_expect(barriers.Q_full[w], Q_BYTES / CONSUMERS);",
+        "arrive_and_expect(barriers.Q_full[w], Q_BYTES);",
+    ),
+    _raced(
+        "first tile of K given back before the wait",
+        (
+            "wait_for_products<0>(S);\n                if (speaks) arrive(barriers.K_empty[stage(step)]);",
+            "if (speaks) arrive(barriers.K_empty[stage(step)]);\n                wait_for_products<0>(S);",
+        ),
+    ),
+    _raced(
+        "V given back before the wait",
+        (
+            "wait_for_products<0>(own.O);\n                    if (speaks) arrive(barriers.V_empty[stage(older)]);",
+            "if (speaks) arrive(barriers.V_empty[stage(older)]);\n                    wait_for_products<0>(own.O);",
+        ),
+    ),
+    _raced(
+        "one lane tells what others have read",
+        ("            arrive(barriers.work_heard);", "            if (lane == 0) arrive(barriers.work_heard);"),
+        ("(barriers.work_heard, CONSUMER_THREADS)", "(barriers.work_heard, CONSUMER_THREADS / 32)"),
+    ),
+    _raced(
+        "one lane hears for others",
+        ("wait(barriers.work_told, round & 1);", "if (lane == 0) wait(barriers.work_told, round & 1);"),
+    ),
+    _raced(
+        "V looked through by each warp for itself",
+        (
+            "if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;",
+            "if (!__any_sync(~0u, found)) return;",
+        ),
+    ),
+    _raced(
+        "O written while the last one leaves",
+        ("if (speaks) wait_until_read();\n                sync_threads", "sync_threads"),
+    ),
+    _raced(
+        "Q given back while O leaves its place",
+        ("if (speaks) wait_until_read();\n                give_Q_back();", "give_Q_back();"),
+    ),
+    _raced(
+        "O on its way out through another's rows",
+        ("const unsigned at = O_rows + box", "const unsigned at = O_tile + box"),
+        ("store_rows<BR>(O_rows, O,", "store_rows<BR>(O_tile, O,"),
+    ),
 )
 _FENCES = (
+    _in(
+        KERNEL,
+        "no fence before Q K^T",
+        "K = along_rows(K_tile);\n    begin_products();\n",
+        "K = along_rows(K_tile);\n",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "no fence before P V",
+        "V = across_rows<BC>(V_tile);\n    begin_products();\n",
+        "V = across_rows<BC>(V_tile);\n",
+        sanitize=True,
+    ),
     _in(
         KERNEL,
         "no proxy fence before O is stored",
         "            publish_to_async();\n            sync_threads(OWN + warpgroup",
         "            sync_threads(OWN + warpgroup",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "one lane fences what others have written of O",
+        "            publish_to_async();\n            sync_threads(OWN + warpgroup",
+        "            if (lane == 0) publish_to_async();\n            sync_threads(OWN + warpgroup",
         sanitize=True,
     ),
     _in(
@@ -109,6 +188,27 @@ _PRODUCTS = (
         "wait_for_products<0>(own.O);\n                    if (speaks) arrive(barriers.V_empty[stage(older)]);",
         "wait_for_products<1>(own.O);\n                    if (speaks) arrive(barriers.V_empty[stage(older)]);",
     ),
+    _in(
+        KERNEL,
+        "last P V not waited for",
+        "wait_for_products<0>(own.O);\n                if (speaks)",
+        "wait_for_products<1>(own.O);\n                if (speaks)",
+    ),
+    _in(
+        KERNEL,
+        "P written while P V reads it",
+        "                    wait_for_products<0>(own.O);\n"
+        "                    if (speaks) arrive(barriers.V_empty[stage(older)]);\n"
+        "                    correct(own.O, correction);\n"
+        "                    round_weights(P, S);\n",
+        "                    round_weights(P, S);\n"
+        "                    wait_for_products<0>(own.O);\n"
+        "                    if (speaks) arrive(barriers.V_empty[stage(older)]);\n"
+        "                    correct(own.O, correction);\n",
+        sanitize=True,
+    ),
+    _in(HOPPER, "a tile's rows taken for a box's", "(u64)(8 * ROW_BYTES / 16) << 32", "(u64)(8 * D * 2 / 16) << 32"),
+    _in(HOPPER, "half of a step through V", "return step * ROW_BYTES;", "return step * ROW_BYTES / 2;"),
     _in(HOPPER, "the other width's swizzle", "(COLUMNS == 64 ? 1 : 2) << 62", "(COLUMNS == 64 ? 2 : 1) << 62"),
     _in(HOPPER, "O in the other width's swizzle", "row % 8 : row / 2 % 4", "row / 2 % 4 : row % 8"),
     _in(HOPPER, "boxes of V as far apart as rows", "(u64)(ROWS * ROW_BYTES / 16) << 16", "(u64)(ROW_BYTES / 16) << 16"),
@@ -119,15 +219,17 @@ _WORK = (
     _in(
         KERNEL,
         "no Q for rows that see no key",
-        "        if (work.end_tile <= work.first_tile) load_Q();\n",
-        "",
+        "            if (j == work.end_tile - 1) {",
+        "            if (seen && j == work.end_tile - 1) {",
     ),
     _in(
         KERNEL,
         "grouped heads by tiling instead of repetition",
-        "work.head / p.group",
-        "work.head % (p.heads / p.group)",
+        "work.pack / p.packs_per_kv_head",
+        "work.pack % (p.packs / p.packs_per_kv_head)",
     ),
+    _in(KERNEL, "a pack's second row always 8 rows on", "(mine + 8 & last)", "(mine & last) + 8"),
+    _in(KERNEL, "lse of a pack's first head alone", "+ (mine + 8 * h >> head_shift)", ""),
 )
 _SOFTMAX = (
     _in(
@@ -139,14 +241,14 @@ _SOFTMAX = (
     _in(
         KERNEL,
         "a tile on the diagonal taken for unmasked",
-        "whole_to = end_seen(work.first_row, q_len, kv_len, after) / BC;",
-        "whole_to = (end_seen(work.first_row, q_len, kv_len, after) + BC - 1) / BC;",
+        "end_seen(work.first_row, p.q_len, p.kv_len, p.after) / BC}",
+        "(end_seen(work.first_row, p.q_len, p.kv_len, p.after) + BC - 1) / BC}",
     ),
     _in(
         KERNEL,
         "first tile of a window taken for unmasked",
-        "(first_seen(last_row, q_len, kv_len, before) + BC - 1) / BC;",
-        "first_seen(last_row, q_len, kv_len, before) / BC;",
+        "(first_seen(last_row, p.q_len, p.kv_len, p.before) + BC - 1) / BC : 0",
+        "first_seen(last_row, p.q_len, p.kv_len, p.before) / BC : 0",
     ),
     _in(KERNEL, "O not rescaled", "                    correct(own.O, correction);\n", ""),
     _in(SOFTMAX, "P relative to the old maximum", "rows.m[h] = m;", "minus_m[h] = -rows.m[h], rows.m[h] = m;"),

@@ -15,7 +15,8 @@ MUTANTS = (
     ),
     *in_plan(
         "three-pass", "softmax not launched",
-        'Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *limits)),', "",
+        "Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, "
+        '("S", "P", *lengths, *see, *sinks, *draw)),', "",
     ),
     *in_plan(
         "fa2", "one block of rows short",
@@ -24,6 +25,7 @@ MUTANTS = (
     *in_plan("two-pass", "every key/value head taken for its own", "np.int32(p.group)", "np.int32(1)"),
     *in_plan(
         "three-pass", "mask left out",
-        "np.float32(p.tau), band(p)", "np.float32(p.tau), (np.int32(p.q_len + p.kv_len),) * 2",
+        "np.float32(factor(p)), limits(p)",
+        "np.float32(factor(p)), limits(p) if has_spans(p) else (np.int32(p.q_len + p.kv_len),) * 2",
     ),
 )  # fmt: skip

@@ -37,6 +37,19 @@ def in_tiles(
     yield from planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba), *more), sanitize)
 
 
+def in_backward(
+    algorithm: str,
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in what all algorithms of the backward pass do with tiles, and seen through one of them."""
+    pairs = ((cuda, numba), *more)
+    yield from planted(algorithm, bug, "_tiles/backward.cuh", "_tiles/numba_backward.py", pairs, sanitize)
+
+
 def in_rows(
     algorithm: str,
     bug: str,
@@ -47,6 +60,18 @@ def in_rows(
 ) -> Iterator[Mutant]:
     """Planted in what all algorithms of softmax do with rows, and seen through one of them."""
     yield from planted(algorithm, bug, "_rows/rows.cuh", "_rows/numba_rows.py", ((cuda, numba), *more), sanitize)
+
+
+def in_warps(
+    algorithm: str,
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in what all algorithms without tiles do with rows, and seen through one of them."""
+    yield from planted(algorithm, bug, "_warps/warps.cuh", "_warps/numba_warps.py", ((cuda, numba), *more), sanitize)
 
 
 def in_plan(algorithm: str, bug: str, old: str, new: str) -> Iterator[Mutant]:

@@ -7,10 +7,10 @@ from tests.mutants.planting import in_kernel, in_plan, in_tiles
 MUTANTS = (
     *in_tiles(
         "fa2", "scale applied twice",
-        ("? tau * S[i][j] : MINUS_INFINITY", "? tau * tau * S[i][j] : MINUS_INFINITY"),
-        ("tau * S[i, j] if", "tau * tau * S[i, j] if"),
+        ("? score(S[i][j], key", "? score(score.tau * S[i][j], key"),
+        ("scored = score(S[i, j], tau", "scored = score(tau * S[i, j], tau"),
     ),
-    *in_plan("two-pass", "scale inverted", "np.float32(p.tau)", "np.float32(1 / p.tau if p.tau else 0)"),
+    *in_plan("two-pass", "scale inverted", "np.float32(factor(p))", "np.float32(1 / p.tau if p.tau else 0)"),
     *in_plan("fa1", "scale missing", "np.float32(p.tau)", "np.float32(1)"),
     *in_kernel(
         "fa2", "Q K in 16 bits before the scale",
@@ -23,8 +23,8 @@ MUTANTS = (
          "                    S[i, j] = widen(narrow(S[i, j]))\n            span_in_tile(first, end, first_row"),
         (None, ("    copies,\n", "    conversions,\n    copies,\n")),
         (None,
-         ("    tiles = numba_tiles(head_dim, tile)\n",
-          "    tiles = numba_tiles(head_dim, tile)\n    _, widen, narrow = conversions(dtype)\n")),
+         ("    load_tile, store_tile = copies(D, dtype)\n",
+          "    load_tile, store_tile = copies(D, dtype)\n    _, widen, narrow = conversions(dtype)\n")),
     ),
     *in_tiles(
         "fa1", "powers of 2 in the place of e",

@@ -84,12 +84,12 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "maximum starts at 0",
-        ("m[i] = MINUS_INFINITY;", "m[i] = 0.0f;"),
-        ("m[i] = MINUS_INFINITY", "m[i] = ZERO"),
+        ("m[i] = sink;", "m[i] = 0.0f;"),
+        ("m[i] = sink", "m[i] = ZERO"),
     ),
     *in_kernel(
         "three-pass", "maximum starts at 0",
-        ("float m = MINUS_INFINITY;", "float m = 0.0f;"),
-        ("m = MINUS_INFINITY\n", "m = ZERO\n"),
+        ("float m = sink;", "float m = 0.0f;"),
+        ("m = sink\n", "m = ZERO\n"),
     ),
 )  # fmt: skip

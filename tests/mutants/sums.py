@@ -41,13 +41,13 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "never divided by l",
-        ("const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];", "const float inverse = 1.0f;"),
-        ("inverse = ZERO if l[i] == ZERO else ONE / l[i]", "inverse = ONE"),
+        ("l[i] == 0.0f ? 0.0f : KEPT_FACTOR / l[i];", "KEPT_FACTOR;"),
+        ("ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]", "factor_of(kept_factor)"),
     ),
     *in_kernel(
         "fa2", "a row that saw nothing is divided by 0",
-        ("const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];", "const float inverse = 1.0f / l[i];"),
-        ("inverse = ZERO if l[i] == ZERO else ONE / l[i]", "inverse = ONE / l[i]"),
+        ("l[i] == 0.0f ? 0.0f : KEPT_FACTOR / l[i];", "KEPT_FACTOR / l[i];"),
+        ("ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]", "factor_of(kept_factor) / l[i]"),
     ),
     *in_kernel(
         "fa2", "l summed in one thread only",
@@ -85,8 +85,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "P of the first tile used for all",
-        ("P_tile[row_of(i) * LP + key_of(j)] = p;", "if (first_key == 0) P_tile[row_of(i) * LP + key_of(j)] = p;"),
-        ("P_tile[row_of(i), key_of(j)] = p", "if first_key == 0: P_tile[row_of(i), key_of(j)] = p"),
+        ("P_tile[row_of(i) * LP + key_of(j)] =", "if (first_key == 0) P_tile[row_of(i) * LP + key_of(j)] ="),
+        ("P_tile[row_of(i), key_of(j)] =", "if first_key == 0: P_tile[row_of(i), key_of(j)] ="),
     ),
     *in_kernel(
         "two-pass", "P not divided by l",

@@ -20,6 +20,11 @@ def _in_fragments(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[M
     return planted(_ALGORITHM, bug, "_mma/mma.cuh", "_mma/numba_mma.py", ((cuda, numba),))
 
 
+def _in_bands(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted in what rows see of a tile, for which Numba has a file of its own."""
+    return planted(_ALGORITHM, bug, "attention/fa2_mma/seen.cuh", "_mma/numba_band.py", ((cuda, numba),))
+
+
 def _in_tiles(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
     return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "_mma/numba_tiles.py", ((cuda, numba),))
 
@@ -28,8 +33,8 @@ _FRAGMENTS = (
     *_here(
         "rows g and g + 8 of C swapped",
         (
-            "16 * i + 8 * h + lane / 4;\n            const float l",
-            "16 * i + 8 * (1 - h) + lane / 4;\n            const float l",
+            "16 * i + 8 * h + lane / 4;\n#ifdef SINKS",
+            "16 * i + 8 * (1 - h) + lane / 4;\n#ifdef SINKS",
         ),
         ("uint32(16 * i + 8 * h)", "uint32(16 * i + 8 * (1 - h))"),
     ),
@@ -50,18 +55,28 @@ _FRAGMENTS = (
     ),
     *_here(
         "halves of P swapped",
-        ("= packed(low, high);", "= packed(high, low);"),
-        ("= packed(low, high)\n\n", "= packed(high, low)\n\n"),
+        (
+            "packed(DROPPED(low, kept[i][h], 2 * s + j), DROPPED(high,",
+            "packed(DROPPED(high, kept[i][h], 2 * s + j), DROPPED(low,",
+        ),
+        ("dropped(low, bits[i, h], tile_of_8), dropped(high,", "dropped(high, bits[i, h], tile_of_8), dropped(low,"),
     ),
     *_here(
         "registers of P in the order of C",
         ("P[i][2 * j + h] =", "P[i][2 * h + j] ="),
         ("P[s, i, 2 * j + h] =", "P[s, i, 2 * h + j] ="),
     ),
-    *_here(
+    *planted(
+        _ALGORITHM,
         "a lane's columns taken for its number's",
-        ("(int)threadIdx.x % 4 * 2;", "(int)threadIdx.x % 4;"),
-        ("int32((lane_index() & 3) * 2)", "int32(lane_index() & 3)"),
+        "attention/fa2_mma/seen.cuh",
+        "attention/fa2_mma/numba_kernel.py",
+        (
+            (
+                ("column = (int)threadIdx.x % 4 * 2;", "column = (int)threadIdx.x % 4;"),
+                ("int32((lane_index() & 3) * 2)", "int32(lane_index() & 3)"),
+            ),
+        ),
     ),
     *_in_fragments(
         "maximum over two lanes of the four of a row",
@@ -71,7 +86,7 @@ _FRAGMENTS = (
     *_here(
         "l summed in one lane only",
         ("= quad_sum(own.l[i][h]);", "= own.l[i][h];"),
-        ("= quad_sum(l[i, h])", "= l[i, h]"),
+        (", quad_sum(l[i, h]), ONE", ", l[i, h], ONE"),
     ),
 )
 _SWIZZLE = (
@@ -165,10 +180,10 @@ _COPIES = (
     # Shows from three tiles of keys on: the third is the first to use a stage anew.
     *_here(
         "a stage filled while it is read",
-        (_WAIT_CUDA, "        copy_keys(j + STAGES - 1);\n" + _WAIT_CUDA),
+        (_WAIT_CUDA, "        copy_keys(n + STAGES - 1);\n" + _WAIT_CUDA),
         (_WAIT_NUMBA, _REFILL_NUMBA + _WAIT_NUMBA),
         (
-            ("        copy_keys(j + STAGES - 1);\n\n", ""),
+            ("        copy_keys(n + STAGES - 1);\n\n", ""),
             ("cuda.syncthreads()\n" + _REFILL_NUMBA, "cuda.syncthreads()\n"),
         ),
         sanitize=True,
@@ -210,12 +225,12 @@ _BARRIERS = (
     ),
 )
 _SOFTMAX = (
-    *in_plan(_ALGORITHM, "log2(e) twice", "abs(p.tau) * LOG2_E if", "abs(p.tau) * LOG2_E * LOG2_E if"),
-    *in_plan(_ALGORITHM, "powers of 2 in the place of e", "abs(p.tau) * LOG2_E if", "abs(p.tau) if"),
+    *in_plan(_ALGORITHM, "log2(e) twice", "abs(factor(p)) * unit if", "abs(factor(p)) * unit * LOG2_E if"),
+    *in_plan(_ALGORITHM, "powers of 2 in the place of e", "abs(factor(p)) * unit if", "abs(factor(p)) if"),
     *in_plan(
         _ALGORITHM,
         "maximum before a negative scale",
-        "np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))",
+        "np.float32(abs(factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))",
         "np.float32(p.tau * LOG2_E), np.int32(1)",
     ),
     *_here(
@@ -246,7 +261,7 @@ _SOFTMAX = (
             "p, q = unpacked(packed(low, high))\n                    l[i, h] += p + q\n",
         ),
     ),
-    *_here("lse to base 2", ("own.m[i][h] * LN_2 +", "own.m[i][h] +"), ("m[i, h] * LN_2 +", "m[i, h] +")),
+    *_here("lse to base 2", ("= m * LN_2 +", "= m +"), ("m_row * LN_2 +", "m_row +")),
 )
 _MASKS = (
     *_here(
@@ -259,22 +274,22 @@ _MASKS = (
         ("first_key + BC <= warp_sees_to)", "first_key + BC <= warp_sees_to + 1)"),
         ("or int32(first_key + BC) > warp_sees_to", "or first_key + BC > warp_sees_to + 1"),
     ),
-    *_here(
+    *_in_bands(
         "rows g + 8 masked as rows g",
         ("place + 16 * i + 8 * h +", "place + 16 * i +"),
         ("(16 * i + 8 * h) + int32(lane_index()", "16 * i + int32(lane_index()"),
     ),
-    *_here(
+    *_in_bands(
         "causal off by one in tiles that are masked",
         ("min(on(i, h) + after + 1, keys)", "min(on(i, h) + after, keys)"),
         ("key_of_row(place, i, h) + after + 1)", "key_of_row(place, i, h) + after)"),
     ),
-    *_here(
+    *_in_bands(
         "window one key too long on the right",
         ("min(on(i, h) + after + 1, keys)", "min(on(i, h) + after + 2, keys)"),
         ("key_of_row(place, i, h) + after + 1)", "key_of_row(place, i, h) + after + 2)"),
     ),
-    *_here(
+    *_in_bands(
         "window one key too short on the left",
         ("return on(i, h) - before;", "return on(i, h) - before + 1;"),
         ("key_of_row(place, i, h) - before)", "key_of_row(place, i, h) - before + 1)"),
@@ -292,7 +307,7 @@ _MASKS = (
     ),
     *_here(
         "first tile of a window taken for unmasked",
-        ("if (first_key >= warp_sees_from && first_key", "if (first_key"),
+        ("if (!mixed && first_key >= warp_sees_from && first_key", "if (!mixed && first_key"),
         ("masked = first_key < warp_sees_from or int32", "masked = int32"),
     ),
     *_here(
@@ -303,8 +318,8 @@ _MASKS = (
     *_here(
         "V ahead of the window not looked at",
         (
-            "if (first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {",
-            "if (first_key + BC > seen_to && seen_to < kv_len) {",
+            "if (mixed || first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {",
+            "if (mixed || (first_key + BC > seen_to && seen_to < kv_len)) {",
         ),
         (
             "if first_key < seen_from or (int32(first_key + BC) > seen_to and seen_to < kv_len):",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import is_thorough, thorough_unless
 
 from harness.emulator.instruments import Instruments
 from harness.execution.counts import SharedTraffic
@@ -28,6 +28,12 @@ parametrize_cuda = pytest.mark.parametrize(
 )
 """Further tiles are compilations, of seconds each in Numba."""
 parametrize_variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+
+
+def skip_further_compilation(variant: Variant, problem: Problem) -> None:
+    """Masks that are no band are a kernel of their own, which takes Numba long."""
+    if not (problem.mask.is_band or variant.backend == "cupy" or is_thorough()):
+        pytest.skip("in the thorough lane")
 
 
 def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -82,12 +88,18 @@ def test_tiles_of_any_size_give_the_answer(variant: Variant, mask: str, tile: di
         (1, 300, "window:100"),
         (300, 40, "window:7"),  # blocks that see nothing, and one with rows that do not
         (130, 1, "window:3,2"),
+        (150, 203, "documents:95+2+95"),  # beside the edge of a tile, and within one of rows
+        (150, 150, "documents:96+16+38"),  # on the edges of a tile and of a warp's rows
+        (300, 40, "documents:7+30"),
+        (150, 203, "window:84,0+documents:97+50"),
+        (150, 203, "prefix:97"),
     ],
 )
 def test_windows_end_on_and_beside_the_edges_of_tiles(
     variant: Variant, q_len: int, kv_len: int, mask: str, head_dim: int
 ):
     problem = Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=head_dim, dtype="bfloat16", mask=mask)
+    skip_further_compilation(variant, problem)
     assert_right(variant, problem, draw_inputs(problem, "rising", 1))
 
 
@@ -98,12 +110,20 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(
 @pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
-    [(150, 150, "window:20,7"), (140, 110, "window:0"), (60, 190, "causal+window:40"), (130, 250, "window:60,50")],
+    [
+        (150, 150, "window:20,7"),
+        (140, 110, "window:0"),
+        (60, 190, "causal+window:40"),
+        (130, 250, "window:60,50"),
+        (150, 150, "documents:20+40+1+31+58"),
+        (150, 203, "documents:80+60+1+62"),
+    ],
 )
 def test_what_is_not_finite_outside_of_a_window_reaches_no_row(
     variant: Variant, q_len: int, kv_len: int, mask: str, head_dim: int
 ):
     problem = Problem(heads=1, q_len=q_len, kv_len=kv_len, head_dim=head_dim, dtype="bfloat16", mask=mask)
+    skip_further_compilation(variant, problem)
     rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
     visible = problem.mask.visible(rows, keys[None, :], q_len, kv_len)
     inputs = draw_inputs(problem, "normal", 2)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanes import thorough_unless
 
-from harness.compilers import compile_kernel
+from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, find_ptxas, resources
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.protocol import Execution
@@ -20,34 +23,40 @@ from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch
 from harness.model.tile_sizes import TileSizes
+from harness.model.variant import Variant
 from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError
-from variants._hopper import STATIC_BYTES, WarpgroupTile, boxes_bytes
+from variants._hopper import STATIC_BYTES, WarpgroupTile, boxes_bytes, packed_heads
 from variants.attention import fa3
 
-VARIANT = discover().registry.get("fa3-cupy")
+VARIANT, NUMBA = (discover().registry.get(f"fa3-{backend}") for backend in ("cupy", "numba"))
+# That fa3-numba gives the same bits is shown in test_hopper_numba.py.
+BACKENDS = pytest.mark.parametrize(
+    "variant", thorough_unless(lambda variant: variant is VARIANT, [VARIANT, NUMBA]), ids=lambda variant: variant.name
+)
 EXECUTOR = emulator()
 LARGEST_BLOCK_BYTES = 227 * 1024
 """Of shared memory, compute capability 9.0."""
 
 
-def assert_right(problem: Problem, regime: str = "rising", **tile: TileSizes) -> Execution:
+def assert_right(problem: Problem, variant: Variant = VARIANT, regime: str = "rising", **tile: TileSizes) -> Execution:
     """The answer is right, and the bytes are those that are claimed."""
     inputs = draw_inputs(problem, regime, 1)
     reference = attention(problem, inputs)
-    execution = EXECUTOR.run(problem, VARIANT.plan(problem, **tile), inputs)
-    result = hold(execution.outputs, reference, error_budget(problem, inputs, reference, VARIANT.numerics))
+    execution = EXECUTOR.run(problem, variant.plan(problem, **tile), inputs)
+    result = hold(execution.outputs, reference, error_budget(problem, inputs, reference, variant.numerics))
     assert result.passed, result.reason
     assert not result.suspicious
-    assert VARIANT.claim is not None
-    claim = VARIANT.claim(problem, **tile)
+    assert variant.claim is not None
+    claim = variant.claim(problem, **tile)
     assert (execution.read_bytes, execution.write_bytes) == (claim.read_bytes, claim.write_bytes)
     return execution
 
 
-# Tiles of 192 rows and 96 keys. Row 0 of 250 lies on key 53 of 303.
+# Row 0 of 250 lies on key 53 of 303.
+@BACKENDS
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [
@@ -64,8 +73,9 @@ def assert_right(problem: Problem, regime: str = "rising", **tile: TileSizes) ->
         (200, 1, "window:3,2"),
     ],
 )
-def test_windows_end_on_and_beside_the_edges_of_tiles(q_len: int, kv_len: int, mask: str):
-    assert_right(Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, dtype="bfloat16", mask=mask))
+def test_windows_end_on_and_beside_the_edges_of_tiles(q_len: int, kv_len: int, mask: str, variant: Variant):
+    problem = Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, dtype="bfloat16", mask=mask)
+    assert_right(problem, variant, tile={"Br": 192, "Bc": 96, "stages": 2, "turns": 0})
 
 
 # Two warpgroups in turns and not, three; boxes of 64 and of 32 columns; three stages.
@@ -94,19 +104,22 @@ def test_tiles_of_any_size_give_the_answer(head_dim: int, tile: dict[str, int], 
 # NaN in V at element k of key k, or that many further: O shows which row saw which key, as far as windows are shorter
 # than head_dim. Rows in full tiles of keys, in masked ones, in those that some rows see nothing of, and rows that see
 # nothing at all.
+@BACKENDS
 @pytest.mark.parametrize("head_dim", [64, pytest.param(96, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [(250, 250, "window:20,7"), (240, 210, "window:0"), (60, 290, "causal+window:40"), (230, 230, "causal+window:60")],
 )
-def test_what_is_not_finite_outside_of_a_window_reaches_no_row(q_len: int, kv_len: int, mask: str, head_dim: int):
+def test_what_is_not_finite_outside_of_a_window_reaches_no_row(
+    q_len: int, kv_len: int, mask: str, head_dim: int, variant: Variant
+):
     problem = Problem(heads=1, q_len=q_len, kv_len=kv_len, head_dim=head_dim, dtype="bfloat16", mask=mask)
     rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
     visible = problem.mask.visible(rows, keys[None, :], q_len, kv_len)
     inputs = draw_inputs(problem, "normal", 2)
 
     def run(**poisoned: np.ndarray) -> dict[str, np.ndarray]:
-        return EXECUTOR.run(problem, VARIANT.plan(problem), {**inputs, **poisoned}).outputs
+        return EXECUTOR.run(problem, variant.plan(problem), {**inputs, **poisoned}).outputs
 
     clean = run()
     V = inputs["V"].copy()
@@ -123,62 +136,106 @@ def test_what_is_not_finite_outside_of_a_window_reaches_no_row(q_len: int, kv_le
         assert np.array_equal(np.isnan(run(K=K)["lse"][0, 0]), visible[:, key])
 
 
-def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere():
+@BACKENDS
+def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere(variant: Variant):
     # Behind the diagonal of the first block's tiles and on it.
     problem = Problem(heads=1, q_len=250, kv_len=250, dtype="bfloat16", mask="causal")
     inputs = draw_inputs(problem, "normal", 2)
-    clean = EXECUTOR.run(problem, VARIANT.plan(problem), inputs).outputs["O"][0, 0].astype(np.float32)
+    clean = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs["O"][0, 0].astype(np.float32)
     inputs["V"][0, 0, 100, 5], inputs["V"][0, 0, 180, 5] = math.inf, -math.inf
-    O = EXECUTOR.run(problem, VARIANT.plan(problem), inputs).outputs["O"][0, 0].astype(np.float32)
+    O = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs["O"][0, 0].astype(np.float32)
     others = np.arange(64) != 5
     assert np.array_equal(O[:, others], clean[:, others])
     assert np.array_equal(O[:100, 5], clean[:100, 5])
     assert np.all(O[100:180, 5] == math.inf) and np.all(np.isnan(O[180:, 5]))
 
 
-def test_blocks_take_tiles_until_there_are_none_and_leave_the_counter_as_it_was():
+@BACKENDS
+def test_blocks_take_tiles_until_there_are_none_and_leave_the_counter_as_it_was(variant: Variant):
     # 140 heads of one tile each: more than there are blocks. The second run finds the counter as the first left it.
     problem = Problem(batch=2, heads=70, kv_heads=35, q_len=20, kv_len=110, dtype="bfloat16", mask="causal")
-    plan, inputs = VARIANT.plan(problem), draw_inputs(problem, "normal", 1)
+    plan, inputs = variant.plan(problem), draw_inputs(problem, "normal", 1)
     first, second = (EXECUTOR.run(problem, plan, inputs) for _ in range(2))
     assert np.array_equal(first.outputs["O"], second.outputs["O"])
     assert (first.read_bytes, first.write_bytes) == (second.read_bytes, second.write_bytes)
-    assert_right(problem)
+    assert_right(problem, variant)
 
 
+@BACKENDS
 @pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.thorough)])
-def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: pytest.MonkeyPatch, variant: Variant):
     # Ten tiles for two blocks, of which some see no key.
     monkeypatch.setattr(fa3, "MULTIPROCESSORS", 2)
     problem = Problem(heads=5, q_len=260, kv_len=61, dtype="bfloat16", mask=mask)
-    plan, inputs = VARIANT.plan(problem), draw_inputs(problem, "normal", 1)
+    plan, inputs = variant.plan(problem), draw_inputs(problem, "normal", 1)
     assert plan.launches[0].grid == (2,)
-    assert EmulatorSanitizer(shuffled_runs=1).check(VARIANT, problem, plan, inputs) == ()
-    assert_right(problem)
+    assert EmulatorSanitizer(shuffled_runs=1).check(variant, problem, plan, inputs) == ()
+    assert_right(problem, variant)
 
 
+@BACKENDS
 @pytest.mark.parametrize("l2_bytes", [1, 10**5])
-def test_sections_of_heads_give_each_head_each_tile_once(l2_bytes: int, monkeypatch: pytest.MonkeyPatch):
+def test_sections_of_heads_give_each_head_each_tile_once(
+    l2_bytes: int, monkeypatch: pytest.MonkeyPatch, variant: Variant
+):
     # A head's K and V are 76,800 bytes: sections of one group of 3, and of one again. The last one is not full.
     monkeypatch.setattr(fa3, "L2_BYTES", l2_bytes)
     problem = Problem(heads=15, kv_heads=5, q_len=300, kv_len=300, dtype="bfloat16", mask="causal")
-    assert fa3.heads_at_once(problem) == 3
-    assert_right(problem)
+    assert fa3.packs_at_once(problem) == 3
+    assert_right(problem, variant)
+
+
+# Groups of one pack, of two (6 is 2 x 3: three packs of two heads), and of heads of which a request of lse has several.
+@BACKENDS
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "packed"), [(4, 2, 2), (12, 2, 2), (8, 1, 8), (16, 1, 16), (128, 2, 64), (5, 1, 1)]
+)
+@pytest.mark.parametrize(
+    ("q_len", "mask"),
+    [(1, "none"), (37, "causal"), (130, "window:40,3"), pytest.param(77, "none", marks=pytest.mark.thorough)],
+)
+def test_heads_that_share_k_and_v_are_packed_into_tiles(
+    heads: int, kv_heads: int, packed: int, q_len: int, mask: str, variant: Variant
+):
+    problem = Problem(heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=150, dtype="bfloat16", mask=mask)
+    assert packed_heads(problem) == packed
+    assert_right(problem, variant)
+
+
+def test_a_pack_reads_k_and_v_once():
+    problem = Problem(heads=8, kv_heads=1, q_len=1, kv_len=4096, head_dim=128, dtype="bfloat16")
+    assert VARIANT.claim is not None
+    assert VARIANT.claim(problem).read_bytes < 1.01 * 2 * 4096 * 128 * 2
+
+
+def test_tiles_of_rows_are_narrower_where_that_fills_the_last_round():
+    def rows(q_len: int, **fields: object) -> int:
+        return fa3.default_tile(Problem(batch=2, heads=16, q_len=q_len, kv_len=q_len, dtype="bfloat16", **fields)).Br
+
+    assert [rows(n) for n in (100, 2048, 4096, 8192, 16384)] == [192, 128, 128, 192, 192]
+    assert rows(4096, mask="causal") == 192
+    assert_right(Problem(batch=2, heads=67, q_len=200, kv_len=300, dtype="bfloat16"))
 
 
 def test_sections_hold_as_many_heads_as_fit_and_whole_groups():
     problem = Problem(batch=2, heads=16, kv_heads=4, q_len=16384, kv_len=16384, head_dim=128, dtype="bfloat16")
-    assert fa3.heads_at_once(problem) == 4 * 4
-    assert fa3.heads_at_once(Problem(heads=3, q_len=10, kv_len=10, dtype="bfloat16")) == 3
+    assert fa3.packs_at_once(problem) == 4
+    assert fa3.packs_at_once(dataclasses.replace(problem, kv_heads=16)) == 4
+    assert fa3.packs_at_once(Problem(heads=3, q_len=10, kv_len=10, dtype="bfloat16")) == 3
 
 
 # --- What it takes of the hardware -----------------------------------------------------------------------------------
 
 
-def launch_of(head_dim: int, mask: str, dtype: str = "bfloat16", **tile: TileSizes) -> Launch:
+def launch_of(
+    head_dim: int, mask: str, dtype: str = "bfloat16", variant: Variant = VARIANT, **tile: TileSizes
+) -> Launch:
+    """Its arguments are such as a kernel can be compiled for."""
     problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype, mask=mask)
-    (launch,) = VARIANT.plan(problem, **tile).launches
-    return launch
+    plan = variant.plan(problem, **tile)
+    (launch,), buffers = plan.launches, plan.all_buffers(problem)
+    args = (DevicePointer(0, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args)
+    return dataclasses.replace(launch, args=tuple(args))
 
 
 def used(launch: Launch) -> Resources:
@@ -192,12 +249,14 @@ def used(launch: Launch) -> Resources:
 
 
 def assert_fits(launch: Launch) -> None:
+    """In registers, and in shared memory."""
     found = used(launch)
     assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
     assert found.shared_bytes <= STATIC_BYTES
     assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
 
 
+@BACKENDS
 @pytest.mark.parametrize(
     ("head_dim", "mask", "dtype"),
     thorough_unless(
@@ -208,17 +267,39 @@ def assert_fits(launch: Launch) -> None:
         ],
     ),
 )
-def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str):
-    assert_fits(launch_of(head_dim, mask, dtype))
+def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str, variant: Variant):
+    assert_fits(launch_of(head_dim, mask, dtype, variant))
 
 
+# Builds that other tests need, too.
+@pytest.mark.parametrize("mask", ["causal", "window:40"])
+def test_numba_keeps_everything_in_registers(mask: str):
+    launch = launch_of(64, mask, "float16", NUMBA)
+    assert_fits(launch)
+    kernel = compile_kernel(launch.kernel, launch.args, "sm_90")
+    assert ".local" not in kernel.ptx
+    assert ".f64" not in kernel.ptx  # what Numba makes of uint64 + int64
+
+
+def test_all_of_its_text_stands_in_a_file_whatever_folder_one_works_in():
+    launch = launch_of(64, "none")
+    files = re.findall(
+        r'^\s*\.file\s+\d+ "(.*)"', compile_kernel(launch.kernel, launch.args, "sm_90").ptx, re.MULTILINE
+    )
+    assert len(files) > 3 and all(Path(file).is_file() for file in files)
+
+
+# Numba takes three times as long to compile: where windows leave least room.
 @pytest.mark.thorough
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("mask", ["none", "window:40"])
-def test_nothing_spills_with_any_tile(head_dim: int, mask: str):
-    assert VARIANT.tiles is not None
-    for tile in VARIANT.tiles(Problem(head_dim=head_dim, dtype="bfloat16", mask=mask)):
-        assert_fits(launch_of(head_dim, mask, tile=tile))
+@pytest.mark.parametrize(
+    ("variant", "head_dim", "mask"),
+    [*((VARIANT, d, mask) for d in (64, 128) for mask in ("none", "window:40")), (NUMBA, 128, "window:40")],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_nothing_spills_with_any_tile(variant: Variant, head_dim: int, mask: str):
+    assert variant.tiles is not None
+    for tile in variant.tiles(Problem(head_dim=head_dim, dtype="bfloat16", mask=mask)):
+        assert_fits(launch_of(head_dim, mask, variant=variant, tile=tile))
 
 
 def test_ptxas_sees_spills_where_a_tile_has_too_many_registers():

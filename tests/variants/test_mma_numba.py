@@ -200,9 +200,9 @@ def test_unrolled_loops_keep_an_array_in_registers_where_a_plain_one_does_not():
 
 
 def test_the_kernel_can_be_cached():
-    identity = function_identity(fa2_mma_kernel(64, default_tile(64), "float16"))
+    identity = function_identity(fa2_mma_kernel(64, default_tile(64), "float16", False, ()))
     assert identity is not None
-    assert identity != function_identity(fa2_mma_kernel(64, default_tile(64), "bfloat16"))
+    assert identity != function_identity(fa2_mma_kernel(64, default_tile(64), "bfloat16", False, ()))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@ multiprocessor as their tiles are meant to."""
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from lanes import thorough_unless
 
@@ -23,6 +25,8 @@ H200 = gpu("h200")
 VARIANTS = [v for v in discover().registry if v.algorithm == "fa2-mma" and v.backend == "cupy"]
 # Every number of steps that Q K^T has, and rows of which a thread copies 16, 8, 4 and 2 bytes at once.
 STEPS = range(16, 257, 16)
+READ = ("documents:20+44", "blocks:64x32", "flashmask:4")
+"""Masks of which kernels read what rows see."""
 ODD = (1, 2, 20, 33, 130, 200)
 
 
@@ -116,3 +120,16 @@ def test_what_is_out_of_reach_is_said(fields: dict[str, object], reason: str):
         assert variant.supports(Problem(dtype="bfloat16", scale=0.0)) is None
         said = variant.supports(Problem(**fields))
         assert said is not None and reason in said and "\n" not in said
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    ("head_dim", "mask"),
+    thorough_unless(
+        lambda build: build in itertools.product((64,), READ),
+        itertools.product((64, 128, 256), (*READ, f"{READ[0]}+{READ[1]}", f"{READ[0]}+{READ[2]}")),
+    ),
+)
+def test_nothing_spills_where_what_rows_see_is_read(variant: Variant, head_dim: int, mask: str):
+    problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype="bfloat16", mask=mask)  # type: ignore[arg-type]
+    assert_fits(variant.plan(problem).launches[-1], default_tile(head_dim).blocks_per_sm)

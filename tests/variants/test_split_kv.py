@@ -61,6 +61,10 @@ def test_rows_of_several_heads_share_a_tile(heads: int, kv_heads: int, q_len: in
         (40, 250, "window:9,30"),
         (90, 20, "window:5,11"),
         (40, 1, "window:7"),
+        (40, 250, "documents:64+100+66+20"),
+        (90, 20, "documents:5+0+1+14"),
+        (40, 250, "prefix:130"),
+        (3, 250, "causal+documents:64+185"),
     ],
 )
 def test_windows_end_anywhere(q_len: int, kv_len: int, mask: str):
@@ -68,7 +72,7 @@ def test_windows_end_anywhere(q_len: int, kv_len: int, mask: str):
 
 
 @pytest.mark.parametrize(("head_dim", "split"), [(24, 64), (24, 512), (33, 64)])
-@pytest.mark.parametrize("mask", ["window:2", "window:40,3", "causal+window:17"])
+@pytest.mark.parametrize("mask", ["window:2", "window:40,3", "causal+window:17", "documents:40+1+39+70"])
 def test_keys_between_those_of_two_heads_are_left_out(mask: str, head_dim: int, split: int):
     """The last queries of a head and the first of the next share a tile of rows, and lie 150 keys apart."""
     problem = dataclasses.replace(PROBLEM, heads=6, kv_heads=2, q_len=150, kv_len=170, head_dim=head_dim, mask=mask)
@@ -88,7 +92,14 @@ def test_a_window_is_all_that_is_read():
 
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
-    [(1, 100, "window:15"), (9, 129, "window:12,3"), (40, 129, "causal+window:16"), (50, 30, "window:8")],
+    [
+        (1, 100, "window:15"),
+        (9, 129, "window:12,3"),
+        (40, 129, "causal+window:16"),
+        (50, 30, "window:8"),
+        (9, 129, "documents:110+12+7"),
+        (40, 60, "documents:20+16+1+23"),
+    ],
 )
 def test_what_is_not_finite_outside_of_a_window_reaches_no_row(q_len: int, kv_len: int, mask: str):
     """NaN in V at element k of key k, or that many further: O shows which row saw which key, as windows are shorter."""

@@ -10,7 +10,7 @@ from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
 from harness.support.gpus import gpu
-from variants.attention import split_kv
+from variants._mma import splits
 
 H200 = gpu("h200")
 LATENCY_SECONDS = 1e-6
@@ -30,15 +30,15 @@ def test_nothing_spills_and_as_many_blocks_share_a_multiprocessor_as_planned(hea
         if listing.launch.kernel_name == "split_kv":
             threads, shared_bytes = listing.launch.block[0], used.shared_bytes + listing.launch.shared_bytes
             found = residency(H200.multiprocessor, threads, used.registers, shared_bytes)
-            assert found.blocks == split_kv.blocks_per_sm(head_dim)
+            assert found.blocks == splits.blocks_per_sm(head_dim)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_enough_is_on_its_way_to_keep_memory_busy(head_dim: int):
     # Of each warp's slots one is read while the others are filled. Rows of 64 and 128 elements fill theirs.
-    slots, warps = split_kv.slots(head_dim), split_kv.WARPS
-    under_way = split_kv.blocks_per_sm(head_dim) * warps * (slots - 1) * split_kv.BC * head_dim * 2
+    slots, warps = splits.slots(head_dim), splits.WARPS
+    under_way = splits.blocks_per_sm(head_dim) * warps * (slots - 1) * splits.BC * head_dim * 2
     assert under_way >= 2 * H200.memory_bytes_per_s * LATENCY_SECONDS / H200.multiprocessors
     # One block alone, where a problem has few: at least as much as memory takes that is not busy.
-    alone = warps * (slots - 1) * split_kv.BC * head_dim * 2
+    alone = warps * (slots - 1) * splits.BC * head_dim * 2
     assert alone >= H200.memory_bytes_per_s * LATENCY_SECONDS / H200.multiprocessors

@@ -7,8 +7,10 @@ maps, and how many bytes boxes are.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,9 +33,13 @@ ALIGNMENT_BYTES = 1024
 """Of tiles with swizzled rows of 128 bytes, which dynamic shared memory need not begin with."""
 STATIC_BYTES = 1024
 """What a kernel here has besides its tiles, mbarriers for the most part."""
-LARGEST_PART = {2: 190, 3: 118}
-"""Elements of S, P and O that a thread may hold, in registers, by the number of consumer warpgroups: what `setmaxnreg`
-leaves each thread (hopper.cuh's kernels take 232 and 160), less addresses, l, m and the edges of a window."""
+LARGEST_BLOCK_BYTES = SHARED_BYTES_PER_SM - RESERVED_BYTES
+"""Of shared memory."""
+ROWS_PER_REQUEST = 8
+"""Of lse: those of which a warp has one row each in a quarter of its lanes."""
+L2_BYTES = 32 * 2**20
+"""Of K and V of the heads that blocks are at work on at once, where a mask makes some rows longer than others: what
+stays in the 50 MB of L2 of an H200 beside Q and O."""
 BC_CHOICES = (64, 80, 96, 112, 128, 144, 176)
 
 
@@ -41,8 +47,12 @@ BC_CHOICES = (64, 80, 96, 112, 128, 144, 176)
 class WarpgroupTile:
     """Sizes of tiles on warpgroups. Raises `PlanError` where no kernel here can have them."""
 
+    largest_part: ClassVar[Mapping[int, int]] = {2: 190, 3: 110}
+    """Registers of S, P and O that a thread may have, by the number of consumer warpgroups: what `setmaxnreg` leaves
+    each thread (fa3 takes 232 and 152), less addresses, l, m and the edges of a window."""
+
     Br: int
-    """Query rows: 64 for each consumer warpgroup."""
+    """Query rows: 64 for each consumer warpgroup, of one head or of those that share K and V."""
     Bc: int
     """Keys."""
     stages: int
@@ -51,7 +61,7 @@ class WarpgroupTile:
     """1: two consumer warpgroups take turns with the tensor cores, one has its softmax meanwhile. 0: as it comes."""
 
     def __post_init__(self) -> None:
-        if self.Br not in [WARPGROUP_ROWS * consumers for consumers in LARGEST_PART]:
+        if self.Br not in [WARPGROUP_ROWS * consumers for consumers in self.largest_part]:
             raise PlanError(f"{self}: Br has to be 128 or 192, 64 rows for each of two or three warpgroups")
         if self.Bc % DEPTH or not DEPTH <= self.Bc <= 256:
             raise PlanError(f"{self}: Bc has to be a multiple of {DEPTH}, at most 256: the columns of one product")
@@ -71,15 +81,25 @@ class WarpgroupTile:
         return 128 * (self.consumers + 1)
 
     def shared_bytes(self, head_dim: int) -> int:
-        """Q_i, `stages` times K_j and V_j, and what aligns them."""
-        rows = self.Br + 2 * self.stages * self.Bc
+        """Q_i, `stages` times K_j and V_j, O_i where it is kept apart, and what aligns them."""
+        return self._shared_bytes(head_dim, self.keeps_O_apart(head_dim))
+
+    def keeps_O_apart(self, head_dim: int) -> bool:
+        """Whether O_i has a place of its own on its way out, and need not take that of Q_i: where there is room."""
+        return self._shared_bytes(head_dim, True) + STATIC_BYTES <= LARGEST_BLOCK_BYTES
+
+    def _shared_bytes(self, head_dim: int, O_apart: bool) -> int:
+        rows = (2 if O_apart else 1) * self.Br + 2 * self.stages * self.Bc
         return rows * padded(head_dim) * ELEMENT_BYTES + ALIGNMENT_BYTES
+
+    def part(self, head_dim: int) -> int:
+        """Registers of S, P and O in a thread."""
+        return self.Bc // 2 + self.Bc // 4 + padded(head_dim) // 2
 
     def fits(self, head_dim: int) -> bool:
         """Whether a block's shared memory and a thread's registers suffice."""
-        part = self.Bc // 2 + self.Bc // 4 + padded(head_dim) // 2
         shared_bytes = self.shared_bytes(head_dim) + STATIC_BYTES
-        return part <= LARGEST_PART[self.consumers] and shared_bytes <= SHARED_BYTES_PER_SM - RESERVED_BYTES
+        return self.part(head_dim) <= self.largest_part[self.consumers] and shared_bytes <= LARGEST_BLOCK_BYTES
 
 
 def warpgroup_tile_space(head_dim: int, default: WarpgroupTile) -> list[dict[str, int]]:
@@ -113,6 +133,29 @@ def rows_map(buffer: str, problem: Problem, heads: int, length: int, rows: int) 
     )
 
 
+def packed_heads(problem: Problem) -> int:
+    """Query heads of which a warpgroup's 64 rows hold equally many rows each, because they share K and V (PackGQA).
+
+    K and V are then read once for all of them. The largest power of two that divides their number, at most 64.
+    """
+    return math.gcd(problem.group, WARPGROUP_ROWS)
+
+
+def packed_map(buffer: str, problem: Problem, packed: int) -> TensorMap:
+    """Rows of Q or O, of which one box has a warpgroup's: equally many rows of each of `packed` heads, head by head."""
+    p = problem
+    row_bytes = p.head_dim * ELEMENT_BYTES
+    columns = box_columns(p.head_dim)
+    return TensorMap(
+        buffer,
+        extents=(p.head_dim, p.q_len, packed, p.batch * p.heads // packed),
+        strides=(row_bytes, p.q_len * row_bytes, packed * p.q_len * row_bytes),
+        box=(columns, WARPGROUP_ROWS // packed, packed, 1),
+        dtype=p.dtype,
+        swizzle=columns * ELEMENT_BYTES,
+    )
+
+
 def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Any:
     """Bytes of moving `rows` rows each, at the `sectors` level; `first_rows` are counted from the buffer's beginning.
 
@@ -128,6 +171,16 @@ def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Any:
 
     odd = (rows + first_rows % 2) // 2
     return (rows - odd) * row_bytes(0) + odd * row_bytes(1)
+
+
+def masked(problem: Problem) -> bool:
+    """Whether rows see other keys than all."""
+    return bool(problem.mask.parts)
+
+
+def windowed(problem: Problem) -> bool:
+    """Whether some rows do not see the first keys."""
+    return any(left is not None for left, _ in (part.limits for part in problem.mask.parts))
 
 
 def unsupported_on_hopper(problem: Problem) -> str | None:

@@ -96,27 +96,47 @@ __device__ __forceinline__ bool any_of_threads(int barrier, int threads, bool is
 
 // --- Copies of boxes (PTX ISA: cp.async.bulk.tensor) -----------------------------------------------------------------
 
-// ROWS rows of a head, from `row` on -> a tile. What lies outside of the tensor arrives as zeros, and counts as bytes.
+// A box of a tensor -> shared memory. What lies outside of the tensor arrives as zeros, and counts as bytes.
+__device__ __forceinline__ void load_box(unsigned to, const TensorMap &map, int column, int row, int head, u64 &barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(row), "r"(head), "r"(shared_address(&barrier))
+                 : "memory");
+}
+
+// ROWS rows of a head, from `row` on -> a tile.
+// The map is `rows_map` of _hopper/__init__.py.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(unsigned tile, const TensorMap &map, int row, int head, u64 &barrier)
 {
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
-        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                     "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(tile + box * ROWS * ROW_BYTES),
-                     "l"(&map), "r"(box * COLUMNS), "r"(row), "r"(head), "r"(shared_address(&barrier))
+        load_box(tile + box * ROWS * ROW_BYTES, map, box * COLUMNS, row, head, barrier);
+    }
+}
+
+// A warpgroup's 64 rows of a tile of ROWS rows come from the heads of a pack, from `row` of each on. The map is `packed_map`.
+template <int ROWS>
+__device__ __forceinline__ void load_rows(unsigned rows, const TensorMap &map, int row, int pack, u64 &barrier)
+{
+#pragma unroll
+    for (int box = 0; box < BOXES; ++box) {
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%2, %3, 0, %4}], [%5];" ::"r"(rows + box * ROWS * ROW_BYTES),
+                     "l"(&map), "r"(box * COLUMNS), "r"(row), "r"(pack), "r"(shared_address(&barrier))
                      : "memory");
     }
 }
 
-// A warpgroup's 64 rows of a tile of ROWS rows -> a head, from `row` on; what lies outside of the tensor is left out.
+// And go back there; what lies outside of the tensor is left out.
 template <int ROWS>
-__device__ __forceinline__ void store_rows(unsigned rows, const TensorMap &map, int row, int head)
+__device__ __forceinline__ void store_rows(unsigned rows, const TensorMap &map, int row, int pack)
 {
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
-                     "r"(box * COLUMNS), "r"(row), "r"(head), "r"(rows + box * ROWS * ROW_BYTES)
+        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, 0, %3}], [%4];" ::"l"(&map),
+                     "r"(box * COLUMNS), "r"(row), "r"(pack), "r"(rows + box * ROWS * ROW_BYTES)
                      : "memory");
     }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+
 
 def products(keys: int, head_dim: int) -> str:
     """The CUDA functions of S = Q K^T over 16 elements, for so many keys, and of O += P V over 16 keys.
@@ -10,31 +13,50 @@ def products(keys: int, head_dim: int) -> str:
     Of 64 rows, warp w has those from 16 w on. A lane has, with g = t / 4 and q = t % 4, sums 4 j and 4 j + 1 of row g,
     columns 8 j + 2 q and the next; 4 j + 2 and 4 j + 3 are row g + 8's.
     """
+    # V lies as it is, so it is transposed by the product.
+    return _products(keys, head_dim, 16, 'MMA_TYPE "." MMA_TYPE', along=", 0, 0", across=", 1")
+
+
+def products_of_e4m3(keys: int, head_dim: int) -> str:
+    """The same over 32 elements and 32 keys of e4m3; V lies transposed."""
+    return _products(keys, head_dim, 32, '"e4m3.e4m3"', along="", across="")
+
+
+def _products(keys: int, head_dim: int, depth: int, types: str, along: str, across: str) -> str:
+    """`along` and `across`: what instructions are told of transposing, which only those of 16 bits are."""
     S, s = keys // 2, _numbers(0, keys // 2)
     O, o = head_dim // 2, _numbers(0, head_dim // 2)
-    return f"""
-// S = A B or S += A B, over 16 elements: A is 64 rows, B as many columns as there are keys, both in shared memory.
+    return f"""{_line()}
+// S = A B or S += A B, over {depth} elements: A is 64 rows, B as many columns as there are keys, both in shared memory.
 __device__ __forceinline__ void multiply(float (&S)[{S}], u64 a, u64 b, bool adds)
 {{
     asm volatile("{{\\n"
                  ".reg .pred adds;\\n"
                  "setp.ne.b32 adds, %{S + 2}, 0;\\n"
-                 "wgmma.mma_async.sync.aligned.m64n{keys}k16.f32." MMA_TYPE "." MMA_TYPE " "
-                 "{{{s}}}, %{S}, %{S + 1}, adds, 1, 1, 0, 0;\\n"
+                 "wgmma.mma_async.sync.aligned.m64n{keys}k{depth}.f32." {types} " "
+                 "{{{s}}}, %{S}, %{S + 1}, adds, 1, 1{along};\\n"
                  "}}\\n"
                  : {_outputs("S", S)}
                  : "l"(a), "l"(b), "r"((int)adds));
 }}
 
-// O += A B, over 16 keys: A is in registers, 64 rows in the layout of S, B is transposed.
+// O += A B, over {depth} keys: A is in registers, 64 rows in the layout of S.
 __device__ __forceinline__ void multiply_add(float (&O)[{O}], const unsigned *a, u64 b)
 {{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n{head_dim}k16.f32." MMA_TYPE "." MMA_TYPE " "
-                 "{{{o}}}, {{{_numbers(O, 4)}}}, %{O + 4}, 1, 1, 1, 1;\\n"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{head_dim}k{depth}.f32." {types} " "
+                 "{{{o}}}, {{{_numbers(O, 4)}}}, %{O + 4}, 1, 1, 1{across};\\n"
                  : {_outputs("O", O)}
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }}
 """
+
+
+@functools.cache
+def _line() -> str:
+    """The `#line` of the text above, which so has a place, and the same one in whatever folder one works."""
+    lines, first = inspect.getsourcelines(_products)
+    begins = next(number for number, line in enumerate(lines) if line.endswith('"""{_line()}\n'))
+    return f'#line {first + begins + 1} "variants/_hopper/products.py"'
 
 
 def _numbers(first: int, count: int) -> str:

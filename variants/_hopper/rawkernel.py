@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from variants._hopper import WarpgroupTile, padded
-from variants._hopper.products import products
+from variants._hopper.products import products, products_of_e4m3
 from variants._tiles.rawkernel import raw_kernel
 
-COMMON = (("_mma", "mma.cuh"), ("_hopper", "hopper.cuh"), ("_hopper", "softmax.cuh"))
+MMA = ("_mma", "mma.cuh")
+COMMON = (MMA, ("_hopper", "hopper.cuh"), ("_hopper", "softmax.cuh"))
+E4M3 = ("_hopper", "e4m3.cuh")
+FOR_HOPPER = "-arch=sm_90a"
 
 
 def hopper_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:
     """The kernel `name` of variants/`folder`/kernel.cu; `more` are its own compile-time parameters."""
-    D = padded(head_dim)
-    sizes = {"D": D, "BC": tile.Bc, "CONSUMERS": tile.consumers, "STAGES": tile.stages, "TURNS": tile.turns, **more}
-    options = (*(f"-D{name}={int(size)}" for name, size in sizes.items()), f"-DSTORED_AS_{dtype}", "-arch=sm_90a")
-    return raw_kernel(folder, name, options, COMMON, products(tile.Bc, D))
+    text = products(tile.Bc, padded(head_dim))
+    return raw_kernel(folder, name, _options(head_dim, tile, dtype, more), COMMON, text)
+
+
+def e4m3_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:
+    """The same with factors of e4m3; `dtype` is that of O."""
+    common = (*COMMON, E4M3, ("_hopper", "e4m3_tiles.cuh"), (folder, "pipeline.cuh"))
+    text = products_of_e4m3(tile.Bc, padded(head_dim))
+    return raw_kernel(folder, name, _options(head_dim, tile, dtype, more), common, text)
+
+
+def rounding_kernel(folder: str, name: str, head_dim: int, dtype: str) -> Any:
+    """The kernel `name` of variants/`folder`/factors.cu, which makes e4m3 of `dtype`."""
+    options = (f"-DD={padded(head_dim)}", f"-DSTORED_AS_{dtype}", FOR_HOPPER)
+    return raw_kernel(folder, name, options, (MMA, E4M3), file="factors.cu")
+
+
+def _options(head_dim: int, tile: WarpgroupTile, dtype: str, more: Mapping[str, int]) -> tuple[str, ...]:
+    sizes = {
+        "D": padded(head_dim), "BC": tile.Bc, "CONSUMERS": tile.consumers, "STAGES": tile.stages, "TURNS": tile.turns,
+    }  # fmt: skip
+    said = (f"-D{name}={int(size)}" for name, size in {**sizes, **more}.items())
+    return (*said, f"-DSTORED_AS_{dtype}", FOR_HOPPER)

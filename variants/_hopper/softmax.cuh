@@ -24,14 +24,13 @@ struct KeysSeen {
     int first[2], end[2];
 };
 
-// The first of the rows is `row`.
-__device__ __forceinline__ KeysSeen keys_seen(int row, int first_key, int q_len, int kv_len, int before, int after)
+__device__ __forceinline__ KeysSeen keys_seen(const int (&row)[2], int first_key, int q_len, int kv_len, int before, int after)
 {
     KeysSeen seen;
     const int column = first_key + (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int on = row + 8 * h + kv_len - q_len;
+        const int on = row[h] + kv_len - q_len;
         seen.first[h] = (WINDOWED ? on - before : 0) - column;
         seen.end[h] = (MASKED ? min(on + after + 1, kv_len) : kv_len) - column;
     }
@@ -54,7 +53,9 @@ __device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
 
 // m = max(m, rowmax(tau S)), P = exp(tau S - m) in the place of S, l = exp(m_old - m) l + rowsum(P). O_i is to be
 // multiplied by `correction` = exp(m_old - m), too, once nothing is added to it any more. Where nothing was seen yet
-// m = -inf, and (-inf) - (-inf) would be NaN.
+// m = -inf, and (-inf) - (-inf) would be NaN. P and l, and with them O_i, are 2^OFFSET times that. With HEADROOM, m stays
+// as long as the maximum is at most 2^HEADROOM times as much: P may be that much larger, and mostly nothing is corrected.
+template <int OFFSET = 0, int HEADROOM = 0>
 __device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &correction, float tau2)
 {
     PerRow largest = {S[0], S[2]}, minus_m;
@@ -64,11 +65,13 @@ __device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &corr
         for (int h = 0; h < 2; ++h) largest[h] = fmaxf(largest[h], fmaxf(S[4 * j + 2 * h], S[4 * j + 2 * h + 1]));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const float m = fmaxf(rows.m[h], tau2 * quad_max(largest[h]));
+        float m = fmaxf(rows.m[h], tau2 * quad_max(largest[h]));
+        if (HEADROOM != 0 && m <= rows.m[h] + HEADROOM) m = rows.m[h];
         minus_m[h] = m == MINUS_INFINITY ? 0.0f : -m;
         correction[h] = exp2_approx(rows.m[h] + minus_m[h]);
         rows.m[h] = m;
         rows.l[h] *= correction[h];
+        if (OFFSET != 0) minus_m[h] += OFFSET;
     }
 #pragma unroll
     for (int j = 0; j < TN; ++j)

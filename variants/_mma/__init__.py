@@ -6,6 +6,7 @@ keys a tile has, how many warps share the rows, and how many tiles of keys are o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from harness import PlanError, Problem
@@ -61,22 +62,31 @@ class MmaTile(Tile):
         row_bytes = LINE_BYTES * blocks(head_dim, LINE_ELEMENTS)
         return int((self.Br + 2 * self.stages * self.Bc) * row_bytes)
 
+    @property
+    def limits_bytes(self) -> int:
+        """What each row sees, where that is kept on chip: its first key and the end."""
+        return 2 * 4 * self.Br
+
     def part(self, head_dim: int) -> int:
         """Elements of S and O, padded to whole fragments, that a thread holds."""
         padded = FRAGMENT * blocks(head_dim, FRAGMENT)
         return int(self.Br * (self.Bc + padded) // (32 * self.warps))
 
 
-def mma_tile_space(head_dim: int, default: MmaTile) -> list[dict[str, int]]:
+def mma_tile_space(
+    head_dim: int, default: MmaTile, spans: bool = False, noted_bytes: Callable[[MmaTile], int] = lambda tile: 0
+) -> list[dict[str, int]]:
     """The default first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`.
 
+    With `spans`, what rows see is kept on chip besides, and `noted_bytes` of a mask that is no run.
     A third stage, which costs shared memory alone, is a choice for the default's sizes.
     """
 
     largest_part = max(LARGEST_PART, default.part(head_dim))
 
     def fits(tile: MmaTile) -> bool:
-        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(head_dim) + RESERVED_BYTES)
+        kept = noted_bytes(tile) + (tile.limits_bytes if spans else 0)
+        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(head_dim) + kept + RESERVED_BYTES)
         return tile.part(head_dim) <= largest_part and shared_bytes <= SHARED_BYTES_PER_SM
 
     sizes = [MmaTile(Br, Bc, warps, stages=2) for Br, warps in SHARES for Bc in BC_CHOICES]

@@ -27,6 +27,10 @@ __device__ __forceinline__ unsigned shared_address(const void *pointer) { return
 
 // --- Masks: a query row sees a run of keys ---------------------------------------------------------------------------
 
+#ifndef SPANS  // a band; _tiles/spans.cuh has the same for other masks
+#define LIMITS int before, int after
+#define KEEP_LIMITS(first_row, rows)
+
 // Row i lies on key i + kv_len - q_len, and sees the keys from `before` ahead of that one to `after` behind it. No row is
 // on a key beyond the last, so the first that it sees is none either. A row that lies too far ahead of all keys has
 // end_seen = 0.
@@ -39,6 +43,7 @@ __device__ __forceinline__ int end_seen(int row, int q_len, int kv_len, int afte
 {
     return min(max(row + kv_len - q_len + after + 1, 0), kv_len);
 }
+#endif
 
 // --- Asynchronous copies (PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group) -----------------------------
 

@@ -20,6 +20,7 @@ FOUR_MATRICES = A_FRAGMENT = types.UniTuple(U32, 4)
 C_FRAGMENT = types.UniTuple(F32, 4)
 MINUS_INFINITY = np.float32(-np.inf)
 LN_2 = np.float32(0.693147180559945)
+LOG2_E = np.float32(1.4426950408889634)
 ALL_LANES = 0xFFFFFFFF
 
 
@@ -200,6 +201,12 @@ def halves(typing_context, both):
 @intrinsic
 def exp2_approx(typing_context, x):
     return assembly("ex2.approx.ftz.f32 $0, $1;", F32(F32))
+
+
+# tanh(x), to a relative error of 2^-11 (PTX ISA: tanh.approx.f32).
+@intrinsic
+def tanh_approx(typing_context, x):
+    return assembly("tanh.approx.f32 $0, $1;", F32(F32))
 
 
 # Over the four lanes that share a row of C.

@@ -9,22 +9,31 @@ from __future__ import annotations
 from typing import Any
 
 from numba import cuda
+from numba.cuda import cgutils, types
+from numba.cuda.extending import intrinsic
 
 
 def unrolled(count: int, body: Any) -> Any:
-    """A device function of some arguments that calls body(0, *arguments) to body(count - 1, *arguments)."""
-    if count == 0:
+    """A function of some arguments that calls body(0, *arguments) to body(count - 1, *arguments).
 
-        @cuda.jit(device=True, forceinline=True)
-        def steps(*arguments):
-            pass
+    `body` is a device function. Numba compiles it once; the calls are written into the LLVM IR.
+    """
 
-    else:
-        before, last = unrolled(count - 1, body), count - 1
+    @intrinsic
+    def call_in_turn(typing_context, arguments):
+        function = typing_context.resolve_value_type(body)
+        call = function.get_call_type(typing_context, (types.int64, *arguments), {})
 
-        @cuda.jit(device=True, forceinline=True)
-        def steps(*arguments):
-            before(*arguments)
-            body(last, *arguments)
+        def emit(context, builder, signature, values):
+            callee = context.get_function(function, call)
+            for step in range(count):
+                callee(builder, [context.get_constant(types.int64, step), *cgutils.unpack_tuple(builder, values[0])])
+            return context.get_dummy_value()
+
+        return types.void(arguments), emit
+
+    @cuda.jit(device=True, forceinline=True)
+    def steps(*arguments):
+        call_in_turn(arguments)
 
     return steps

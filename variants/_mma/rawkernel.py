@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from variants._mma import MmaTile
+from variants._tiles.rawkernel import SPANS_OPTION
 
 COMMON = (("_mma", "mma.cuh"),)
+COMMON_WITH_SPLITS = (*COMMON, ("_mma", "splits.cuh"))
 COMMON_WITH_TILES = (*COMMON, ("_mma", "tiles.cuh"))
 KEPT_REGISTERS = 176
 """What S, O and the kept part of Q may take of a thread's 255 registers."""
+BESIDE_SCORING = 168
+"""The same where scores become something before the mask, which takes a few."""
+BESIDE_VISITS = 160
+"""The same where tiles are listed."""
+BESIDE_DROPOUT = 160
+"""The same where weights drop out: bits for those of a tile."""
 
 
-def mma_options(head_dim: int, tile: MmaTile, dtype: str) -> tuple[str, ...]:
-    """The compile-time parameters of mma.cuh, tiles.cuh and the kernels that have tiles."""
+def mma_options(
+    head_dim: int, tile: MmaTile, dtype: str, spans: bool = False, kept_registers: int = KEPT_REGISTERS
+) -> tuple[str, ...]:
+    """The compile-time parameters of mma.cuh, tiles.cuh and the kernels that have tiles; `spans`: as `tile_options`."""
     sizes = {
         "D": head_dim,
         "BR": tile.Br,
@@ -19,6 +29,7 @@ def mma_options(head_dim: int, tile: MmaTile, dtype: str) -> tuple[str, ...]:
         "WARPS": tile.warps,
         "STAGES": tile.stages,
         "BLOCKS_PER_SM": tile.blocks_per_sm,
-        "KEPT_REGISTERS": KEPT_REGISTERS,
+        "KEPT_REGISTERS": kept_registers,
     }
-    return (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{dtype}")
+    options = (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{dtype}")
+    return (*options, SPANS_OPTION) if spans else options

@@ -16,6 +16,9 @@ from harness import PlanError, Problem
 THREADS_X = 8
 """Threads that share a row of a tile: a quarter of a warp."""
 THREADS_Y = 16
+WARPS = THREADS_X * THREADS_Y // 32
+"""Of a thread block."""
+SMALLEST_CAP, LARGEST_CAP = 2.0**-60, 2.0**60
 SHARED_BYTES = 48 * 1024
 """What a block may have of shared memory on every GPU without asking for more."""
 
@@ -61,6 +64,8 @@ def unsupported(problem: Problem) -> str | None:
             return f"{field} is {getattr(problem, field)}; a grid has at most 65,535 blocks along y and z"
     if abs(problem.tau) > float(np.finfo(np.float32).max):
         return f"scale is {problem.tau:g}; float32, in which scores are computed, does not hold that"
+    if problem.softcap is not None and not SMALLEST_CAP <= problem.softcap <= LARGEST_CAP:
+        return f"softcap is {problem.softcap:g}; kernels here take 2^-60 to 2^60"
     return None
 
 

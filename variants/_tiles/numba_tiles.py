@@ -14,6 +14,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint16, uint32
 from numba.cuda import libdevice
 
+from variants._scores.numba_scores import numba_scores
 from variants._tiles import THREADS_X, THREADS_Y, Tile
 
 TX = THREADS_X
@@ -106,10 +107,39 @@ def leading_dimension(D: int) -> int:
     return step_over(D) * (D // step_over(D) | 1)
 
 
+# A band's limits are two numbers: there is nothing to bring. numba_spans.py has the same for other masks.
+@cuda.jit(device=True, forceinline=True)
+def limits_in_memory(before, after):
+    return before, after
+
+
+@cuda.jit(device=True, forceinline=True)
+def keep_limits(before, after, first_row, rows, kv_len):
+    return before, after
+
+
+def what_rows_see(spans: bool, rows_kept: int = 0) -> SimpleNamespace:
+    """`first_seen`, `end_seen`, `limits_in_memory` and `keep_limits` of a band, or of runs that arrays say (`spans`).
+
+    `rows_kept`: of those, how many a block has room for.
+    """
+    if spans:
+        from variants._tiles.numba_spans import numba_spans
+
+        return numba_spans(rows_kept)
+    return SimpleNamespace(
+        first_seen=first_seen, end_seen=end_seen, limits_in_memory=limits_in_memory, keep_limits=keep_limits
+    )
+
+
 @functools.cache
-def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
-    """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements."""
+def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[str, ...] = ()) -> SimpleNamespace:
+    """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements.
+
+    `spans`: kernels are told by arrays what rows see; `features` of scores.
+    """
     D, BR, BC = head_dim, tile.Br, tile.Bc
+    score = numba_scores(features).score
     # 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns every 16th row of S and of O from ty on, and of
     # each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a quarter
     # of a warp, so its maximum and sum need only shuffles.
@@ -173,6 +203,16 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
             first[i] = own_key - before
             end[i] = min(own_key + after + 1, keys)
 
+    seen = what_rows_see(spans, P_ROWS)
+    if spans:
+        limit_of = seen.limit_of
+
+        @cuda.jit(device=True, forceinline=True)
+        def span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after):
+            for i in range(TM):
+                first[i] = limit_of(first_row + row_of(i), before) - first_key
+                end[i] = min(limit_of(first_row + row_of(i), after) - first_key, keys)
+
     # S = Q_i K_j^T, each element one sum over D in ascending order.
     @cuda.jit(device=True, forceinline=True)
     def multiply_Q_Kt(S, Q_tile, K_tile):
@@ -194,13 +234,14 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
                     for j in range(TN):
                         S[i, j] += q[i, e] * key[j, e]
 
-    # S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
-    # first[i] to end[i]: the keys of this tile that row i sees.
+    # S = tau S, and what else scores become, where the row sees the key, -inf elsewhere: chosen, not added, so that NaN
+    # behind the mask stays there. first[i] to end[i]: the keys of this tile that row i sees.
     @cuda.jit(device=True, forceinline=True)
-    def scale_and_mask(S, tau, first, end):
+    def scale_and_mask(S, tau, softcap, slope, place, first, end):
         for i in range(TM):
             for j in range(TN):
-                S[i, j] = tau * S[i, j] if key_of(j) < end[i] else MINUS_INFINITY
+                scored = score(S[i, j], tau, softcap, slope, key_of(j) - row_of(i), place)
+                S[i, j] = scored if key_of(j) < end[i] else MINUS_INFINITY
         if first[TM - 1] > 0:  # no row sees keys ahead of those that one above it sees
             for i in range(TM):
                 for j in range(TN):
@@ -257,7 +298,12 @@ def numba_tiles(head_dim: int, tile: Tile) -> SimpleNamespace:
         tile_row=tile_row,
         has_row=has_row,
         has_element=has_element,
+        tile_element=tile_element,
         span_in_tile=span_in_tile,
+        first_seen=seen.first_seen,
+        end_seen=seen.end_seen,
+        limits_in_memory=seen.limits_in_memory,
+        keep_limits=seen.keep_limits,
         multiply_Q_Kt=multiply_Q_Kt,
         scale_and_mask=scale_and_mask,
         row_max=row_max,

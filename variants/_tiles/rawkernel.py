@@ -6,33 +6,57 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from harness import Problem
+from variants._scores import SOURCE, score_options
 from variants._tiles import Tile
+from variants._tiles.band import has_spans
 
 Files = tuple[tuple[str, str], ...]
 _VARIANTS = Path(__file__).parent.parent
-COMMON: Files = (("_tiles", "tiles.cuh"),)
+COMMON: Files = (SOURCE, ("_tiles", "tiles.cuh"))
 """Folders below variants/ and files there."""
+SPANS: Files = (("_tiles", "spans.cuh"),)
+SPANS_OPTION = "-DSPANS"
 
 
-def tile_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
+def size_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
     """The compile-time parameters of tiles.cuh."""
     return (f"-DD={head_dim}", f"-DBR={tile.Br}", f"-DBC={tile.Bc}", f"-DSTORED_AS_{dtype}")
 
 
+def tile_options(problem: Problem, tile: Tile) -> tuple[str, ...]:
+    """The same with those of what is put before it, for a problem of attention."""
+    spans = (SPANS_OPTION,) if has_spans(problem) else ()
+    return (*size_options(problem.head_dim, tile, problem.dtype), *spans, *score_options(problem))
+
+
 @functools.cache
-def raw_kernel(folder: str, name: str, options: tuple[str, ...], common: Files = COMMON, generated: str = "") -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu, before which the texts of `common` and `generated` are put."""
+def raw_kernel(
+    folder: str,
+    name: str,
+    options: tuple[str, ...],
+    common: Files = COMMON,
+    generated: str = "",
+    file: str = "kernel.cu",
+) -> Any:
+    """The kernel `name` of variants/`folder`/`file`, before which the texts of `common` and `generated` are put.
+
+    Before these comes spans.cuh, where the options have `SPANS_OPTION`.
+
+    What is generated says itself, by `#line`, in which file it stands: names that are none look different from each
+    folder that one works in, and are compiled anew there.
+    """
     import cupy
 
-    return cupy.RawKernel(_source(folder, common, generated), name, options=options)
+    before = SPANS if SPANS_OPTION in options else ()
+    return cupy.RawKernel(_source((folder, file), (*before, *common), generated), name, options=options)
 
 
 @functools.cache
-def _source(algorithm_folder: str, common: Files, generated: str) -> str:
+def _source(own: tuple[str, str], common: Files, generated: str) -> str:
     # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
     # errors, profilers and the emulator name the file as the user sees it.
     def text(folder: str, file: str) -> str:
         return f'#line 1 "variants/{folder}/{file}"\n{(_VARIANTS / folder / file).read_text()}\n'
 
-    made = f'#line 1 "generated"\n{generated}\n' if generated else ""
-    return "".join(text(*file) for file in common) + made + text(algorithm_folder, "kernel.cu")
+    return "".join(text(*file) for file in common) + generated + text(*own)

@@ -37,6 +37,8 @@ def register_languages(
     takes: tuple[str, ...] = FEATURES,
     supports: Callable[[Problem], str | None] = unsupported,
     tile_class: Callable[..., Any] = Tile,
+    operation: str = "attention",
+    deterministic: bool = True,
 ) -> None:
     """Add `<algorithm>-<language>` for each of `languages`, which are the variants' backends.
 
@@ -47,6 +49,7 @@ def register_languages(
         registry.add(
             Variant(
                 name=f"{algorithm}-{language}",
+                operation=operation,
                 algorithm=algorithm,
                 backend=language,
                 idea=idea,
@@ -56,6 +59,7 @@ def register_languages(
                 claim=functools.partial(_claimed, claim, tile_class),
                 tiles=tiles,
                 takes=takes,
+                deterministic=deterministic,
                 numerics=numerics,
             )
         )

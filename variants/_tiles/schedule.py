@@ -10,9 +10,10 @@ import numpy as np
 
 from harness import Problem
 from variants._tiles import blocks
+from variants._tiles.band import has_spans
 from variants._tiles.sectors import Integers, run_bytes
 
-FLOAT32_BYTES = 4
+FLOAT32_BYTES = INT32_BYTES = 4
 
 
 class Sizes(Protocol):
@@ -29,10 +30,18 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tiles of a problem. All sums are over batch and heads."""
+    """The tiles of a problem. All sums are over heads and over sequences that see alike.
+
+    S counts sequences that a mask tells apart: 1, or those of the batch.
+    """
 
     problem: Problem
     tile: Sizes
+
+    @property
+    def owners(self) -> int:
+        """Thread blocks, of all heads, that own a block of rows each."""
+        return self.problem.batch * self.problem.heads * len(self.first_rows)
 
     @property
     def first_rows(self) -> Integers:
@@ -46,49 +55,70 @@ class Schedule:
 
     @functools.cached_property
     def _tiles_met(self) -> tuple[Integers, Integers]:
-        first, end = self.problem.span(np.arange(self.problem.q_len, dtype=np.int64))
+        first, end = self.problem.spans
         sees = end > first
-        first = np.minimum.reduceat(np.where(sees, first, self.problem.kv_len), self.first_rows)
-        end = np.maximum.reduceat(np.where(sees, end, 0), self.first_rows)
+        first = np.minimum.reduceat(np.where(sees, first, self.problem.kv_len), self.first_rows, axis=1)
+        end = np.maximum.reduceat(np.where(sees, end, 0), self.first_rows, axis=1)
         return np.where(end > 0, first // self.tile.Bc, 0), blocks(end, self.tile.Bc)
 
     @property
     def first_tiles(self) -> Integers:
-        """(T_r,): the first tile of keys that row block i meets, which has a key that some row of the block sees."""
+        """(S, T_r): the first tile of keys that row block i meets, which has a key that some row of the block sees."""
         return self._tiles_met[0]
 
     @property
     def end_tiles(self) -> Integers:
-        """(T_r,): one behind the last tile that row block i meets; `first_tiles` where no row sees anything.
+        """(S, T_r): one behind the last tile that row block i meets; `first_tiles` where no row sees anything.
 
-        What rows of a block see is taken to be one run: a mask of which that is not true has to visit what lies
-        between, too.
+        What rows of a block see is one run, as masks promise (`Mask.span`), so that each tile between has such a key.
         """
         return self._tiles_met[1]
 
     @property
     def visits(self) -> Integers:
-        """(T_r,): J_i, how many tiles of keys row block i meets."""
+        """(S, T_r): J_i, how many tiles of keys row block i meets."""
         return self.end_tiles - self.first_tiles
 
     @property
     def key_visits(self) -> Integers:
-        """(T_c,): how many row blocks of one query head tile j of keys meets."""
+        """(S, T_c): how many row blocks of one query head tile j of keys meets."""
         tiles = np.arange(len(self.first_keys))
-        return np.sum((self.first_tiles[:, None] <= tiles) & (tiles < self.end_tiles[:, None]), axis=0)
+        met = (self.first_tiles[..., None] <= tiles) & (tiles < self.end_tiles[..., None])
+        return np.sum(met, axis=1)
 
     def row_block_bytes(self, elements_per_row: int, itemsize_bytes: int, elements_per_lane: int = 1) -> Integers:
-        """(T_r,): bytes of moving row block i of every query head once, such as Q_i (or, with one element, l_i)."""
+        """(S, T_r): bytes of moving row block i of every query head once, such as Q_i (or, with one element, l_i)."""
         p = self.problem
-        heads = np.arange(p.batch * p.heads, dtype=np.int64)[:, None]
-        rows = np.minimum(self.tile.Br, p.q_len - self.first_rows)
-        first = (heads * p.q_len + self.first_rows) * elements_per_row
-        return np.sum(run_bytes(first, rows * elements_per_row, itemsize_bytes, elements_per_lane), axis=0)
+        first = (self._heads(p.heads) * p.q_len + self.first_rows) * elements_per_row
+        return np.sum(run_bytes(first, self._rows * elements_per_row, itemsize_bytes, elements_per_lane), axis=1)
 
     def key_tile_bytes(self, elements_per_lane: int = 1) -> Integers:
-        """(T_c,): bytes of moving K_j, or V_j, once for every query head."""
+        """(S, T_c): bytes of moving K_j, or V_j, once for every query head."""
+        return np.sum(self.key_tile_bytes_of_heads(elements_per_lane), axis=1)
+
+    def key_tile_bytes_of_heads(self, elements_per_lane: int = 1) -> Integers:
+        """(S, query heads, T_c): the same of each, counted through the batch."""
         p = self.problem
-        heads = np.arange(p.batch * p.kv_heads_count, dtype=np.int64)[:, None]
         keys = np.minimum(self.tile.Bc, p.kv_len - self.first_keys)
-        first = (heads * p.kv_len + self.first_keys) * p.head_dim
-        return p.group * np.sum(run_bytes(first, keys * p.head_dim, p.itemsize_bytes, elements_per_lane), axis=0)
+        first = (self._heads(p.kv_heads_count) * p.kv_len + self.first_keys) * p.head_dim
+        return np.repeat(run_bytes(first, keys * p.head_dim, p.itemsize_bytes, elements_per_lane), p.group, axis=1)
+
+    def limit_bytes(self) -> Integers:
+        """(S, T_r): bytes of reading the first keys and the ends of row block i once for every query head.
+
+        None where the mask is a band, which is two numbers.
+        """
+        p = self.problem
+        first = self._heads(1) * p.q_len + self.first_rows
+        runs = 2 * np.sum(run_bytes(first, self._rows, INT32_BYTES), axis=1)
+        return p.heads * runs if has_spans(p) else np.zeros_like(runs)
+
+    @property
+    def _rows(self) -> Integers:
+        """(T_r,): of each block."""
+        return np.minimum(self.tile.Br, self.problem.q_len - self.first_rows)
+
+    def _heads(self, per_sequence: int) -> Integers:
+        """(S, heads, 1): all heads of the batch, counted through."""
+        p = self.problem
+        return np.arange(p.batch * per_sequence, dtype=np.int64).reshape(len(p.spans[0]), -1, 1)

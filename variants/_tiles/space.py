@@ -14,17 +14,20 @@ LARGEST_PART = 128
 """Elements of S and O together that a thread may hold: half of the 255 registers that it can have."""
 
 
-def tile_space(head_dim: int, default: Tile, shared_floats: Callable[[int, Tile], int]) -> list[dict[str, int]]:
+def tile_space(
+    head_dim: int, default: Tile, shared_floats: Callable[[int, Tile], int], spans: bool = False
+) -> list[dict[str, int]]:
     """The default first, then every other tile that fits, Br and Bc ascending.
 
-    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory. The default's own sizes are
-    choices too, combined with all others.
+    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory; with `spans`, what its rows
+    see is kept there, too. The default's own sizes are choices too, combined with all others.
     """
 
     def fits(tile: Tile) -> bool:
         rows, keys = blocks(tile.Br, THREADS_Y), blocks(tile.Bc, THREADS_X)
         part = rows * (keys + blocks(head_dim, THREADS_X))
-        return part <= LARGEST_PART and shared_floats(head_dim, tile) * FLOAT32_BYTES <= SHARED_BYTES
+        kept = 2 * P_rows(tile) if spans else 0
+        return part <= LARGEST_PART and (shared_floats(head_dim, tile) + kept) * FLOAT32_BYTES <= SHARED_BYTES
 
     sizes = [Tile(Br, Bc) for Br in sorted({*BR_CHOICES, default.Br}) for Bc in sorted({*BC_CHOICES, default.Bc})]
     chosen = [default, *(tile for tile in sizes if tile != default and fits(tile))]

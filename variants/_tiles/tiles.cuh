@@ -1,5 +1,5 @@
 // What every algorithm here does with tiles: bring them on chip, multiply them, take them back. The Numba twin of this
-// text is numba_tiles.py: same names, same order.
+// text is numba_tiles.py: same names, same order. _scores/scores.cuh is put before it.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), and how Q, K, V, O are stored.
 
@@ -67,6 +67,11 @@ __device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? eleme
 __device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(i) < BR; }
 __device__ __forceinline__ bool has_element(int j) { return D == TX * TD || element_of(j) < D; }
 
+#ifndef SPANS  // a band; spans.cuh has the same for other masks
+#define LIMITS int before, int after
+#define KEEP_LIMITS(first_row, rows)
+#define LIMITS_IN_MEMORY
+
 // Keys that a query row sees: first_seen up to, not including, end_seen; none where that is not beyond first_seen. A
 // row lies on key row + kv_len - q_len (aligned bottom-right) and sees from `before` ahead of that to `after` behind.
 __device__ __forceinline__ int first_seen(int row, int q_len, int kv_len, int before)
@@ -90,6 +95,17 @@ __device__ __forceinline__ void span_in_tile(int (&first)[TM], int (&end)[TM], i
         end[i] = min(own_key + after + 1, keys);
     }
 }
+#else
+__device__ __forceinline__ void span_in_tile(int (&first)[TM], int (&end)[TM], int, int first_key, int keys, int, int,
+                                             Limit before, Limit after)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        first[i] = before.of[row_of(i)] - first_key;
+        end[i] = min(after.of[row_of(i)] - first_key, keys);
+    }
+}
+#endif
 
 // Where element e of a run of rows lies in a tile, and the one `further` elements after it.
 __device__ __forceinline__ int place(unsigned e) { return e + e / D * (LD - D); }
@@ -160,15 +176,17 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
     }
 }
 
-// S = tau S where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
-// first[i] to end[i]: the keys of this tile that row i sees.
-__device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, const int (&first)[TM],
+// S = tau S, and what else scores become, where the row sees the key, -inf elsewhere: chosen, not added, so that NaN
+// behind the mask stays there. first[i] to end[i]: the keys of this tile that row i sees.
+__device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], const Scoring &score, const int (&first)[TM],
                                                const int (&end)[TM])
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) < end[i] ? tau * S[i][j] : MINUS_INFINITY;
+        for (int j = 0; j < TN; ++j) {
+            S[i][j] = key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY;
+        }
     if (first[TM - 1] > 0) {  // no row sees keys ahead of those that one above it sees
 #pragma unroll
         for (int i = 0; i < TM; ++i)

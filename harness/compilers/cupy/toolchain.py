@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.packed_launch import bind_packed
 from harness.compilers.ptx_text import bind_ptx
 from harness.compilers.tensor_maps import native_arguments
 from harness.compilers.toolchain import Call, Toolchain, type_names
@@ -41,6 +42,8 @@ class CupyToolchain(Toolchain):
         from harness.compilers.cupy.rawkernel import feature_arch
 
         kernel = launch.kernel
+        if launch.cluster is not None:
+            return bind_packed(self, launch, arrays, gpu)
         if feature_arch(tuple(kernel.options), gpu.arch) is not None:
             # CuPy puts the GPU's own architecture behind the author's, which leaves out what only `sm_90a` has.
             compiled = self.compile(kernel, launch.args, gpu.arch)

@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.compilers.compiled_kernel import DevicePointer
 from harness.model.plan import ELEMENT_BYTES
+from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
 
 _FORMATS = {
@@ -34,10 +35,12 @@ _PART_FORMATS = {"complex64": "<f", "complex128": "<d"}
 
 
 def stand_in(argument: Any) -> Any:
-    """An object that Numba types as it would type the argument of a native launch."""
+    """An object that Numba types as it would type the argument of a native launch; a tensor map's is its address."""
     if isinstance(argument, DevicePointer):
         dtype = "uint16" if argument.dtype == "bfloat16" else argument.dtype
         return np.empty((1,) * len(argument.shape), dtype)
+    if isinstance(argument, TensorMap):
+        return np.uint64(0)
     if isinstance(argument, tuple):
         items = [stand_in(item) for item in argument]
         return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
@@ -90,6 +93,8 @@ def signature_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _words(name: str, numba_type: Any, argument: Any) -> list[bytes]:
     if isinstance(argument, DevicePointer):
         return _array_words(argument)
+    if isinstance(argument, TensorMap):
+        raise PlanError(f"kernel {name}: a tensor map has to lie somewhere before the kernel is given its address")
     if isinstance(argument, tuple):
         return [word for t, item in zip(numba_type, argument) for word in _words(name, t, item)]
     type_name = str(numba_type)

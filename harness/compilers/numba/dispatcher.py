@@ -17,6 +17,7 @@ from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.numba.arguments import signature_of
 from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
+from harness.compilers.numba.line_tables import line_tables_without_variables
 from harness.compilers.parameters import entry_parameters
 from harness.compilers.toolchain import Toolchain
 from harness.support.cache import default_cache
@@ -24,6 +25,7 @@ from harness.support.errors import CompileError, PlanError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REMOVED_FROM_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'")
+_ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 _EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")
 # The driver provides these on a GPU; what they mean is documented, and no file has to be linked.
 _SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
@@ -35,6 +37,7 @@ def compile_dispatcher(dispatcher: Any, toolchain: Toolchain, args: tuple[Any, .
     Raises `CompileError` with Numba's own message, `PlanError` where the number of arguments is wrong.
     """
     name = str(dispatcher.py_func.__name__)
+    arch = feature_arch(dispatcher, arch) or arch
     _check_count(dispatcher, name, args)
     signature = signature_of(name, args)
     known = _known.setdefault(dispatcher, {})
@@ -42,6 +45,20 @@ def compile_dispatcher(dispatcher: Any, toolchain: Toolchain, args: tuple[Any, .
     if compiled is None:
         compiled = known[signature, arch] = _compiled(dispatcher, toolchain, name, signature, arch)
     return compiled
+
+
+def feature_arch(dispatcher: Any, arch: str) -> str | None:
+    """`sm_90a` where `arch` is `sm_90` and the kernel asks for what that one alone has; else None.
+
+    `cuda.jit(arch="sm_90a")` says it: an option that Numba keeps, and has no meaning for. Raises `CompileError` where
+    it is no architecture.
+    """
+    asked = dispatcher.targetoptions.get("arch")
+    if asked is None:
+        return None
+    if not isinstance(asked, str) or not _ARCH.fullmatch(asked):
+        raise CompileError(f'kernel {dispatcher.py_func.__name__} has arch={asked!r}; write arch="sm_90a"')
+    return asked if asked.rstrip("af") == arch and asked != arch else None
 
 
 # As on a GPU, a dispatcher compiles once per signature; what its globals become later does not matter any more.
@@ -106,7 +123,7 @@ def _compile(dispatcher: Any, name: str, signature: tuple[Any, ...], options: di
     identity = function_identity(dispatcher)
     if identity is None:
         return build().decode()
-    key = (identity, json.dumps([str(t) for t in signature]), arch, "lineinfo")
+    key = (identity, json.dumps([str(t) for t in signature]), arch, "lines without variables")
     return default_cache().cached("numba", key, build).decode()
 
 
@@ -115,12 +132,16 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
 
     debug = bool(options.get("debug"))
     kept = {key: options[key] for key in ("fastmath", "opt", "launch_bounds") if options.get(key) is not None}
-    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
+    match = _ARCH.fullmatch(arch)
     if match is None:
         raise CompileError(f"arch is {arch!r}; it has to look like sm_90")
     cc = (int(match[1]), int(match[2]), match[3]) if match[3] else (int(match[1]), int(match[2]))
     try:
-        with _device_functions_without_driver(cc, lineinfo=not debug), kept_results():
+        with (
+            _device_functions_without_driver(cc, lineinfo=not debug),
+            line_tables_without_variables(),
+            kept_results(),
+        ):
             ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)
     except Exception as error:  # Numba, NVVM and the bindings each have trees of their own
         file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno

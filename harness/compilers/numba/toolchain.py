@@ -9,6 +9,8 @@ from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.packed_launch import bind_packed
+from harness.compilers.tensor_maps import keeping, uploaded
 from harness.compilers.toolchain import Call, Toolchain, type_names
 from harness.model.plan import Launch
 from harness.support.errors import CompileError, PlanError
@@ -21,6 +23,7 @@ class NumbaToolchain(Toolchain):
 
     name = "numba"
     kernels = "a function under numba.cuda.jit"
+    tensor_maps_by_value = False  # no type of Numba's is a structure of a kernel's parameters
 
     def owns(self, kernel: object) -> bool:
         """See `Toolchain.owns`; what Numba's simulator makes is told apart when it is to be compiled."""
@@ -43,10 +46,19 @@ class NumbaToolchain(Toolchain):
         """See `Toolchain.bind`."""
         import numba.cuda
 
+        from harness.compilers.numba.dispatcher import feature_arch
+
         dispatcher, name = launch.kernel, launch.kernel_name
         _refuse_simulated(dispatcher)
+        # Numba itself compiles for `sm_90` and not for `sm_90a`, and has no place for clusters in its launch.
+        if launch.cluster is not None or feature_arch(dispatcher, gpu.arch) is not None:
+            return bind_packed(self, launch, arrays, gpu)
+        native, kept = uploaded(launch, arrays, gpu, self.tensor_maps_by_value)
         # Unsynchronised: copies and fills are ordered by the one stream that the kernels use too.
-        args = tuple(numba.cuda.as_cuda_array(arrays[a], sync=False) if isinstance(a, str) else a for a in launch.args)
+        args = tuple(
+            numba.cuda.as_cuda_array(value, sync=False) if isinstance(argument, str) else value
+            for argument, value in zip(launch.args, native)
+        )
         try:
             kernel = dispatcher.compile(tuple(dispatcher.typeof_pyval(a) for a in args))
             static_bytes = kernel.shared_mem_per_block
@@ -62,7 +74,7 @@ class NumbaToolchain(Toolchain):
             # Small problems are wanted here; that they do not fill the GPU is no news.
             warnings.filterwarnings("ignore", message=".*Grid size .* will likely result in GPU under-utilization")
             configured = dispatcher[launch.grid, launch.block, stream, launch.shared_bytes]
-        return lambda: configured(*args)
+        return keeping(kept, lambda: configured(*args))
 
     def source(self, kernel: Any) -> str:
         """See `Toolchain.source`."""

@@ -1,6 +1,6 @@
 """What asynchronous instructions have under way: where Python and the runtime keep it, in bytes.
 
-A worker has one such state: the bulk copies of its block, a ring in the order of their issue, and for each warp the
+A worker has one such state: the bulk copies of its blocks, a ring in the order of their issue, and for each warp the
 `wgmma` products that no wait has covered.
 """
 
@@ -15,19 +15,30 @@ HELD = 48
 EXPECTED_BY = 56
 """Address of what last said how many bytes are to come, for each 8 bytes of shared memory: its instruction plus 1, 4
 bytes; 0 where nothing did."""
-STATE_BYTES = 64
+CAPACITY = 64
+"""How many bulk copies the ring takes, a power of two."""
+STATE_BYTES = 72
 SCRATCH_BYTES = 128 * 8
 COPY_CAPACITY = 1 << 14
-"""Bulk copies of a block, a power of two: more than shared memory has pieces of 16 bytes."""
+"""Bulk copies of each block, a power of two: more than its shared memory has pieces of 16 bytes."""
 
 # A bulk copy ----------------------------------------------------------------------------------------------------------
 (
-    IN_FLIGHT, STORES, RANK, SHARED, BYTES, MAP, BARRIER, THREAD, GROUP, SITE, ADDRESS, ISSUED, REDUCTION, COORDINATES,
-) = range(0, 112, 8)  # fmt: skip
-"""Whether it has not landed; whether it goes to global memory; dimensions, 0 where it is a plain run of bytes; offset
-in shared memory; bytes there; host address of the tensor map; offset of the mbarrier; thread of the block; its bulk
-group; instruction; address in global memory; when, for the sanitizer; address of the function that combines what is
-there with what comes, 0 where it is written over; coordinates of the box, 8 bytes each."""
+    IN_FLIGHT, STORES, RANK, SHARED, BYTES, MAP, BARRIER, THREAD, GROUP, SITE, ADDRESS, ISSUED, REDUCTION, SOURCE,
+    COORDINATES,
+) = range(0, 120, 8)  # fmt: skip
+"""Whether it has not landed; whether it goes to global memory; dimensions, 0 where it is a plain run of bytes; place in
+shared memory (see `cluster_memory.py`); bytes there; host address of the tensor map; place of the mbarrier; thread of
+the cluster; its bulk group; instruction; address in global memory, or place in another block's shared memory; when, for
+the sanitizer; address of the function that combines what is there with what comes, 0 where it is written over; where
+it comes from, or goes to, see `FROM_*`; coordinates of the box, 8 bytes each, or the value."""
+FROM_GLOBAL, FROM_SHARED, FROM_REGISTERS = range(3)
+"""A copy between shared and global memory; out of one block's shared memory into another's; the value of an `st.async`
+or `red.async`."""
+# How a copy is issued, as generated code tells it.
+TO_GLOBAL, TO_OTHER_BLOCK, MULTICAST, OWN_BLOCK = 1, 2, 4, 8
+"""It goes to global memory; out of the block's shared memory to another block's; from global memory to several blocks;
+to the block's own shared memory and nowhere else."""
 REDUCTION_ROW = 256
 """Bytes of the row of elements that such a function takes; it has two."""
 COPY_BYTES = COORDINATES + 8 * 5
@@ -68,6 +79,8 @@ SHAPE_SHARED_A = 12
 """Whether A comes from shared memory."""
 SHAPE_TURNED_A, SHAPE_TURNED_B = 13, 14
 """Whether rows of A, or columns of B, lie side by side in memory, and not steps of K."""
+SHAPE_SIZE = 16
+"""Bits 16 to 23: a number, not 0, that products of one shape have in common."""
 SHAPE_SIGNS = 32
 """Bits 32 to 63: what is flipped in each register of A."""
 
@@ -76,6 +89,16 @@ TICKET = 0x7FE07E00
 TICKET_MASK = 0xFFF0FE00
 TICKET_LOW_BITS = 9
 """Of its number; the others are in bits 16 to 19."""
+
+# Marks, which the sanitizer has of registers of products, in the warp's state ---------------------------------------
+NO_MARK = 0xFFFFFFFF
+"""As all of a warp's state is when a block begins."""
+MARKS = 64
+"""The first word is 0 once there was a `wgmma.fence`. Behind these bytes are three lists, with 4 bytes per register
+of a product; those are the first of the warp's registers. Who has written it since the last fence, and who has read it:
+an instruction, see below; and the number of the last product that has it as A, plus 1."""
+MARK_SITE_BITS = 23
+"""Of a mark: its instruction. `SHAPE_SIZE` of a product that adds to the register is in the bits above, 0 of others."""
 
 # An mbarrier, 64 bits in shared memory --------------------------------------------------------------------------------
 MBARRIER_BYTES = 8

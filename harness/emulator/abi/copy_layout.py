@@ -24,7 +24,7 @@ ISSUED = 16
 GROUP = 64
 """Per lane, 4 bytes: the number of the group that the copy will be committed in."""
 DESTINATION = GROUP + 4 * LANES
-"""Per lane, 4 bytes: offset in shared memory."""
+"""Per lane, 4 bytes: place in shared memory, see `cluster_memory.py`."""
 SOURCE_BYTES = DESTINATION + 4 * LANES
 """Per lane, 4 bytes: how many it reads; the rest of what it writes is zero."""
 SOURCE = SOURCE_BYTES + 4 * LANES

@@ -30,6 +30,11 @@ def variable_address(index: int) -> int:
     return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START
 
 
+RANK_SHIFT = 24
+"""From this bit on, an address within the window of shared memory has the rank of the block in its cluster that it is
+in, as on a GPU; in kernels that know of clusters, see `codegen/cluster_facts.py`."""
+
+
 def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
     """Number of a block or thread -> its x, y, z."""
     x, y, _ = extents
@@ -70,6 +75,13 @@ TID_X, TID_Y, TID_Z = 192, 320, 448
 SAVED_STEPS = 576
 CLOCK_LEAD = 584
 """How far the clock of a warp is ahead of its steps, because it waited for others at barriers."""
+CLUSTER_STATE = 600
+"""What the warp has to do with the barrier of its cluster, see `runtime/clusters.py`; the next two say where it arrived
+or waits, and whether it waits."""
+CLUSTER_SITE = 604
+CLUSTER_WAITS = 608
+LEFT_AT = 612
+"""The instruction, plus 1, at which lanes of the warp left the kernel last; in kernels that know of clusters."""
 LAST_MOMENT = 592
 """Of the warp's latest request, see `memory/trace.py`."""
 ADDRESSES = 640
@@ -81,7 +93,7 @@ REGISTERS = 2688
 
 EXITED_PC = 0x7FFFFFFF
 REQUEST_BITS = 12
-WARP_BITS = 5
+WARP_BITS = 8
 """Low bits of a request's moment, see `memory/trace.py`."""
 WARPGROUP_WARPS = 4
 FUTILE_ROUNDS = 1 << 12
@@ -93,6 +105,8 @@ TURN_INSTRUCTIONS = 1 << 16
 EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3
 AT_WARPGROUP = 5
 """It waits until the other three warps of its warpgroup have got to the same wait."""
+AT_CLUSTER = 6
+"""It waits until all warps of its cluster have arrived at the cluster's barrier."""
 READY = 4
 """Status of a warp that can run; the others are as returned."""
 
@@ -118,6 +132,10 @@ FAULTS = (
     "matrix descriptor",
     "products in flight",
     "cluster rank",
+    "cluster barrier",
+    "ended block",
+    "own block",
+    "mbarrier elsewhere",
     "reduction type",
     "tensor coordinate",
 )

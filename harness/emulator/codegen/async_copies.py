@@ -58,7 +58,7 @@ def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
         raise instruction.unsupported(f"copies of {size.value} bytes")
     if len(more) - has_policy not in (0, 1) or not isinstance(destination, Address) or not isinstance(source, Address):
         raise instruction.unsupported("its operands do not fit its form")
-    offsets = lanes.address(destination, "i32")
+    offsets = lanes.own_offsets(destination)
     wanted = _source_bytes(lanes, size.value, more[0] if len(more) > has_policy else None)
     addresses = lanes.address(source)
     mask = lanes.widen(lanes.active_bits())

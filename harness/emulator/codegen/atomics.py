@@ -11,7 +11,7 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, to_float
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.memory import translate
+from harness.emulator.codegen.memory import generic_addresses, translate
 from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_memory
 from harness.emulator.ptx.instructions import Address, Instruction, Operand
@@ -41,7 +41,7 @@ def atomic(lanes: Lanes, instruction: Instruction) -> None:
     form = Form(instruction)
     for word in _ORDERING:
         form.flag(word)
-    space = form.choice("global", "shared", "shared::cta") or "generic"
+    space = form.choice("global", "shared", "shared::cta", "shared::cluster") or "generic"
     operation = form.choice(*_TYPES)
     kind = form.type(_TYPES.get(operation or "", ""))
     # What a policy keeps in L2 no kernel can see.
@@ -50,10 +50,12 @@ def atomic(lanes: Lanes, instruction: Instruction) -> None:
     operands = list(instruction.operands[: len(instruction.operands) - has_policy])
     destination = operands.pop(0) if instruction.opcode == "atom" else None
     address, *values = operands
-    no_such_red = destination is None and operation in ("exch", "cas")
-    if operation is None or no_such_red or not isinstance(address, Address) or len(values) != 1 + (operation == "cas"):
+    no_such_form = (destination is None and operation in ("exch", "cas")) or (has_policy and operation == "cas")
+    if operation is None or no_such_form or not isinstance(address, Address) or len(values) != 1 + (operation == "cas"):
         raise instruction.unsupported()
-    old = _one_by_one(lanes, instruction, space.removesuffix("::cta"), operation, kind, address, values)
+    addresses = generic_addresses(lanes, address, space) if space == "shared::cluster" else lanes.address(address)
+    space = "generic" if space == "shared::cluster" else space.removesuffix("::cta")
+    old = _one_by_one(lanes, instruction, space, operation, kind, addresses, values)
     if destination is not None:
         lanes.put(destination, old, INTEGER[kind.total_bits])
 
@@ -64,14 +66,13 @@ def _one_by_one(
     space: str,
     operation: str,
     kind: PtxType,
-    address: Address,
+    addresses: str,
     values: list[Operand],
 ) -> str:
     """A loop over the active lanes: read, combine, write. The old values, lane by lane."""
     element = INTEGER[kind.total_bits]
     size = str(kind.size_bytes)
     operands = [lanes.use(value, element) for value in values]
-    addresses = lanes.address(address)
     flushed = _flushed_lanes(lanes, space, addresses) if (operation, kind.name) == ("add", "f32") else None
     mask64 = translate(lanes, instruction, space, addresses, kind.size_bytes)
     watch_memory(lanes, instruction, space, mask64, (size, "1"))

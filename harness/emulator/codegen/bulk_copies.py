@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.mbarriers import shared_addresses
-from harness.emulator.codegen.reductions import TYPES, function_of, functions_by_tensor_type
-from harness.emulator.codegen.vocabulary import vector
+from harness.emulator.codegen.memory import generic_addresses
+from harness.emulator.codegen.reductions import BETWEEN_BLOCKS, TYPES, function_of, functions_by_tensor_type
+from harness.emulator.codegen.vocabulary import INTEGER, vector
 from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Vector
 
 _DIMENSIONS = {f"{n}d": n for n in range(1, 6)}
 _TO_SHARED = ("shared::cluster", "shared::cta")
+_RECEIVERS = at.DATA_3 + 256
+"""Where the runtime looks for the blocks that a multicast goes to."""
 
 
 @emits("cp.bulk_group")
@@ -49,18 +52,84 @@ def prefetch(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("cp.bulk_load")
 def load(lanes: Lanes, instruction: Instruction) -> None:
-    """cp.async.bulk{.tensor.Nd}.shared.global.mbarrier::complete_tx::bytes: [to], from {, bytes}, [mbarrier]."""
+    """cp.async.bulk{.tensor.Nd}.shared.global{.multicast::cluster}: [to], from {, bytes}, [mbarrier] {, blocks}."""
     form, rank = _begin(instruction)
-    spaces = form.choice(*_TO_SHARED), form.flag("global")
+    space, from_global = form.choice(*_TO_SHARED), form.flag("global")
     completes = form.flag("mbarrier::complete_tx::bytes")
-    if "multicast::cluster" in instruction.modifiers:
-        raise instruction.unsupported("clusters of more than one block")
+    is_multicast = form.flag("multicast::cluster")
     operands = _operands(instruction, form)
-    if not all((*spaces, completes)) or len(operands) != (3 if rank else 4):
+    if space is None or not from_global or not completes or (is_multicast and space == "shared::cta"):
         raise instruction.unsupported("its operands do not fit its form")
+    if len(operands) != (3 if rank else 4) + is_multicast:
+        raise instruction.unsupported("its operands do not fit its form")
+    direction = proxy.OWN_BLOCK if space == "shared::cta" else 0
+    if is_multicast:
+        direction = proxy.MULTICAST
+        lanes.warp_store(vector("i32"), lanes.use(operands.pop(), "i32"), _RECEIVERS)
     to, source, *size, barrier = operands
-    lanes.warp_store(vector("i64"), shared_addresses(lanes, instruction, barrier, "shared"), at.DATA + 256)
-    _issue(lanes, instruction, to, source, size, rank, stores=False)
+    lanes.warp_store(vector("i64"), generic_addresses(lanes, barrier, "shared"), at.DATA + 256)
+    _issue(lanes, instruction, to, source, size, rank, direction)
+
+
+@emits("cp.bulk_between")
+def between_blocks(lanes: Lanes, instruction: Instruction) -> None:
+    """cp{.reduce}.async.bulk.shared::cluster.shared::cta{.OP.TYPE}: [to], [from], bytes, [mbarrier]."""
+    form, rank = _begin(instruction)
+    words = form.flag("shared::cluster"), form.flag("shared::cta"), form.flag("mbarrier::complete_tx::bytes")
+    function = "0"
+    if form.flag("reduce"):
+        operation = form.choice(*BETWEEN_BLOCKS)
+        if operation is None:
+            raise instruction.unsupported()
+        function = _table(lanes, [function_of(operation, form.type(BETWEEN_BLOCKS[operation]).name)])
+    form.end()
+    if rank or not all(words) or len(instruction.operands) != 4:
+        raise instruction.unsupported("its operands do not fit its form")
+    to, source, size, barrier = instruction.operands
+    lanes.warp_store(vector("i64"), generic_addresses(lanes, barrier, "shared"), at.DATA + 256)
+    _issue(lanes, instruction, to, source, [size], 0, proxy.TO_OTHER_BLOCK, function)
+
+
+@emits("st.async", "red.async")
+def store_value(lanes: Lanes, instruction: Instruction) -> None:
+    """st.async{.weak}{.vec}.TYPE, red.async.relaxed.cluster.OP.TYPE: [to], value, [mbarrier].
+
+    Both may be `.shared::cluster`, and say `.mbarrier::complete_tx::bytes`: the ISA has that as default, ptxas has not.
+    """
+    form = Form(instruction)
+    form.flag("async")
+    space = form.choice("shared::cluster") or "generic"
+    completes = form.flag("mbarrier::complete_tx::bytes")
+    function, count = "0", 1
+    if instruction.opcode == "red":
+        words = form.flag("relaxed"), form.flag("cluster")
+        operation = form.choice(*BETWEEN_BLOCKS)
+        if operation is None or not all(words):
+            raise instruction.unsupported()
+        kind = form.type(BETWEEN_BLOCKS[operation])
+        name = function_of(operation, kind.name)
+        lanes.called.add(name)
+        lanes.declarations.add(f"declare void @sandbox_{name}(i64)")
+        function = f"ptrtoint (ptr @sandbox_{name} to i64)"
+    else:
+        form.flag("weak")
+        form.flag("cluster")
+        count = {"v2": 2, "v4": 4}.get(form.choice("v2", "v4") or "", 1)
+        kind = form.type("b32 u32 s32 f32 b64 u64 s64 f64")
+    form.end()
+    to, value, barrier = instruction.operands
+    items = value.items if isinstance(value, Vector) else (value,)
+    if not completes or len(items) != count or count * kind.size_bytes > 16:
+        raise instruction.unsupported("its operands do not fit its form")
+    lanes.warp_store(vector("i64"), generic_addresses(lanes, to, space), at.ADDRESSES)
+    lanes.warp_store(vector("i64"), generic_addresses(lanes, barrier, space), at.HOSTS)
+    element = INTEGER[kind.total_bits]
+    for index, item in enumerate(items):
+        lanes.warp_store(vector(element), lanes.use(item, element), at.DATA + index * at.LANES * kind.size_bytes, 32)
+    mask, site = lanes.widen(lanes.active_bits()), str(lanes.site(instruction))
+    shape = (str(kind.size_bytes), str(count))
+    failed = lanes.runtime("issue_value", "%ctx", "%warp", site, mask, *shape, function)
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
 
 
 @emits("cp.bulk_store")
@@ -72,7 +141,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
     if not all(words) or len(operands) != (2 if rank else 3):
         raise instruction.unsupported("its operands do not fit its form")
     to, source, *size = operands
-    _issue(lanes, instruction, source, to, size, rank, stores=True)
+    _issue(lanes, instruction, source, to, size, rank, proxy.TO_GLOBAL)
 
 
 @emits("cp.bulk_reduction")
@@ -93,7 +162,7 @@ def reduction(lanes: Lanes, instruction: Instruction) -> None:
     if not all(words) or len(operands) != (2 if rank else 3):
         raise instruction.unsupported("its operands do not fit its form")
     to, source, *size = operands
-    _issue(lanes, instruction, source, to, size, rank, stores=True, reduction=_table(lanes, functions))
+    _issue(lanes, instruction, source, to, size, rank, proxy.TO_GLOBAL, _table(lanes, functions))
 
 
 def _table(lanes: Lanes, functions: list[str | None]) -> str:
@@ -133,14 +202,15 @@ def _issue(
     outer: Operand,
     size: list[Operand],
     rank: int,
-    stores: bool,
+    direction: int,
     reduction: str = "0",
 ) -> None:
-    """`inner`: in shared memory; `outer`: in global memory, or the tensor map and its coordinates.
+    """`inner`: in shared memory; `outer`: in global memory, or a tensor map and coordinates, or the source in shared.
 
+    `direction`: see `abi/async_proxy_layout.py`.
     `reduction`: address of the functions that combine, one or, of a tensor, one for each type.
     """
-    lanes.warp_store(vector("i64"), shared_addresses(lanes, instruction, inner, "shared"), at.ADDRESSES)
+    lanes.warp_store(vector("i64"), generic_addresses(lanes, inner, "shared"), at.ADDRESSES)
     if rank:
         if not isinstance(outer, Vector) or len(outer.items) != 2 or not isinstance(outer.items[1], Vector):
             raise instruction.unsupported("its operands do not fit its form")
@@ -155,8 +225,9 @@ def _issue(
         lanes.warp_store(vector("i32"), lanes.use(size[0], "i32"), at.DATA_2)
     if not isinstance(outer, Address):
         raise instruction.unsupported("its operands do not fit its form")
-    lanes.warp_store(vector("i64"), lanes.address(outer), at.DATA)
+    space = "shared" if direction & proxy.TO_OTHER_BLOCK else "global"
+    lanes.warp_store(vector("i64"), generic_addresses(lanes, outer, space), at.DATA)
     mask = lanes.widen(lanes.active_bits())
     site = str(lanes.site(instruction))
-    failed = lanes.runtime("issue_bulk", "%ctx", "%warp", site, mask, str(int(stores)), str(rank), reduction)
+    failed = lanes.runtime("issue_bulk", "%ctx", "%warp", site, mask, str(direction), str(rank), reduction)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))

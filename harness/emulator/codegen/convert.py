@@ -61,7 +61,7 @@ def _pack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...]) -> str:
     return whole
 
 
-_SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
 _WINDOWS = {"shared": at.SHARED_WINDOW, "local": at.LOCAL_WINDOW, "param": at.PARAM_WINDOW}
 
 
@@ -97,7 +97,11 @@ def is_space(lanes: Lanes, instruction: Instruction) -> None:
     address = lanes.use(instruction.operands[1], "i64")
     window = lanes.binary("lshr", "i64", address, splat("i64", at.WINDOW_BITS))
     number = _WINDOWS.get(space.partition("::")[0])
-    if number is not None:
+    if number == at.SHARED_WINDOW and space != "shared::cluster" and lanes.knows_clusters:
+        own = lanes.binary("or", "i64", lanes.own_tag("i64"), splat("i64", number << at.WINDOW_BITS))
+        first = lanes.binary("and", "i64", address, splat("i64", -1 << at.RANK_SHIFT))
+        result = lanes.compare("eq", "i64", first, own)
+    elif number is not None:
         result = lanes.compare("eq", "i64", window, splat("i64", number))
     else:
         result = splat("i1", 0)

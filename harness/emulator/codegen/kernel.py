@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
+from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.integer import CARRY
@@ -18,7 +19,8 @@ from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, Shared
 from harness.emulator.codegen.lanes import Lanes, Storage
 from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.prelude import PRELUDE
-from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets, watch_accumulators
+from harness.emulator.codegen.product_registers import ProductRegisters
+from harness.emulator.codegen.warpgroup import name_held_tickets
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.emulator.ptx.call_parameters import lower_call_parameters
@@ -75,9 +77,10 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
     _verify(flat, storage)
     graph = build_graph(flat)
     live = live_registers(graph)
-    lanes = Lanes(flat.registers, storage, instruments, flushed_registers(flat))
-    tickets = frozenset(registers_with_tickets(flat)) if instruments.sanitizer else frozenset[str]()
-    _Writer(lanes, graph, live.behind, tickets).write()
+    clusters = ClusterFacts.of(function, flat)
+    lanes = Lanes(flat.registers, storage, instruments, flushed_registers(flat), clusters.knows)
+    products = ProductRegisters(lanes, flat, graph)
+    _Writer(lanes, graph, live.behind, products).write()
     if any(i.facts.flow is Flow.WARPGROUP for i in flat.instructions()):
         name_held_tickets(lanes, flat)
     body = _assemble(lanes)
@@ -88,10 +91,11 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
         link_variables(variables, storage.addresses, flat),
         _shared_variables(module, flat, storage),
         lanes.register_bytes,
-        any(name in flat.registers for name in live.before[0]),
+        any(name in flat.registers for name in live.before[0]) or bool(lanes.marks),
         any(_connects_blocks(i) for i in flat.instructions()),
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
+        clusters,
         tuple(Site.of(i) for i in lanes.sites),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )
@@ -185,13 +189,12 @@ def _verify(function: Function, storage: Storage) -> None:
 class _Writer:
     """Writes the function's body into `lanes`."""
 
-    def __init__(self, lanes: Lanes, graph: Graph, live_out: list[set[str]], tickets: frozenset[str]) -> None:
+    def __init__(self, lanes: Lanes, graph: Graph, live_out: list[set[str]], products: ProductRegisters) -> None:
         self._lanes = lanes
         self._graph = graph
         self._live_out = live_out
         self._meeting_places: set[int] = set()
-        self._tickets = tickets
-        """Registers that may hold those of products that are under way."""
+        self._products = products
         lanes.ways_out = tuple(n for n, b in enumerate(graph.blocks) if not b.body and list(b.targets) == [EXIT])
 
     def write(self) -> None:
@@ -244,7 +247,7 @@ class _Writer:
         for instruction in block.body:
             emit = emitter_for(instruction)
             lanes.guard(instruction)
-            watch_accumulators(lanes, instruction, self._tickets)
+            self._products.watch(instruction, number)
             emit(lanes, instruction)
         self._leave(number, block)
 
@@ -299,16 +302,16 @@ class _Writer:
         where = lanes.select("i32", taken_lanes, self._pc(taken), self._pc(straight))
         self._park(where)
         if taken == EXIT:
-            self._retire(bits)
+            self._retire(number, bits)
         if straight == EXIT:
-            self._retire(lanes.op(f"xor i32 {bits}, {lanes.mask}"))
+            self._retire(number, lanes.op(f"xor i32 {bits}, {lanes.mask}"))
         lanes.do("br label %dispatch")
 
     @staticmethod
     def _status_behind(instruction: Instruction) -> int:
         if is_block_barrier(instruction):
             return at.AT_BARRIER
-        return at.AT_WARPGROUP if instruction.facts.flow is Flow.WARPGROUP else at.YIELDED
+        return {Flow.WARPGROUP: at.AT_WARPGROUP, Flow.CLUSTER: at.AT_CLUSTER}.get(instruction.facts.flow, at.YIELDED)
 
     def _switch(self, branch: Instruction, block: Block, live: set[str]) -> None:
         """`brx.idx`: each lane goes its own way, through `dispatch`."""
@@ -333,8 +336,13 @@ class _Writer:
         old = lanes.warp_load("<32 x i32>", at.PCS)
         lanes.warp_store("<32 x i32>", lanes.select("i32", lanes.lanes_of(lanes.mask), where, old), at.PCS)
 
-    def _retire(self, bits: str) -> None:
+    def _retire(self, number: int, bits: str) -> None:
+        """Lanes leave the kernel at the end of block `number`."""
         lanes = self._lanes
+        block = self._graph.blocks[number]
+        last = block.branch or (block.body[-1] if block.body else block.source)
+        if lanes.knows_clusters and last is not None:
+            lanes.warp_store("i32", str(lanes.site(last) + 1), at.LEFT_AT, 4)
         alive = lanes.warp_load("i32", at.ALIVE, 4)
         lanes.warp_store("i32", lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {bits}, -1')}"), at.ALIVE, 4)
 
@@ -343,7 +351,7 @@ class _Writer:
         lanes = self._lanes
         if target == EXIT:
             self._park(self._pc(EXIT))
-            self._retire(lanes.mask)
+            self._retire(number, lanes.mask)
             lanes.do("br label %dispatch")
             return
         self._meeting_places.add(target)

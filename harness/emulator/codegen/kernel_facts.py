@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.ptx.instructions import Instruction, SourceLine
 from harness.emulator.ptx.opcodes import OPCODES, MemoryAccess
 
@@ -101,6 +102,7 @@ class KernelFacts:
     """Whether it has asynchronous copies, which need queues."""
     async_proxy: bool
     """Whether it has mbarriers, bulk copies or products of warpgroups, which need memory for what is under way."""
+    clusters: ClusterFacts
     sites: tuple[Site, ...]
     blocks: tuple[Site | None, ...]
     """Some instruction of each block, to say where a warp is."""
@@ -123,6 +125,7 @@ class KernelFacts:
             for v in fields["variables"]
         )
         fields["shared_variables"] = tuple(SharedVariable(**v) for v in fields["shared_variables"])
+        fields["clusters"] = ClusterFacts.from_fields(fields["clusters"])
         fields["sites"] = tuple(Site.from_fields(s) for s in fields["sites"])
         fields["blocks"] = tuple(None if b is None else Site.from_fields(b) for b in fields["blocks"])
         return cls(**fields)

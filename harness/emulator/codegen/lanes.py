@@ -49,9 +49,14 @@ class Lanes(Vocabulary):
         storage: Storage,
         instruments: Instruments = PLAIN,
         flushed: frozenset[str] = frozenset(),
+        knows_clusters: bool = False,
     ) -> None:
-        """`flushed`: registers that never hold a subnormal float, see `flushed_registers`."""
+        """`flushed`: registers that never hold a subnormal float, see `flushed_registers`.
+
+        `knows_clusters`: whether addresses of shared memory have their block's rank, see `abi/layout.py`.
+        """
         super().__init__()
+        self.knows_clusters = knows_clusters
         self.storage = storage
         self.instruments = instruments
         self.sites: list[Instruction] = []
@@ -70,6 +75,8 @@ class Lanes(Vocabulary):
         self.ways_out: tuple[int, ...] = ()
         """Blocks that do nothing but leave the kernel."""
         self.register_bytes = 0
+        self.marks = 0
+        """Where in the warp's memory the sanitizer's marks of registers of products are; 0 where there are none."""
         self._registers = registers
         self._offsets: dict[str, int] = {}
         self._values: dict[tuple[str, str], str] = {}
@@ -211,11 +218,16 @@ class Lanes(Vocabulary):
             case Imm(value, float_bits):
                 return self._constant(value, float_bits, element)
             case Symbol(name, offset):
-                return splat(element, self.symbol_address(name) + offset)
+                address = splat(element, self.symbol_address(name) + offset)
+                if self.knows_clusters and self.storage.addresses[name][0] == "shared":
+                    return self.binary("add", element, address, self.own_tag(element))
+                return address
             case Reg(name) if name in self._registers:
                 if (self._element(name) == "i1") != (element == "i1"):
                     raise self._misplaced(operand)  # a predicate is no number, and a number no predicate
                 return self._use_register(name, element)
+            case Reg("%is_explicit_cluster") if element == "i1":
+                return self.spread("i1", self.op(f"trunc i64 {self.slot('EXPLICIT_CLUSTER')} to i1"))
             case Reg(name) if element != "i1":
                 special = special_register(self, name)
                 return self._resize(special[0], special[1], element)
@@ -296,6 +308,12 @@ class Lanes(Vocabulary):
         """Where in the warp's memory the lanes of a register are between blocks."""
         return self._offset(name)
 
+    def reserve(self, size_bytes: int) -> int:
+        """So many bytes of the warp's memory, for as long as the kernel runs."""
+        offset = at.REGISTERS + self.register_bytes
+        self.register_bytes += -(-size_bytes // 64) * 64
+        return offset
+
     def home(self, operand: Operand) -> int:
         """Where in the warp's memory the lanes of a 32-bit register are, for the runtime to read."""
         if not isinstance(operand, Reg) or operand.name not in self._registers or self._element(operand.name) != "i32":
@@ -316,6 +334,19 @@ class Lanes(Vocabulary):
     def symbol_address(self, name: str) -> int:
         """Address of a variable, within its own space."""
         return self.storage.addresses[name][1]
+
+    def own_tag(self, element: str) -> str:
+        """What the running block's addresses of its shared memory have besides their offsets."""
+        tag = self.slot("SHARED_TAG")
+        return self.spread(element, tag if element == "i64" else self.op(f"trunc i64 {tag} to {element}"))
+
+    def own_offsets(self, operand: Operand) -> str:
+        """The 32 offsets, i32, of `[base + offset]` in the block's own shared memory; too large ones of all others."""
+        if not self.knows_clusters:
+            return self.address(operand, "i32")
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            return splat("i32", self.symbol_address(operand.base.name) + operand.base.offset + operand.offset)
+        return self.binary("sub", "i32", self.address(operand, "i32"), self.own_tag("i32"))
 
     def address(self, operand: Operand, element: str = "i64") -> str:
         """The 32 addresses of `[base + offset]`."""

@@ -36,7 +36,7 @@ def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
     registers, address = instruction.operands
     space, transposed, items = _read_form(instruction, registers)
     check_whole_warp(lanes, instruction)
-    addresses = lanes.address(address, "i64" if space == "generic" else "i32")
+    addresses = _own_addresses(lanes, space, address)
     for item, value in zip(items, load_rows(lanes, instruction, space, addresses, len(items), transposed)):
         lanes.put(item, value, "i32")
 
@@ -47,8 +47,16 @@ def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
     address, registers = instruction.operands
     space, transposed, items = _read_form(instruction, registers)
     check_whole_warp(lanes, instruction)
-    addresses = lanes.address(address, "i64" if space == "generic" else "i32")
+    addresses = _own_addresses(lanes, space, address)
     _store_rows(lanes, instruction, space, addresses, [lanes.use(item, "i32") for item in items], transposed)
+
+
+def _own_addresses(lanes: Lanes, space: str, address: Operand) -> str:
+    """Of rows, which have to be in the block's own shared memory: i32 offsets, or i64 where the space is generic."""
+    if space != "generic":
+        return lanes.own_offsets(address)
+    addresses = lanes.address(address)
+    return lanes.binary("sub", "i64", addresses, lanes.own_tag("i64")) if lanes.knows_clusters else addresses
 
 
 @emits("movmatrix")

@@ -7,32 +7,34 @@ from harness.emulator.abi.async_proxy_layout import COUNT_BITS
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.memory import generic_addresses
 from harness.emulator.codegen.vocabulary import splat, vector
-from harness.emulator.ptx.instructions import SINK, Address, Instruction, Operand
+from harness.emulator.ptx.instructions import SINK, Instruction, Operand
 
 SHARED_SPACES = ("shared", "shared::cta", "shared::cluster")
 _ORDERS = ("release", "acquire", "relaxed")
 _SCOPES = ("cta", "cluster")
-_ARRIVES, _DROPS = 1, 2
+_ARRIVES, _DROPS, _OWN = 1, 2, 4
 
 
-def shared_addresses(lanes: Lanes, instruction: Instruction, operand: Operand, space: str | None) -> str:
-    """Generic addresses, i64, of an address in shared memory, or of one that is generic already."""
-    if not isinstance(operand, Address):
-        raise instruction.unsupported("its operands do not fit its form")
-    if space is None:
-        return lanes.address(operand)
-    offsets = lanes.cast("zext", "i32", lanes.address(operand, "i32"), "i64")
-    return lanes.binary("or", "i64", offsets, splat("i64", at.SHARED_WINDOW << at.WINDOW_BITS))
+def _begin(lanes: Lanes, instruction: Instruction, place: Operand, others: bool = False) -> Form:
+    """Take what all forms have; the barriers' addresses are where the runtime wants them.
 
-
-def _begin(lanes: Lanes, instruction: Instruction, place: Operand) -> Form:
-    """Take what all forms have; the barriers' addresses are where the runtime wants them."""
+    `others`: whether it may be at another block's barrier.
+    """
     form = Form(instruction)
     space = form.choice(*SHARED_SPACES)
+    if space == "shared::cluster" and not others:
+        raise instruction.unsupported("an mbarrier of another block is for arrivals and bytes alone")
     form.type("b64")
-    lanes.warp_store(vector("i64"), shared_addresses(lanes, instruction, place, space), at.ADDRESSES)
+    lanes.warp_store(vector("i64"), generic_addresses(lanes, place, space or "generic"), at.ADDRESSES)
     return form
+
+
+def _action(instruction: Instruction, *words: int) -> str:
+    """What `mbarrier_arrive` is to do."""
+    is_own = {"shared", "shared::cta"} & set(instruction.modifiers)
+    return str(sum(words) + (_OWN if is_own else 0))
 
 
 def _call(lanes: Lanes, instruction: Instruction, function: str, *more: str) -> str:
@@ -60,7 +62,7 @@ def begin_or_end(lanes: Lanes, instruction: Instruction) -> None:
 def count_bytes(lanes: Lanes, instruction: Instruction) -> None:
     """mbarrier.expect_tx [place], bytes."""
     place, size = instruction.operands
-    form = _begin(lanes, instruction, place)
+    form = _begin(lanes, instruction, place, others=True)
     form.flag("relaxed")
     form.choice(*_SCOPES)
     expects = form.choice("expect_tx", "complete_tx") == "expect_tx"
@@ -69,7 +71,7 @@ def count_bytes(lanes: Lanes, instruction: Instruction) -> None:
     if not expects:
         more = lanes.binary("sub", "i32", splat("i32", 0), more)
     lanes.warp_store(vector("i32"), more, at.DATA_2)
-    failed = _call(lanes, instruction, "mbarrier_arrive", "0")
+    failed = _call(lanes, instruction, "mbarrier_arrive", _action(instruction))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
 
 
@@ -77,7 +79,9 @@ def count_bytes(lanes: Lanes, instruction: Instruction) -> None:
 def arrive(lanes: Lanes, instruction: Instruction) -> None:
     """mbarrier.arrive{.expect_tx} state, [place] {, count or bytes}."""
     token, place, *number = instruction.operands
-    form = _begin(lanes, instruction, place)
+    form = _begin(lanes, instruction, place, others=True)
+    if "shared::cluster" in instruction.modifiers and token != SINK:
+        raise instruction.unsupported("an arrival in '.shared::cluster' gives no state; write _ for it")
     drops = form.choice("arrive", "arrive_drop") == "arrive_drop"
     expects = form.flag("expect_tx")
     # Who arrives so says that it will not complete the phase; it does not change what arriving does.
@@ -90,7 +94,7 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
     value = lanes.use(number[0], "i32") if number else splat("i32", 1)
     lanes.warp_store(vector("i32"), splat("i32", 1) if expects else value, at.DATA)
     lanes.warp_store(vector("i32"), value if expects else splat("i32", 0), at.DATA_2)
-    failed = _call(lanes, instruction, "mbarrier_arrive", str(_ARRIVES | (_DROPS if drops else 0)))
+    failed = _call(lanes, instruction, "mbarrier_arrive", _action(instruction, _ARRIVES, _DROPS if drops else 0))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     if token != SINK:
         lanes.put(token, lanes.warp_load(vector("i64"), at.DATA_3), "i64")
@@ -104,7 +108,7 @@ def arrive_with_copies(lanes: Lanes, instruction: Instruction) -> None:
     """
     form = _begin(lanes, instruction, instruction.operands[0])
     words = form.flag("async"), form.flag("mbarrier"), form.flag("arrive")
-    action = _ARRIVES if form.flag("noinc") else 0
+    action = _action(instruction, _ARRIVES if form.flag("noinc") else 0)
     form.end()
     if not all(words):
         raise instruction.unsupported()
@@ -113,7 +117,7 @@ def arrive_with_copies(lanes: Lanes, instruction: Instruction) -> None:
     lanes.runtime("wait_for_copies", "%ctx", mask, "0")
     lanes.warp_store(vector("i32"), splat("i32", 1), at.DATA)
     lanes.warp_store(vector("i32"), splat("i32", 0), at.DATA_2)
-    failed = _call(lanes, instruction, "mbarrier_arrive", str(action))
+    failed = _call(lanes, instruction, "mbarrier_arrive", action)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
 
 

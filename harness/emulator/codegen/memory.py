@@ -40,7 +40,7 @@ _HINTS = (
     "mmio",
     "unified",
 )
-_SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
 _TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64"
 
 
@@ -85,10 +85,18 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
     items = value.items if isinstance(value, Vector) else (value,)
     if len(items) != count or not isinstance(address, Address):
         raise instruction.unsupported("its operands do not fit its form")
-    access = Access(space.partition("::")[0], kind, items, address)
+    access = Access(space if space == "shared::cluster" else space.partition("::")[0], kind, items, address)
     if access.size_bytes > 16:
         raise instruction.unsupported("accesses wider than 16 bytes")
     return access
+
+
+def generic_addresses(lanes: Lanes, operand: Operand, space: str) -> str:
+    """Generic addresses, i64, of an address in shared memory, the block's own or another's, or of any other."""
+    if not space.startswith("shared"):
+        return lanes.address(operand)
+    offsets = lanes.cast("zext", "i32", lanes.address(operand, "i32"), "i64")
+    return lanes.binary("or", "i64", offsets, splat("i64", at.SHARED_WINDOW << at.WINDOW_BITS))
 
 
 def store_addresses(lanes: Lanes, addresses: str) -> None:
@@ -142,13 +150,20 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
     elif access.space == "shared":
         values = _load_shared(lanes, instruction, access)
     else:
-        space = "generic" if access.space == "param" else access.space
-        mask = translate(lanes, instruction, space, lanes.address(access.address), access.size_bytes)
+        space, addresses = _translated(lanes, access)
+        mask = translate(lanes, instruction, space, addresses, access.size_bytes)
         lanes.runtime("gather", "%warp", mask, *access.shape)
         watch_memory(lanes, instruction, space, mask, access.shape)
         values = _read_data(lanes, access)
     for item, value in zip(access.items, values):
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
+
+
+def _translated(lanes: Lanes, access: Access) -> tuple[str, str]:
+    """Space and addresses as the runtime knows them: another block's shared memory has generic ones."""
+    if access.space == "shared::cluster":
+        return "generic", generic_addresses(lanes, access.address, access.space)
+    return "generic" if access.space == "param" else access.space, lanes.address(access.address)
 
 
 def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
@@ -166,7 +181,7 @@ def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> l
 
 
 def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
-    offsets = lanes.address(access.address, "i32")
+    offsets = lanes.own_offsets(access.address)
     mask = lanes.active_bits()
     size = access.size_bytes
     site = lanes.site(instruction)
@@ -219,7 +234,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported()
     values = [lanes.use(item, access.element) for item in access.items]
     if access.space == "shared":
-        offsets = lanes.address(access.address, "i32")
+        offsets = lanes.own_offsets(access.address)
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
         _write_data(lanes, access, values)
         mask = lanes.widen(lanes.active_bits())
@@ -229,9 +244,10 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
         failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, *access.shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
         return
-    mask = translate(lanes, instruction, access.space, lanes.address(access.address), access.size_bytes)
+    space, addresses = _translated(lanes, access)
+    mask = translate(lanes, instruction, space, addresses, access.size_bytes)
     _write_data(lanes, access, values)
-    watch_memory(lanes, instruction, access.space, mask, access.shape)
+    watch_memory(lanes, instruction, space, mask, access.shape)
     lanes.runtime("scatter", "%warp", mask, *access.shape)
 
 

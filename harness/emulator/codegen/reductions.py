@@ -15,6 +15,8 @@ from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float, 
 _ELEMENTS = {"b32": "i32", "b64": "i64", "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16"}
 """What values are while they are combined, as LLVM has them; 16-bit floats are converted."""
 _HALVES = {"f16": (half_to_float, float_to_half), "bf16": (bfloat_to_float, float_to_bfloat)}
+_NANS = {"float": ("i32", 0x7FFFFFFF), "double": ("i64", 0xFFF8 << 48)}
+"""The bits of a sum that is NaN; in f64, where neither summand is."""
 TYPES = {
     "add": "u32 s32 u64 f32 f64 f16 bf16",
     "min": "u32 s32 u64 s64 f16 bf16",
@@ -26,11 +28,19 @@ TYPES = {
     "xor": "b32 b64",
 }
 """Operation -> its types."""
+BETWEEN_BLOCKS = {
+    "add": "u32 s32 u64", "min": "u32 s32", "max": "u32 s32", "inc": "u32", "dec": "u32", "and": "b32", "or": "b32",
+    "xor": "b32",
+}  # fmt: skip
+"""The same of those in another block's shared memory."""
 _TENSOR_TYPES = {
     "float32": ("f32",), "float16": ("f16",), "bfloat16": ("bf16",), "float64": ("f64",), "int32": ("s32", "b32"),
-    "int64": ("s64", "u64", "b64"), "uint8": (),
+    "int64": ("s64",), "uint8": (),
 }  # fmt: skip
-"""Type of a tensor map's elements -> how `TYPES` may name it, the best first. `add` of u64 is that of s64, too."""
+"""Type of a tensor map's elements -> how `TYPES` may name it, the best first.
+
+An H200 stops with an illegal instruction at other reductions than min and max of int64, though it has them of int32.
+"""
 
 
 def function_of(operation: str, kind: str) -> str:
@@ -80,9 +90,9 @@ def _combined(v: Vocabulary, operation: str, kind: str, element: str, old: str, 
             return narrow(v, v.binary("fadd", "float", x, y))
         return _extreme(v, operation, (old, new), (x, y))
     if operation == "add":
-        if element == "float":
-            return _flushed(v, v.binary("fadd", element, _flushed(v, old), _flushed(v, new)))
-        return v.binary("fadd" if element == "double" else "add", element, old, new)
+        if element in _NANS:
+            return _sum(v, element, old, new)
+        return v.binary("add", element, old, new)
     if operation in ("min", "max"):
         return v.intrinsic(
             f"llvm.{kind[0]}{operation}.v32{element}", vector(element), (vector(element), old), (vector(element), new)
@@ -97,13 +107,17 @@ def _combined(v: Vocabulary, operation: str, kind: str, element: str, old: str, 
     return v.binary(operation, element, old, new)
 
 
-def _flushed(v: Vocabulary, value: str) -> str:
-    """Subnormal numbers become zeros of their sign."""
-    bits = v.cast("bitcast", "float", value, "i32")
-    exponent = v.binary("and", "i32", bits, splat("i32", 0x7F800000))
-    sign = v.binary("and", "i32", bits, splat("i32", 1 << 31))
-    tiny = v.compare("eq", "i32", exponent, splat("i32", 0))
-    return v.cast("bitcast", "i32", v.select("i32", tiny, sign, bits), "float")
+def _sum(v: Vocabulary, element: str, old: str, new: str) -> str:
+    """As an H200 has it: no subnormal number is flushed, whatever PTX says of f32; NaN as `_NANS` has it."""
+    word, nan = _NANS[element]
+    total = v.binary("fadd", element, old, new)
+    result = v.cast("bitcast", element, total, word)
+    result = v.select(word, v.compare("uno", element, total, total), splat(word, nan), result)
+    if element == "double":
+        for value in (old, new):  # a NaN stays as it is, the one that comes before the one that was there
+            bits = v.cast("bitcast", element, value, word)
+            result = v.select(word, v.compare("uno", element, value, value), bits, result)
+    return v.cast("bitcast", word, result, element)
 
 
 def _extreme(v: Vocabulary, operation: str, bits: tuple[str, str], floats: tuple[str, str]) -> str:

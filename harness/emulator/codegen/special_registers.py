@@ -22,10 +22,14 @@ _SLOTS = {
     "%nctaid.y": "NCTAID_Y",
     "%nctaid.z": "NCTAID_Z",
     "%warpid": "WARP_INDEX",
+    "%cluster_ctarank": "CLUSTER_RANK",
+    "%cluster_nctarank": "CLUSTER_SIZE",
 }
-# Without an explicit cluster, each block is one.
-_SLOTS |= {f"%clusterid.{axis}": f"CTAID_{axis.upper()}" for axis in "xyz"}
-_SLOTS |= {f"%nclusterid.{axis}": f"NCTAID_{axis.upper()}" for axis in "xyz"}
+_SLOTS |= {
+    f"%{name}.{axis}": f"{name.upper()}_{axis.upper()}"
+    for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+    for axis in "xyz"
+}
 _THREADS = {"%tid.x": at.TID_X, "%tid.y": at.TID_Y, "%tid.z": at.TID_Z}
 _TABLES = {
     "%laneid": lane_tables.LANE_ID,
@@ -35,9 +39,7 @@ _TABLES = {
     "%lanemask_gt": lane_tables.LANEMASK_GT,
     "%lanemask_ge": lane_tables.LANEMASK_GE,
 }
-_CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0, "%cluster_ctarank": 0, "%cluster_nctarank": 1}
-_CONSTANTS |= {f"%cluster_ctaid.{axis}": 0 for axis in "xyz"} | {f"%cluster_nctaid.{axis}": 1 for axis in "xyz"}
-_CONSTANTS |= {"%is_explicit_cluster": 0}
+_CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0}
 _CONSTANTS |= {"%nwarpid": 64}  # warps that a multiprocessor of sm_80 and sm_90 holds, not those of this block
 _CLOCKS = ("%clock", "%clock64", "%globaltimer")
 """Clocks tick once per instruction of the warp: monotonic and the same in every run."""

@@ -39,11 +39,11 @@ def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> N
         outside = lanes.op(f"and i32 {active}, {lanes.op(f'xor i32 {itself}, -1')}")
         first = lanes.op(f"extractelement <32 x i32> {own}, i32 {lanes.first_lane(outside)}")
         lanes.check(outside, "lane outside of its mask", instruction, first)
-    waited_for = lanes.op(f"and i32 {_staying(lanes)}, {lanes.op(f'xor i32 {active}, -1')}")
+    waited_for = lanes.op(f"and i32 {staying_lanes(lanes)}, {lanes.op(f'xor i32 {active}, -1')}")
     lanes.check(lanes.op(f"and i32 {named}, {waited_for}"), "divergent warp operation", instruction)
 
 
-def _staying(lanes: Lanes) -> str:
+def staying_lanes(lanes: Lanes) -> str:
     """The lanes that have not exited, as i32. Who is on the way out, with nothing else to do there, has."""
     staying = lanes.warp_load("i32", at.ALIVE, 4)
     if lanes.ways_out:

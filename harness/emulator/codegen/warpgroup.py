@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
@@ -14,9 +13,8 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_multiply import element_types
-from harness.emulator.codegen.vocabulary import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector, names_in
+from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _COLUMNS = range(8, 257, 8)
@@ -29,7 +27,7 @@ HELD = "@held_tickets"
 
 @emits("wgmma.fence")
 def fence(lanes: Lanes, instruction: Instruction) -> None:
-    """Nothing to do: registers are read at the issue, and products happen in order."""
+    """Nothing to do but for the sanitizer: registers are read at the issue, and products happen in order."""
     _end(instruction, "fence")
     check_whole_warp(lanes, instruction)
 
@@ -92,6 +90,7 @@ def mma_async(lanes: Lanes, instruction: Instruction) -> None:
         places += [lanes.home(register) for register in _registers(instruction, a, 4)]
     check_whole_warp(lanes, instruction)
     shape = len(registers) | product.layout.c.registers << proxy.SHAPE_SLICE | from_shared << proxy.SHAPE_SHARED_A
+    shape |= _size_number(instruction) << proxy.SHAPE_SIZE
     shape |= turned_a << proxy.SHAPE_TURNED_A | turned_b << proxy.SHAPE_TURNED_B
     if sign_a != sign_b:
         shape |= _SIGN_BITS.get(product.kind, 0x80008000) << proxy.SHAPE_SIGNS
@@ -109,6 +108,7 @@ def mma_async(lanes: Lanes, instruction: Instruction) -> None:
         _truth(lanes, keeps),
         _scalar(lanes, a) if from_shared else "0",
         _scalar(lanes, b),
+        str(lanes.marks),
     )
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     for register in registers:
@@ -136,6 +136,12 @@ def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, in
         if wide is not None and a == b and not saturates:
             return wide, columns
     raise instruction.unsupported("there is no such combination of shape and types")
+
+
+def _size_number(instruction: Instruction) -> int:
+    """Of M, N and K: the same for those that are the same, and not 0."""
+    columns, depth = next(match for word in instruction.modifiers if (match := _SHAPE.fullmatch(word))).groups()
+    return 4 * (int(columns) // 8 - 1) + (8, 16, 32).index(int(depth)) + 1
 
 
 def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[Operand, ...]:
@@ -181,25 +187,6 @@ def registers_with_tickets(function: Function) -> list[str]:
                 found[name] = None
                 waiting.append(name)
     return list(found)
-
-
-def watch_accumulators(lanes: Lanes, instruction: Instruction, tickets: frozenset[str]) -> None:
-    """For the sanitizer: what an instruction reads of the registers that may hold tickets, unless it moves it on."""
-    if not tickets or instruction.row_name in ("mov", "wgmma.mma_async"):
-        return
-    read = instruction.operands[1:] if instruction.facts.writes else instruction.operands
-    for name in dict.fromkeys(r.name for r in names_in(replace(instruction, operands=read)) if r.name in tickets):
-        place = lanes.home(Reg(name))
-        words = lanes.warp_load(vector("i32"), place)
-        marks = lanes.binary("and", "i32", words, splat("i32", proxy.TICKET_MASK))
-        held = lanes.bits_of(lanes.compare("eq", "i32", marks, splat("i32", proxy.TICKET)))
-        early, go_on = lanes.fresh_label("early"), lanes.fresh_label("late")
-        lanes.do(f"br i1 {lanes.op(f'icmp ne i32 {held}, 0')}, label %{early}, label %{go_on}, !prof !0")
-        lanes.label(early)
-        site, mask = str(lanes.site(instruction)), lanes.widen(lanes.active_bits())
-        lanes.runtime("watch_accumulator", "%ctx", "%warp", site, mask, str(place))
-        lanes.do(f"br label %{go_on}")
-        lanes.label(go_on)
 
 
 @emits("setmaxnreg")

@@ -57,12 +57,14 @@ def watch_fence(lanes: Lanes, instruction: Instruction) -> None:
     """`membar`, `fence`: what they order within a block is ordered anyway."""
     if lanes.instruments.sanitizer and not _NARROW_SCOPES & set(instruction.modifiers):
         lanes.runtime("watch_fence", "%ctx")
+    if lanes.instruments.sanitizer and lanes.knows_clusters and "cta" not in instruction.modifiers:
+        lanes.runtime("watch_cluster_fence", "%ctx")
 
 
 def watch_proxy_fence(lanes: Lanes) -> None:
     """`fence.proxy.async`, of shared memory."""
     if lanes.instruments.sanitizer:
-        lanes.runtime("watch_proxy_fence", "%ctx")
+        lanes.runtime("watch_proxy_fence", "%ctx", lanes.widen(lanes.active_bits()))
 
 
 def _access(instruction: Instruction) -> int:

@@ -125,7 +125,8 @@ def _read_form(lanes: Lanes, instruction: Instruction, operands: tuple[str, ...]
         stride = lanes.binary("mul", element, stride, splat(element, bytes_each))
     else:
         stride = splat(element, bytes_each * (fragment.columns if by_rows else fragment.rows))
-    return _Matrix(fragment, space, by_rows, lanes.address(address, element), stride), registers
+    base = lanes.own_offsets(address) if space == "shared" else lanes.address(address)
+    return _Matrix(fragment, space, by_rows, base, stride), registers
 
 
 def _fragment(instruction: Instruction, which: str, shape: str, kind: str) -> Fragment:

@@ -1,4 +1,4 @@
-"""The memory of asynchronous instructions under way: bulk copies of a block, products of its warps."""
+"""The memory of asynchronous instructions under way: bulk copies of a cluster's blocks, products of their warps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from harness.emulator.native.object_loading import load_async_proxy
 class AsyncProxy:
     """That of one worker. Memory that nothing writes to takes none: the system gives zeros where they are read."""
 
-    def __init__(self, context: npt.NDArray[np.int64], warps: int, shared_bytes: int) -> None:
+    def __init__(self, context: npt.NDArray[np.int64], blocks: int, warps: int, shared_bytes: int) -> None:
+        """`warps` and `shared_bytes` are those of all the blocks that run together."""
+        copies = proxy.COPY_CAPACITY << (blocks - 1).bit_length()
         self._state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
         self._parts = {
-            proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * proxy.COPY_CAPACITY),
+            proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * copies),
             proxy.GROUPS: aligned_zeros(8 * at.LANES * warps),
             proxy.QUEUES: aligned_zeros(proxy.QUEUE_BYTES * warps),
             proxy.SCRATCH: aligned_zeros(proxy.SCRATCH_BYTES),
@@ -26,6 +28,7 @@ class AsyncProxy:
         }
         for word, memory in self._parts.items():
             self._state[word // 8] = memory.ctypes.data
+        self._state[proxy.CAPACITY // 8] = copies
         context[SLOT["ASYNC_PROXY"]] = self._state.ctypes.data
         context[SLOT["DROP_ASYNC"]], context[SLOT["WARPGROUP_ARRIVES"]] = load_async_proxy()
 

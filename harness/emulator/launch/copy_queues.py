@@ -48,7 +48,7 @@ class CopyQueues:
 
     def _grow(self, context: int) -> None:
         """Twice the room for the warp that runs, unless it has all that a program can want."""
-        warp = int(self._context[SLOT["WARP_INDEX"]])
+        warp = int(self._context[SLOT["FIRST_WARP"]] + self._context[SLOT["WARP_INDEX"]])
         old = self._rings[warp]
         if len(old) >= self._limit:
             return

@@ -62,7 +62,8 @@ class BufferTables:
         """What all workers counted in global and local memory, by instruction and buffer."""
         total = np.sum(self._counters, axis=0)
         rows = []
-        numbers, columns = np.nonzero(total[:, :, 0])
+        # Of a request whose lanes are in several buffers, one has the request and each its bytes.
+        numbers, columns = np.nonzero(total.any(axis=-1))
         for number, column, counted in zip(numbers.tolist(), columns.tolist(), total[numbers, columns].tolist()):
             site = self._facts.sites[number]
             memory = site.memory

@@ -12,6 +12,16 @@ from harness.support.errors import KernelFault
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """The blocks that ran together with the one at fault."""
+
+    blocks: tuple[tuple[int, int, int], ...]
+    """Coordinates, by rank; one where there are no clusters."""
+    tagged: bool
+    """Whether addresses of shared memory have the rank of their block."""
+
+
+@dataclass(frozen=True)
 class Fault:
     """The runtime's record of a fault, with what is needed to explain it."""
 
@@ -28,13 +38,16 @@ class Fault:
     size_bytes: int
     step_limit: int
     shared_bytes: int
-    waiting: tuple[tuple[int, str], ...]
-    """For each warp where it waits, in words, or that it has exited; only of a deadlock."""
+    waiting: tuple[tuple[int, int, str], ...]
+    """For each warp, by its block's rank, where it waits, in words, or that it has exited; only of a deadlock."""
     grid: tuple[int, int, int]
+    cluster: Cluster
     threads: tuple[int, int, int]
     buffers: tuple[tuple[str, int], ...]
     variables: tuple[tuple[str, int], ...]
     local_bytes: int
+    left_at: Site | None = None
+    """Where the block returned whose shared memory is asked for; of an "ended block"."""
 
 
 def describe(fault: Fault) -> KernelFault:
@@ -61,11 +74,17 @@ def describe(fault: Fault) -> KernelFault:
         "bulk copies in flight": _bulk_copies_in_flight,
         "matrix descriptor": _matrix_descriptor,
         "products in flight": _products_in_flight,
-        "cluster rank": lambda f: "every block is a cluster of its own, in which there is no block but number 0",
-        "tensor coordinate": lambda f: (
-            f"the box begins at element {f.address} of the innermost dimension, which is byte "
-            f"{f.address * f.size_bytes}; it has to be a multiple of 16 bytes (on a GPU: an illegal instruction)"
+        "cluster rank": _cluster_rank,
+        "cluster barrier": _cluster_barrier,
+        "ended block": _ended_block,
+        "own block": lambda f: (
+            "its destination is in the block's own shared memory; it has to be in another block of the cluster (mapa)"
         ),
+        "mbarrier elsewhere": lambda f: (
+            f"its mbarrier is in block {f.cluster.blocks[f.address]}, and its destination in "
+            f"{f.cluster.blocks[f.size_bytes]}; they have to be in the same"
+        ),
+        "tensor coordinate": _tensor_coordinate,
         "reduction type": lambda f: (
             f"a tensor of {proxy.MAP_TYPES[f.address]} has no such reduction; see the types of cp.reduce.async.bulk"
         ),
@@ -88,10 +107,15 @@ def _access(fault: Fault) -> str:
     if name is None:
         hint = "a null pointer" if fault.address == 0 else "no buffer is there"
         return f"{what} at address {fault.address:#x}; {hint}"
-    if instruction.memory.in_global is None and name != "shared memory":
+    if instruction.memory.in_global is None and not name.startswith("shared memory"):
         return f"{what} at offset {offset} bytes of {name}; '{instruction.form}' reaches shared memory alone"
     if fault.kind == "misaligned":
         return f"{what} at offset {offset} bytes of {name}; the offset has to be a multiple of {fault.size_bytes}"
+    if name.startswith("shared memory of") and offset + fault.size_bytes <= size:
+        return (
+            f"{what} at offset {offset} bytes of {name}; '{instruction.form}' reaches its own block's alone, "
+            "ld, st, atom and red with .shared::cluster or generic addresses reach that of others"
+        )
     return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
 
 
@@ -99,7 +123,7 @@ def _target(fault: Fault) -> tuple[str | None, int, int]:
     """Name, size and byte offset of what the address points to or near."""
     window, offset = fault.address >> at.WINDOW_BITS, fault.address & ((1 << at.WINDOW_BITS) - 1)
     if window == at.SHARED_WINDOW:
-        return "shared memory", fault.shared_bytes, offset - (1 << 32 if offset >> 31 else 0)
+        return _shared_target(fault, offset)
     if window == at.LOCAL_WINDOW:
         return "local memory", fault.local_bytes, offset
     offset -= at.BUFFER_START
@@ -112,13 +136,61 @@ def _target(fault: Fault) -> tuple[str | None, int, int]:
     return None, 0, 0
 
 
+def _shared_target(fault: Fault, offset: int) -> tuple[str, int, int]:
+    """As `_target`. In a cluster the address says which block's shared memory it is."""
+    rank, within = offset >> at.RANK_SHIFT, offset & ((1 << at.RANK_SHIFT) - 1)
+    if within >> (at.RANK_SHIFT - 1):  # a little before the next block's
+        rank, within = rank + 1, within - (1 << at.RANK_SHIFT)
+    if not fault.cluster.tagged or len(fault.cluster.blocks) == 1 or rank >= len(fault.cluster.blocks):
+        return "shared memory", fault.shared_bytes, offset - (1 << 32 if offset >> 31 else 0)
+    owner = fault.cluster.blocks[rank]
+    if owner == at.coordinates(fault.block, fault.grid):
+        return "shared memory", fault.shared_bytes, within
+    return f"shared memory of block {owner}", fault.shared_bytes, within
+
+
+def _cluster_rank(fault: Fault) -> str:
+    if len(fault.cluster.blocks) == 1:
+        return f"there is no block {fault.address}: every block is a cluster of its own; launch it in clusters"
+    return f"there is no block {fault.address} in a cluster of {len(fault.cluster.blocks)}; their ranks begin at 0"
+
+
+def _cluster_barrier(fault: Fault) -> str:
+    if fault.address:
+        return (
+            f"warp {fault.warp} waits at the cluster's barrier at which it has not arrived; "
+            "it has to arrive first (barrier.cluster.arrive)"
+        )
+    return (
+        f"warp {fault.warp} arrives at the cluster's barrier once more before it has waited there; "
+        "arrivals and waits take turns (barrier.cluster.wait)"
+    )
+
+
+def _ended_block(fault: Fault) -> str:
+    instruction = fault.site
+    assert instruction is not None and instruction.memory is not None
+    name, _, offset = _target(fault)
+    left = f", which has ended at {fault.left_at.where()}" if fault.left_at is not None else ", which has ended"
+    return (
+        f"{instruction.memory.verb} at offset {offset} bytes of {name}{left}; its threads have to stay until nobody "
+        "needs their shared memory (barrier.cluster)"
+    )
+
+
 def _deadlock(fault: Fault) -> str:
-    groups: dict[str, list[int]] = {}
-    for warp, place in fault.waiting:
-        groups.setdefault(place, []).append(warp)
-    told = "; ".join(f"warps {_ranges(warps)} {place}" for place, warps in groups.items())
+    groups: dict[tuple[int, str], list[int]] = {}
+    for rank, warp, place in fault.waiting:
+        groups.setdefault((rank, place), []).append(warp)
+    blocks = fault.cluster.blocks
+    told = "; ".join(
+        f"warps {_ranges(warps)} {f'of block {blocks[rank]} ' if len(blocks) > 1 else ''}{place}"
+        for (rank, place), warps in groups.items()
+    )
     hint = "every thread of the block has to reach the same barrier"
-    if any("mbarrier" in place for _, place in fault.waiting):
+    if any("barrier of the cluster" in place for _, _, place in fault.waiting):
+        hint = "all warps of the cluster that have not returned have to arrive there"
+    if any("mbarrier" in place for _, _, place in fault.waiting):
         hint = "somebody has to arrive there, or a copy has to bring its bytes"
     return f"barrier deadlock: {told}; {hint}"
 
@@ -143,7 +215,8 @@ def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_b
 
 def _no_mbarrier(fault: Fault) -> str:
     return (
-        f"there is no mbarrier at offset {fault.address & 0xFFFFFFFF} of shared memory; "
+        f"there is no mbarrier at offset {_shared_target(fault, fault.address & 0xFFFFFFFF)[2]} of "
+        f"{_shared_target(fault, fault.address & 0xFFFFFFFF)[0]}; "
         "initialise it (mbarrier.init), and let all threads meet before they use it"
     )
 
@@ -164,18 +237,32 @@ def _mbarrier_bytes(fault: Fault) -> str:
 def _no_tensor_map(fault: Fault) -> str:
     return (
         f"at address {fault.address:#x} there is no tensor map of {fault.size_bytes} dimensions; "
-        "give the launch a TensorMap, and the kernel 'const __grid_constant__ CUtensorMap'"
+        "give the launch a TensorMap, and the kernel 'const __grid_constant__ CUtensorMap', or in Numba its address"
     )
 
 
 def _bulk_copies_in_flight(fault: Fault) -> str:
-    return f"the block has {fault.size_bytes} bulk copies in flight; wait for some of them before others are issued"
+    owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
+    return f"the {owner} has {fault.size_bytes} bulk copies in flight; wait for some of them before others are issued"
 
 
 def _matrix_descriptor(fault: Fault) -> str:
     return (
         f"the descriptor {fault.address & (1 << 64) - 1:#018x} reaches beyond shared memory, or has a base offset, "
         "which is not emulated"
+    )
+
+
+def _tensor_coordinate(fault: Fault) -> str:
+    """`size_bytes` is an element's, or 0 where the coordinate is negative and may not be."""
+    if not fault.size_bytes:
+        return (
+            f"a box that is stored begins at coordinate {fault.address}; only one that is loaded may begin before its "
+            "tensor (on a GPU: an illegal instruction)"
+        )
+    return (
+        f"the box begins at element {fault.address} of the innermost dimension, which is byte "
+        f"{fault.address * fault.size_bytes}; it has to be a multiple of 16 bytes (on a GPU: an illegal instruction)"
     )
 
 

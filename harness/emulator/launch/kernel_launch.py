@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
-from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.configuration import Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
-from harness.emulator.launch.faults import Fault, describe, waits_at_mbarrier
+from harness.emulator.launch.faults import Cluster, Fault, describe, waits_at_mbarrier
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
 from harness.emulator.launch.tracing import BlockListener, TraceBuffer
@@ -67,6 +67,7 @@ def launch(
     wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
     """
     facts = kernel.facts
+    geometry = with_cluster(geometry, facts.clusters, name)
     if facts.shared_bytes > MAX_STATIC_SHARED_BYTES:
         raise PlanError(
             f"kernel {name} declares {facts.shared_bytes} bytes of static shared memory; ptxas takes at most "
@@ -80,9 +81,9 @@ def launch(
     tables = BufferTables(facts, buffers, module or ModuleMemory())
     recorder = _recorder(kernel, name, geometry, buffers)
     one_after_another = facts.ordered or recorder is not None or options.shuffle
-    places = np.random.default_rng(options.seed).permutation(geometry.blocks) if options.shuffle else None
-    count = 1 if one_after_another else max(1, min(options.threads, geometry.blocks))
-    stop_at = np.array([geometry.blocks], dtype=np.int64)
+    places = np.random.default_rng(options.seed).permutation(geometry.clusters) if options.shuffle else None
+    count = 1 if one_after_another else max(1, min(options.threads, geometry.clusters))
+    stop_at = np.array([geometry.clusters], dtype=np.int64)
     workers = []
     for _ in range(count):
         worker = Worker(facts, geometry, options)
@@ -97,7 +98,7 @@ def launch(
             worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
         workers.append(worker)
     started = time.perf_counter()
-    faults = _run_all(workers, geometry.blocks, stop_at, run_blocks, progress, listener)
+    faults = _run_all(workers, geometry, stop_at, run_blocks, progress, listener)
     seconds = time.perf_counter() - started
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
@@ -120,9 +121,8 @@ def _recorder(
     if not kernel.instruments.sanitizer:
         return None
     maps = [b.written if b.written is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
-    shared = kernel.facts.shared_bytes + geometry.dynamic_shared_bytes
     sizes = [(b.name, b.data.nbytes) for b in buffers]
-    return LaunchRecorder(kernel.facts, name, geometry.grid, geometry.block, shared, sizes, maps)
+    return LaunchRecorder(kernel.facts, name, geometry, sizes, maps)
 
 
 def _run_blocks() -> Callable[[int, int, int], int]:
@@ -132,14 +132,15 @@ def _run_blocks() -> Callable[[int, int, int], int]:
 
 def _run_all(
     workers: list[Worker],
-    blocks: int,
+    geometry: Geometry,
     stop_at: npt.NDArray[np.int64],
     run_blocks: Callable[[int, int, int], int],
     progress: Callable[[float], None] | None,
     listener: BlockListener | None,
 ) -> list[tuple[int, Worker]]:
-    """Hand out blocks in order, in chunks; the faults that were met, as (block, worker)."""
-    chunk = max(1, min(64, blocks // (8 * len(workers))))
+    """Hand out clusters, mostly of one block, in order, in chunks; the faults that were met, as (cluster, worker)."""
+    clusters, together = geometry.clusters, geometry.blocks_per_cluster
+    chunk = max(1, min(64, clusters // (8 * len(workers))))
     lock = threading.Lock()
     faults: list[tuple[int, Worker]] = []
     state = {"next": 0, "done": 0}
@@ -147,10 +148,11 @@ def _run_all(
     def run(worker: Worker, first: int, last: int) -> int:
         if listener is None or worker.trace is None:
             return run_blocks(worker.context.ctypes.data, first, last)
-        for block in range(first, last):
-            if run_blocks(worker.context.ctypes.data, block, block + 1):
+        for cluster in range(first, last):
+            if run_blocks(worker.context.ctypes.data, cluster, cluster + 1):
                 return 1
-            listener.deliver(block, worker.trace.take())
+            for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
+                listener.deliver(geometry.block_of(cluster, rank), accesses)
         return 0
 
     def work(worker: Worker) -> None:
@@ -158,15 +160,15 @@ def _run_all(
             with lock:
                 first = state["next"]
                 state["next"] = first + chunk
-            if first >= blocks or first > stop_at[0]:
+            if first >= clusters or first > stop_at[0]:
                 return
-            failed = run(worker, first, min(first + chunk, blocks))
+            failed = run(worker, first, min(first + chunk, clusters))
             with lock:
                 state["done"] += chunk
                 if failed:
-                    block = worker.get("FAULT_BLOCK")
-                    faults.append((block, worker))
-                    stop_at[0] = min(int(stop_at[0]), block)
+                    cluster = geometry.cluster_of(worker.get("FAULT_BLOCK"))
+                    faults.append((cluster, worker))
+                    stop_at[0] = min(int(stop_at[0]), cluster)
                     return
 
     if len(workers) == 1 and progress is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -181,10 +183,10 @@ def _run_all(
                 for future in finished:
                     future.result()
                 if progress is not None:
-                    progress(min(1.0, state["done"] / blocks))
+                    progress(min(1.0, state["done"] / clusters))
         except BaseException:
             # Ctrl-C: no new blocks, and running warps stop at their next loop.
-            state["next"] = blocks
+            state["next"] = clusters
             for worker in workers:
                 worker.set("STEP_LIMIT", 0)
             raise
@@ -206,26 +208,52 @@ def _fault_of(
         size_bytes=worker.get("FAULT_SIZE"),
         step_limit=worker.get("STEP_LIMIT"),
         shared_bytes=worker.get("SHARED_SIZE"),
-        waiting=tuple((warp, _wait_of(worker, facts, warp)) for warp in range(worker.get("WARP_COUNT"))),
+        waiting=tuple(
+            (rank, warp, _wait_of(worker, facts, rank * worker.warp_pitch + warp))
+            for rank in range(geometry.blocks_per_cluster)
+            for warp in range(worker.get("WARP_COUNT"))
+        ),
         grid=geometry.grid,
+        cluster=Cluster(
+            tuple(
+                at.coordinates(geometry.block_of(geometry.cluster_of(worker.get("FAULT_BLOCK")), rank), geometry.grid)
+                for rank in range(geometry.blocks_per_cluster)
+            ),
+            facts.clusters.knows,
+        ),
         threads=geometry.block,
         buffers=tuple((b.name, b.data.nbytes) for b in buffers),
         variables=tuple((v.name, v.size_bytes) for v in facts.variables),
         local_bytes=facts.local_bytes,
+        left_at=_left_at(worker, facts, worker.get("FAULT_ADDRESS")),
     )
 
 
+def _left_at(worker: Worker, facts: KernelFacts, address: int) -> Site | None:
+    """Where the block that has the rank of this address returned last, as far as the kernel's text tells."""
+    rank = (address & 0xFFFFFFFF) >> at.RANK_SHIFT
+    if worker.get("FAULT_KIND") != at.FAULT["ended block"] or rank >= worker.get("CLUSTER_SIZE"):
+        return None
+    first = rank * worker.warp_pitch
+    steps = [(worker.warp_steps(first + warp), first + warp) for warp in range(worker.get("WARP_COUNT"))]
+    left = worker.warp_word(max(steps)[1], at.LEFT_AT)
+    return facts.sites[left - 1] if left else None
+
+
 def _wait_of(worker: Worker, facts: KernelFacts, warp: int) -> str:
-    """Where a warp of a block that cannot go on is, in words."""
+    """Where a warp that cannot go on is, in words; by its number in the cluster."""
     status = worker.warp_word(warp, at.STATUS)
     if status == at.EXITED:
         return "have exited"
     if status == at.READY:
         place, parity = worker.warp_word(warp, at.WAIT_PLACE), worker.warp_word(warp, at.WAIT_PARITY)
         word = int(worker.shared[place : place + 8].view(np.int64)[0])
+        offset = place % worker.shared_pitch
         expects = None if worker.async_proxy is None else worker.async_proxy.expected_by(place)
         expected_by = None if expects is None else facts.sites[expects]
-        return waits_at_mbarrier(facts.sites[worker.warp_word(warp, at.WAIT_SITE)], place, parity, word, expected_by)
+        return waits_at_mbarrier(facts.sites[worker.warp_word(warp, at.WAIT_SITE)], offset, parity, word, expected_by)
+    if status == at.AT_CLUSTER:
+        return f"wait at the barrier of the cluster, {facts.sites[worker.warp_word(warp, at.CLUSTER_SITE)].where()}"
     site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)].where()
     what = "wait at a barrier" if status == at.AT_BARRIER else "wait for the other warps of their warpgroup"
     return f"{what}, {site}"
@@ -238,5 +266,6 @@ def _site_of(worker: Worker, facts: KernelFacts) -> Site | None:
         return facts.sites[number]
     if worker.get("FAULT_KIND") != at.FAULT["step limit"]:
         return None
-    pc = min(worker.warp_word(worker.get("FAULT_WARP"), at.PCS + 4 * lane) for lane in range(at.LANES))
+    warp = worker.get("FIRST_WARP") + worker.get("FAULT_WARP")
+    pc = min(worker.warp_word(warp, at.PCS + 4 * lane) for lane in range(at.LANES))
     return facts.blocks[pc]

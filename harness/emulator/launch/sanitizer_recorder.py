@@ -12,6 +12,7 @@ import numpy.typing as npt
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
+from harness.emulator.launch.configuration import Geometry
 from harness.emulator.ptx.types import TYPES
 from harness.model.finding import Finding, Place
 
@@ -30,32 +31,39 @@ class LaunchRecorder:
         self,
         facts: KernelFacts,
         kernel: str,
-        grid: Extents,
-        block: Extents,
-        shared_bytes: int,
+        geometry: Geometry,
         buffers: Sequence[tuple[str, int]],
         written: Sequence[npt.NDArray[np.uint8]],
     ) -> None:
         self._facts, self._kernel = facts, kernel
-        self._grid, self._block = grid, block
+        self._geometry = geometry
         self._buffers = buffers
         self._memory: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = list(written)
         self._state = np.zeros(len(at.SLOTS), dtype=np.int64)
-        warps = -(-int(np.prod(block)) // machine.LANES)
-        blocks = int(np.prod(grid))
+        blocks = geometry.blocks_per_cluster
+        warps = geometry.warp_pitch * blocks
+        self._shared_pitch = geometry.shared_pitch(facts.shared_bytes + geometry.dynamic_shared_bytes)
         shift = _granule(facts.sites, "shared").bit_length() - 1
-        cells = (shared_bytes >> shift) + 1
+        cells = (self._shared_pitch * blocks >> shift) + 1
         self._words("SHARED_CELLS", cells * (at.READERS + at.ENTRY_BYTES * warps) // 8)
         for slot in ("SHARED_SYNC", "PHASE_SYNC"):
-            self._words(slot, cells * 2 * warps)
-        for slot in ("CLOCKS", "PROXY_CLOCKS"):
-            self._words(slot, warps * warps)
+            self._words(slot, cells * at.CLOCK_WORDS * warps)
+        for slot in ("CLOCKS", "FEW_CLOCKS"):
+            self._words(slot, warps * at.CLOCK_WORDS * warps)
+        self._words("RELEASED", warps * at.RELEASED_WORDS)
         self._words("LANE_CLOCKS", warps * machine.LANES**2)
-        for slot in ("LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED"):
+        for slot in ("FEW_LANES", "LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED", "CLUSTER_FENCED"):
             self._words(slot, warps)
-        self._words("BARRIER_CLOCKS", machine.BARRIER_SLOTS * (2 * warps + 3))
+        barriers = machine.BARRIER_SLOTS * blocks + at.CLUSTER_BARRIERS
+        self._words("BARRIER_CLOCKS", barriers * (at.CLOCK_WORDS * warps + 3))
         self._findings = self._words("FINDINGS", at.FINDING_LIMIT * at.FINDING_WORDS)
-        self._blocks = self._words("BLOCK_LOG", 2 * blocks)
+        self._blocks = self._words("BLOCK_LOG", 2 * geometry.clusters)
+        of_blocks = (("REMOTE", warps * at.REMOTE_BYTES // 8), ("KNOWN_AT_END", at.CLOCK_WORDS * warps), ("MET", 1))
+        for slot, count in of_blocks:
+            self._words(slot, blocks * count)
+        self._set("CLUSTER_BLOCKS", blocks)
+        self._set("BLOCK_WARPS", geometry.warp_pitch)
+        self._set("SHARED_PITCH", self._shared_pitch)
         self._set("WARPS", warps)
         self._set("SHARED_SHIFT", shift)
         local_bytes = facts.local_bytes * machine.LANES * warps
@@ -128,9 +136,9 @@ class LaunchRecorder:
             words = self._of_lanes(kind, site, other % machine.LANES, address, size)
             message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
             return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
-        if kind == at.EARLY_ACCUMULATOR:
-            return self._early_accumulator(site, here, before, self._place(before, earlier, other), count)
-        target, offset = self._target(address)
+        if kind in _OF_REGISTERS:
+            return self._of_registers(kind, site, here, before, self._place(before, earlier, other), count)
+        target, offset = self._target(address, here)
         what = self._what(site, size)
         where = f"kernel {self._kernel}, {self._at(site, here)}"
         there: Place | None = None
@@ -138,6 +146,18 @@ class LaunchRecorder:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
         elif kind == at.INPUT_WRITTEN:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which is an input and may only be read"
+        elif kind == at.NOT_STARTED:
+            message = (
+                f"{where}: {what} at offset {offset} bytes of {target}, which may not have started yet; "
+                "all blocks of the cluster have to meet first (barrier.cluster)"
+            )
+        elif kind == at.EARLY_EXIT:
+            there = self._place(before - 1, earlier, other) if before else None
+            ended = f" at {self._at(before - 1, there)}" if there is not None else ""
+            message = (
+                f"{where}: {what} at offset {offset} bytes of {target}, which may have ended by then{ended}; "
+                "its threads have to stay until nobody needs their shared memory (barrier.cluster)"
+            )
         elif kind == at.MISSING_PROXY_FENCE:
             there = self._place(before, earlier, other)
             message = (
@@ -150,7 +170,7 @@ class LaunchRecorder:
             there = self._place(before, earlier % at.PENDING, other)
             message = (
                 f"{where}: {what} at offset {offset} bytes of {target} races with the {self._verb(before)} at "
-                f"{self._at(before, there)}; {_remedy(here, there, in_flight)}"
+                f"{self._at(before, there)}; {self._remedy(here, there, in_flight)}"
             )
         return Finding(
             kind=at.KINDS[kind],
@@ -163,16 +183,20 @@ class LaunchRecorder:
             count=count,
         )
 
-    def _early_accumulator(self, site: int, here: Place, before: int, there: Place, count: int) -> Finding:
-        """A read at `here` of what the product of `there` adds to."""
+    def _of_registers(self, kind: int, site: int, here: Place, before: int, there: Place, count: int) -> Finding:
+        """What is done at `here` with a register of the product of `there`, or the other way round."""
         sites = self._facts.sites
-        message = (
-            f"kernel {self._kernel}, {self._at(site, here)}: '{sites[site].form}' reads an accumulator of the "
-            f"'{sites[before].form}' at {self._at(before, there)}, which is under way; wait for it first "
-            "(wgmma.wait_group)"
+        is_first = site == before
+        earlier = f"'{sites[before].form}' at {self._at(before, there)}"
+        words = _FIRST if is_first else _OF_REGISTERS[kind].format(earlier)
+        return Finding(
+            kind=at.KINDS[kind],
+            message=f"kernel {self._kernel}, {self._at(site, here)}: '{sites[site].form}' {words}",
+            kernel=self._kernel,
+            place=here,
+            other=None if is_first else there,
+            count=count,
         )
-        kind = at.KINDS[at.EARLY_ACCUMULATOR]
-        return Finding(kind=kind, message=message, kernel=self._kernel, place=here, other=there, count=count)
 
     def _of_lanes(self, kind: int, site: int, other: int, mask: int, second: int) -> str:
         """What is undefined between lanes of one warp. `second` is the lane that is read, or the other lane's mask."""
@@ -184,6 +208,21 @@ class LaunchRecorder:
             )
         why = "which has returned or is none of the block's" if mask >> second & 1 else "which the mask does not name"
         return f"'{form}' with mask {mask:#010x} reads lane {second}, {why}; what comes is undefined"
+
+    def _remedy(self, here: Place, there: Place, in_flight: str) -> str:
+        """`in_flight`: the opcode of what is not over; empty where it is."""
+        if in_flight:
+            return f"that is still in flight: {WAITS[in_flight]}"
+        if here.block == there.block:
+            return "no barrier, __syncwarp or atomic orders them"
+        if self._cluster_of(here) == self._cluster_of(there):
+            return "blocks of a cluster are ordered by its barrier (barrier.cluster), mbarriers and atomics"
+        return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
+
+    def _cluster_of(self, place: Place) -> int:
+        x, y, z = place.block
+        wide, high, _ = self._geometry.grid
+        return self._geometry.cluster_of(x + wide * (y + high * z))
 
     def _verb(self, site: int) -> str:
         memory = self._facts.sites[site].memory
@@ -198,20 +237,41 @@ class LaunchRecorder:
 
     def _place(self, site: int, time: int, thread: int) -> Place:
         log = self._blocks.reshape(-1, 2)[: self._get("BLOCK_COUNT")]
-        block = int(log[np.searchsorted(log[:, 0], time, side="right") - 1, 1])
+        cluster = int(log[np.searchsorted(log[:, 0], time, side="right") - 1, 1])
+        rank, own = divmod(thread, machine.LANES * self._geometry.warp_pitch)
+        block = self._geometry.block_of(cluster, rank)
         file, line = self._facts.sites[site].file_and_line
-        return Place(file, line, machine.coordinates(block, self._grid), machine.coordinates(thread, self._block))
+        grid, threads = self._geometry.grid, self._geometry.block
+        return Place(file, line, machine.coordinates(block, grid), machine.coordinates(own, threads))
 
-    def _target(self, address: int) -> tuple[str, int]:
+    def _neighbour(self, here: Place, rank: int) -> Extents:
+        """The coordinates of the block that has this rank in the cluster that `here` is in."""
+        return machine.coordinates(self._geometry.block_of(self._cluster_of(here), rank), self._geometry.grid)
+
+    def _target(self, address: int, here: Place) -> tuple[str, int]:
+        """What is at an address, which a thread at `here` looks at, and the offset in it."""
         window, offset = address >> machine.WINDOW_BITS, address & _OFFSET_MASK
         if window == machine.SHARED_WINDOW:
-            return _shared_target(self._facts.shared_variables, offset)
+            rank, offset = divmod(offset, self._shared_pitch)
+            name, offset = _shared_target(self._facts.shared_variables, offset)
+            owner = self._neighbour(here, rank)
+            return name if owner == here.block else f"{name} of block {owner}", offset
         if window == machine.LOCAL_WINDOW:
             return "local memory", offset
         offset -= machine.BUFFER_START
         if window >= machine.FIRST_BUFFER_WINDOW:
             return f"buffer {self._buffers[window - machine.FIRST_BUFFER_WINDOW][0]}", offset
         return f"variable {self._facts.variables[window - machine.FIRST_VARIABLE_WINDOW].name}", offset
+
+
+_OF_REGISTERS = {
+    at.EARLY_ACCUMULATOR: "reads an accumulator of the {0}, which is under way; wait for it first (wgmma.wait_group)",
+    at.EARLY_REGISTER: "writes a register of the {0}, which is under way; wait for it first (wgmma.wait_group)",
+    at.MISSING_WGMMA_FENCE: "takes a register that the {0} touched, and no wgmma.fence lies between the two; put one "
+    "(wgmma.fence.sync.aligned) before the first product of its group",
+}
+"""What an instruction does; the one before it is left out."""
+_FIRST = "is the first product of its warp, and no wgmma.fence.sync.aligned lies before it"
 
 
 def _line(place: Place | None) -> tuple[str, int] | None:
@@ -229,22 +289,16 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
 
 WAITS = {
     "cp": "its thread has to wait for it first (cp.async.wait_group)",
-    "cp.bulk_load": "whoever uses it has to wait first at its mbarrier, for the phase that counts it",
+    **dict.fromkeys(
+        ("cp.bulk_load", "cp.bulk_between", "st.async", "red.async"),
+        "whoever uses it has to wait first at its mbarrier, for the phase that counts it",
+    ),
     **dict.fromkeys(
         ("cp.bulk_store", "cp.bulk_reduction"), "its thread has to wait for it first (cp.async.bulk.wait_group)"
     ),
     "wgmma.mma_async": "its warpgroup has to wait for it first (wgmma.wait_group)",
 }
 """Opcode -> what is to be done before what it has under way is touched."""
-
-
-def _remedy(here: Place, there: Place, in_flight: str) -> str:
-    """`in_flight`: the opcode of what is not over; empty where it is."""
-    if in_flight:
-        return f"that is still in flight: {WAITS[in_flight]}"
-    if here.block != there.block:
-        return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
-    return "no barrier, __syncwarp or atomic orders them"
 
 
 def _granule(sites: Sequence[Site], space: str) -> int:
@@ -254,6 +308,9 @@ def _granule(sites: Sequence[Site], space: str) -> int:
         if site.memory is None:
             continue
         words = site.form.split(".")
+        if site.opcode in ("st.async", "red.async"):
+            widths += [TYPES[word].size_bytes for word in words if word in TYPES]
+            continue
         if site.memory.asynchronous:
             widths.append(4 if "ca" in words else 16)
             continue

@@ -1,4 +1,7 @@
-"""Tensor maps as the emulator has them; only a GPU's driver knows what a GPU's look like."""
+"""Tensor maps as the emulator has them; only a GPU's driver knows what a GPU's look like.
+
+A kernel is given them by value, or the address of a buffer beside the plan's own where they lie one behind the other.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,19 @@ import struct
 
 import numpy as np
 
+from harness.compilers.toolchains import toolchain_of
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.model.plan import Plan
 from harness.model.tensor_map import MAX_RANK, PIECE_BYTES, TensorMap
+
+MAPS = "tensor maps"
+"""What that buffer is called."""
+
+
+def addressed(plan: Plan) -> tuple[TensorMap, ...]:
+    """Those whose address is an argument, in the order in which they lie there."""
+    given = (step.args for step in plan.launches if not toolchain_of(step.kernel).tensor_maps_by_value)
+    return tuple(dict.fromkeys(argument for args in given for argument in args if isinstance(argument, TensorMap)))
 
 
 def encode(tensor_map: TensorMap, address: int) -> np.void:

@@ -67,12 +67,15 @@ class TraceBuffer:
         context[SLOT["TRACE_FIRST_LINES"]] = self._first_lines.ctypes.data
         self._rewind()
 
-    def take(self) -> Accesses:
-        """All since the last call."""
+    def take(self, blocks: int, warps: int) -> list[Accesses]:
+        """All since the last call, of each of the `blocks` that ran; their warps' numbers are `warps` apart."""
         self._make_room(0)
         records = np.concatenate(self._earlier)
         self._earlier = []
-        return _in_order(records[:, 0], records[:, 1])
+        if blocks == 1:
+            return [_in_order(records[:, 0], records[:, 1])]
+        ranks = (records[:, 0] & ((1 << at.WARP_BITS) - 1)) // warps
+        return [_in_order(*records[ranks == rank].T) for rank in range(blocks)]
 
     def _make_room(self, context: int) -> None:
         used = (int(self._context[SLOT["TRACE_NEXT"]]) - self._records.ctypes.data) // self._records.strides[0]

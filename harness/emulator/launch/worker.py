@@ -1,4 +1,4 @@
-"""One core of the host at work: its context, and the memory of one thread block at a time."""
+"""One core of the host at work: its context, and the memory of the blocks that run together, mostly of one."""
 
 from __future__ import annotations
 
@@ -19,38 +19,53 @@ from harness.emulator.launch.tracing import TraceBuffer
 
 
 class Worker:
-    """One core's context, with the memory of one thread block at a time."""
+    """One core's context, with the memory of one cluster of blocks at a time, see `abi/cluster_memory.py`."""
 
     def __init__(self, facts: KernelFacts, geometry: Geometry, options: LaunchOptions) -> None:
-        warps = -(-geometry.threads // at.LANES)
+        warps, blocks = geometry.warps, geometry.blocks_per_cluster
+        self.warp_pitch = geometry.warp_pitch
         self.warp_bytes = -(-(at.REGISTERS + facts.register_bytes) // 64) * 64
         shared = facts.shared_bytes + geometry.dynamic_shared_bytes
+        self.shared_pitch = geometry.shared_pitch(shared)
+        all_warps, all_shared = self.warp_pitch * blocks, self.shared_pitch * blocks
         self.context = np.zeros(len(SLOT), dtype=np.int64)
-        self.shared = aligned_zeros(shared)
-        self.warps = aligned_zeros(self.warp_bytes * warps)
-        self.locals = aligned_zeros(facts.local_bytes * at.LANES * warps)
-        self.order = np.zeros(warps, dtype=np.int32)
-        self.barriers = np.zeros(at.BARRIER_SLOTS, dtype=np.int64)
-        self.copies = CopyQueues(self.context, warps, shared) if facts.copies else None
-        self.async_proxy = AsyncProxy(self.context, warps, shared) if facts.async_proxy else None
+        self.shared = aligned_zeros(all_shared)
+        self.warps = aligned_zeros(self.warp_bytes * all_warps)
+        self.locals = aligned_zeros(facts.local_bytes * at.LANES * all_warps)
+        self.order = np.zeros(warps * blocks, dtype=np.int32)
+        self.barriers = np.zeros(at.BARRIER_SLOTS * blocks, dtype=np.int64)
+        self.live_warps = np.zeros(blocks, dtype=np.int32)
+        self.copies = CopyQueues(self.context, all_warps, shared) if facts.copies else None
+        self.async_proxy = AsyncProxy(self.context, blocks, all_warps, all_shared) if facts.async_proxy else None
         self.trace: TraceBuffer | None = None
-        self.set("SHARED_BASE", self.shared.ctypes.data)
+        self.set("SHARED_ORIGIN", self.shared.ctypes.data)
+        self.set("SHARED_PITCH", self.shared_pitch)
         self.set("SHARED_SIZE", shared)
-        self.set("WARPS", self.warps.ctypes.data)
+        self.set("WARPS_ORIGIN", self.warps.ctypes.data)
         self.set("WARP_COUNT", warps)
+        self.set("WARP_PITCH", self.warp_pitch)
         self.set("WARP_BYTES", self.warp_bytes)
-        self.set("LOCALS", self.locals.ctypes.data)
+        self.set("LOCALS_ORIGIN", self.locals.ctypes.data)
         self.set("LOCAL_SIZE", facts.local_bytes)
         self.set("ORDER", self.order.ctypes.data)
-        self.set("BARRIERS", self.barriers.ctypes.data)
+        self.set("BARRIERS_ORIGIN", self.barriers.ctypes.data)
+        self.set("LIVE_WARPS", self.live_warps.ctypes.data)
+        self.set("CLUSTER_SIZE", blocks)
+        self.set("CLUSTER_WARPS", all_warps)
+        self.set("TAGGED", int(facts.clusters.knows))
+        self.set("EXPLICIT_CLUSTER", int(geometry.cluster is not None))
         self.set("THREADS", geometry.threads)
         self.set("STEP_LIMIT", options.step_limit)
         self.set("SEED", options.seed)
         self.set("CLEAR_REGISTERS", int(facts.clear_registers))
+        cluster = geometry.cluster or (1, 1, 1)
         for axis, name in enumerate("XYZ"):
             self.set(f"NTID_{name}", geometry.block[axis])
             self.set(f"NCTAID_{name}", geometry.grid[axis])
-        self._number_threads(warps, geometry)
+            self.set(f"CLUSTER_NCTAID_{name}", cluster[axis])
+            self.set(f"NCLUSTERID_{name}", geometry.grid[axis] // cluster[axis])
+        for rank in range(blocks):
+            self._number_threads(rank, warps, geometry)
 
     def set(self, slot: str, value: int) -> None:
         """Write a slot of the context."""
@@ -60,14 +75,20 @@ class Worker:
         """Read a slot of the context."""
         return int(self.context[SLOT[slot]])
 
-    def _number_threads(self, warps: int, geometry: Geometry) -> None:
-        states = self.warps[: warps * self.warp_bytes].reshape(warps, self.warp_bytes)
+    def _number_threads(self, rank: int, warps: int, geometry: Geometry) -> None:
+        first = rank * self.warp_pitch * self.warp_bytes
+        states = self.warps[first : first + warps * self.warp_bytes].reshape(warps, self.warp_bytes)
         states[:, at.TID_X : at.TID_X + 3 * 4 * at.LANES] = _thread_numbers(geometry.block)
 
     def warp_word(self, warp: int, offset: int) -> int:
-        """A 32-bit word of a warp's state."""
+        """A 32-bit word of a warp's state, by the warp's number in its cluster."""
         start = warp * self.warp_bytes + offset
         return int(self.warps[start : start + 4].view(np.int32)[0])
+
+    def warp_steps(self, warp: int) -> int:
+        """How many instructions a warp has executed, by its number in its cluster."""
+        start = warp * self.warp_bytes + at.SAVED_STEPS
+        return int(self.warps[start : start + 8].view(np.int64)[0])
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,14 +18,15 @@ from collections.abc import Callable
 
 from harness.emulator.abi import copy_layout as queue_at
 from harness.emulator.abi import layout as at
+from harness.emulator.abi.cluster_memory import own_place, warp_number
 from harness.emulator.abi.context import (
+    CLUSTER_WARPS,
     COPY_QUEUE_FULL,
     COPY_QUEUES,
     SANITIZER,
     SHARED_BASE,
+    SHARED_ORIGIN,
     SHARED_SIZE,
-    WARP_COUNT,
-    WARP_INDEX,
 )
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load32, load64, store8, store32, store64
@@ -50,7 +51,7 @@ SIZES = at.DATA_2
 
 def queue_of(ctx: int) -> int:
     """The queue of the warp that runs."""
-    return int(load64(ctx + COPY_QUEUES) + QUEUE_BYTES * load64(ctx + WARP_INDEX))
+    return int(load64(ctx + COPY_QUEUES) + QUEUE_BYTES * warp_number(ctx))
 
 
 def request_of(queue: int, number: int) -> int:
@@ -97,7 +98,7 @@ def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int) -> int:
         if (mask >> lane) & 1:
             offset = load32(warp + OFFSETS + 4 * lane)
             store32(request + GROUP + 4 * lane, load64(queue + COMMITTED + 8 * lane))
-            store32(request + DESTINATION + 4 * lane, offset)
+            store32(request + DESTINATION + 4 * lane, own_place(ctx, offset))
             store32(request + SOURCE_BYTES + 4 * lane, load32(warp + SIZES + 4 * lane))
             store64(request + SOURCE + 8 * lane, load64(warp + at.HOSTS + 8 * lane))
             fill_ones(load64(ctx + SHARED_BASE) + offset, size)
@@ -121,7 +122,7 @@ def land(ctx: int, request: int, lanes: int, time: int) -> None:
     for lane in range(32):
         if not (lanes >> lane) & 1:
             continue
-        destination = load64(ctx + SHARED_BASE) + load32(request + DESTINATION + 4 * lane)
+        destination = load64(ctx + SHARED_ORIGIN) + load32(request + DESTINATION + 4 * lane)
         source = load64(request + SOURCE + 8 * lane)
         wanted = load32(request + SOURCE_BYTES + 4 * lane)
         if wanted == size:
@@ -163,10 +164,10 @@ def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
 
 
 def drop_copies(ctx: int) -> int:
-    """A block begins: what the one before it left in flight will not land any more. Always 0."""
+    """A cluster begins: what the one before it left in flight will not land any more. Always 0."""
     state = load64(ctx + SANITIZER)
     time = tick(state) if state else 0
-    for warp in range(load64(ctx + WARP_COUNT)):
+    for warp in range(load64(ctx + CLUSTER_WARPS)):
         queue = load64(ctx + COPY_QUEUES) + QUEUE_BYTES * warp
         if state:
             for number in range(load64(queue + HEAD), load64(queue + TAIL)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE
+from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE, SHARED_TAG
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import (
     load8,
@@ -48,6 +48,12 @@ def copy_out(host: int, source: int, lane: int, element_bytes: int, count: int) 
 
 def gather(warp: int, mask: int, element_bytes: int, count: int) -> int:
     """Copy `count` elements of each active lane from its host address to the warp's DATA area."""
+    if mask == at.FULL_MASK and element_bytes == 4:  # mostly so
+        for item in range(count):
+            for lane in range(32):
+                word = load32(load64(warp + at.HOSTS + 8 * lane) + 4 * item)
+                store32(warp + at.DATA + 128 * item + 4 * lane, word)
+        return 0
     for lane in range(32):
         if (mask >> lane) & 1:
             copy_in(load64(warp + at.HOSTS + 8 * lane), warp + at.DATA, lane, element_bytes, count)
@@ -63,9 +69,10 @@ def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
 
 
 def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: int) -> None:
-    """Record a stray or misaligned access to shared memory."""
+    """Record a stray or misaligned access to the block's own shared memory."""
     kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED
-    set_fault(ctx, kind, site, lane, offset | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
+    address = (offset + load64(ctx + SHARED_TAG)) & 0xFFFFFFFF
+    set_fault(ctx, kind, site, lane, address | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
@@ -97,6 +104,14 @@ def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, 
     size = element_bytes * count
     base = load64(ctx + SHARED_BASE)
     limit = load64(ctx + SHARED_SIZE) - size
+    if mask == at.FULL_MASK and size == 4 and element_bytes == 4:
+        for lane in range(32):
+            offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit or offset & 3:
+                shared_fault(ctx, site, lane, offset, limit, size)
+                return 1
+            store32(base + offset, load32(warp + at.DATA + 4 * lane))
+        return 0
     for lane in range(32):
         if (mask >> lane) & 1:
             offset = load32(warp + at.ADDRESSES + 4 * lane)

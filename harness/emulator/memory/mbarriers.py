@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_BASE, SHARED_SIZE, WARP_INDEX
+from harness.emulator.abi.cluster_memory import warp_number
+from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_ORIGIN
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
-from harness.emulator.memory.bulk_copies import land_loads
+from harness.emulator.memory.bulk_copies import checked_place
+from harness.emulator.memory.bulk_landing import land_loads
 from harness.emulator.sanitizer.async_proxy import begin_mbarrier, finish_mbarrier_phase, use_mbarrier
 
-OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, MBARRIER_COUNT = at.FAULT["no mbarrier"], at.FAULT["mbarrier count"]
 MBARRIER_BYTES = at.FAULT["mbarrier bytes"]
 COUNT_BITS, COUNT_MASK = proxy.COUNT_BITS, (1 << proxy.COUNT_BITS) - 1
@@ -28,35 +29,29 @@ TRANSFERS = at.DATA_2
 """How many bytes more each lane's phase waits for, 4 bytes, with a sign."""
 TOKENS = at.DATA_3
 """The phases: what an arrival gives, and a wait by phase takes; 8 bytes for each lane."""
-ARRIVES, DROPS = 1, 2
-"""What `mbarrier_arrive` does besides counting bytes: arrive, and leave later phases with fewer arrivals."""
+ARRIVES, DROPS, OWN = 1, 2, 4
+"""What `mbarrier_arrive` does besides counting bytes: arrive, and leave later phases with fewer arrivals. The barrier
+has to be the block's own (`.shared::cta`)."""
 
 
-def offset_of(ctx: int, warp: int, site: int, lane: int) -> int:
-    """Where in shared memory the lane's barrier is; -1, and a fault on record, where there can be none."""
+def place_at(ctx: int, warp: int, site: int, lane: int, own: int) -> int:
+    """The place of the lane's barrier, of the block's `own` or of any; below 0, and a fault on record, if of none."""
     address = load64(warp + at.ADDRESSES + 8 * lane)
-    offset = address & ((1 << at.WINDOW_BITS) - 1)
-    if address >> at.WINDOW_BITS != at.SHARED_WINDOW or offset + BARRIER_BYTES > load64(ctx + SHARED_SIZE):
-        set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, BARRIER_BYTES)
-        return -1
-    if offset & (BARRIER_BYTES - 1):
-        set_fault(ctx, MISALIGNED, site, lane, address, BARRIER_BYTES)
-        return -1
-    return int(offset)
+    return int(checked_place(ctx, site, lane, address, BARRIER_BYTES, BARRIER_BYTES, own))
 
 
-def live_offset(ctx: int, warp: int, site: int, lane: int) -> int:
+def live_place(ctx: int, warp: int, site: int, lane: int, own: int) -> int:
     """The same, of a barrier that has been initialised."""
-    offset = offset_of(ctx, warp, site, lane)
-    if offset >= 0 and (load64(load64(ctx + SHARED_BASE) + offset) >> VALID_AT) & 3 != 1:
+    place = place_at(ctx, warp, site, lane, own)
+    if place >= 0 and (load64(load64(ctx + SHARED_ORIGIN) + place) >> VALID_AT) & 3 != 1:
         set_fault(ctx, NO_MBARRIER, site, lane, load64(warp + at.ADDRESSES + 8 * lane), BARRIER_BYTES)
         return -1
-    return int(offset)
+    return int(place)
 
 
-def expected_by(ctx: int, offset: int) -> int:
+def expected_by(ctx: int, place: int) -> int:
     """Where the instruction is noted that last said how many bytes are to come, for messages."""
-    return int(load64(load64(ctx + ASYNC_PROXY) + proxy.EXPECTED_BY) + 4 * (offset // BARRIER_BYTES))
+    return int(load64(load64(ctx + ASYNC_PROXY) + proxy.EXPECTED_BY) + 4 * (place // BARRIER_BYTES))
 
 
 def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
@@ -64,18 +59,18 @@ def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue
-        offset = offset_of(ctx, warp, site, lane)
-        if offset < 0:
+        place = place_at(ctx, warp, site, lane, 1)
+        if place < 0:
             return 1
         count = load32(warp + COUNTS + 4 * lane)
         if count < 1 or count > COUNT_MASK:
             set_fault(ctx, MBARRIER_COUNT, site, lane, 0, count)
             return 1
         word = (1 << VALID_AT) | (NO_BYTES << BYTES_AT) | (count << COUNT_BITS) | count
-        store64(load64(ctx + SHARED_BASE) + offset, word)
-        store32(expected_by(ctx, offset), 0)
+        store64(load64(ctx + SHARED_ORIGIN) + place, word)
+        store32(expected_by(ctx, place), 0)
         if load64(ctx + SANITIZER):
-            begin_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset)
+            begin_mbarrier(load64(ctx + SANITIZER), warp_number(ctx), lane, site, place)
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
     return 0
 
@@ -84,10 +79,10 @@ def mbarrier_inval(ctx: int, warp: int, site: int, mask: int) -> int:
     """`mbarrier.inval`: the place holds nothing again. 1 on a fault, else 0."""
     for lane in range(32):
         if (mask >> lane) & 1:
-            offset = live_offset(ctx, warp, site, lane)
-            if offset < 0:
+            place = live_place(ctx, warp, site, lane, 1)
+            if place < 0:
                 return 1
-            store64(load64(ctx + SHARED_BASE) + offset, -1)
+            store64(load64(ctx + SHARED_ORIGIN) + place, -1)
     return 0
 
 
@@ -96,16 +91,16 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue
-        offset = live_offset(ctx, warp, site, lane)
-        if offset < 0:
+        place = live_place(ctx, warp, site, lane, action & OWN)
+        if place < 0:
             return 1
-        place = load64(ctx + SHARED_BASE) + offset
-        word = load64(place)
+        host = load64(ctx + SHARED_ORIGIN) + place
+        word = load64(host)
         store64(warp + TOKENS + 8 * lane, word)
         more = load32(warp + TRANSFERS + 4 * lane)
         more -= (more >> 31) << 32
         if more > 0:
-            store32(expected_by(ctx, offset), site + 1)
+            store32(expected_by(ctx, place), site + 1)
         pending, expected = word & COUNT_MASK, (word >> COUNT_BITS) & COUNT_MASK
         left = ((word >> BYTES_AT) & (2 * NO_BYTES - 1)) + more
         if left < 0 or left >= 2 * NO_BYTES:
@@ -120,11 +115,11 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
             if action & DROPS:
                 expected -= count
         after = settled(word, pending, expected, left)
-        store64(place, after)
+        store64(host, after)
         if load64(ctx + SANITIZER):
-            use_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset, 1)
+            use_mbarrier(load64(ctx + SANITIZER), warp_number(ctx), lane, site, place, 1)
             if (word ^ after) >> PHASE_AT & 1:
-                finish_mbarrier_phase(load64(ctx + SANITIZER), offset)
+                finish_mbarrier_phase(load64(ctx + SANITIZER), place)
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
     return 0
 
@@ -144,24 +139,24 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue
-        offset = live_offset(ctx, warp, site, lane)
-        if offset < 0:
+        place = live_place(ctx, warp, site, lane, 1)
+        if place < 0:
             return -1
-        phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1
+        phase = (load64(load64(ctx + SHARED_ORIGIN) + place) >> PHASE_AT) & 1
         asked = load32(warp + COUNTS + 4 * lane) & 1
         if not by_parity:
             asked = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
         if phase == asked:
-            if land_loads(ctx, offset):
+            if land_loads(ctx, place):
                 return -1
-            phase = (load64(load64(ctx + SHARED_BASE) + offset) >> PHASE_AT) & 1
+            phase = (load64(load64(ctx + SHARED_ORIGIN) + place) >> PHASE_AT) & 1
         if phase != asked:
             done |= 1 << lane
             if load64(ctx + SANITIZER):
-                use_mbarrier(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX), lane, site, offset, 0)
+                use_mbarrier(load64(ctx + SANITIZER), warp_number(ctx), lane, site, place, 0)
         else:
             store32(warp + at.WAIT_FAILED, 1)
             store32(warp + at.WAIT_SITE, site)
-            store32(warp + at.WAIT_PLACE, offset)
+            store32(warp + at.WAIT_PLACE, place)
             store32(warp + at.WAIT_PARITY, asked)
     return done

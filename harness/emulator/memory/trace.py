@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
+from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.context import (
     STEPS,
     TRACE_END,
@@ -10,7 +11,6 @@ from harness.emulator.abi.context import (
     TRACE_FULL,
     TRACE_KINDS,
     TRACE_NEXT,
-    WARP_INDEX,
 )
 from harness.emulator.abi.raw_memory import call_host, load8, load64, store64
 
@@ -29,7 +29,7 @@ def moment_of(ctx: int, warp: int) -> int:
     time: int = (load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD)) << at.REQUEST_BITS
     time = max(time, load64(warp + at.LAST_MOMENT) + 1)
     store64(warp + at.LAST_MOMENT, time)
-    moment: int = (time << at.WARP_BITS) | load64(ctx + WARP_INDEX)
+    moment: int = (time << at.WARP_BITS) | warp_number(ctx)
     return moment
 
 

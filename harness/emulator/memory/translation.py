@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
+from harness.emulator.abi.cluster_memory import ENDED, STRAY, place_of, rank_of_place
 from harness.emulator.abi.context import (
     BUFFER_COUNT,
     BUFFERS,
+    CLUSTER_RANK,
     COUNTER_COLUMNS,
     COUNTERS,
     LOCAL_BASE,
@@ -13,7 +15,9 @@ from harness.emulator.abi.context import (
     PARAMS,
     PARAMS_SIZE,
     SHARED_BASE,
+    SHARED_ORIGIN,
     SHARED_SIZE,
+    TAGGED,
     VARIABLE_COUNT,
     VARIABLES,
 )
@@ -24,6 +28,7 @@ from harness.emulator.memory.trace import is_traced, record
 
 SPACE_SHARED = at.SPACES["shared"]
 SPACE_LOCAL = at.SPACES["local"]
+ENDED_BLOCK = at.FAULT["ended block"]
 OUT_OF_BOUNDS = at.FAULT["out of bounds"]
 MISALIGNED = at.FAULT["misaligned"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
@@ -38,9 +43,9 @@ def count(ctx: int, site: int, column: int, requests: int, requested: int, secto
     store64(entry + 24, load64(entry + 24) + ((distinct + 31) >> 5))
 
 
-def is_new(warp: int, mask: int, first: int, lane: int, host: int) -> bool:
-    """Whether no active lane from `first` up to, not including, `lane` has this host address."""
-    for other in range(lane - 1, first - 1, -1):
+def is_new(warp: int, mask: int, lane: int, host: int) -> bool:
+    """Whether no lane of `mask` below `lane` has this host address."""
+    for other in range(lane - 1, -1, -1):
         if (mask >> other) & 1 and load64(warp + at.HOSTS + 8 * other) == host:
             return False
     return True
@@ -51,99 +56,122 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
 
     Alignment is that of `size`.
     """
-    window = -1
-    base = 0
-    limit = 0
-    start = 0
-    buffer = -1
-    stride = 0
-    distinct = 0
-    lanes = 0
-    first = 0
-    highest = 0
-    requested = 0
-    unique_bytes = 0
     words = 1 if size < 4 else size >> 2
-    for lane in range(32):
-        if not (mask >> lane) & 1:
-            continue
-        address = load64(warp + at.ADDRESSES + 8 * lane)
-        if space == SPACE_SHARED:
-            address = (address & 0xFFFFFFFF) | (at.SHARED_WINDOW << at.WINDOW_BITS)
-        elif space == SPACE_LOCAL:
-            address = (address & 0xFFFFFFFF) | (at.LOCAL_WINDOW << at.WINDOW_BITS)
-        here = address >> at.WINDOW_BITS
-        if here != window:
-            if lanes > 0 and buffer >= 0:
-                sectors = distinct * words if stride else distinct
-                count(ctx, site, buffer, 0, requested, sectors, unique_bytes)
-                if is_traced(ctx) and buffer < load64(ctx + BUFFER_COUNT):
-                    record(ctx, warp, site, buffer, distinct)
-            distinct = 0
-            first = lane
-            highest = 0
-            requested = 0
-            unique_bytes = 0
-            stride = 0
-            start = 0
-            window = here
-            fresh = lanes == 0
-            lanes = 0
-            if here == at.SHARED_WINDOW:
-                base, limit, buffer = load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE), -1
-            elif here == at.LOCAL_WINDOW:
-                base, limit = load64(ctx + LOCAL_BASE), load64(ctx + LOCAL_SIZE)
-                buffer = load64(ctx + BUFFER_COUNT)
-                stride = limit
-            elif here == at.PARAM_WINDOW:
-                base, limit, buffer = load64(ctx + PARAMS), load64(ctx + PARAMS_SIZE), -1
-            elif at.FIRST_VARIABLE_WINDOW <= here < at.FIRST_BUFFER_WINDOW:
-                variable = here - at.FIRST_VARIABLE_WINDOW
-                if variable >= load64(ctx + VARIABLE_COUNT):
-                    set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+    requests = 1
+    # Mostly all lanes are in one window. Where they are not, each window is gone through by itself.
+    while mask:
+        window = -1
+        others = 0
+        base = 0
+        limit = 0
+        start = 0
+        buffer = -1
+        stride = 0
+        distinct = 0
+        highest = 0
+        requested = 0
+        unique_bytes = 0
+        for lane in range(32):
+            if not (mask >> lane) & 1:
+                continue
+            address = load64(warp + at.ADDRESSES + 8 * lane)
+            if space == SPACE_SHARED:
+                address = (address & 0xFFFFFFFF) | (at.SHARED_WINDOW << at.WINDOW_BITS)
+            elif space == SPACE_LOCAL:
+                address = (address & 0xFFFFFFFF) | (at.LOCAL_WINDOW << at.WINDOW_BITS)
+            here = address >> at.WINDOW_BITS
+            if here != window:
+                if window != -1:
+                    others |= 1 << lane
+                    continue
+                window = here
+                if here == at.SHARED_WINDOW:
+                    base, limit, buffer = load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE), -1
+                    if load64(ctx + TAGGED):
+                        # The address says which block of the cluster: each is looked at below.
+                        base, limit = load64(ctx + SHARED_ORIGIN), -1
+                elif here == at.LOCAL_WINDOW:
+                    base, limit = load64(ctx + LOCAL_BASE), load64(ctx + LOCAL_SIZE)
+                    buffer = load64(ctx + BUFFER_COUNT)
+                    stride = limit
+                elif here == at.PARAM_WINDOW:
+                    base, limit, buffer = load64(ctx + PARAMS), load64(ctx + PARAMS_SIZE), -1
+                elif at.FIRST_VARIABLE_WINDOW <= here < at.FIRST_BUFFER_WINDOW:
+                    variable = here - at.FIRST_VARIABLE_WINDOW
+                    if variable >= load64(ctx + VARIABLE_COUNT):
+                        set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+                        return 1
+                    row = load64(ctx + VARIABLES) + at.VARIABLE_BYTES * variable
+                    base, limit, buffer = load64(row), load64(row + 8), load64(row + 16)
+                    start = at.BUFFER_START
+                else:
+                    buffer = here - at.FIRST_BUFFER_WINDOW
+                    if buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT):
+                        set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+                        return 1
+                    base = load64(load64(ctx + BUFFERS) + 16 * buffer)
+                    limit = load64(load64(ctx + BUFFERS) + 16 * buffer + 8)
+                    start = at.BUFFER_START
+                if requests and buffer >= 0:
+                    count(ctx, site, buffer, 1, 0, 0, 0)
+            wanted = load32(sizes + 4 * lane) if sizes else size
+            offset = (address & OFFSET_MASK) - start
+            if offset < 0 or offset + wanted > limit:
+                place = place_of(ctx, address, wanted) if limit == -1 else STRAY
+                if place < 0 or (space == SPACE_SHARED and rank_of_place(ctx, place) != load64(ctx + CLUSTER_RANK)):
+                    set_fault(ctx, ENDED_BLOCK if place == ENDED else OUT_OF_BOUNDS, site, lane, address, wanted)
                     return 1
-                row = load64(ctx + VARIABLES) + at.VARIABLE_BYTES * variable
-                base, limit, buffer = load64(row), load64(row + 8), load64(row + 16)
-                start = at.BUFFER_START
-            else:
-                buffer = here - at.FIRST_BUFFER_WINDOW
-                if buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT):
-                    set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
-                    return 1
-                base = load64(load64(ctx + BUFFERS) + 16 * buffer)
-                limit = load64(load64(ctx + BUFFERS) + 16 * buffer + 8)
-                start = at.BUFFER_START
-            if fresh and buffer >= 0:
-                count(ctx, site, buffer, 1, 0, 0, 0)
-        wanted = load32(sizes + 4 * lane) if sizes else size
-        offset = (address & OFFSET_MASK) - start
-        if offset < 0 or offset + wanted > limit:
-            set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, wanted)
-            return 1
-        if address & (size - 1):
-            set_fault(ctx, MISALIGNED, site, lane, address, size)
-            return 1
-        host = base + offset + lane * stride
-        store64(warp + at.HOSTS + 8 * lane, host)
+                offset = place
+            if address & (size - 1):
+                set_fault(ctx, MISALIGNED, site, lane, address, size)
+                return 1
+            host = base + offset + lane * stride
+            store64(warp + at.HOSTS + 8 * lane, host)
+            if buffer >= 0:
+                # Addresses mostly rise from lane to lane; only where they do not is there something to look up.
+                if host > highest:
+                    highest = host
+                    unique_bytes += wanted
+                elif is_new(warp, mask & ~others, lane, host):
+                    unique_bytes += wanted
+                # Local memory is interleaved by word: the same offset in all lanes is one row of 128 bytes.
+                sector = (offset >> 2) * 4 + (lane >> 3) if stride else offset >> 5
+                distinct = insert_sector(warp + at.DATA_3, distinct, sector)
+            requested += wanted
         if buffer >= 0:
-            # Addresses mostly rise from lane to lane; only where they do not is there something to look up.
-            if host > highest:
-                highest = host
-                unique_bytes += wanted
-            elif is_new(warp, mask, first, lane, host):
-                unique_bytes += wanted
-            # Local memory is interleaved by word: the same offset in all lanes is one row of 128 bytes.
-            sector = (offset >> 2) * 4 + (lane >> 3) if stride else offset >> 5
-            distinct = insert_sector(warp + at.DATA_3, distinct, sector)
-        lanes += 1
-        requested += wanted
-    if lanes > 0 and buffer >= 0:
-        count(ctx, site, buffer, 0, requested, distinct * words if stride else distinct, unique_bytes)
-        if is_traced(ctx) and buffer < load64(ctx + BUFFER_COUNT):
-            record(ctx, warp, site, buffer, distinct)
+            count(ctx, site, buffer, 0, requested, distinct * words if stride else distinct, unique_bytes)
+            if is_traced(ctx) and buffer < load64(ctx + BUFFER_COUNT):
+                record(ctx, warp, site, buffer, distinct)
+            requests = 0
+        mask = others
     return 0
+
+
+def translate_run(ctx: int, warp: int, site: int, size: int) -> int:
+    """As `translate` for a full warp whose lanes follow each other within one buffer, as in most requests; 1 for done.
+
+    0, and nothing is done, where they do not, or where something is wrong with them.
+    """
+    first = load64(warp + at.ADDRESSES)
+    strays = first & (size - 1)
+    for lane in range(1, 32):
+        strays |= load64(warp + at.ADDRESSES + 8 * lane) ^ (first + lane * size)
+    buffer = (first >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
+    if strays or buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT) or is_traced(ctx):
+        return 0
+    offset = (first & OFFSET_MASK) - at.BUFFER_START
+    end = offset + 32 * size
+    if offset < 0 or end > load64(load64(ctx + BUFFERS) + 16 * buffer + 8):
+        return 0
+    host = load64(load64(ctx + BUFFERS) + 16 * buffer) + offset
+    for lane in range(32):
+        store64(warp + at.HOSTS + 8 * lane, host + lane * size)
+    count(ctx, site, buffer, 1, 32 * size, ((end - 1) >> 5) - (offset >> 5) + 1, 32 * size)
+    return 1
 
 
 def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) -> int:
     """Virtual addresses of the active lanes -> host addresses, checked and counted. 1 on a fault, else 0."""
+    if mask == 0xFFFFFFFF and space != SPACE_SHARED and space != SPACE_LOCAL and translate_run(ctx, warp, site, size):
+        return 0
     return int(translate_lanes(ctx, warp, site, space, mask, size, 0))

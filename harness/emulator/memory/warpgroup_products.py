@@ -20,8 +20,12 @@ from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
+from harness.emulator.abi import sanitizer_layout
+from harness.emulator.abi.cluster_memory import own_place, warp_number
 from harness.emulator.abi.context import (
     ASYNC_PROXY,
+    CLUSTER_WARPS,
+    FIRST_WARP,
     SANITIZER,
     SHARED_BASE,
     SHARED_SIZE,
@@ -32,9 +36,10 @@ from harness.emulator.abi.context import (
 )
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load32, load64, store16, store32, store64
-from harness.emulator.memory.bulk_copies import swizzled
-from harness.emulator.sanitizer.async_proxy import early_accumulator, read_operand, settle_operand
-from harness.emulator.sanitizer.vector_clock import tick
+from harness.emulator.memory.bulk_rows import swizzled
+from harness.emulator.sanitizer.async_proxy import read_operand, settle_operand, touched_early
+from harness.emulator.sanitizer.product_registers import use_registers
+from harness.emulator.sanitizer.vector_clock import lowest, tick
 
 FIRST, NEXT, COMMITTED, CURSOR = proxy.FIRST, proxy.NEXT, proxy.COMMITTED, proxy.CURSOR
 OWNERS, SOURCES, LAST, ROWS, PRODUCTS = proxy.OWNERS, proxy.SOURCES, proxy.LAST, proxy.ROWS, proxy.PRODUCTS
@@ -43,6 +48,7 @@ PRODUCT_CAPACITY, PRODUCT_BYTES, QUEUE_BYTES = proxy.PRODUCT_CAPACITY, proxy.PRO
 FUNCTION, SHAPE, GROUP, SITE = proxy.FUNCTION, proxy.SHAPE, proxy.PRODUCT_GROUP, proxy.PRODUCT_SITE
 FRAGMENT, ACCUMULATORS, ISSUED = proxy.FRAGMENT, proxy.ACCUMULATORS, proxy.PRODUCT_ISSUED
 SHAPE_SLICE, SHAPE_SHARED_A, SHAPE_SIGNS = proxy.SHAPE_SLICE, proxy.SHAPE_SHARED_A, proxy.SHAPE_SIGNS
+EARLY_ACCUMULATOR, EARLY_REGISTER = sanitizer_layout.EARLY_ACCUMULATOR, sanitizer_layout.EARLY_REGISTER
 TOO_MANY, BAD_DESCRIPTOR = at.FAULT["products in flight"], at.FAULT["matrix descriptor"]
 ROW = 128
 """Bytes of a register's 32 lanes."""
@@ -114,20 +120,22 @@ def accumulator(queue: int, warp: int, place: int, keeps: int) -> int:
 
 
 def issue_product(
-    ctx: int, warp: int, site: int, function: int, places: int, shape: int, keeps: int, a: int, b: int
+    ctx: int, warp: int, site: int, function: int, places: int, shape: int, keeps: int, a: int, b: int, marks: int
 ) -> int:
     """Queue a product. 1 on a fault, else 0.
 
     `places`: address of the places of D's registers in the warp's state, and of A's where it is in registers, 4 bytes
-    each. `keeps`: whether D is added to. `a` and `b`: descriptors.
+    each. `keeps`: whether D is added to. `a` and `b`: descriptors. `marks`: where those of the sanitizer are, if any.
     """
-    queue = queue_of(load64(ctx + ASYNC_PROXY), load64(ctx + WARP_INDEX))
+    queue = queue_of(load64(ctx + ASYNC_PROXY), warp_number(ctx))
     number = load64(queue + NEXT)
     if number - load64(queue + FIRST) == PRODUCT_CAPACITY:
         set_fault(ctx, TOO_MANY, site, 0, 0, PRODUCT_CAPACITY)
         return 1
     product = product_at(queue, number)
     registers = shape & 0xFF
+    if marks:
+        watch_registers(ctx, warp, site, places, shape, marks, number)
     for register in range(registers):
         ticket = accumulator(queue, warp, load32(places + 4 * register), keeps)
         if ticket < 0:
@@ -147,13 +155,13 @@ def issue_product(
     store64(queue + NEXT, number + 1)
     if load64(ctx + SANITIZER):
         store64(product + ISSUED, tick(load64(ctx + SANITIZER)))
-        visit_operands(ctx, product, load64(ctx + WARP_INDEX), 0)
+        visit_operands(ctx, product, warp_number(ctx), 0)
     return 0
 
 
 def commit_products(ctx: int) -> int:
     """The warp's products since its last commit become a group. Always 0."""
-    queue = queue_of(load64(ctx + ASYNC_PROXY), load64(ctx + WARP_INDEX))
+    queue = queue_of(load64(ctx + ASYNC_PROXY), warp_number(ctx))
     store64(queue + COMMITTED, load64(queue + COMMITTED) + 1)
     return 0
 
@@ -275,24 +283,44 @@ def visit_rows(
         place = swizzled(start + row * (PIECE << bits), bits)
         if place > load64(ctx + SHARED_SIZE) - PIECE:
             continue
+        place = own_place(ctx, place)
         if over:
             settle_operand(state, warp, issued, over, place, PIECE)
         else:
             read_operand(state, warp, load64(product + SITE), issued, place, PIECE)
 
 
-def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int) -> int:
-    """A register that may be an accumulator is read, and some lane holds what looks like a ticket. Always 0."""
-    index = load64(ctx + WARP_INDEX)
+def watch_registers(ctx: int, warp: int, site: int, places: int, shape: int, marks: int, number: int) -> None:
+    """A product takes its registers; of A none may be a sum that is under way."""
+    registers = shape & 0xFF
+    if not (shape >> SHAPE_SHARED_A) & 1:
+        for register in range(registers, registers + 4):
+            watch_accumulator(ctx, warp, site, at.FULL_MASK, load32(places + 4 * register), EARLY_ACCUMULATOR)
+    use_registers(load64(ctx + SANITIZER), warp_number(ctx), warp, site, marks, places, shape, number + 1)
+
+
+def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int, kind: int) -> int:
+    """A register that may be an accumulator is touched, and some lane holds what looks like a ticket. Always 0."""
+    index = warp_number(ctx)
     queue = queue_of(load64(ctx + ASYNC_PROXY), index)
     for lane in range(32):
         ticket = ticket_in(load32(warp + place + 4 * lane))
         if (mask >> lane) & 1 and ticket >= 0 and is_under_way(queue, ticket):
             product = product_at(queue, load64(queue + LAST + 8 * ticket) - 1)
-            early_accumulator(
-                load64(ctx + SANITIZER), index, lane, site, load64(product + SITE), load64(product + ISSUED)
-            )
+            thread = 32 * index + lane
+            touched_early(load64(ctx + SANITIZER), kind, thread, site, load64(product + SITE), load64(product + ISSUED))
             return 0
+    return 0
+
+
+def watch_fragment(ctx: int, warp: int, site: int, mask: int, used: int) -> int:
+    """A register is written that product number `used`, minus 1, has as A. Always 0."""
+    index = warp_number(ctx)
+    queue = queue_of(load64(ctx + ASYNC_PROXY), index)
+    if mask and used > load64(queue + FIRST):
+        product, thread = product_at(queue, used - 1), 32 * index + lowest(mask)
+        state = load64(ctx + SANITIZER)
+        touched_early(state, EARLY_REGISTER, thread, site, load64(product + SITE), load64(product + ISSUED))
     return 0
 
 
@@ -335,7 +363,8 @@ def warpgroup_arrives(ctx: int) -> int:
     over = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
     for rank in range(at.WARPGROUP_WARPS):
         warp = load64(ctx + WARPS) + (first + rank) * width
-        queue = queue_of(state, first + rank)
+        number_of_warp = load64(ctx + FIRST_WARP) + first + rank
+        queue = queue_of(state, number_of_warp)
         before = load64(queue + FIRST)
         number = before
         while number < load64(queue + NEXT):
@@ -347,7 +376,7 @@ def warpgroup_arrives(ctx: int) -> int:
                 set_fault(ctx, BAD_DESCRIPTOR, load64(product + SITE), 0, load64(product + proxy.DESCRIPTOR_B), 0)
                 return 1
             if over:
-                visit_operands(ctx, product, first + rank, over)
+                visit_operands(ctx, product, number_of_warp, over)
             number += 1
         store64(queue + FIRST, number)
         keep_sources(queue)
@@ -357,9 +386,9 @@ def warpgroup_arrives(ctx: int) -> int:
 
 
 def drop_products(ctx: int) -> None:
-    """A block begins: what the one before it had under way is over."""
+    """A cluster begins: what the one before it had under way is over."""
     state = load64(ctx + ASYNC_PROXY)
-    for warp in range(load64(ctx + WARP_COUNT)):
+    for warp in range(load64(ctx + CLUSTER_WARPS)):
         queue = queue_of(state, warp)
         store64(queue + FIRST, load64(queue + NEXT))
         store64(queue + COMMITTED, 0)

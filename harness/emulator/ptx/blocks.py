@@ -48,7 +48,7 @@ def is_block_barrier(instruction: Instruction) -> bool:
 
 def yields(instruction: Instruction) -> bool:
     """Whether the warp returns to the scheduler behind this instruction."""
-    return is_block_barrier(instruction) or instruction.facts.flow in (Flow.YIELD, Flow.WARPGROUP)
+    return is_block_barrier(instruction) or instruction.facts.flow in (Flow.YIELD, Flow.WARPGROUP, Flow.CLUSTER)
 
 
 def build_graph(function: Function) -> Graph:

@@ -192,6 +192,12 @@ class Function:
     variables: dict[str, Variable] = field(default_factory=dict)
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """`.branchtargets` lists for `brx.idx`."""
+    cluster: tuple[int, int, int] | None = None
+    """`.reqnctapercluster`."""
+    most_cluster_blocks: int | None = None
+    """`.maxclusterrank`."""
+    explicit_cluster: bool = False
+    """`.explicitcluster`."""
 
     def instructions(self) -> Iterator[Instruction]:
         """The body without labels."""

@@ -26,12 +26,14 @@ class MemoryAccess:
     in_shared: AccessKind
     asynchronous: bool = False
     """Whether it is over only after a wait. Such an opcode reads one space and writes another."""
+    name: str = ""
+    """What an asynchronous one is called in messages, where `verb` would not find it."""
 
     @property
     def verb(self) -> str:
         """For messages."""
         if self.asynchronous:
-            return "operand read" if self.in_global is None else "asynchronous copy"
+            return self.name or ("operand read" if self.in_global is None else "asynchronous copy")
         return self.in_shared
 
 
@@ -45,6 +47,9 @@ COPY = MemoryAccess("load", "store", asynchronous=True)
 BULK_LOAD = MemoryAccess("load", "store", asynchronous=True)
 BULK_STORE = MemoryAccess("store", "load", asynchronous=True)
 BULK_REDUCTION = MemoryAccess("atomic", "load", asynchronous=True)
+BETWEEN_BLOCKS = MemoryAccess(None, "store", asynchronous=True, name="asynchronous copy")
+ASYNC_STORE = MemoryAccess(None, "store", asynchronous=True, name="asynchronous store")
+ASYNC_REDUCTION = MemoryAccess(None, "atomic", asynchronous=True, name="asynchronous reduction")
 MBARRIER = MemoryAccess(None, "atomic")
 OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
@@ -58,6 +63,7 @@ class Flow(Enum):
     BARRIER = "to the scheduler, until others have arrived; but for its `.warp` forms, whose lanes go on together"
     YIELD = "to the scheduler, so that others have a turn"
     WARPGROUP = "to the scheduler, until the other three warps of the warpgroup are there"
+    CLUSTER = "to the scheduler, until all warps of the cluster have arrived"
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,9 @@ OPCODES: dict[str, Opcode] = {
     **_rows("cp.bulk_load", memory=BULK_LOAD, writes=False, async_proxy=True),
     **_rows("cp.bulk_store", memory=BULK_STORE, writes=False, async_proxy=True),
     **_rows("cp.bulk_reduction", memory=BULK_REDUCTION, writes=False, async_proxy=True),
+    **_rows("cp.bulk_between", memory=BETWEEN_BLOCKS, writes=False, async_proxy=True),
+    **_rows("st.async", 3, memory=ASYNC_STORE, writes=False, async_proxy=True),
+    **_rows("red.async", 3, memory=ASYNC_REDUCTION, writes=False, async_proxy=True),
     **_rows("cp.bulk_group cp.bulk_prefetch", writes=False, async_proxy=True),
     **_rows("mbarrier.init mbarrier.inval", memory=MBARRIER, writes=False, async_proxy=True),
     **_rows("mbarrier.expect_tx mbarrier.complete_tx", 2, memory=MBARRIER, writes=False, async_proxy=True),
@@ -136,6 +145,7 @@ OPCODES: dict[str, Opcode] = {
     **_rows("mbarrier.test_wait mbarrier.try_wait", 3, 4, memory=MBARRIER, flow=Flow.YIELD, async_proxy=True),
     **_rows("mbarrier.pending_count", 2),
     **_rows("mapa", 3),
+    **_rows("getctarank", 2),
     **_rows("prefetch prefetchu discard applypriority membar fence", writes=False),
     # Matrices
     **_rows("ldmatrix", 2, memory=LOAD_ROWS),
@@ -156,6 +166,8 @@ OPCODES: dict[str, Opcode] = {
     **_rows("shfl", 5),
     **_rows("bar barrier", flow=Flow.BARRIER, writes=False),
     **_rows(BARRIER_RESULT),
+    **_rows("barrier.cluster_arrive", writes=False),
+    **_rows("barrier.cluster_wait", flow=Flow.CLUSTER, writes=False),
     **_rows("nanosleep", 1, flow=Flow.YIELD, writes=False),
     # Control
     **_rows("bra brx", flow=Flow.BRANCH, writes=False),
@@ -170,6 +182,10 @@ def row_name(opcode: str, modifiers: Sequence[str]) -> str:
         return f"cp.bulk_{_bulk_kind(modifiers)}"
     if opcode == "cp" and "mbarrier" in modifiers:
         return "cp.mbarrier"
+    if opcode in ("st", "red") and "async" in modifiers:
+        return f"{opcode}.async"
+    if opcode == "barrier" and modifiers[:1] and modifiers[0] == "cluster":
+        return f"barrier.cluster_{'wait' if 'wait' in modifiers else 'arrive'}"
     if opcode in OPCODES:
         return opcode
     for word in (*modifiers[:1], _kind(modifiers)):
@@ -184,7 +200,9 @@ def facts_of(opcode: str, modifiers: Sequence[str]) -> Opcode:
 
 
 def _bulk_kind(modifiers: Sequence[str]) -> str:
-    """What a `cp.async.bulk` does: a group's part, a prefetch, a reduction, or a copy, whose destination is first."""
+    """What a `cp.async.bulk` does. Of a copy, the destination's space is first."""
+    if "shared::cluster" in modifiers and "shared::cta" in modifiers:
+        return "between"
     if "reduce" in modifiers:
         return "reduction"
     if {"commit_group", "wait_group"} & set(modifiers):

@@ -109,14 +109,7 @@ class _Parser(Declarations):
         if self.peek().text == "(":
             function.params = self.parameters()
         while self.peek().text in _TUNING:
-            directive = self.next()
-            while self.peek().kind == "number" or self.peek().text == ",":
-                number = self.next()
-                if directive.text == ".reqnctapercluster" and number.text not in ("1", ","):
-                    raise CompileError(
-                        f"PTX line {directive.line}: clusters of more than one block ('{directive.text}') are not "
-                        "supported; leave the cluster out, or make it of one block"
-                    )
+            self._tuning(function)
         if self.accept(";"):
             self._module.functions.setdefault(function.name, function)
             return
@@ -130,6 +123,29 @@ class _Parser(Declarations):
         self._main_file = None
         self._callers = {}
         self._block(function)
+
+    def _tuning(self, function: Function) -> None:
+        """A directive for compilers and launches. Those of clusters are kept, the others change nothing here."""
+        directive = self.next()
+        numbers: list[int] = []
+        while self.peek().kind == "number" or self.peek().text == ",":
+            if not self.accept(","):
+                numbers.append(self.count())
+        if directive.text == ".explicitcluster":
+            function.explicit_cluster = True
+        if directive.text not in (".reqnctapercluster", ".maxclusterrank"):
+            return
+        most = 3 if directive.text == ".reqnctapercluster" else 1
+        if not 1 <= len(numbers) <= most or min(numbers) < 1:
+            raise CompileError(
+                f"PTX line {directive.line}: '{directive.text}' is given {numbers}; "
+                f"it needs {'one to three numbers' if most == 3 else 'one number'} of at least 1"
+            )
+        if most == 1:
+            function.most_cluster_blocks = numbers[0]
+        else:
+            x, y, z = (*numbers, 1, 1)[:3]
+            function.cluster = (x, y, z)
 
     def _block(self, function: Function) -> None:
         """`{ ... }`: a scope of its own; names declared inside are renamed so that they are unique in the function."""

@@ -15,9 +15,11 @@ from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
 from harness.emulator.memory.matrix_rows import load_rows, store_rows
 from harness.emulator.memory.translation import translate
+from harness.emulator.runtime.clusters import cluster_arrive, cluster_wait
 from harness.emulator.runtime.schedule import lowest_lane, run_blocks
 from harness.emulator.sanitizer.warp_groups import watch_members, watch_sources
 from harness.emulator.sanitizer.watch import (
+    watch_cluster_fence,
     watch_fence,
     watch_lanes,
     watch_memory,
@@ -39,11 +41,12 @@ def _by_name(*functions: Callable[..., int]) -> dict[str, Callable[..., int]]:
 
 CORE = _by_name(
     fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
-    run_blocks,
+    run_blocks, cluster_arrive, cluster_wait,
 )  # fmt: skip
 """Name -> function; arguments and results are 64-bit integers."""
 
 SANITIZER = _by_name(
-    watch_shared, watch_memory, watch_lanes, watch_fence, watch_proxy_fence, watch_members, watch_sources,
+    watch_shared, watch_memory, watch_lanes, watch_fence, watch_cluster_fence, watch_proxy_fence, watch_members,
+    watch_sources,
 )  # fmt: skip
 """The same, for kernels that are watched."""

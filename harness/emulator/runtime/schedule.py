@@ -1,25 +1,23 @@
-"""Thread blocks one after the other, their warps in turns, barriers between them."""
+"""Clusters of thread blocks, mostly of one, one after the other; their warps in turns, barriers between them."""
 
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
+from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.context import (
     BARRIERS,
-    BLOCK,
     CHANGES,
     CLEAR_REGISTERS,
-    CTAID_X,
-    CTAID_Y,
-    CTAID_Z,
+    CLUSTER_RANK,
+    CLUSTER_SIZE,
     DROP_ASYNC,
     DROP_COPIES,
     ENTRY,
     FAULT_KIND,
+    FIRST_WARP,
     LOCAL_BASE,
     LOCAL_SIZE,
     LOCALS,
-    NCTAID_X,
-    NCTAID_Y,
     ORDER,
     PLACES,
     RANDOM,
@@ -30,31 +28,54 @@ from harness.emulator.abi.context import (
     STEP_LIMIT,
     STEPS,
     STOP_AT,
+    TAGGED,
     THREADS,
     TURN_END,
     WARP_BYTES,
     WARP_COUNT,
     WARP_INDEX,
     WARP_INSTRUCTIONS,
+    WARP_PITCH,
     WARPGROUP_ARRIVES,
     WARPS,
+    WARPS_ORIGIN,
 )
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, call_warp, fill_ones, load32, load64, store32, store64
-from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, begin_block, leave_barrier, reset_barrier
+from harness.emulator.abi.sanitizer_layout import CLUSTER_BARRIERS
+from harness.emulator.runtime.clusters import (
+    IDLE,
+    begin_cluster,
+    enter_block,
+    enter_blocked,
+    leave_block,
+    wait_for_cluster,
+)
+from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, leave_barrier, reset_barrier
+from harness.emulator.sanitizer.vector_clock import begin_cluster as begin_watched_cluster
 
 DEADLOCK = at.FAULT["barrier deadlock"]
 PAST_LIMIT = at.FAULT["step limit"]
 
 
-def start_block(ctx: int, block: int) -> None:
-    """Coordinates, hostile memory, and every warp at the first block of code."""
-    grid_x = load64(ctx + NCTAID_X)
-    grid_y = load64(ctx + NCTAID_Y)
-    store64(ctx + BLOCK, block)
-    store64(ctx + CTAID_X, block % grid_x)
-    store64(ctx + CTAID_Y, (block // grid_x) % grid_y)
-    store64(ctx + CTAID_Z, block // (grid_x * grid_y))
+def start_cluster(ctx: int, cluster: int) -> None:
+    """The blocks of a cluster begin: one, where nobody asked for clusters."""
+    begin_cluster(ctx, cluster)
+    size = load64(ctx + CLUSTER_SIZE)
+    for rank in range(size - 1, -1, -1):
+        enter_block(ctx, rank)
+        start_block(ctx)
+    order_warps(ctx, cluster, size)
+    if load64(ctx + DROP_COPIES):
+        call_host(load64(ctx + DROP_COPIES), ctx)
+    if load64(ctx + DROP_ASYNC):
+        call_host(load64(ctx + DROP_ASYNC), ctx)
+    if load64(ctx + SANITIZER):
+        begin_watched_cluster(load64(ctx + SANITIZER), cluster)
+
+
+def start_block(ctx: int) -> None:
+    """Hostile memory, and every warp at the first block of code."""
     fill_ones(load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE))
     warps = load64(ctx + WARP_COUNT)
     fill_ones(load64(ctx + LOCALS), load64(ctx + LOCAL_SIZE) * 32 * warps)
@@ -75,19 +96,14 @@ def start_block(ctx: int, block: int) -> None:
         store64(warp + at.CLOCK_LEAD, 0)
         store64(warp + at.LAST_MOMENT, 0)
         store32(warp + at.WAIT_FAILED, 0)
+        store32(warp + at.CLUSTER_STATE, IDLE)
+        store32(warp + at.LEFT_AT, 0)
         if load64(ctx + CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
-    order_warps(ctx, block, warps)
-    if load64(ctx + DROP_COPIES):
-        call_host(load64(ctx + DROP_COPIES), ctx)
-    if load64(ctx + DROP_ASYNC):
-        call_host(load64(ctx + DROP_ASYNC), ctx)
-    if load64(ctx + SANITIZER):
-        begin_block(load64(ctx + SANITIZER), block)
 
 
 def draw(ctx: int) -> int:
-    """The next random number of this block, of 30 bits."""
+    """The next random number of this cluster, of 30 bits."""
     state = (load64(ctx + RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
     store64(ctx + RANDOM, state)
     return int(state >> 33)
@@ -103,15 +119,18 @@ def permute_warps(ctx: int, warps: int) -> None:
         store32(order + 4 * other, held)
 
 
-def order_warps(ctx: int, block: int, warps: int) -> None:
-    """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the block."""
-    for index in range(warps):
-        store32(load64(ctx + ORDER) + 4 * index, index)
+def order_warps(ctx: int, cluster: int, blocks: int) -> None:
+    """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the cluster."""
+    warps, place = load64(ctx + WARP_COUNT), 0
+    for rank in range(blocks):
+        for index in range(warps):
+            store32(load64(ctx + ORDER) + 4 * place, rank * load64(ctx + WARP_PITCH) + index)
+            place += 1
     seed = load64(ctx + SEED)
     if seed == 0:
         return
-    store64(ctx + RANDOM, (seed * 0x5851F42D4C957F2D + block * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF)
-    permute_warps(ctx, warps)
+    store64(ctx + RANDOM, (seed * 0x5851F42D4C957F2D + cluster * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF)
+    permute_warps(ctx, place)
 
 
 def turn_length(ctx: int) -> int:
@@ -147,7 +166,7 @@ def arrive(ctx: int, warp: int) -> None:
     slot = load64(ctx + BARRIERS) + 8 * number
     sanitizer = load64(ctx + SANITIZER)
     if sanitizer:
-        arrive_at_barrier(sanitizer, load64(ctx + WARP_INDEX), number)
+        arrive_at_barrier(sanitizer, warp_number(ctx), watched_barrier(ctx, number))
     wanted = load32(warp + at.BARRIER_THREADS)
     if wanted == 0:
         wanted = load64(ctx + WARP_COUNT) * 32
@@ -176,28 +195,37 @@ def arrive(ctx: int, warp: int) -> None:
             store32(other + at.STATUS, at.READY)
             released += 1
             if sanitizer:
-                leave_barrier(sanitizer, index, number)
+                leave_barrier(sanitizer, load64(ctx + FIRST_WARP) + index, watched_barrier(ctx, number))
             store64(other + at.CLOCK_LEAD, latest - load64(other + at.SAVED_STEPS))
     if sanitizer:
-        reset_barrier(sanitizer, number, released == load64(ctx + WARP_COUNT))
+        # Of a cluster there are others, who do not know.
+        everyone = released == load64(ctx + WARP_COUNT) and load64(ctx + CLUSTER_SIZE) == 1
+        reset_barrier(sanitizer, watched_barrier(ctx, number), everyone)
+
+
+def watched_barrier(ctx: int, number: int) -> int:
+    """What the sanitizer knows a barrier of the running block as."""
+    return int(CLUSTER_BARRIERS + at.BARRIER_SLOTS * load64(ctx + CLUSTER_RANK) + number)
 
 
 def run_blocks(ctx: int, first: int, last: int) -> int:
-    """Run thread blocks `first` up to, not including, `last` to their end. 1 where one of them faulted, else 0.
+    """Run clusters `first` up to, not including, `last` to their end. 1 where one of them faulted, else 0.
 
-    Where PLACES is not 0, it has the numbers of the blocks at those places.
+    Mostly a cluster is one block. Where PLACES is not 0, it has the numbers of the clusters at those places.
     """
     entry = load64(ctx + ENTRY)
-    warps = load64(ctx + WARP_COUNT)
+    size, pitch = load64(ctx + CLUSTER_SIZE), load64(ctx + WARP_PITCH)
+    warps = load64(ctx + WARP_COUNT) * size
     width = load64(ctx + WARP_BYTES)
     order = load64(ctx + ORDER)
     shuffled = load64(ctx + PLACES)
-    for place_of_block in range(first, last):
-        block = load64(shuffled + 8 * place_of_block) if shuffled else place_of_block
-        # Another worker met a fault in an earlier block: what follows it does not count.
-        if block > load64(load64(ctx + STOP_AT)):
+    meet = size > 1 or load64(ctx + TAGGED)
+    for place_of_cluster in range(first, last):
+        cluster = load64(shuffled + 8 * place_of_cluster) if shuffled else place_of_cluster
+        # Another worker met a fault in an earlier cluster: what follows it does not count.
+        if cluster > load64(load64(ctx + STOP_AT)):
             return 0
-        start_block(ctx, block)
+        start_cluster(ctx, cluster)
         exited = 0
         futile_rounds = 0
         while exited < warps:
@@ -208,9 +236,13 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                 permute_warps(ctx, warps)
             for place in range(warps):
                 index = load32(order + 4 * place)
-                warp = load64(ctx + WARPS) + index * width
+                warp = load64(ctx + WARPS_ORIGIN) + index * width
                 if load32(warp + at.STATUS) != at.READY:
                     continue
+                if size > 1:
+                    if index // pitch != load64(ctx + CLUSTER_RANK):
+                        enter_block(ctx, index // pitch)
+                    index = index % pitch
                 progress = 1
                 store64(ctx + WARP_INDEX, index)
                 store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
@@ -229,6 +261,8 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                     store64(ctx + WARP_INSTRUCTIONS, total)
                     store32(warp + at.STATUS, at.EXITED)
                     exited += 1
+                    if meet:
+                        leave_block(ctx, warp)
                 elif status == at.YIELDED:
                     if load64(ctx + STEPS) > load64(ctx + STEP_LIMIT):
                         set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
@@ -237,6 +271,8 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                     if load32(warp + at.BARRIER_ARRIVES) == 0:
                         store32(warp + at.STATUS, at.AT_BARRIER)
                     arrive(ctx, warp)
+                elif status == at.AT_CLUSTER:
+                    wait_for_cluster(ctx, warp)
                 elif status == at.AT_WARPGROUP:
                     store32(warp + at.STATUS, at.AT_WARPGROUP)
                     call_host(load64(ctx + WARPGROUP_ARRIVES), ctx)
@@ -244,6 +280,8 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                         return 1
             futile_rounds = futile_rounds + 1 if in_vain and load64(ctx + CHANGES) == changes else 0
             if progress == 0 or futile_rounds == at.FUTILE_ROUNDS:
+                if size > 1:
+                    enter_blocked(ctx)
                 set_fault(ctx, DEADLOCK, -1, 0, 0, 0)
                 return 1
     return 0

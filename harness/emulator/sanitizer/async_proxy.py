@@ -13,6 +13,8 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
+from harness.emulator.sanitizer.block_lifetime import note_remote
+from harness.emulator.sanitizer.clock import tell
 from harness.emulator.sanitizer.copies_in_flight import (
     BUFFER_START,
     FIRST_BUFFER_WINDOW,
@@ -27,9 +29,10 @@ from harness.emulator.sanitizer.vector_clock import (
     PHASE_SYNC,
     SHARED_SYNC,
     acquire,
+    few_lanes,
     finish_phase,
     is_fenced,
-    raise_to,
+    lowest,
     release,
     shared_clock,
     tick,
@@ -37,7 +40,6 @@ from harness.emulator.sanitizer.vector_clock import (
 )
 from harness.emulator.sanitizer.watch import (
     check_read,
-    lowest,
     nobody_wrote,
     note_writer,
     read_shared,
@@ -50,9 +52,10 @@ BUFFERS, VARIABLES, WARPS, SHARED_CELLS, BLOCK_START = (
 )
 SHARED_SHIFT, GLOBAL_SHIFT = at.SLOT["SHARED_SHIFT"], at.SLOT["GLOBAL_SHIFT"]
 PENDING, RAW, WAW, WAR = at.PENDING, at.RAW, at.WAW, at.WAR
+WARP_MASK, SITE_AT, SITE_MASK = at.WARP_MASK, at.SITE_AT, at.SITE_MASK
 READERS, ENTRY_BYTES, GLOBAL_CELL_BYTES = at.READERS, at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
 STRONG_WRITER, WARPGROUP_BIT, WARPGROUP_WARPS = at.STRONG_WRITER, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
-MISSING_PROXY_FENCE, EARLY_ACCUMULATOR = at.MISSING_PROXY_FENCE, at.EARLY_ACCUMULATOR
+MISSING_PROXY_FENCE = at.MISSING_PROXY_FENCE
 SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
 BARRIER_BYTES = 8
 
@@ -68,14 +71,14 @@ def begin_mbarrier(state: int, warp: int, lane: int, site: int, offset: int) -> 
 
 
 def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, releases: int) -> None:
-    """A thread arrives, or has found the phase over."""
-    tick(state)
+    """A thread arrives, or has found the phase over. What lanes do in one instruction has one time."""
+    note_remote(state, warp, lane, site, offset, BARRIER_BYTES)
     index = offset >> load64(state + SHARED_SHIFT)
     check(state, RAW, warp, 1 << lane, site, 0, SHARED_ADDRESS + offset, BARRIER_BYTES, shared_cell(state, index))
     if releases:
-        release(state, warp, shared_clock(state, load64(state + PHASE_SYNC), index))
+        release(state, warp, lane, shared_clock(state, load64(state + PHASE_SYNC), index))
     else:
-        acquire(state, warp, shared_clock(state, load64(state + SHARED_SYNC), index))
+        acquire(state, warp, 1 << lane, shared_clock(state, load64(state + SHARED_SYNC), index))
 
 
 def finish_mbarrier_phase(state: int, offset: int) -> None:
@@ -129,21 +132,25 @@ def check_fence(state: int, warp: int, lanes: int, site: int, address: int, size
     for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
         when, info = load64(writer), load64(writer + 8)
         if not is_fenced(state, warp, when, info) and unordered(state, warp, lanes, when, info) < 0:
-            thread, other = 32 * warp + lowest(lanes), 32 * (info & 31) + lowest((info >> 32) & machine.FULL_MASK)
-            report(state, MISSING_PROXY_FENCE, site, thread, address, size, (info >> 8) & 0xFFFFFF, when, other)
+            thread, author = 32 * warp + lowest(lanes), lowest((info >> 32) & machine.FULL_MASK)
+            other = 32 * (info & WARP_MASK) + author
+            report(state, MISSING_PROXY_FENCE, site, thread, address, size, (info >> SITE_AT) & SITE_MASK, when, other)
 
 
 def read_operand(state: int, warp: int, site: int, time: int, offset: int, size: int) -> None:
     """A product of a warpgroup reads these bytes of shared memory until the wait that covers it."""
     shift = load64(state + SHARED_SHIFT)
     address, everyone = SHARED_ADDRESS + offset, machine.FULL_MASK
+    # The four warps issue it together, so that one lane that knows is enough.
+    few = few_lanes(state, warp)
+    knowing = few if few else everyone
     first = warp & ~(WARPGROUP_WARPS - 1)
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = shared_cell(state, index)
         if max(load64(cell), load64(cell + STRONG_WRITER)) <= load64(state + BLOCK_START):
             nobody_wrote(state, site, warp, everyone, address, size)
-        check_read(state, warp, everyone, site, 0, address, size, cell)
-        check_fence(state, warp, everyone, site, address, size, cell)
+        check_read(state, warp, knowing, site, 0, address, size, cell)
+        check_fence(state, warp, knowing, site, address, size, cell)
         entry = cell + READERS + ENTRY_BYTES * first
         store64(entry, PENDING + time)
         store64(entry + 8, info_word(everyone, site, 0, first) | WARPGROUP_BIT)
@@ -157,17 +164,27 @@ def settle_operand(state: int, warp: int, issued: int, time: int, offset: int, s
         settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * first, PENDING + issued, time)
 
 
-def early_accumulator(state: int, warp: int, lane: int, site: int, product: int, issued: int) -> None:
-    """Report that a thread reads the sum of a product that is under way."""
-    report(state, EARLY_ACCUMULATOR, site, 32 * warp + lane, 0, 0, product, issued, 32 * warp + lane)
+def touched_early(state: int, kind: int, thread: int, site: int, product: int, issued: int) -> None:
+    """Report that a thread reads, or writes, a register of a product that is under way."""
+    report(state, kind, site, thread, 0, 0, product, issued, thread)
 
 
-def settle_bulk(state: int, warp: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:
-    """The copy lands; a load's mbarrier tells those who wait there."""
-    time = tick(state)
+def settle_source(state: int, warp: int, issued: int, offset: int, size: int) -> None:
+    """A copy to another block has read these bytes of its own block's shared memory."""
+    time, shift = tick(state), load64(state + SHARED_SHIFT)
+    for index in range(offset >> shift, (offset + size) >> shift):
+        settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * warp, PENDING + issued, time)
+
+
+def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:
+    """The copy of a thread lands; a load's mbarrier tells those who wait there."""
+    time, warp = tick(state), thread >> 5
     shift = load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
         entry = shared_cell(state, index)
         settle_entry(entry + READERS + ENTRY_BYTES * warp if stores else entry, PENDING + issued, time)
+        if not stores:
+            settle_entry(entry + STRONG_WRITER, PENDING + issued, time)
     if not stores:
-        raise_to(shared_clock(state, load64(state + PHASE_SYNC), barrier >> shift) + 8 * warp, time)
+        clock = shared_clock(state, load64(state + PHASE_SYNC), barrier >> shift)
+        tell(clock, load64(state + WARPS), warp, time, 1 << (thread & 31))

@@ -12,8 +12,10 @@ from __future__ import annotations
 from harness.emulator.abi import copy_layout
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
-from harness.emulator.abi.context import SANITIZER, WARP_INDEX
+from harness.emulator.abi.cluster_memory import warp_number
+from harness.emulator.abi.context import SANITIZER
 from harness.emulator.abi.raw_memory import load32, load64, store64
+from harness.emulator.sanitizer.block_lifetime import note_remote
 from harness.emulator.sanitizer.shadow_cell import check, global_reader, info_word, note_reader
 from harness.emulator.sanitizer.vector_clock import tick
 from harness.emulator.sanitizer.watch import check_read, nobody_wrote, unwritten_bytes
@@ -33,8 +35,14 @@ IN_FLIGHT, SIZE, ISSUED = copy_layout.IN_FLIGHT, copy_layout.SIZE, copy_layout.I
 DESTINATION, SOURCE_BYTES, SOURCE_CELL = copy_layout.DESTINATION, copy_layout.SOURCE_BYTES, copy_layout.SOURCE_CELL
 
 
-def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, offset: int, size: int) -> None:
-    """`lane` issues a copy to these bytes: whoever used them has to be done with them."""
+def overwrite_shared(
+    state: int, warp: int, lane: int, site: int, time: int, offset: int, size: int, combines: int
+) -> None:
+    """`lane` issues a copy to these bytes: whoever used them has to be done with them.
+
+    One that `combines` with what is there is an atomic, which other atomics need not wait for.
+    """
+    note_remote(state, warp, lane, site, offset, size)
     shift, warps, floor = load64(state + SHARED_SHIFT), load64(state + WARPS), load64(state + FLOOR)
     width = READERS + ENTRY_BYTES * warps
     address = SHARED_ADDRESS + offset
@@ -42,13 +50,14 @@ def overwrite_shared(state: int, warp: int, lane: int, site: int, time: int, off
         cell = load64(state + SHARED_CELLS) + width * index
         for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
             if load64(writer) > floor:
-                check(state, WAW, warp, 1 << lane, site, 0, address, size, writer)
+                check(state, WAW, warp, 1 << lane, site, combines, address, size, writer)
         for other in range(warps):
             entry = cell + READERS + ENTRY_BYTES * other
             if load64(entry) > floor:
-                check(state, WAR, warp, 1 << lane, site, 0, address, size, entry)
-        store64(cell, PENDING + time)
-        store64(cell + 8, info_word(1 << lane, site, 0, warp) | PROXY_BIT)
+                check(state, WAR, warp, 1 << lane, site, combines, address, size, entry)
+        entry = cell + STRONG_WRITER if combines else cell
+        store64(entry, PENDING + time)
+        store64(entry + 8, info_word(1 << lane, site, combines, warp) | PROXY_BIT)
 
 
 def read_source(state: int, warp: int, lane: int, site: int, time: int, address: int, size: int) -> int:
@@ -83,7 +92,7 @@ def watch_copy(ctx: int, warp_state: int, site: int, request: int) -> None:
     """A request was issued; the virtual addresses of its sources are in ADDRESSES."""
     state = load64(ctx + SANITIZER)
     time = tick(state)
-    warp = load64(ctx + WARP_INDEX)
+    warp = warp_number(ctx)
     size = load64(request + SIZE)
     store64(request + ISSUED, time)
     for lane in range(32):
@@ -93,7 +102,7 @@ def watch_copy(ctx: int, warp_state: int, site: int, request: int) -> None:
             if wanted > 0:
                 cell = read_source(state, warp, lane, site, time, load64(warp_state + ADDRESSES + 8 * lane), wanted)
             store64(request + SOURCE_CELL + 8 * lane, cell)
-            overwrite_shared(state, warp, lane, site, time, load32(request + DESTINATION + 4 * lane), size)
+            overwrite_shared(state, warp, lane, site, time, load32(request + DESTINATION + 4 * lane), size, 0)
 
 
 def settle_entry(entry: int, pending: int, time: int) -> None:

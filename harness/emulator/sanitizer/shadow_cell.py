@@ -10,22 +10,23 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load8, load64, store64
 from harness.emulator.sanitizer.finding_table import report
-from harness.emulator.sanitizer.vector_clock import unordered
+from harness.emulator.sanitizer.vector_clock import met_until, not_released_since, unordered
 
-BLOCK_START, FLOOR, WARPS, CLOCKS, LANE_CLOCKS, LANE_SYNC = (
-    at.SLOT[n] for n in ("BLOCK_START", "FLOOR", "WARPS", "CLOCKS", "LANE_CLOCKS", "LANE_SYNC")
+BLOCK_START, FLOOR, WARPS, LANE_CLOCKS, LANE_SYNC = (
+    at.SLOT[n] for n in ("BLOCK_START", "FLOOR", "WARPS", "LANE_CLOCKS", "LANE_SYNC")
 )
 RAW, WAR, WAW = at.RAW, at.WAR, at.WAW
-STRONG_BIT = at.STRONG_BIT
+STRONG_BIT, WARPGROUP_BIT = at.STRONG_BIT, at.WARPGROUP_BIT
 READERS, EARLIER_READER, ENTRY_BYTES = at.READERS, at.EARLIER_READER, at.ENTRY_BYTES
 GLOBAL_READERS = at.GLOBAL_READERS
 PENDING = at.PENDING
+WARP_MASK, SITE_AT, SITE_MASK = at.WARP_MASK, at.SITE_AT, at.SITE_MASK
 DATA = machine.DATA
 
 
 def info_word(lanes: int, site: int, strong: int, warp: int) -> int:
     """Who: the word beside a time."""
-    return (lanes << 32) | (site << 8) | (STRONG_BIT if strong else 0) | warp
+    return (lanes << 32) | (site << SITE_AT) | (STRONG_BIT if strong else 0) | warp
 
 
 def check(
@@ -39,8 +40,8 @@ def check(
     pair = unordered(state, warp, lanes, when, info)
     if pair < 0:
         return False
-    thread, other = 32 * warp + (pair & 31), 32 * (info & 31) + (pair >> 5)
-    report(state, kind, site, thread, address, size, (info >> 8) & 0xFFFFFF, when, other)
+    thread, other = 32 * warp + (pair & 31), 32 * (info & WARP_MASK) + (pair >> 5)
+    report(state, kind, site, thread, address, size, (info >> SITE_AT) & SITE_MASK, when, other)
     return True
 
 
@@ -54,20 +55,27 @@ def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> in
     return left
 
 
+def readers_of(info: int) -> int:
+    """The lanes that read by themselves."""
+    return 0 if info & WARPGROUP_BIT else (info >> 32) & machine.FULL_MASK
+
+
 def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong: int, time: int) -> None:
-    """Remember readers of this warp; those that they happened after need not be remembered any more."""
+    """Remember readers of this warp; those that they happened after need not be remembered any more.
+
+    Those that read before get the time of those that read now. So who has released its read since then is left out:
+    it could not have released the later one. So is a product: who knows of this warp knows of that.
+    """
     seen = load64(entry)
     if seen >= PENDING:
-        # A copy of this warp still reads. What it leaves is the later one's, and all lanes'.
-        lanes |= load64(entry + 8) >> 32 & 0xFFFFFFFF
+        # A copy, or a product, of this warp still reads, and what it leaves is the later one's.
         if time < seen:
-            time, site, strong = seen, (load64(entry + 8) >> 8) & 0xFFFFFF, 0
-    elif seen > load64(state + FLOOR) and seen > load64(
-        load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + warp)
-    ):
+            return
+        lanes |= readers_of(load64(entry + 8))
+    elif seen > load64(state + FLOOR) and seen > met_until(state, warp):
         info = load64(entry + 8)
         if (info & STRONG_BIT != 0) == (strong != 0):
-            before = (info >> 32) & 0xFFFFFFFF
+            before = not_released_since(state, warp, readers_of(info), seen)
             if load64(load64(state + LANE_SYNC) + 8 * warp) >= seen:
                 for lane in range(32):
                     if (lanes >> lane) & 1:
@@ -86,7 +94,7 @@ def global_reader(state: int, cell: int, warp: int) -> int:
     for index in range(GLOBAL_READERS):
         entry = cell + READERS + ENTRY_BYTES * index
         when = load64(entry)
-        if when > start and load64(entry + 8) & 31 == warp:
+        if when > start and load64(entry + 8) & WARP_MASK == warp:
             return entry
         if when <= floor:
             free = entry

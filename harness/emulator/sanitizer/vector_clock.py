@@ -4,15 +4,17 @@ An access carries the time at which it ran. A thread knows another's accesses up
 not ordered with what it does, even if it ran before. Knowledge comes from barriers, from `__syncwarp`, and from strong
 accesses (atomics, volatile, release and acquire) to one address; shuffles and votes give none (PTX ISA, 9.7.9.6).
 
-Kept simple where the error is on the side of silence: a warp that acquires tells all its lanes, a release speaks for
-the whole warp, and what comes from other blocks through global memory is a prefix of time, not a vector. Only what lies
-before a fence for the whole GPU is released to other blocks; within a block no fence is asked for.
+Of shared memory a lane that releases speaks for itself and for those that it knows of, and what some lanes acquire, the
+others of their warp know from a `__syncwarp` on. Kept simple where the error is on the side of silence: lanes that have
+acquired different things since the last `__syncwarp` know all of it, through global memory a warp speaks and hears as
+one, and what comes from other blocks there is a prefix of time, not a vector. Only what lies before a fence for the
+whole GPU is released to other blocks; within a block no fence is asked for.
 
 An asynchronous copy carries the end of time until its thread waits for it, see `copies_in_flight.py`.
 
 The asynchronous proxy (bulk copies that store, products of warpgroups) sees what a thread wrote only behind a
-`fence.proxy.async`, of the writer's or of whoever has come to know of the write. What lies before such a fence has a
-vector of clocks of its own, which goes where the other goes.
+`fence.proxy.async`, of the writer's or of whoever has come to know of the write. What lies before such a fence has
+times of its own, which go where the others go.
 """
 
 from __future__ import annotations
@@ -20,20 +22,33 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import fill_ones, load64, store64
+from harness.emulator.sanitizer.clock import (
+    clock_bytes,
+    fenced_part,
+    lanes_known,
+    latest,
+    merge,
+    merge_parts,
+    raise_to,
+    tell,
+)
 
 (
-    TIME, BLOCK_START, FLOOR, WARPS, SHARED_SYNC, PHASE_SYNC, CLOCKS, LANE_CLOCKS, LANE_SYNC, PROXY_CLOCKS, OWN_PREFIX,
-    OTHER_PREFIX, FENCED, BARRIER_CLOCKS, BLOCK_LOG, BLOCK_COUNT, LOCAL_MAP, LOCAL_BYTES,
+    TIME, BLOCK_START, FLOOR, WARPS, SHARED_SYNC, PHASE_SYNC, CLOCKS, FEW_CLOCKS, FEW_LANES, RELEASED, LANE_CLOCKS,
+    LANE_SYNC, OWN_PREFIX, OTHER_PREFIX, FENCED, BARRIER_CLOCKS, BLOCK_LOG, BLOCK_COUNT, LOCAL_MAP, LOCAL_BYTES,
+    CLUSTER_FENCED,
 ) = (
     at.SLOT[name]
     for name in (
-        "TIME", "BLOCK_START", "FLOOR", "WARPS", "SHARED_SYNC", "PHASE_SYNC", "CLOCKS", "LANE_CLOCKS", "LANE_SYNC",
-        "PROXY_CLOCKS", "OWN_PREFIX", "OTHER_PREFIX", "FENCED", "BARRIER_CLOCKS", "BLOCK_LOG", "BLOCK_COUNT",
-        "LOCAL_MAP", "LOCAL_BYTES",
+        "TIME", "BLOCK_START", "FLOOR", "WARPS", "SHARED_SYNC", "PHASE_SYNC", "CLOCKS", "FEW_CLOCKS", "FEW_LANES",
+        "RELEASED", "LANE_CLOCKS", "LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED", "BARRIER_CLOCKS", "BLOCK_LOG",
+        "BLOCK_COUNT", "LOCAL_MAP", "LOCAL_BYTES", "CLUSTER_FENCED",
     )
 )  # fmt: skip
+RELEASED_BYTES = 8 * at.RELEASED_WORDS
+FULL_MASK = machine.FULL_MASK
 GLOBAL_SYNC = at.GLOBAL_SYNC
-PENDING = at.PENDING
+PENDING, WARP_MASK = at.PENDING, at.WARP_MASK
 PROXY_BIT, WARPGROUP_BIT, WARPGROUP_WARPS = at.PROXY_BIT, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
 
 
@@ -44,16 +59,24 @@ def tick(state: int) -> int:
     return int(time)
 
 
-def raise_to(place: int, time: int) -> None:
-    """The word at `place` becomes the maximum of itself and `time`."""
-    if load64(place) < time:
-        store64(place, time)
+def clock_of(state: int, warp: int) -> int:
+    """What all lanes of a warp know."""
+    return int(load64(state + CLOCKS) + clock_bytes(load64(state + WARPS)) * warp)
 
 
-def raise_all(places: int, times: int, count: int) -> None:
-    """The same for `count` words, one by one."""
-    for word in range(count):
-        raise_to(places + 8 * word, load64(times + 8 * word))
+def few_clock_of(state: int, warp: int) -> int:
+    """What only `few_lanes` of a warp know."""
+    return int(load64(state + FEW_CLOCKS) + clock_bytes(load64(state + WARPS)) * warp)
+
+
+def few_lanes(state: int, warp: int) -> int:
+    """The lanes that have heard something since the last `__syncwarp` which the others have not."""
+    return int(load64(load64(state + FEW_LANES) + 8 * warp))
+
+
+def met_until(state: int, warp: int) -> int:
+    """All lanes of a warp know what any of them did up to this time."""
+    return int(load64(clock_of(state, warp) + 8 * warp))
 
 
 def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
@@ -73,78 +96,116 @@ def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     elif when <= load64(state + FLOOR) or when <= load64(load64(state + OWN_PREFIX) + 8 * warp):
         return -1
     else:
-        other = info & 31
-        if when <= load64(load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + other)):
-            return -1
+        other = info & WARP_MASK
+        authors = (info >> 32) & FULL_MASK
         if info & WARPGROUP_BIT:
-            if knows_warpgroup(state, warp, other, when):
+            if knows_warpgroup(state, warp, lanes, other, when):
                 return -1
-        elif other == warp:
-            for lane in range(32):
-                if not (lanes >> lane) & 1:
-                    continue
-                for author in range(32):
-                    if author == lane or not (info >> (32 + author)) & 1:
-                        continue
-                    if when > load64(lane_clock(state, warp, lane, author)):
-                        return lane + 32 * author
-            return -1
+        else:
+            authors &= ~known_to(state, warp, lanes, other, when)
+            if authors and other == warp:
+                return unordered_lanes(state, warp, lanes, when, authors)
+            if authors == 0:
+                return -1
+        return lowest(lanes) + 32 * lowest(authors)
+    return lowest(lanes) + 32 * lowest((info >> 32) & FULL_MASK)
+
+
+def lowest(lanes: int) -> int:
+    """Number of the lowest lane; there is one."""
     lane = 0
     while not (lanes >> lane) & 1:
         lane += 1
-    author = 0
-    while not (info >> (32 + author)) & 1:
-        author += 1
-    return lane + 32 * author
+    return lane
 
 
-def knows_warpgroup(state: int, warp: int, first: int, when: int) -> bool:
-    """Whether a warp is of the warpgroup that begins with `first`, or knows what one of its warps did at `when`."""
-    known = load64(state + CLOCKS) + 8 * warp * load64(state + WARPS)
-    latest = when if warp & ~(WARPGROUP_WARPS - 1) == first else 0
+def known_to(state: int, warp: int, lanes: int, other: int, when: int) -> int:
+    """The lanes of `other` of which all of `lanes` know what they did at `when`."""
+    warps = load64(state + WARPS)
+    known = lanes_known(clock_of(state, warp), warps, other, when)
+    if known != FULL_MASK and lanes & ~few_lanes(state, warp) == 0:
+        known |= lanes_known(few_clock_of(state, warp), warps, other, when)
+    return int(known)
+
+
+def unordered_lanes(state: int, warp: int, lanes: int, when: int, authors: int) -> int:
+    """A lane among `lanes` that does not know what another of its warp, of `authors`, did; plus 32 x that; or -1."""
+    for lane in range(32):
+        if not (lanes >> lane) & 1:
+            continue
+        for author in range(32):
+            if author == lane or not (authors >> author) & 1:
+                continue
+            if when > load64(lane_clock(state, warp, lane, author)):
+                return lane + 32 * author
+    return -1
+
+
+def knows_warpgroup(state: int, warp: int, lanes: int, first: int, when: int) -> bool:
+    """Whether lanes are of the warpgroup that begins with `first`, or know what one of its warps did at `when`."""
+    if warp & ~(WARPGROUP_WARPS - 1) == first:
+        return True
+    warps, told = load64(state + WARPS), 0
     for member in range(first, first + WARPGROUP_WARPS):
-        latest = max(latest, load64(known + 8 * member))
-    return bool(latest >= when)
+        told = max(told, latest(clock_of(state, warp), warps, member))
+        if lanes & ~few_lanes(state, warp) == 0:
+            told = max(told, latest(few_clock_of(state, warp), warps, member))
+    return bool(told >= when)
 
 
-def begin_block(state: int, block: int) -> None:
-    """All that went before is another block's."""
+def begin_cluster(state: int, cluster: int) -> None:
+    """All that went before is another cluster's: of blocks that run one after the other, another block's."""
     time = tick(state)
     store64(state + BLOCK_START, time)
     store64(state + FLOOR, time)
     entry = load64(state + BLOCK_LOG) + 16 * load64(state + BLOCK_COUNT)
     store64(entry, time)
-    store64(entry + 8, block)
+    store64(entry + 8, cluster)
     store64(state + BLOCK_COUNT, load64(state + BLOCK_COUNT) + 1)
     fill_ones(load64(state + LOCAL_MAP), load64(state + LOCAL_BYTES))
     # Other clocks hold times from before this block, which are as good as none.
     for warp in range(load64(state + WARPS)):
         store64(load64(state + OTHER_PREFIX) + 8 * warp, 0)
         store64(load64(state + FENCED) + 8 * warp, 0)
+        store64(load64(state + FEW_LANES) + 8 * warp, 0)
+        store64(load64(state + CLUSTER_FENCED) + 8 * warp, 0)
+
+
+def tell_all_lanes(state: int, warp: int) -> None:
+    """What some lanes of a warp know, all know."""
+    if few_lanes(state, warp):
+        merge(clock_of(state, warp), few_clock_of(state, warp), load64(state + WARPS))
+        store64(load64(state + FEW_LANES) + 8 * warp, 0)
 
 
 def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
     """The warp releases what it knows to those who wait there."""
     time = tick(state)
-    warps = load64(state + WARPS)
-    known = load64(state + CLOCKS) + 8 * warp * warps
-    store64(known + 8 * warp, time)
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (2 * warps + 3)
-    raise_all(clock, known, warps)
-    raise_all(clock + 8 * warps, load64(state + PROXY_CLOCKS) + 8 * warp * warps, warps)
-    rest = clock + 16 * warps
+    tell_all_lanes(state, warp)
+    store64(clock_of(state, warp) + 8 * warp, time)
+    clock, warps = barrier_clock(state, barrier), load64(state + WARPS)
+    merge(clock, clock_of(state, warp), warps)
+    rest = clock + clock_bytes(warps)
     raise_to(rest, load64(load64(state + OWN_PREFIX) + 8 * warp))
     raise_to(rest + 8, load64(load64(state + OTHER_PREFIX) + 8 * warp))
     raise_to(rest + 16, load64(load64(state + FENCED) + 8 * warp))
 
 
+def barrier_clock(state: int, barrier: int) -> int:
+    """What those know who have arrived there; three words more are behind it."""
+    return int(load64(state + BARRIER_CLOCKS) + barrier_bytes(state) * barrier)
+
+
+def barrier_bytes(state: int) -> int:
+    """Of what is kept for one barrier."""
+    return int(clock_bytes(load64(state + WARPS)) + 24)
+
+
 def leave_barrier(state: int, warp: int, barrier: int) -> None:
     """The warp acquires what all who arrived had known."""
-    warps = load64(state + WARPS)
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (2 * warps + 3)
-    raise_all(load64(state + CLOCKS) + 8 * warp * warps, clock, warps)
-    raise_all(load64(state + PROXY_CLOCKS) + 8 * warp * warps, clock + 8 * warps, warps)
-    rest = clock + 16 * warps
+    clock, warps = barrier_clock(state, barrier), load64(state + WARPS)
+    merge(clock_of(state, warp), clock, warps)
+    rest = clock + clock_bytes(warps)
     raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(rest))
     raise_to(load64(state + OTHER_PREFIX) + 8 * warp, load64(rest + 8))
     # What one thread fenced before the barrier, another may release behind it.
@@ -153,10 +214,9 @@ def leave_barrier(state: int, warp: int, barrier: int) -> None:
 
 def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
     """The barrier is ready for its next use. Where `everyone` was there, all know all."""
-    warps = load64(state + WARPS)
-    clock = load64(state + BARRIER_CLOCKS) + 8 * barrier * (2 * warps + 3)
-    for word in range(2 * warps + 3):
-        store64(clock + 8 * word, 0)
+    clock = barrier_clock(state, barrier)
+    for place in range(clock, clock + barrier_bytes(state), 8):
+        store64(place, 0)
     if everyone:
         store64(state + FLOOR, load64(state + TIME))
 
@@ -165,8 +225,11 @@ def meet_lanes(state: int, warp: int, group: int, started: int) -> None:
     """`bar.warp.sync` of the lanes in `group`: each knows what any of them knew."""
     time = tick(state)
     if group == started:
-        store64(load64(state + CLOCKS) + 8 * (warp * load64(state + WARPS) + warp), time)
+        tell_all_lanes(state, warp)
+        store64(clock_of(state, warp) + 8 * warp, time)
         return
+    if few_lanes(state, warp) & group:
+        store64(load64(state + FEW_LANES) + 8 * warp, few_lanes(state, warp) | group)
     store64(load64(state + LANE_SYNC) + 8 * warp, time)
     for other in range(32):
         known = time if (group >> other) & 1 else 0
@@ -178,60 +241,97 @@ def meet_lanes(state: int, warp: int, group: int, started: int) -> None:
                 store64(lane_clock(state, warp, lane, other), known)
 
 
-def synchronise_shared(state: int, warp: int, index: int, releases: bool, acquires: bool) -> None:
-    """A strong access to a cell of shared memory."""
+def synchronise_shared(state: int, warp: int, lanes: int, index: int, releases: bool, acquires: bool) -> None:
+    """A strong access of some lanes to a cell of shared memory."""
     clock = shared_clock(state, load64(state + SHARED_SYNC), index)
     if acquires:
-        acquire(state, warp, clock)
+        acquire(state, warp, lanes, clock)
     if releases:
-        release(state, warp, clock)
+        release(state, warp, lowest(lanes), clock)
 
 
 def shared_clock(state: int, table: int, index: int) -> int:
     """What was released at a cell of shared memory: `SHARED_SYNC`, or `PHASE_SYNC`."""
-    return table + 16 * index * load64(state + WARPS)
+    return table + clock_bytes(load64(state + WARPS)) * index
 
 
-def acquire(state: int, warp: int, clock: int) -> None:
-    """The warp knows what was released there."""
-    warps = load64(state + WARPS)
-    raise_all(load64(state + CLOCKS) + 8 * warp * warps, clock, warps)
-    raise_all(load64(state + PROXY_CLOCKS) + 8 * warp * warps, clock + 8 * warps, warps)
+def acquire(state: int, warp: int, lanes: int, clock: int) -> None:
+    """These lanes of a warp know what was released there."""
+    few = few_lanes(state, warp) | lanes
+    merge(few_clock_of(state, warp), clock, load64(state + WARPS))
+    store64(load64(state + FEW_LANES) + 8 * warp, few)
+    if few == FULL_MASK:
+        tell_all_lanes(state, warp)
 
 
-def release(state: int, warp: int, clock: int) -> None:
-    """What the warp knows, and what it did, is released there."""
-    warps = load64(state + WARPS)
-    raise_all(clock, load64(state + CLOCKS) + 8 * warp * warps, warps)
-    raise_to(clock + 8 * warp, load64(state + TIME))
-    raise_all(clock + 8 * warps, load64(state + PROXY_CLOCKS) + 8 * warp * warps, warps)
+def speaks_for(state: int, warp: int, lane: int) -> int:
+    """A lane, and those that it has met in a `__syncwarp` of some lanes since the last one of all."""
+    lanes, met = 1 << lane, met_until(state, warp)
+    if load64(load64(state + LANE_SYNC) + 8 * warp) > met:
+        for author in range(32):
+            if load64(lane_clock(state, warp, lane, author)) > met:
+                lanes |= 1 << author
+    return int(lanes)
+
+
+def release(state: int, warp: int, lane: int, clock: int) -> None:
+    """What a lane knows, and what it did, is released there."""
+    warps, time = load64(state + WARPS), load64(state + TIME)
+    merge(clock, clock_of(state, warp), warps)
+    if (few_lanes(state, warp) >> lane) & 1:
+        merge(clock, few_clock_of(state, warp), warps)
+    tell(clock, warps, warp, time, speaks_for(state, warp, lane))
+    released = load64(state + RELEASED) + RELEASED_BYTES * warp
+    store64(released + 8 * lane, time)
+    store64(released + RELEASED_BYTES - 8, time)
+
+
+def not_released_since(state: int, warp: int, lanes: int, when: int) -> int:
+    """Those of `lanes` that have released nothing since `when`."""
+    released = load64(state + RELEASED) + RELEASED_BYTES * warp
+    if load64(released + RELEASED_BYTES - 8) >= when:
+        for lane in range(32):
+            if load64(released + 8 * lane) >= when:
+                lanes &= ~(1 << lane)
+    return lanes
 
 
 def finish_phase(state: int, index: int) -> None:
     """An mbarrier's phase is over: what was released to it is there for those who find it so."""
-    raise_all(
+    merge(
         shared_clock(state, load64(state + SHARED_SYNC), index),
         shared_clock(state, load64(state + PHASE_SYNC), index),
-        2 * load64(state + WARPS),
+        load64(state + WARPS),
     )
 
 
-def fence_proxy(state: int, warp: int) -> None:
-    """`fence.proxy.async`: the asynchronous proxy sees what the warp did, and knows of others."""
-    warps = load64(state + WARPS)
-    fenced = load64(state + PROXY_CLOCKS) + 8 * warp * warps
-    raise_all(fenced, load64(state + CLOCKS) + 8 * warp * warps, warps)
-    raise_to(fenced + 8 * warp, tick(state))
+def fence_proxy(state: int, warp: int, mask: int) -> None:
+    """`fence.proxy.async` of some lanes: the asynchronous proxy sees what they did, and know of others."""
+    warps, time, clock = load64(state + WARPS), tick(state), clock_of(state, warp)
+    fenced = fenced_part(clock, warps)
+    merge_parts(fenced, clock, warps)
+    if few_lanes(state, warp) & mask:
+        merge_parts(fenced, few_clock_of(state, warp), warps)
     for other in range(warps):
         raise_to(fenced + 8 * other, load64(state + FLOOR))
+    lanes = mask
+    for lane in range(32):
+        if (mask >> lane) & 1 and mask != FULL_MASK:
+            lanes |= speaks_for(state, warp, lane)
+    tell(fenced, warps, warp, time, lanes)
 
 
 def is_fenced(state: int, warp: int, when: int, info: int) -> bool:
     """Whether an access that the warp knows of lies before a proxy fence, or was none of a thread's."""
     if info & PROXY_BIT or when >= PENDING or when <= load64(load64(state + OWN_PREFIX) + 8 * warp):
         return True
-    fenced = load64(state + PROXY_CLOCKS) + 8 * warp * load64(state + WARPS)
-    return when <= load64(state + BLOCK_START) or when <= load64(fenced + 8 * (info & 31))
+    if when <= load64(state + BLOCK_START):
+        return True
+    warps, other = load64(state + WARPS), info & WARP_MASK
+    fenced = lanes_known(fenced_part(clock_of(state, warp), warps), warps, other, when)
+    if few_lanes(state, warp):
+        fenced |= lanes_known(fenced_part(few_clock_of(state, warp), warps), warps, other, when)
+    return (info >> 32) & FULL_MASK & ~fenced == 0
 
 
 def synchronise_global(state: int, warp: int, cell: int, releases: bool, acquires: bool, fenced: bool) -> None:

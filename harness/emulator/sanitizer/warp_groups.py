@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
-from harness.emulator.abi.context import SANITIZER, WARP_INDEX
+from harness.emulator.abi.cluster_memory import warp_number
+from harness.emulator.abi.context import SANITIZER
 from harness.emulator.abi.raw_memory import load32, load64
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.vector_clock import tick
@@ -22,7 +23,7 @@ LANES = machine.LANES
 def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
     """The lanes `mask` execute an operation, each with the members that it names in HOSTS. Always 0."""
     state = load64(ctx + SANITIZER)
-    first = LANES * load64(ctx + WARP_INDEX)
+    first = LANES * warp_number(ctx)
     tick(state)
     for lane in range(LANES):
         if not (mask >> lane) & 1:
@@ -39,7 +40,7 @@ def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
 def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
     """The lanes `mask` read those in ADDRESSES; each names its members in HOSTS. Always 0."""
     state = load64(ctx + SANITIZER)
-    first = LANES * load64(ctx + WARP_INDEX)
+    first = LANES * warp_number(ctx)
     tick(state)
     for lane in range(LANES):
         if (mask >> lane) & 1:

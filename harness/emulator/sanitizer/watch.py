@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.cluster_memory import own_place, warp_number
 from harness.emulator.abi.context import (
-    LOCALS,
+    LOCALS_ORIGIN,
     SANITIZER,
-    SHARED_BASE,
+    SHARED_ORIGIN,
     SHARED_SIZE,
-    WARP_INDEX,
 )
 from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store64
+from harness.emulator.sanitizer.block_lifetime import note_remote
+from harness.emulator.sanitizer.cluster_barrier import fence_cluster
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.shadow_cell import (
     check,
@@ -26,6 +28,7 @@ from harness.emulator.sanitizer.shadow_cell import (
 from harness.emulator.sanitizer.vector_clock import (
     FENCED,
     fence_proxy,
+    lowest,
     meet_lanes,
     synchronise_global,
     synchronise_shared,
@@ -53,14 +56,6 @@ SPACE_SHARED, SPACE_LOCAL = machine.SPACES["shared"], machine.SPACES["local"]
 SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
 OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 NOBODY, GIVEN = at.NOBODY, at.GIVEN
-
-
-def lowest(lanes: int) -> int:
-    """Number of the lowest lane; there is one."""
-    lane = 0
-    while not (lanes >> lane) & 1:
-        lane += 1
-    return lane
 
 
 def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, size: int) -> None:
@@ -111,7 +106,7 @@ def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time:
             check_read(state, warp, lanes, site, strong, SHARED_ADDRESS + offset, size, cell)
         note_reader(state, cell + READERS + ENTRY_BYTES * warp, warp, lanes, site, strong, time)
         if access & ACQUIRES:
-            synchronise_shared(state, warp, index, False, True)
+            synchronise_shared(state, warp, lanes, index, False, True)
 
 
 def write_shared(
@@ -132,7 +127,7 @@ def write_shared(
             nobody_wrote(state, site, warp, 1 << lane, SHARED_ADDRESS + offset, size)
         if written > floor:
             item = ((index << shift) - offset) // element
-            host = load64(ctx + SHARED_BASE) + offset + element * item
+            host = load64(ctx + SHARED_ORIGIN) + offset + element * item
             check_write(
                 state, warp_state, warp, lane, site, access, time, SHARED_ADDRESS + offset, size,
                 cell, host, element, item,
@@ -143,14 +138,14 @@ def write_shared(
                 check(state, WAR, warp, 1 << lane, site, strong, SHARED_ADDRESS + offset, size, entry)
         note_writer(cell, warp, lane, site, strong, time)
         if strong:
-            synchronise_shared(state, warp, index, True, access & ACQUIRES != 0)
+            synchronise_shared(state, warp, 1 << lane, index, True, access & ACQUIRES != 0)
 
 
 def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, count: int, access: int) -> int:
     """A request with 32-bit offsets into shared memory in ADDRESSES. Always 0."""
     state = load64(ctx + SANITIZER)
     time = tick(state)
-    warp = load64(ctx + WARP_INDEX)
+    warp = warp_number(ctx)
     size = element * count
     limit = load64(ctx + SHARED_SIZE) - size
     if access & 3 == LOAD:
@@ -160,7 +155,7 @@ def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, 
         for lane in range(32):
             if not (mask >> lane) & 1:
                 continue
-            here = load32(warp_state + ADDRESSES + 4 * lane)
+            here = own_place(ctx, load32(warp_state + ADDRESSES + 4 * lane))
             if lanes and here != offset:
                 read_shared(state, warp, lanes, site, access, time, offset, size)
                 lanes = 0
@@ -175,7 +170,8 @@ def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, 
             # The store that follows faults on these.
             if offset > limit or offset & (size - 1):
                 return 0
-            write_shared(ctx, state, warp_state, warp, lane, site, access, time, offset, element, count)
+            place = own_place(ctx, offset)
+            write_shared(ctx, state, warp_state, warp, lane, site, access, time, place, element, count)
     return 0
 
 
@@ -235,7 +231,7 @@ def watch_memory(
     """A request that `translate` has put host addresses to. Always 0."""
     state = load64(ctx + SANITIZER)
     time = tick(state)
-    warp = load64(ctx + WARP_INDEX)
+    warp = warp_number(ctx)
     size = element * count
     for lane in range(32):
         if not (mask >> lane) & 1:
@@ -244,7 +240,8 @@ def watch_memory(
         host = load64(warp_state + HOSTS + 8 * lane)
         window = address >> WINDOW_BITS
         if space == SPACE_SHARED or (space != SPACE_LOCAL and window == SHARED_WINDOW):
-            offset = host - load64(ctx + SHARED_BASE)
+            offset = host - load64(ctx + SHARED_ORIGIN)
+            note_remote(state, warp, lane, site, offset, size)
             if access & 3 == LOAD:
                 read_shared(state, warp, 1 << lane, site, access, time, offset, size)
             else:
@@ -254,7 +251,7 @@ def watch_memory(
         written = 0
         if space == SPACE_LOCAL or window == LOCAL_WINDOW:
             address = (address & 0xFFFFFFFF) | (LOCAL_WINDOW << WINDOW_BITS)
-            written = load64(state + LOCAL_MAP) + host - load64(ctx + LOCALS)
+            written = load64(state + LOCAL_MAP) + host - load64(ctx + LOCALS_ORIGIN)
         elif window >= FIRST_VARIABLE_WINDOW:
             offset = (address & OFFSET_MASK) - BUFFER_START
             table = load64(state + VARIABLES) + 16 * (window - FIRST_VARIABLE_WINDOW)
@@ -277,7 +274,7 @@ def watch_memory(
 
 def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
     """`bar.warp.sync`: the active lanes, each with the members that it names in ADDRESSES. Always 0."""
-    warp = load64(ctx + WARP_INDEX)
+    warp = warp_number(ctx)
     state = load64(ctx + SANITIZER)
     left = mask
     while left:
@@ -291,11 +288,17 @@ def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
 def watch_fence(ctx: int) -> int:
     """A fence for the whole GPU. Always 0."""
     state = load64(ctx + SANITIZER)
-    store64(load64(state + FENCED) + 8 * load64(ctx + WARP_INDEX), tick(state))
+    store64(load64(state + FENCED) + 8 * warp_number(ctx), tick(state))
     return 0
 
 
-def watch_proxy_fence(ctx: int) -> int:
+def watch_cluster_fence(ctx: int) -> int:
+    """A fence for at least the cluster. Always 0."""
+    fence_cluster(load64(ctx + SANITIZER), warp_number(ctx))
+    return 0
+
+
+def watch_proxy_fence(ctx: int, mask: int) -> int:
     """`fence.proxy.async`, of shared memory. Always 0."""
-    fence_proxy(load64(ctx + SANITIZER), load64(ctx + WARP_INDEX))
+    fence_proxy(load64(ctx + SANITIZER), warp_number(ctx), mask)
     return 0

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.compilers.parameters import Parameter
-from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel, RemoteToolchain
-from harness.compilers.toolchains import check_backend
+from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel
+from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation import process
 from harness.execution.isolation.ahead import Ahead
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
@@ -173,7 +173,7 @@ class RemotePlanner:
             ptx=self._text(said),
             entry=checked(said["entry"], str),
             name=checked(said["name"], str),
-            toolchain=RemoteToolchain(kernel.backend),
+            toolchain=toolchain_of(kernel),
             arch=checked(said["arch"], str),
             parameters=tuple(
                 Parameter(checked(t, str), checked(size, int), checked(align, int), checked(is_array, bool))

@@ -169,6 +169,7 @@ def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Cal
                 "block": list(launch.block),
                 "args": [argument_to_json(argument, kept) for argument in launch.args],
                 "shared_bytes": launch.shared_bytes,
+                "cluster": None if launch.cluster is None else list(launch.cluster),
             }
             for launch in plan.launches
         ],
@@ -191,6 +192,7 @@ def plan_from_json(
             each.get("block"),
             tuple(unkept(argument_from_json(argument)) for argument in checked(each.get("args"), list)),
             each.get("shared_bytes"),
+            each.get("cluster"),
         )
         for place, each in enumerate(checked(said.get("launches"), list))
     )

@@ -19,7 +19,7 @@ from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, mask_kinds
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import masks_by_kind, one_edit, tile_edges
+from harness.operations.attention.strategies import CAUSAL, DROPOUTS, masks_by_kind, one_edit, tile_edges
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
@@ -68,12 +68,15 @@ SCALES: Mapping[str, tuple[float | None, ...]] = {
     "negative": (-0.25,),
     "0": (0.0,),
 }
-# What hides mistakes, or takes long, comes up less readily.
+SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
+"""Most scores of a normal draw are beyond the least, and none near 30."""
+# What hides mistakes, or takes long, comes up less readily, and what is asked for most, more so.
 WEIGHTS = {
     Q_LEN: {ONE: 0.6, MANY: 0.6, LONG: 0.2},
     KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6},
     HEADS: {CROWD: 0.2},
     BATCH: {CROWD: 0.2},
+    MASK: {CAUSAL: 1.5},
     SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
     EDITS: {SOME: 0.2},
     REGIME: {"constant": 0.5, "exact": 0.5},
@@ -88,7 +91,7 @@ CONTRADICT = {
     (HEADS, CROWD): {Q_LEN: {MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST}},
     (BATCH, "2 or 3"): {Q_LEN: {LONG}, KV_LEN: {LONG, LONGEST}},
     (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST, SQUARE}},
-    (CHECK, SANITIZER): {Q_LEN: {MANY, LONG}, KV_LEN: {LONG, LONGEST}},
+    (CHECK, SANITIZER): {Q_LEN: {MANY, LONG}, KV_LEN: {LONG, LONGEST}, HEADS: {CROWD}, BATCH: {CROWD}},
 }
 """What does not go with what: it contradicts itself, or takes long."""
 
@@ -140,7 +143,8 @@ class AttentionAxes(NamedAxes):
         is_lone = check is None and choice[Q_LEN] == ONE and batch * heads == 1 and build.head_dim <= LONE_HEAD_DIM
         if is_lone and choice[KV_LEN] == LONGEST:
             kv_len = KEYS_OF_ONE_ROW
-        mask = choice[MASK]
+        kind = choice[MASK]
+        mask = NO_MASK if kind == NONE else rng.choice(masks_by_kind(build.tile_keys, self._takes)[kind])
         problem = Problem(
             batch=batch,
             heads=heads,
@@ -149,8 +153,9 @@ class AttentionAxes(NamedAxes):
             kv_len=kv_len,
             head_dim=build.head_dim,
             dtype=build.dtype,
-            mask=NO_MASK if mask == NONE else rng.choice(masks_by_kind(build.tile_keys, self._takes)[mask]),
+            mask=mask.fitted(batch, kv_len),
             scale=rng.choice(SCALES[choice[SCALE]]),
+            **build.fields_of_features(rng.choice(SOFTCAPS), rng.choice(DROPOUTS)) if build.features else {},
         )
         edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)

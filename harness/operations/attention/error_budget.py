@@ -21,14 +21,15 @@ c_j is the error of the score that both sums see, a_j and b_j are what each sum 
         + n u                                           a sum over n keys in any order
     |a_j| also <= ... + 2u                              1 / l, and its product
 
-and P's own rounding where it is stored. What all weights have in common cancels in (1): any number may be subtracted
-from the scores, so the error of the computed maximum is none. The arguments of all exponentials that a key's weight
-meets (its own, then one per rise of the running maximum, or where parts with maxima of their own are put together) add
-up to its computed distance from the maximum, whatever the tiles: that is why one term in m - s_j is enough for any loop
-order. Each of them but the first leads to another key with a larger score, so there are at most n. Factors
-(1 + delta)^k are written as exp(k u) (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1
-and section 3.1 on inner products in any order); `SLACK` covers the difference. Where a variant does not declare
-`one_score`, sigma_j belongs to a_j and b_j.
+and P's own rounding where it is stored. What scores become after that, a cap, ALiBi and sinks, changes c_j: see
+`score_errors`. Where weights drop out, each row has values of its own: see `distances`. What all weights have in common
+cancels in (1): any number may be subtracted from the scores, so the error of the computed maximum is none. The
+arguments of all exponentials that a key's weight meets (its own, then one per rise of the running maximum, or where
+parts with maxima of their own are put together) add up to its computed distance from the maximum, whatever the tiles:
+that is why one term in m - s_j is enough for any loop order. Each of them but the first leads to another key with a
+larger score, so there are at most n. Factors (1 + delta)^k are written as exp(k u) (Higham 2002, Accuracy and Stability
+of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner products in any order); `SLACK` covers the
+difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j.
 
 **Proved.** sum p_j (v_j - o) = 0, hence, with x_j = |c_j| + |a_j| and y_j = |a_j| + |b_j|,
 
@@ -58,12 +59,15 @@ u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11
     over keys            each key has errors of its own: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2)
     over P's roundings   the same; but equal weights are rounded alike, so what they do to |o| stays a plain sum
     over scaled Q        in a product, each element is rounded on its own; over keys, all meet the same roundings, so
-                         what each key gets is added up plainly
+                         what each key gets is added up plainly. So it is with caps and ALiBi: scores that are alike are
+                        off by the same there
 
 It does not hold for tensor cores, which cut off in one direction (n u then stays), nor where all products of q.k are
 equal: then each addition to the same binade repeats its rounding. lse has no differences that cancel, and keys that
 are equal share their errors: there, what (3) gives for a key is added up plainly. A kernel that goes beyond is
 suspicious and not proved wrong: inputs can conspire, in particular values that follow the scores.
+
+Where factors are e4m3, all of this is about the answer from the rounded factors: see `e4m3_factors`.
 
 **Exact**, where a kernel has no choice, and the rows of which nothing is promised: see `exact_answers`. Rows whose
 answer is not finite have no budget but a contract: see `measure_accuracy`.
@@ -82,10 +86,12 @@ from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part
 from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
+from harness.operations.attention.e4m3_factors import RoundedFactors, rounded_factors
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
-from harness.operations.attention.oracle import Block, Reference, blocks_of, shapes_of
+from harness.operations.attention.oracle import Block, Reference, answer_of, blocks_of, shapes_of
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.rounding import Roundings
+from harness.operations.attention.rounding import NORMAL_WEIGHT, Roundings
+from harness.operations.attention.score_errors import ScoreErrors, after_the_rule
 
 Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
@@ -134,17 +140,31 @@ def error_budget(
     with np.errstate(all="ignore"):
         for block in blocks_of(problem, inputs, part):
             at = block.where
-            rows = _Rows.of(problem, block, reference, numerics)
-            stored = _Stored.of(block, reference, rows)
+            answer = Reference(reference.O[at], reference.lse[at])
+            factors, near = None, answer
+            if numerics.factors == "e4m3":
+                factors = rounded_factors(problem, block, inputs)
+                block = factors.block
+                near = answer_of(block)
+            rows = _Rows.of(problem, block, near, numerics, factors)
+            stored = _Stored.of(near, rows, block)
             O_error, log_error = _proved(rows)
             O[at], lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
             O_error, log_error = _expected(rows)
             expected_O[at], expected_lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
 
-            exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
-            # A NaN under a weight that float32 does not see is the answer all the same.
-            O[at][exact & np.isfinite(reference.O[at])] = 0.0
-            open_O, open_lse = nothing_promised(problem, block, np.abs(reference.O[at]) + O[at], numerics)
+            if factors is None:
+                exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
+                # A NaN under a weight that float32 does not see is the answer all the same.
+                O[at][exact & np.isfinite(answer.O)] = 0.0
+            open_O, open_lse = nothing_promised(problem, block, np.abs(near.O) + O[at], numerics)
+            if factors is not None:
+                for budget, moved in (
+                    ((O, expected_O), _apart(near.O, answer.O)),
+                    ((lse, expected_lse), _apart(near.lse, answer.lse)),
+                ):
+                    for tier in budget:
+                        tier[at] += moved
             O[at][open_O] = np.inf
             lse[at][open_lse] = np.inf
     return Budget(O, lse, np.fmin(expected_O, O), np.fmin(expected_lse, lse))
@@ -174,33 +194,42 @@ class _Rows:
     """sigma_j: error of the score, its storage aside."""
     stored: Array | float
     """Error of storing the score."""
+    largest_stored: Array
+    """The larger of |s_j| and what it was before ALiBi: either may be what is stored."""
     expected_dot: Array
-    """The same in the expected tier, but for Q's scaling."""
-    expected_query: Array | float
-    """What Q's scaling adds to it."""
+    """sigma_j in the expected tier, but for what follows."""
+    expected_common: Array | float
+    """What is no error of the key's own: of Q's scaling, and of what scores become besides."""
     unit: Float64Array
     """(b, h, 1, d): the largest |v_j|."""
     o: Array
     """|o|, (b, h, rows, d)."""
     distances: Distances
+    products: Array
+    """Of O's sum, where its products are of e4m3: relative to the sum of their magnitudes, (rows, 1)."""
+    products_step: Float64Array | float
+    """The same for the smallest ones, absolute."""
 
     @classmethod
-    def of(cls, problem: Problem, block: Block, reference: Reference, numerics: Numerics) -> _Rows:
+    def of(
+        cls, problem: Problem, block: Block, answer: Reference, numerics: Numerics, factors: RoundedFactors | None
+    ) -> _Rows:
         rounding = Roundings.of(problem, numerics)
         n = block.keys_seen[:, None]
         m, scores = block.largest_scores()[..., None], block.scores
-        log_p = (scores - np.where(n == 0, 0.0, reference.lse[block.where][..., None])).astype(np.float32)
+        log_p = (scores - np.where(block.blind, 0.0, answer.lse)[..., None]).astype(np.float32)
         finite = np.isfinite(scores)
         if not finite.all():
             scores = np.where(finite, scores, m)
         score: Array = scores.astype(np.float32)
         largest: Array = m.astype(np.float32)
         s = np.abs(score)
-        dot, expected_dot, expected_query = _score_errors(problem, block, s, rounding)
-        v = _finite(block.v)
+        errors = _score_errors(problem, block, scores, rounding, factors)
+        v = (factor := block.kept_factor) * _finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
-        o = reference.O[block.where] / unit
+        o = answer.O / unit
+        products = rounding.value_products(n.astype(np.float32))
         return cls(
             rounding=rounding,
             one_score=numerics.one_score,
@@ -210,13 +239,17 @@ class _Rows:
             p=np.exp(log_p),
             s=s,
             below=largest - score,
-            dot=dot,
-            stored=rounding.scores * (s + dot) + rounding.scores_step if rounding.scores else 0.0,
-            expected_dot=expected_dot,
-            expected_query=expected_query,
+            dot=errors.proved,
+            stored=errors.stored(rounding),
+            largest_stored=errors.largest,
+            expected_dot=errors.expected,
+            expected_common=errors.common,
             unit=unit,
             o=np.abs(o, dtype=np.float32, casting="same_kind"),
-            distances=Distances.of(v / unit, o),
+            distances=Distances.of(v / unit, o, block.kept),
+            products=products,
+            # max(w, f) max(v, g) <= w v + f v + w g + f g, for weights and values below their smallest normal numbers.
+            products_step=products * (NORMAL_WEIGHT * unit + 2 * factor * factors.normal_v) if factors else 0.0,
         )
 
     @property
@@ -224,8 +257,21 @@ class _Rows:
         return self.dot + self.stored
 
 
-def _score_errors(problem: Problem, block: Block, s: Array, rounding: Roundings) -> tuple[Array, Array, Array | float]:
-    """The errors of tau q.k in the two tiers, its storage aside; of the expected one, Q's scaling apart."""
+def _score_errors(
+    problem: Problem, block: Block, scores: Float64Array, rounding: Roundings, factors: RoundedFactors | None
+) -> ScoreErrors:
+    """The errors of scores in the two tiers, their storage aside; `scores` are the block's, all of them finite."""
+    products = scores if block.rule.keeps_products else problem.tau * (_finite(block.q) @ _finite(block.k).mT)
+    of_products = _product_errors(problem, block, np.abs(products).astype(np.float32), rounding, factors)
+    errors = after_the_rule(block.rule, scores, products, of_products, rounding)
+    # A key that a row does not see, however large, is no concern of that row's.
+    return errors if block.visible.all() else errors.where(block.visible)
+
+
+def _product_errors(
+    problem: Problem, block: Block, s: Array, rounding: Roundings, factors: RoundedFactors | None
+) -> tuple[Array, Array, Array | float]:
+    """The errors of tau q.k, of magnitude s, in the two tiers; of the expected one, Q's scaling apart."""
     q, k = (_finite(x).astype(np.float32) for x in (block.q, block.k))
     d, tau = problem.head_dim, np.float32(abs(problem.tau))
     terms = np.float32(d + rounding.score_roundings)
@@ -233,6 +279,12 @@ def _score_errors(problem: Problem, block: Block, s: Array, rounding: Roundings)
     proved = rounding.addition * terms * magnitude + np.float32(d * SMALLEST) * tau
     square, squares = s * s, tau * tau * ((q * q) @ (k * k).mT)
     expected = rounding.expected_sum(terms) * np.sqrt(square + squares)
+    if factors is not None:
+        # A product of numbers that are too small to be normal is cut off as if they were.
+        larger_q, larger_k = (_at_least(x, smallest) for x, smallest in ((q, factors.normal_q), (k, factors.normal_k)))
+        proved = proved + np.float32(rounding.score_products(d)) * tau * (larger_q @ larger_k.mT)
+        larger_squares = tau * tau * (np.square(larger_q) @ np.square(larger_k).mT)
+        expected = expected + np.float32(rounding.score_products(d)) * np.sqrt(square + larger_squares)
     # Cauchy's equality: all products of a sum are equal. Then so are its roundings, and nothing is random about them.
     repeating = square > np.float32(1 - 1e-4) * d * squares
     if repeating.any():
@@ -243,12 +295,17 @@ def _score_errors(problem: Problem, block: Block, s: Array, rounding: Roundings)
         rounded = np.float32(rounding.query) * magnitude + smallest
         expected_query = np.float32(rounding.query_random) * np.sqrt(squares) + np.float32(rounding.query_common) * s
         expected_query = np.minimum(np.where(repeating, rounded, expected_query + smallest), rounded)
-        expected_query = np.where(block.visible, expected_query, np.float32(0))
         proved = (1 + np.float32(rounding.query)) * proved + rounded
-    if not block.visible.all():
-        # A key that a row does not see, however large, is no concern of that row's.
-        proved, expected = (np.where(block.visible, error, np.float32(0)) for error in (proved, expected))
     return proved, expected, expected_query
+
+
+def _at_least(x: Array, smallest: Float64Array) -> Array:
+    """Magnitudes, those that are not 0 at least `smallest`."""
+    return np.where(x == 0, np.float32(0), np.maximum(np.abs(x), smallest.astype(np.float32)))
+
+
+def _apart(one: Float64Array, other: Float64Array) -> Float64Array:
+    return np.where(one == other, 0.0, np.abs(one - other))
 
 
 def _finite(x: Float64Array) -> Float64Array:
@@ -274,13 +331,16 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     most_apart = _max(apart)
     log_error = np.fmin(np.log1p(_sum(weight_error)), SLACK * (largest_score_error + most_apart))
 
-    hull = np.expm1(SLACK * (2 * most_apart + r.division + r.weights)) + 2 * n * r.weights_step
+    hull = np.expm1(SLACK * (2 * most_apart + r.division + r.weights + rows.products)) + 2 * n * r.weights_step
     separate = 2 * apart + r.division
     separate *= p
     if r.weights:
         rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
         weight_error += rounded * factor
         separate += rounded
+    if r.e4m3:
+        weight_error += rows.products * p * factor
+        separate += rows.products * p
     O_error = rows.distances.absolute(weight_error) + rows.o * _sum(separate * factor)
     return np.fmin(O_error * np.exp(SLACK * _sum(p * total)), rows.distances.farthest() + hull), log_error
 
@@ -295,25 +355,28 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     variance = np.square(rows.expected_dot) + np.square(LAMBDA * exp_error)
     variance += 2 * sums * sums + LAMBDA**2 * r.rescale**2 * n
     if r.scores:
-        variance += (LAMBDA * r.scores) ** 2 * np.square(rows.s)
+        variance += (LAMBDA * r.scores) ** 2 * np.square(rows.largest_stored)
     weight_error, factor = _perturbed(rows, np.sqrt(variance))
     total = _sum(weight_error)
     common: Array | float = 0.0
-    if r.query:
-        query_error, query_factor = _perturbed(rows, np.asarray(rows.expected_query, np.float32))
-        weight_error, factor = weight_error * query_factor, factor * query_factor
-        total = _sum(weight_error) + _sum(query_error)
-        common = rows.distances.absolute(query_error)
+    if isinstance(rows.expected_common, np.ndarray):
+        common_error, common_factor = _perturbed(rows, rows.expected_common)
+        weight_error, factor = weight_error * common_factor, factor * common_factor
+        total = _sum(weight_error) + _sum(common_error)
+        common = rows.distances.absolute(common_error)
 
-    squares = np.square(weight_error)
-    each = exp_error if rows.one_score else exp_error + rows.expected_dot + rows.expected_query
+    errors = [weight_error]
+    each = exp_error if rows.one_score else exp_error + rows.expected_dot + rows.expected_common
     rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
     separate: Array = 2 * (_sum(p * each) + sums + rescaled) + r.division
     if r.weights:
         rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
-        squares += np.square(LAMBDA * rounded * factor)
+        errors.append(LAMBDA * rounded * factor)
         separate += _sum(rounded)
-    O_error = np.sqrt(rows.distances.squared(squares)) + common + rows.o * separate
+    if r.e4m3:
+        errors.append(rows.products * p * factor)
+        separate += rows.products
+    O_error = rows.distances.root_of_squares(*errors) + common + rows.o * separate
     return O_error * np.exp(total), np.log1p(total)
 
 
@@ -349,18 +412,20 @@ class _Stored:
     """What underflow costs O."""
     not_finite: npt.NDArray[np.bool_] | None
     """Where O is not finite; None where it is everywhere."""
-    empty: npt.NDArray[np.intp]
-    """Rows that see no key."""
+    without_keys: npt.NDArray[np.bool_]
+    """(rows,): those that see no key."""
+    blind: npt.NDArray[np.bool_]
+    """(b, h, rows): those that see nothing, not even a sink."""
     lse_answer: Float64Array
 
     @classmethod
-    def of(cls, block: Block, reference: Reference, rows: _Rows) -> _Stored:
-        o = np.abs(reference.O[block.where])
+    def of(cls, answer: Reference, rows: _Rows, block: Block) -> _Stored:
+        o = np.abs(answer.O)
         not_finite = ~np.isfinite(o)
         # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
-        lost = SMALLEST * rows.n * (4 + rows.unit + o)
-        empty = np.flatnonzero(rows.n == 0)
-        return cls(rows, o, lost, not_finite if not_finite.any() else None, empty, reference.lse[block.where])
+        lost = SMALLEST * rows.n * (4 + rows.unit + o) + rows.products_step
+        blind = np.broadcast_to(block.blind, answer.lse.shape)
+        return cls(rows, o, lost, not_finite if not_finite.any() else None, block.without_keys, blind, answer.lse)
 
     def of_O(self, error: Array) -> Float64Array:
         """Of O, from its error in units of V."""
@@ -372,8 +437,7 @@ class _Stored:
         total += np.maximum(stored, r.output_step, out=stored)
         if self.not_finite is not None:
             total[self.not_finite] = np.nan
-        if len(self.empty):
-            total[..., self.empty, :] = 0.0
+        total[..., self.without_keys, :] = 0.0
         return total
 
     def of_lse(self, error: Array) -> Float64Array:
@@ -382,5 +446,5 @@ class _Stored:
         total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute
         total += r.log_of_sum * np.log(np.maximum(n, 1)) + 2 * r.frame * m
         total[~np.isfinite(self.lse_answer)] = np.nan
-        total[..., self.empty] = 0.0
+        total[self.blind] = 0.0
         return total

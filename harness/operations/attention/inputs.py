@@ -1,8 +1,14 @@
-"""How Q, K and V are drawn: the regimes of attention. A new one is a function and a line at the end."""
+"""How Q, K and V are drawn: the regimes of attention. A new one is a function and a line at the end.
+
+Where a problem has slopes or sinks, they come after these in every regime: see `score_inputs`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +16,7 @@ import numpy.typing as npt
 from harness.model.regime import Regime, by_name
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.score_inputs import drawn_sinks
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -153,8 +160,25 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Arra
     return q, k, v
 
 
-REGIMES = by_name(
-    Regime("normal", "Q, K, V from N(0, 1)", _standard_normal),
+def _with_scores(
+    draw: Callable[[np.random.Generator, Problem], Sequence[Float64Array]], rng: np.random.Generator, problem: Problem
+) -> Sequence[Float64Array]:
+    """What a regime draws, and sinks after it: Q, K and V are the same with them and without."""
+    drawn = [*draw(rng, problem)]
+    if problem.sinks:
+        drawn.append(drawn_sinks(rng, problem, *drawn[:2]))
+    return drawn
+
+
+def _all_inputs(regimes: Mapping[str, Regime]) -> Mapping[str, Regime]:
+    return {
+        name: dataclasses.replace(regime, draw=functools.partial(_with_scores, regime.draw))
+        for name, regime in regimes.items()
+    }
+
+
+_OF_Q_K_AND_V = by_name(
+    Regime("normal", "Q, K, V from N(0, 1)", _standard_normal, standard_normal=True),
     Regime("uniform", "Q, K, V from [0, 1): every score positive, weights nearly even", _uniform),
     Regime("hot", "scores beyond +-100: exp overflows unless the maximum is subtracted", _hot),
     Regime("overflow", "q.k beyond float16 before the scale, scores within it (for scales below 0.9)", _overflow),
@@ -170,5 +194,6 @@ REGIMES = by_name(
     Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
     Regime("non-finite", "a NaN or infinity in V, and behind a mask in K: nobody else's answer", _non_finite),
 )
+REGIMES = _all_inputs(_OF_Q_K_AND_V)
 """Every regime by name; what is drawn is Q, K and V in float64. The same sizes, regime and seed give the same values
 before rounding whatever the dtype; `subnormal`, whose unit is the dtype's, aside."""

@@ -24,21 +24,36 @@ def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int
     q, k, v = (inputs[name].astype(np.float64) for name in ("Q", "K", "V"))
     if problem.tau == 0 or not all(np.isfinite(each).all() for each in (q, k, v)):
         return 0
+    if problem.softcap is not None:
+        return 0  # no element is so large that it decides a row: where scores are near their cap, it may change nothing
+    if problem.dropout:
+        return 0  # not worked out: what drops out decides nothing
     # A row of one key is that key's row of V, whatever Q and K are.
-    first, end = problem.span(np.arange(problem.q_len, dtype=np.int64))
-    choosing = end - first >= 2
+    if not problem.mask.is_run:
+        return 0  # not worked out
+    firsts, ends = problem.spans
+    alike = problem.batch // len(firsts)  # sequences in which rows see the same
+    choosing = ends - firsts >= 2
     if not choosing.any() or np.ptp(v, axis=2).min() == 0:
         return 0
-    chosen_from = _covered(first[choosing], end[choosing], problem.kv_len)
-    of_keys = problem.batch * problem.kv_heads_count * problem.head_dim * int(chosen_from.sum())
+    runs = [(first[which], end[which]) for first, end, which in zip(firsts, ends, choosing) if which.any()]
+    chosen_from = sum(int(_covered(first, end, problem.kv_len).sum()) for first, end in runs)
+    of_keys = alike * problem.kv_heads_count * problem.head_dim * chosen_from
     needed = 0
     if (abs(problem.tau) * np.abs(q)).min() >= SMALLEST_FACTOR:
         needed += of_keys  # an element of K, made huge, takes all the weight of a row to its key, or from it
-    if _differ_within_rows(k, first[choosing], end[choosing]):
-        needed += problem.batch * problem.heads * problem.head_dim * int(choosing.sum())
+    if all(_differ_within_rows(k, first, end) for first, end in runs):
+        needed += alike * problem.heads * problem.head_dim * int(choosing.sum())
     # An element of V, made huge, shows in the answer unless its weight is so small that it may be taken for 0.
     longest = [np.sqrt((each**2).sum(axis=-1).max()) for each in (q, k)]
-    smallest_weight = np.exp(-2 * abs(problem.tau) * longest[0] * longest[1]) / problem.kv_len
+    largest_score = abs(problem.tau) * longest[0] * longest[1]
+    apart = 2 * largest_score
+    if problem.alibi:
+        apart += np.abs(inputs["slopes"]).max().astype(np.float64) * (problem.q_len + problem.kv_len)
+    smallest_weight = np.exp(-apart) / problem.kv_len
+    if problem.sinks:
+        # Beside a sink that is d above the largest score, no more than e^-d of that is left.
+        smallest_weight *= np.exp(-max(0.0, inputs["sinks"].max().astype(np.float64) + largest_score)) / 2
     if smallest_weight * LARGEST[problem.dtype] > 1e3 * max(1.0, np.abs(v).max()):
         needed += of_keys
     return int(needed) * problem.itemsize_bytes

@@ -37,7 +37,7 @@ class Attention(Operation):
 
     name: ClassVar[str] = "attention"
     heeds: ClassVar[tuple[str, ...]] = (
-        "scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q",
+        "scores", "weights", "functions", "tanh", "sums", "one_score", "divides_last", "scaled_q", "factors",
     )  # fmt: skip
     has_io_bound: ClassVar[bool] = True
     idea: ClassVar[str] = "O = softmax(scale Q K^T + mask) V, forward"
@@ -55,6 +55,13 @@ class Attention(Operation):
         from harness.operations.attention.inputs import REGIMES
 
         return REGIMES
+
+    def derived_inputs(self, problem: Any) -> Mapping[str, np.ndarray]:
+        """See `masks.arrays`; and the slopes of ALiBi's paper."""
+        from harness.operations.attention.masks.arrays import mask_arrays
+        from harness.operations.attention.score_inputs import slope_arrays
+
+        return {**mask_arrays(problem), **slope_arrays(problem)}
 
     def answer(self, problem: Any, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
         """See `oracle`."""
@@ -105,6 +112,12 @@ class Attention(Operation):
 
         return AttentionAxes(most_tiles, checks, takes)
 
+    def leaves_regime(self, case: Case) -> bool:
+        """See `Operation.leaves_regime`: where scores may be larger than the regime's at the default scale."""
+        from harness.operations.attention.strategies import raises_scores
+
+        return raises_scores(case)
+
     @property
     def properties(self) -> Mapping[str, Property]:
         """See `properties`."""
@@ -136,6 +149,10 @@ class Attention(Operation):
 
         return peculiarities(case, tiles)
 
+    def heeded(self, problem: Any) -> tuple[str, ...]:
+        """A tangent is of a cap's."""
+        return tuple(name for name in self.heeds if name != "tanh" or problem.softcap is not None)
+
     def hints(self, problem: Any, output: str) -> Hints:
         """Bases of logarithms and exponentials mixed up, signs; for lse a scale that is missing or there twice."""
         factors = {
@@ -144,6 +161,8 @@ class Attention(Operation):
             -1.0: "the sign is wrong",
         }
         if output != "lse":
+            if problem.dropout:
+                factors[1 / problem.kept_factor] = "1 - P: what dropout leaves is not multiplied by 1 / (1 - P)"
             return Hints(factors)
         if problem.tau not in (0.0, 1.0):
             factors |= {1 / problem.tau: "the scale is missing", problem.tau: "the scale is applied twice"}
@@ -158,7 +177,12 @@ class Attention(Operation):
     @property
     def settings(self) -> tuple[str, ...]:
         """What shapes do not say."""
-        return ("mask", "scale")
+        return ("mask", "scale", "softcap", "alibi", "dropout", "dropout_seed")
+
+    @property
+    def further_inputs(self) -> Mapping[str, tuple[str, Any]]:
+        """Slopes of one's own, and sinks."""
+        return {"slopes": ("alibi", True), "sinks": ("sinks", True)}
 
     def problem_of_shapes(self, shapes: Mapping[str, tuple[int, ...]], dtype: str, said: Mapping[str, Any]) -> Problem:
         """See `Operation.problem_of_shapes`."""
@@ -182,7 +206,14 @@ class Attention(Operation):
     def field_in_words(self, problem: Any, name: str) -> list[str]:
         """See `Operation.field_in_words`."""
         if name == "mask":
-            return [problem.mask.text] if problem.features else []
+            return [problem.mask.shown] if problem.mask.parts else []
+        if name == "softcap":
+            return [] if problem.softcap is None else [f"softcap {problem.softcap:g}"]
+        if name in ("dropout", "dropout_seed"):
+            said = f"dropout {problem.dropout:.4g}" if name == "dropout" else f"dropout seed {problem.dropout_seed}"
+            return [said] if problem.dropout else []
+        if name in ("alibi", "sinks"):
+            return [{"alibi": "ALiBi"}.get(name, name)] if getattr(problem, name) else []
         if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):
             return []
         return super().field_in_words(problem, name)

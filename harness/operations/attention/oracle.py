@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import WHOLE, Part
+from harness.operations.attention.dropout import kept_keys
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.scores import ScoreRule
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -28,15 +30,21 @@ class Reference:
     O: Float64Array
     """Shape (batch, heads, q_len, head_dim)."""
     lse: Float64Array
-    """Natural logarithm of sum exp(scores), shape (batch, heads, q_len); -inf where a row sees no key."""
+    """Natural logarithm of sum exp(scores), a sink's among them, shape (batch, heads, q_len); -inf where a row sees no
+    key and has no sink."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some query rows of one or more heads with all their keys, in float64. Axes b and h count batches and heads."""
+    """Some query rows of one or more heads with all their keys, in float64. Axes b and h count batches and heads.
+
+    Where the problem has sinks, each is one more key, the last: a row of zeros in `k` and `v`, which all rows see.
+    """
 
     where: tuple[slice, slice, slice]
     """Batches, query heads and rows: an index into the O and lse of what was asked for, the whole problem or a part."""
+    whole_heads: tuple[slice, slice]
+    """Batches and query heads: an index into the problem's Q, all rows of the heads that the block has some of."""
     q: Float64Array
     """(b, h, rows, head_dim)."""
     k: Float64Array
@@ -46,13 +54,32 @@ class Block:
     visible: Mask
     """(rows, kv_len): which keys each row sees."""
     scores: Float64Array
-    """(b, h, rows, kv_len): tau q.k, and -inf at keys that are not visible."""
+    """(b, h, rows, kv_len): what `rule` makes of tau q.k, and -inf at keys that are not visible."""
+    rule: ScoreRule
+    kept: Mask | None = None
+    """(b, h, rows, kv_len): which weights do not drop out; None: nothing does."""
+    kept_factor: float = 1.0
+    """What weights that do not drop out are multiplied by."""
 
     @cached_property
     def keys_seen(self) -> npt.NDArray[np.int64]:
-        """(rows,): how many keys each row sees."""
+        """(rows,): how many keys each row sees, a sink among them."""
         seen: npt.NDArray[np.int64] = np.count_nonzero(self.visible, axis=1)
         return seen
+
+    @cached_property
+    def without_keys(self) -> Mask:
+        """(rows,): which rows see no key but a sink."""
+        alone: Mask = self.keys_seen == (self.rule.sinks is not None)
+        return alone
+
+    @cached_property
+    def blind(self) -> Mask:
+        """(h or 1, rows): which rows see nothing at all, not even a sink above -inf."""
+        sinks = self.rule.sinks
+        none = np.ones((1, 1), np.bool_) if sinks is None else np.isneginf(sinks)[:, None]
+        blind: Mask = self.without_keys & none
+        return blind
 
     @cached_property
     def row_maxima(self) -> Float64Array:
@@ -61,9 +88,19 @@ class Block:
         largest: Float64Array = np.max(self.scores, axis=-1)
         return largest
 
+    @property
+    def weighted(self) -> Mask:
+        """(b, h, rows, kv_len): which keys have a weight that is not 0, however small."""
+        weighted: Mask = self.scores > -np.inf
+        return weighted if self.kept is None else weighted & self.kept
+
+    def after_dropout(self, weights: Float64Array) -> Float64Array:
+        """(b, h, rows, kv_len): what values are multiplied by."""
+        return weights if self.kept is None else weights * (self.kept_factor * self.kept)
+
     def largest_scores(self) -> Float64Array:
-        """(b, h, rows): the maximum, NaN where a visible score is NaN, 0 where the row sees nothing."""
-        largest: Float64Array = np.where(self.keys_seen == 0, 0.0, self.row_maxima)
+        """(b, h, rows): the maximum, NaN where a visible score is NaN, 0 where the row is blind."""
+        largest: Float64Array = np.where(self.blind, 0.0, self.row_maxima)
         return largest
 
 
@@ -78,17 +115,27 @@ def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
         batches, heads, rows = (slice(a.start + w.start, a.start + w.stop) for a, w in zip(asked, where))
         kv_heads = np.arange(heads.start, heads.stop) // problem.group
         q = inputs["Q"][batches, heads, rows].astype(np.float64)
-        k = inputs["K"][batches, kv_heads].astype(np.float64)
-        v = inputs["V"][batches, kv_heads].astype(np.float64)
-        visible = np.ones((rows.stop - rows.start, problem.kv_len), dtype=np.bool_)
+        rule = ScoreRule.of(problem, inputs, heads, rows)
+        k = rule.with_sink(inputs["K"][batches, kv_heads].astype(np.float64))
+        v = rule.with_sink(inputs["V"][batches, kv_heads].astype(np.float64))
+        visible = np.ones((rows.stop - rows.start, k.shape[-2]), dtype=np.bool_)
         with np.errstate(invalid="ignore", over="ignore"):
-            scores = problem.tau * (q @ k.mT)
+            scores = rule.scores(problem.tau * (q @ k.mT))
         if problem.mask != NO_MASK:
             row_index = np.arange(rows.start, rows.stop)
-            seen = problem.mask.visible(row_index[:, None], key_index[None, :], problem.q_len, problem.kv_len)
-            visible = np.broadcast_to(seen, visible.shape)  # where rows or keys do not matter, a mask may say so once
+            mask = problem.mask.of_sequence(batches.start).of_head(
+                heads.start
+            )  # of all sequences and heads of the block
+            # Where rows or keys do not matter, a mask may say so once.
+            visible[:, : problem.kv_len] = mask.visible(
+                row_index[:, None], key_index[None, :], problem.q_len, problem.kv_len
+            )
             scores = np.where(visible, scores, -np.inf)
-        yield Block(where, q, k, v, visible, scores)
+        kept = None
+        if problem.dropout:
+            kept = np.ones(scores.shape, np.bool_)  # of a sink, whose values are zeros, too
+            kept[..., : problem.kv_len] = kept_keys(problem, batches, heads, rows)
+        yield Block(where, (batches, heads), q, k, v, visible, scores, rule, kept, problem.kept_factor)
 
 
 def _asked(problem: Problem, part: Part) -> tuple[slice, slice, slice]:
@@ -100,11 +147,16 @@ def _asked(problem: Problem, part: Part) -> tuple[slice, slice, slice]:
 
 
 def _slices(problem: Problem, asked: tuple[slice, slice, slice]) -> Iterator[tuple[slice, slice, slice]]:
-    """Whole batches in one block where they fit, else whole heads, else rows of one head; counted within the part."""
+    """Whole batches in one block where they fit, else whole heads, else rows of one head; counted within the part.
+
+    One sequence, or one head, at a time where the mask tells them apart.
+    """
     all_batches, all_heads, all_rows = (s.stop - s.start for s in asked)
     rows = max(1, BLOCK_BYTES // (8 * problem.kv_len))
     heads = max(1, rows // all_rows)
-    batches = max(1, heads // all_heads)
+    batches = max(1, heads // all_heads) if problem.mask.sequences == 1 else 1
+    if problem.mask.tells_heads_apart:
+        batches = heads = 1
     for batch in range(0, all_batches, batches):
         for head in range(0, all_heads, heads):
             for row in range(0, all_rows, rows):
@@ -124,20 +176,27 @@ def shapes_of(problem: Problem, part: Part) -> tuple[tuple[int, ...], tuple[int,
 def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Reference:
     """O = softmax(tau Q K^T + mask) V and its log-sum-exp, in float64 (Vaswani et al. 2017, equation 1).
 
-    Fully masked rows give O = 0 and lse = -inf. A NaN in a visible key reaches the rows that see it, and no other.
+    What scores become besides is `ScoreRule`'s, and which weights drop out `kept_keys`'. Fully masked rows give O = 0,
+    and lse = -inf or the sink. A NaN in a visible key reaches the rows that see it, and no other; so it does where that
+    weight drops out, as 0 x NaN is NaN.
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
     for block in blocks_of(problem, inputs, part):
-        m = block.largest_scores()
-        with np.errstate(invalid="ignore"):
-            weights = np.exp(block.scores - m[..., None])
-            denominator = np.sum(weights, axis=-1)
-            sums = _weighted_sums(weights, block)
-        empty = block.keys_seen == 0
-        denominator[..., empty] = 1.0
-        O[block.where] = np.where(empty[:, None], 0.0, sums / denominator[..., None])
-        lse[block.where] = np.where(empty, -np.inf, m + np.log(denominator))
+        answer = answer_of(block)
+        O[block.where], lse[block.where] = answer.O, answer.lse
     return Reference(O, lse)
+
+
+def answer_of(block: Block) -> Reference:
+    """The same of one block."""
+    m = block.largest_scores()
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(block.scores - m[..., None])
+        denominator = np.sum(weights, axis=-1)
+        sums = _weighted_sums(block.after_dropout(weights), block)
+    denominator = np.where(block.blind, 1.0, denominator)
+    O = np.where(block.without_keys[:, None], 0.0, sums / denominator[..., None])
+    return Reference(O, np.where(block.blind, -np.inf, m + np.log(denominator)))
 
 
 def _weighted_sums(weights: Float64Array, block: Block) -> Float64Array:
@@ -146,9 +205,9 @@ def _weighted_sums(weights: Float64Array, block: Block) -> Float64Array:
         sums: Float64Array = weights @ block.v
         return sums
     # 0 x NaN is NaN: a value that is not finite must not reach a row that does not see it. Each row that does gives it
-    # a positive weight, however small, unless the score is -inf.
+    # a positive weight, however small, unless the score is -inf or the weight drops out.
     sums = weights @ np.where(finite, block.v, 0.0)
-    weighted = (block.scores > -np.inf).astype(np.float64)
+    weighted = block.weighted.astype(np.float64)
     seen = np.broadcast_to(block.visible, block.scores.shape).astype(np.float64)
     plus, minus = (weighted @ (block.v == infinity) > 0 for infinity in (np.inf, -np.inf))
     no_number = seen @ np.isnan(block.v) + (seen - weighted) @ np.isinf(block.v) > 0

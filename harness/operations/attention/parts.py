@@ -17,8 +17,7 @@ def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
     if 4.0 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= whole_flops:
         return (WHOLE,)
     # Rows that see no key at all have nothing to be asked.
-    first, end = p.span(np.arange(p.q_len))
-    seeing = np.flatnonzero(end > first)
+    seeing = np.flatnonzero((p.keys_seen > 0).any(axis=0))
     first_row, end_row = (int(seeing[0]), int(seeing[-1]) + 1) if len(seeing) else (0, p.q_len)
     heads = p.batch * p.heads
     count = min(MOST_PARTS, max(2, heads))

@@ -1,4 +1,8 @@
-"""What is to be computed: the sizes and rules of one attention problem, without any arrays."""
+"""What is to be computed: the sizes and rules of one attention problem, without any arrays.
+
+Between the scale and the softmax, in this order: the cap, `softcap`; a penalty for distance, `alibi`; the mask; and
+`sinks`, which take part in the softmax beside the keys. After it: `dropout`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,24 @@ from typing import Any, ClassVar
 import numpy as np
 
 from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
-from harness.operations.attention.masks import NO_MASK, Integers, Mask, mask_help, parse_mask
+from harness.operations.attention.masks import NO_MASK, Integers, Mask, Visibility, mask_help, parse_mask
+from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
+from harness.operations.attention.masks.blocks import Blocks
+from harness.operations.attention.masks.flashmask import FlashMask
 from harness.support.errors import ProblemError
-from harness.support.numbers import real_number
+from harness.support.numbers import real_number, whole_number
 
 MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; several joined by +"
+SLOPES, SINKS = "slopes", "sinks"
+"""What kernels are given of ALiBi and of sinks: an element per query head each."""
+SCORE_FEATURES = ("softcap", "alibi", "sinks")
+"""What scores may become besides being scaled and masked: fields, and features that a variant `takes`."""
+DROPOUT = "dropout"
+COMPILED_FEATURES = (*SCORE_FEATURES, DROPOUT)
+"""What kernels have compiled in of what becomes of scores and of weights; all of it are features, too."""
+SHARES = 2**16
+"""A share of weights that drop out is a whole number of these parts: their numbers have 16 bits."""
+LARGEST_SEED = 2**64 - 1
 ITEMSIZE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -25,7 +42,8 @@ class Problem(BaseProblem):
     """O = softmax(scale * Q K^T + mask) V per (batch, head), after Vaswani et al. 2017, equation 1.
 
     Q and O have shape (batch, heads, q_len, head_dim), K and V (batch, kv_heads, kv_len, head_dim), all
-    C-contiguous in `dtype`. Query head h reads key/value head h // (heads // kv_heads).
+    C-contiguous in `dtype`. Query head h reads key/value head h // (heads // kv_heads). `slopes` and `sinks`, where
+    they are on, are float32 with an element per query head.
 
     Raises `ProblemError` where the fields do not fit together.
     """
@@ -52,6 +70,28 @@ class Problem(BaseProblem):
         None, "factor on the scores", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
+    softcap: float | None = option(
+        None, "scores become C tanh(score / C), as in Gemma 2", metavar="C", parse=real_number, default_text="no cap"
+    )
+    """C: a score s = tau q.k becomes C tanh(s / C) (Gemma Team 2024, arXiv 2408.00118, section 2). None: it stays."""
+    alibi: bool = option(False, "scores fall with distance: minus slope |row's place - key|", is_flag=True)
+    """Whether head h's scores become s - slopes[h] times the distance of key j from the row's place, i + kv_len - q_len
+    (Press, Smith and Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask there are keys behind that
+    place, too."""
+    sinks: bool = option(
+        False, "each head's softmax has one more logit in its denominator, without a value, as in gpt-oss", is_flag=True
+    )
+    """Whether exp(sinks[h]) is added to the denominator of head h's rows (gpt-oss; Xiao et al. 2024, arXiv 2309.17453,
+    call such a key a sink). lse has it, too; a row that sees no key has O = 0 and lse = sinks[h]."""
+    dropout: float = option(
+        0.0, "share of the weights that become 0 at random; the others grow by 1 / (1 - P)", metavar="P",
+        parse=real_number, default_text="0, none",
+    )  # fmt: skip
+    """P, rounded to a multiple of 2^-16: after the softmax each weight becomes 0 with this probability, and 1 / (1 - P)
+    times as large otherwise (Srivastava et al. 2014, JMLR 15, 1929). lse knows nothing of it. `dropout` (the module)
+    has which weights these are."""
+    dropout_seed: int = option(0, "which weights drop out; a whole number", parse=whole_number)
+    """The key of the random numbers, below 2^64; without dropout it says nothing."""
 
     def __post_init__(self) -> None:
         if self.kv_heads is None:
@@ -65,10 +105,30 @@ class Problem(BaseProblem):
         if self.dtype not in ITEMSIZE_BYTES:
             raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(ITEMSIZE_BYTES)}")
         object.__setattr__(self, "mask", _as_mask(self.mask))
+        misfit = self.mask.misfit(self.batch, self.q_len, self.kv_len)
+        if misfit is not None:
+            raise ProblemError(misfit)
+        if self.blocks is not None and self.blocks.heads not in (None, self.heads):
+            raise ProblemError(
+                f"mask {self.mask}: its file has blocks of {self.blocks.heads} heads, heads is {self.heads}"
+            )
+        if sum(not part.is_run for part in self.mask.parts) > 1:
+            raise ProblemError(f"mask {self.mask}: kernels take one mask that is no run of keys; put them into one")
         if self.scale is None:
             object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))
         if isinstance(self.scale, bool) or not (isinstance(self.scale, (int, float)) and math.isfinite(self.scale)):
             raise ProblemError(f"scale is {self.scale!r}; it has to be a finite number")
+        if self.softcap is not None and not _is_positive(self.softcap):
+            raise ProblemError(
+                f"softcap is {self.softcap!r}; it has to be a positive number, and is left out where there is no cap"
+            )
+        for field in ("alibi", "sinks"):
+            if not isinstance(getattr(self, field), bool):
+                raise ProblemError(f"{field} is {getattr(self, field)!r}; it has to be true or false")
+        object.__setattr__(self, "dropout", _share(self.dropout))
+        seed = self.dropout_seed
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+            raise ProblemError(f"dropout_seed is {seed!r}; it has to be a whole number from 0 to 2^64 - 1")
 
     @property
     def kv_heads_count(self) -> int:
@@ -94,12 +154,63 @@ class Problem(BaseProblem):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What a variant has to take (`Variant.takes`) besides the plainest problem: the kinds of its masks."""
-        return tuple(dict.fromkeys(part.kind for part in self.mask.parts))
+        """What a variant has to take (`Variant.takes`) besides the plainest: masks' kinds, and `compiled_features`."""
+        return (*dict.fromkeys(part.kind for part in self.mask.parts), *self.compiled_features)
 
-    def span(self, rows: Integers) -> tuple[Integers, Integers]:
-        """The run of keys that each of these rows sees: (first, end). A row that sees nothing has end <= first."""
-        return self.mask.span(rows, self.q_len, self.kv_len)
+    @property
+    def compiled_features(self) -> tuple[str, ...]:
+        """Those of `COMPILED_FEATURES` that are on."""
+        return (*self.score_features, *((DROPOUT,) if self.dropout else ()))
+
+    @property
+    def score_features(self) -> tuple[str, ...]:
+        """Those of `SCORE_FEATURES` that are on."""
+        on = (self.softcap is not None, self.alibi, self.sinks)
+        return tuple(name for name, is_on in zip(SCORE_FEATURES, on) if is_on)
+
+    @property
+    def dropout_threshold(self) -> int:
+        """A weight drops out where its number, of 16 bits, is below this."""
+        return round(self.dropout * SHARES)
+
+    @property
+    def kept_factor(self) -> float:
+        """What the weights that do not drop out are multiplied by: 1 / (1 - P)."""
+        return SHARES / (SHARES - self.dropout_threshold)
+
+    def span(self, rows: Integers, sequence: int = 0) -> tuple[Integers, Integers]:
+        """The run of keys that each of these rows sees: (first, end). A row that sees nothing has end <= first.
+
+        `sequence` of the batch: matters where the mask tells them apart (`Mask.sequences`).
+        """
+        return self.mask.of_sequence(sequence).span(rows, self.q_len, self.kv_len)
+
+    @property
+    def spans(self) -> tuple[Integers, Integers]:
+        """The same of all rows, each (sequences, q_len): one line for all sequences where they are alike.
+
+        Where the mask is no run, what a row sees lies within, and `keys_seen` says how much that is.
+        """
+        return _spans(self.mask, self.q_len, self.kv_len)
+
+    def seen(self, sequence: int = 0, head: int = 0) -> Visibility:
+        """(q_len, kv_len): which keys each row sees, as the oracle is told. For masks that are no runs."""
+        return _seen(self.mask.of_sequence(sequence).of_head(head), self.q_len, self.kv_len)
+
+    @property
+    def keys_seen(self) -> Integers:
+        """(sequences x heads, q_len): how many keys each row sees, in those of both that the mask tells apart."""
+        return _keys_seen(self.mask, self.heads if self.mask.tells_heads_apart else 1, self.q_len, self.kv_len)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Its mask of blocks, if it has one."""
+        return next((part for part in self.mask.parts if isinstance(part, Blocks)), None)
+
+    @property
+    def flashmask(self) -> FlashMask | None:
+        """Its FlashMask, if it has one."""
+        return next((part for part in self.mask.parts if isinstance(part, FlashMask)), None)
 
     @property
     def itemsize_bytes(self) -> int:
@@ -123,32 +234,44 @@ class Problem(BaseProblem):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Q, K and V, O, and lse: the natural logarithm of sum exp(scores), which not all variants store."""
-        return _tensors(self.q_shape, self.kv_shape, self.dtype)
+        """Q, K and V, O, and lse: the natural logarithm of sum exp(scores), which not all variants store.
+
+        Where the mask is no band, kernels are told what rows see: `first_keys` and `end_keys`, the run of each row;
+        `blocks`, which of a mask's blocks are on; `hidden_rows`, which rows do not see a key. `slopes` and `sinks` are
+        there where they are on.
+        """
+        blocks, flashmask = self.blocks, self.flashmask
+        grid: tuple[int, ...] = ()
+        if blocks is not None:
+            grid = (self.heads if blocks.by_head else 1, *blocks.array_shape(self.q_len, self.kv_len))
+        hidden = () if flashmask is None else (2 * flashmask.spans_per_key, self.kv_len)
+        has_spans = not self.mask.runs.is_band
+        return _tensors(self.q_shape, self.kv_shape, self.dtype, has_spans, grid, hidden, self.alibi, self.sinks)
 
     @property
     def build_key(self) -> tuple[Hashable, ...]:
         """See `BaseProblem.build_key`."""
-        return (self.dtype, self.head_dim)
+        return (self.dtype, self.head_dim, *self.compiled_features)
 
     @property
     def size_class(self) -> tuple[Hashable, ...]:
         """See `BaseProblem.size_class`."""
         sizes = (self.batch * self.heads, self.group, self.q_len, self.kv_len)
-        return (self.head_dim, self.dtype, self.mask.text, *(size.bit_length() for size in sizes))
+        kinds = (self.mask.text, *self.compiled_features)
+        return (self.head_dim, self.dtype, *kinds, *(size.bit_length() for size in sizes))
 
     @property
     def flops(self) -> int:
         """Multiplications and additions of Q K^T and P V, over the keys that each row sees.
 
         4 d per query row and key, as FlashAttention's own benchmarks count (Dao 2023, arXiv 2307.08691, section 4.1);
-        a mask counts exactly. The softmax is left out.
+        a mask counts exactly. The softmax is left out, and what scores become before it.
         """
-        pairs = self.q_len * self.kv_len
+        pairs = self.q_len * self.kv_len * self.batch * self.heads
         if self.mask != NO_MASK:
-            first, end = self.span(np.arange(self.q_len, dtype=np.int64))
-            pairs = int(np.maximum(end - first, 0).sum())
-        return 4 * self.batch * self.heads * self.head_dim * pairs
+            seen = self.keys_seen
+            pairs = int(seen.sum()) * (self.batch * self.heads // len(seen))
+        return 4 * self.head_dim * pairs
 
     @property
     def headline(self) -> str:
@@ -156,11 +279,14 @@ class Problem(BaseProblem):
         heads = "1 head" if self.heads == 1 else f"{self.heads} heads"
         if self.kv_heads != self.heads:
             heads += f" ({self.kv_heads} for K and V)"
-        mask = "" if self.mask == NO_MASK else f", {self.mask}"
-        return (
-            f"batch {self.batch}, {heads}, {self.q_len} x {self.kv_len}, head_dim {self.head_dim}, {self.dtype}{mask}, "
-            f"scale {self.tau:.6g}"
-        )
+        rules = [] if self.mask == NO_MASK else [str(self.mask)]
+        rules += [] if self.softcap is None else [f"softcap {self.softcap:g}"]
+        rules += [word for word, is_on in (("ALiBi", self.alibi), ("sinks", self.sinks)) if is_on]
+        rules += [f"dropout {self.dropout:.4g} (seed {self.dropout_seed})"] if self.dropout else []
+        return ", ".join(
+            (f"batch {self.batch}, {heads}, {self.q_len} x {self.kv_len}, head_dim {self.head_dim}, {self.dtype}",
+             *rules, f"scale {self.tau:.6g}")
+        )  # fmt: skip
 
     def to_fields(self) -> dict[str, Any]:
         """See `BaseProblem.to_fields`. `causal` repeats what `mask` says, for readers who know no other mask."""
@@ -189,17 +315,92 @@ class Problem(BaseProblem):
         return dataclasses.replace(problem, mask=problem.mask & parse_mask("causal")) if causal else problem
 
 
+@functools.lru_cache(maxsize=16)
+def _spans(mask: Mask, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
+    """Made once: closed forms, oracles and whoever draws inputs ask for them."""
+    rows = np.arange(q_len, dtype=np.int64)
+    runs = [mask.of_sequence(number).span(rows, q_len, kv_len) for number in range(mask.sequences)]
+    first, end = (np.stack(each) for each in zip(*runs))
+    for each in (first, end):
+        each.flags.writeable = False
+    return first, end
+
+
+@functools.lru_cache(maxsize=16)
+def _keys_seen(mask: Mask, heads: int, q_len: int, kv_len: int) -> Integers:
+    if mask.is_run:
+        first, end = _spans(mask, q_len, kv_len)
+        lengths: Integers = np.maximum(end - first, 0)
+        return lengths
+    keys = np.arange(kv_len, dtype=np.int64)[None, :]
+    at_once = max(1, MOST_PAIRS // kv_len)
+    counted = []
+    for one in (mask.of_sequence(n).of_head(head) for n in range(mask.sequences) for head in range(heads)):
+        rows = (np.arange(row, min(row + at_once, q_len), dtype=np.int64)[:, None] for row in range(0, q_len, at_once))
+        counted.append(np.concatenate([np.count_nonzero(one.visible(r, keys, q_len, kv_len), axis=1) for r in rows]))
+    seen: Integers = np.stack(counted).astype(np.int64)
+    seen.flags.writeable = False
+    return seen
+
+
+MOST_PAIRS = 2**22
+"""Of rows and keys that are looked at together."""
+
+
+@functools.lru_cache(maxsize=4)
+def _seen(mask: Mask, q_len: int, kv_len: int) -> Visibility:
+    rows, keys = np.arange(q_len, dtype=np.int64)[:, None], np.arange(kv_len, dtype=np.int64)[None, :]
+    seen = np.broadcast_to(mask.visible(rows, keys, q_len, kv_len), (q_len, kv_len))
+    return seen
+
+
 @functools.lru_cache(maxsize=64)
-def _tensors(q_shape: tuple[int, ...], kv_shape: tuple[int, ...], dtype: str) -> tuple[Tensor, ...]:
+def _tensors(
+    q_shape: tuple[int, ...],
+    kv_shape: tuple[int, ...],
+    dtype: str,
+    has_spans: bool,
+    grid: tuple[int, ...],
+    hidden: tuple[int, ...],
+    alibi: bool,
+    sinks: bool,
+) -> tuple[Tensor, ...]:
     """Made once: a run of a small problem asks for them a dozen times."""
     rows = ("batch", "head", "row", "column")
+    ends = (q_shape[0], q_shape[2])
+    runs = (FIRST_KEYS, END_KEYS) if has_spans else ()
+    per_head = [name for name, is_on in ((SLOPES, alibi), (SINKS, sinks)) if is_on]
     return (
         Tensor("Q", q_shape, dtype, INPUT, rows),
         Tensor("K", kv_shape, dtype, INPUT, rows),
         Tensor("V", kv_shape, dtype, INPUT, rows),
+        *(Tensor(name, ends, "int32", INPUT, ("batch", "row")) for name in runs),
+        *((Tensor(BLOCKS, grid, "int32", INPUT, ("head", "row of blocks", "block")),) if grid else ()),
+        *((Tensor(HIDDEN_ROWS, hidden, "int32", INPUT, ("start or end", "key")),) if hidden else ()),
+        *(Tensor(name, q_shape[1:2], "float32", INPUT, ("head",)) for name in per_head),
         Tensor("O", q_shape, dtype, OUTPUT, rows),
         Tensor("lse", q_shape[:3], "float32", OPTIONAL_OUTPUT, rows[:3]),
     )
+
+
+def _is_positive(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and value > 0
+
+
+def _share(value: object) -> float:
+    """Rounded to a multiple of 1 / `SHARES`, below 1. Raises `ProblemError`."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 1:  # type: ignore[operator]
+        raise ProblemError(f"dropout is {value!r}; it has to be a number from 0 to below 1")
+    parts = round(value * SHARES)  # type: ignore[operator]
+    if parts == SHARES or (parts == 0 and value):
+        mended = "leave it out, or take more" if parts == 0 else "take less"
+        raise ProblemError(
+            f"dropout is {value!r}; it is rounded to a multiple of 1 / {SHARES}, here {parts // SHARES}: {mended}"
+        )
+    return parts / SHARES
 
 
 def _as_mask(mask: object) -> Mask:

@@ -15,43 +15,47 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.floating_formats import UNIT_ROUNDOFF
-from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, other_bits
-from harness.model.regime import NUMPY_DTYPES
-from harness.operations.attention.masks import NO_MASK, Integers
+from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
+from harness.operations.attention.masks import NO_MASK, Integers, Visibility
+from harness.operations.attention.problem import Problem
 
 # The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
 
 Float64Array = npt.NDArray[np.float64]
 
-GRID = 8.0
-"""Where sums of inputs have to be exact, elements are eighths of at most 8 (`_on_grid`): 8 bits hold their sums."""
-LARGEST_ON_GRID = 8.0
 SHIFT = 4.0
+SCORE_SHIFT = "score-shift"
 
 
 def batch_invariance(trial: Trial) -> str | None:
-    """A sequence gives the same bits alone as in a batch with others."""
+    """A sequence gives the same bits alone as in a batch; the first one, where its number says what drops out."""
     if trial.problem.batch == 1:
         return None
-    last = trial.problem.batch - 1
+    chosen = 0 if trial.problem.dropout else trial.problem.batch - 1
+    own = slice(chosen, chosen + 1)
+    of_batch = {tensor.name for tensor in trial.problem.inputs if tensor.axes[0] == "batch"}
     alone = trial.run(
-        dataclasses.replace(trial.problem, batch=1),
-        {n: np.ascontiguousarray(a[last:]) for n, a in trial.inputs.items()},
+        dataclasses.replace(trial.problem, batch=1, mask=trial.problem.mask.of_sequence(chosen)),
+        {n: np.ascontiguousarray(a[own]) if n in of_batch else a for n, a in trial.inputs.items()},
     )
     for name, together in trial.outputs.items():
         as_alone = together.copy()
-        as_alone[last:] = alone[name]
-        if reason := other_bits(trial, name, together, as_alone, f"batch entry {last} on its own"):
+        as_alone[own] = alone[name]
+        if reason := other_bits(trial, name, together, as_alone, f"batch entry {chosen} on its own"):
             return reason
     return None
 
 
 def key_order(trial: Trial) -> str | None:
     """Keys, with their values, in another order: the same O and lse, as far as both budgets allow."""
-    if trial.problem.mask != NO_MASK:  # the order decides which keys a row sees
+    p = trial.problem
+    if (
+        p.mask != NO_MASK or p.alibi or p.dropout
+    ):  # the order decides which keys a row sees, how far off, what drops out
         return None
     order = np.random.Generator(np.random.Philox(trial.problem.kv_len)).permutation(trial.problem.kv_len)
-    other = {name: a if name == "Q" else np.ascontiguousarray(a[:, :, order]) for name, a in trial.inputs.items()}
+    moved = {name: np.ascontiguousarray(trial.inputs[name][:, :, order]) for name in "KV"}
+    other = {**trial.inputs, **moved}
     permuted = trial.run(trial.problem, other)
     allowed, also_allowed = _allowed(trial, trial.inputs, trial.outputs), _allowed(trial, other, permuted)
     for name, array in permuted.items():
@@ -62,9 +66,14 @@ def key_order(trial: Trial) -> str | None:
 
 
 def score_shift(trial: Trial) -> str | None:
-    """One vector x added to every key adds tau q.x to all scores of a row: O stays, lse moves by that."""
+    """One vector x added to every key adds tau q.x to all scores of a row: O stays, lse moves by that.
+
+    Not where scores are capped, nor where there is a sink, which stays where it is.
+    """
     problem = trial.problem
-    K = _on_grid(trial.inputs["K"])
+    if problem.softcap is not None or problem.sinks:
+        return None
+    K = on_grid(trial.inputs["K"])
     # Signs in turn, so that no element of the sum of q.x stands for all.
     x = np.where(np.arange(problem.head_dim) % 2, -SHIFT, SHIFT)
     shifted = (K.astype(np.float64) + x).astype(K.dtype)
@@ -83,7 +92,7 @@ def score_shift(trial: Trial) -> str | None:
 
 def value_sum(trial: Trial) -> str | None:
     """O is linear in V: O(V) + O(W) = O(V + W)."""
-    V = _on_grid(trial.inputs["V"])
+    V = on_grid(trial.inputs["V"])
     W = np.ascontiguousarray(np.roll(V, 1, axis=-1))
     total = (V.astype(np.float64) + W.astype(np.float64)).astype(V.dtype)
     inputs = [{**trial.inputs, "V": values} for values in (V, W, total)]
@@ -94,11 +103,23 @@ def value_sum(trial: Trial) -> str | None:
 
 
 def convex_hull(trial: Trial) -> str | None:
-    """O lies between the smallest and the largest value that the row sees, as far as its budget allows."""
+    """O lies between the smallest and the largest value that the row sees, as far as its budget allows.
+
+    A sink's value is 0, and so is one whose weight drops out, as others grow.
+    """
     problem = trial.problem
     V = trial.inputs["V"].astype(np.float64).repeat(problem.group, axis=1)
     with np.errstate(invalid="ignore"):
-        low, high = _extremes(V, *problem.span(np.arange(problem.q_len)))
+        # One sequence at a time where the mask tells them apart, else all at once.
+        runs = list(zip(*problem.spans))
+        parts = [
+            _extremes(values, *run) if problem.mask.is_run else _extremes_of_heads(values, problem, number)
+            for number, (values, run) in enumerate(zip(np.split(V, len(runs)), runs))
+        ]
+        low, high = (np.concatenate(each) for each in zip(*parts))
+        low, high = problem.kept_factor * low, problem.kept_factor * high
+        if problem.sinks or problem.dropout:
+            low, high = np.minimum(low, 0), np.maximum(high, 0)
     O = trial.outputs["O"].astype(np.float64)
     nearest = np.clip(O, low, high)
     # Nothing lies between values one of which is NaN; an infinite one is an end like any other.
@@ -128,6 +149,24 @@ def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64A
     return low, high
 
 
+def _extremes_of_heads(V: Float64Array, problem: Problem, sequence: int) -> tuple[Float64Array, Float64Array]:
+    """The same where the mask is no run: a head at a time where the mask tells them apart."""
+    if not problem.mask.tells_heads_apart:
+        return _extremes_seen(V, problem.seen(sequence))
+    heads = [_extremes_seen(V[:, [head]], problem.seen(sequence, head)) for head in range(problem.heads)]
+    low, high = (np.concatenate(each, axis=1) for each in zip(*heads))
+    return low, high
+
+
+def _extremes_seen(V: Float64Array, seen: Visibility) -> tuple[Float64Array, Float64Array]:
+    """The same where row i of `seen`, (rows, keys), says which values are looked at."""
+    low, high = (np.zeros((*V.shape[:2], len(seen), V.shape[3])) for _ in range(2))
+    for row in np.flatnonzero(seen.any(axis=1)):
+        values = V[:, :, seen[row]]
+        low[:, :, row], high[:, :, row] = values.min(axis=2), values.max(axis=2)
+    return low, high
+
+
 PROPERTIES: dict[str, Property] = {
     each.name: each
     for each in (
@@ -139,20 +178,12 @@ PROPERTIES: dict[str, Property] = {
             same_bits=True,
         ),
         Property("key-order", "keys with their values in another order: O and lse stay", key_order),
-        Property("score-shift", "one number added to all scores of a row: O stays, lse moves by it", score_shift),
+        Property(SCORE_SHIFT, "one number added to all scores of a row: O stays, lse moves by it", score_shift),
         Property("value-sum", "O(V) + O(W) = O(V + W)", value_sum),
         Property("convex-hull", "O lies between the extremes of the values that the row sees", convex_hull),
     )
 }
 """Every property by name. A new one is a function and a line here."""
-
-
-def _on_grid(array: np.ndarray) -> np.ndarray:
-    """The nearest eighths of at most 8; NaN becomes 0. Sums of two are exact in every dtype here."""
-    values = np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=LARGEST_ON_GRID, neginf=-LARGEST_ON_GRID)
-    grid = np.clip(np.round(values * GRID) / GRID, -LARGEST_ON_GRID, LARGEST_ON_GRID)
-    assert array.dtype in NUMPY_DTYPES.values()
-    return np.ascontiguousarray(grid.astype(array.dtype))
 
 
 def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:

@@ -3,23 +3,22 @@
 Hypothesis shrinks what was drawn, one draw or a few at a time. Some smaller problems are far away in draws and near in
 what they mean: fewer tiles with another filling of the last one, or with inputs whose maximum rises. Those are tried
 here, in an order of what makes a problem easy to look at: tiles first, then heads, batch, lengths, the build, and how
-plain the inputs are.
+plain the inputs are. What scores and weights become besides is left out before all else: it says where not to look.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-
-import numpy as np
+from typing import Any
 
 from harness.model.build import Builds
 from harness.model.case import Case
-from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.masks import NO_MASK, Mask
 from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.problem import DROPOUT, Problem
 
 RISING = "rising"
 """Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
@@ -42,8 +41,11 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         p.kv_heads_count != p.heads,
         p.batch,
         len(p.mask.parts),
+        len(p.mask.text),
         p.mask.text,
+        len(p.compiled_features),
         not _has_default_scale(p),
+        p.dropout_seed,
         len(case.edits),
         case.check is not None,
         builds.rank(case),
@@ -57,6 +59,8 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
     p = case.problem
+    for feature in p.compiled_features:
+        yield _with_features(case, [name for name in p.compiled_features if name != feature])
     if max(builds.of(case).tiles(p)) > FEW:
         # What takes long is made cheap first.
         if case.check is not None:
@@ -71,8 +75,12 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     for part in p.mask.parts:
         for plainer in type(part).drawn(builds.of(case).tile_keys)[:PLAIN_MASKS]:
             yield _changed(case, mask=p.mask.without(part.kind) & plainer)
+        for plainer in part.plainer():
+            yield _changed(case, mask=p.mask.without(part.kind) & plainer)
     if not _has_default_scale(p):
         yield _changed(case, scale=None)
+    if p.dropout_seed:
+        yield _changed(case, dropout_seed=0)
     for left_out in range(len(case.edits)):
         edits = case.edits[:left_out] + case.edits[left_out + 1 :]
         yield dataclasses.replace(case, edits=edits)
@@ -170,7 +178,7 @@ def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case
         return tiles * new_tile + min(fill + 1, new_tile)
 
     changed = _changed(
-        case,
+        _with_features(case, plainer.features),
         dtype=plainer.dtype,
         head_dim=plainer.head_dim,
         scale=None if _has_default_scale(p) else p.scale,
@@ -180,15 +188,33 @@ def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case
     return dataclasses.replace(changed, tile=plainer.tile)
 
 
+def _with_features(case: Case, features: Sequence[str]) -> Case:
+    """With these features of scores and weights; what is capped already stays capped by the same."""
+    p = case.problem
+    softcap = (p.softcap or PLAIN_SOFTCAP) if "softcap" in features else None
+    dropout = (p.dropout or PLAIN_DROPOUT) if DROPOUT in features else 0.0
+    seed = p.dropout_seed if dropout else 0
+    return _changed(
+        case, softcap=softcap, alibi="alibi" in features, sinks="sinks" in features, dropout=dropout, dropout_seed=seed
+    )
+
+
 def _changed(case: Case, **fields: object) -> Case:
-    """With these fields of its problem, and without the edits that lie outside of it then."""
-    problem = dataclasses.replace(case.problem, **fields)
+    """With these fields of its problem, a mask that fits them, and without the edits that lie outside of it then."""
+    problem = _changed_problem(case.problem, **fields)
+    shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
     kept = []
     for edit in case.edits:
-        shape = problem.q_shape if edit.array == "Q" else problem.kv_shape
-        if all(i < extent for i, extent in zip(edit.index, shape)):
+        if all(i < extent for i, extent in zip(edit.index, shapes.get(edit.array, (0,)))):
             kept.append(edit)
     return dataclasses.replace(case, problem=problem, edits=tuple(kept))
+
+
+def _changed_problem(problem: Problem, **fields: Any) -> Problem:
+    """With these fields, and a mask that fits them."""
+    batch, kv_len = (fields.get(name, getattr(problem, name)) for name in ("batch", "kv_len"))
+    mask: Mask = fields.get("mask", problem.mask)
+    return dataclasses.replace(problem, **{**fields, "mask": mask.fitted(batch, kv_len)})
 
 
 def _has_default_scale(problem: Problem) -> bool:
@@ -210,9 +236,12 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
             f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads"
         )
     if problem.mask != NO_MASK:
-        first, end = problem.span(np.arange(problem.q_len))
         named = "a causal mask" if problem.mask.text == "causal" else f"the mask {problem.mask}"
-        takes.append(named + (", rows that see no key" if (end <= first).any() else ""))
+        takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
+    if problem.softcap is not None:
+        takes.append(f"softcap {problem.softcap:g}")
+    takes += [name for name, is_on in (("ALiBi", problem.alibi), ("sinks", problem.sinks)) if is_on]
+    takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
     if problem.dtype != "float32":
         takes.append(problem.dtype)
     if not _has_default_scale(problem):

@@ -34,11 +34,16 @@ from harness.model.case import Case, Edit
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.problem import SINKS, SLOPES, Problem
+from harness.operations.attention.properties import SCORE_SHIFT
 
 MOST_TILES = 6
 """Tiles of rows times tiles of keys, per head: enough for a first, a middle and a last one both ways."""
 MOST_TILES_ONE_WAY = 4
+CAUSAL, TWO_KINDS = "causal", "two kinds"
+SOFTCAPS = (1.0, 30.0)
+DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
+"""Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
 CROWD = 23
 """Heads, or sequences, in a few problems that are tiny otherwise."""
 
@@ -122,6 +127,7 @@ def _problems(
     masked, scale = draw(_sampled(tuple(itertools.product((False, True) if takes else (False,), scales))))
     q_len = (row_tiles - 1) * build.tile_rows + draw(_last_tile(build.tile_rows))
     kv_len = (key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys))
+    mask = draw(_masks(build.tile_keys, takes)) if masked else NO_MASK
     return Problem(
         batch=batch,
         heads=kv_heads * group,
@@ -130,8 +136,9 @@ def _problems(
         kv_len=kv_len,
         head_dim=build.head_dim,
         dtype=build.dtype,
-        mask=draw(_masks(build.tile_keys, takes)) if masked else NO_MASK,
+        mask=mask.fitted(batch, kv_len),
         scale=scale,
+        **build.fields_of_features(draw(_sampled(SOFTCAPS)), draw(_sampled(DROPOUTS))) if build.features else {},
     )
 
 
@@ -145,12 +152,26 @@ def _masks(tile_keys: int, takes: frozenset[str]) -> st.SearchStrategy[Mask]:
 
 @functools.cache
 def masks_by_kind(tile_keys: int, takes: frozenset[str]) -> Mapping[str, tuple[Mask, ...]]:
-    """Masks of each kind that is taken, and of each two kinds together, such as `causal+window`."""
+    """Masks of each kind that is taken, and of each two kinds together that say more, such as `causal+window`.
+
+    Two kinds of which neither is causal are one kind, and so is what is no run with all that it goes together with:
+    more kinds than that would keep the others from being met.
+    """
     drawn = {name: kind.drawn(tile_keys) for name, kind in mask_kinds().items() if name in takes}
-    pairs = itertools.combinations(drawn, 2)
-    return drawn | {
-        f"{one}+{other}": tuple(dict.fromkeys(a & b for a in drawn[one] for b in drawn[other])) for one, other in pairs
-    }
+    runs = {name: masks for name, masks in drawn.items() if masks[0].is_run}
+    pairs: dict[str, tuple[Mask, ...]] = {}
+    for one, other in itertools.combinations(runs, 2):
+        if one not in mask_kinds()[other].implied_by and other not in mask_kinds()[one].implied_by:
+            name = f"{one}+{other}" if CAUSAL in (one, other) else TWO_KINDS
+            pairs[name] = pairs.get(name, ()) + tuple(dict.fromkeys(a & b for a in runs[one] for b in runs[other]))
+    others = [mask for masks in runs.values() for mask in masks]
+    return {name: masks if name in runs else _with_each(masks, others) for name, masks in drawn.items()} | pairs
+
+
+def _with_each(masks: tuple[Mask, ...], others: Sequence[Mask]) -> tuple[Mask, ...]:
+    """Those alone, and as often one of them in turn with each of the others."""
+    together = [mask & other for mask, other in zip(itertools.cycle(masks), others)]
+    return (*_filled(masks, len(together)), *together)
 
 
 def _filled(masks: tuple[Mask, ...], length: int) -> Iterator[Mask]:
@@ -194,14 +215,25 @@ def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
 
 
 def one_edit(pick: Pick, problem: Problem) -> Edit:
-    """One element of Q, K or V with a special value."""
-    array = pick(("V", "K", "Q"))
-    shape = problem.q_shape if array == "Q" else problem.kv_shape
-    index = tuple(pick(range(extent)) for extent in shape)
+    """One element of Q, K or V with a special value, or of slopes or sinks."""
+    shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
+    array = pick(("V", "K", "Q", *[name for name in (SLOPES, SINKS) if name in shapes]))
+    index = tuple(pick(range(extent)) for extent in shapes[array])
     values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
     # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
-    nans = len(values) if problem.mask != NO_MASK and array != "Q" else 1
+    nans = len(values) if problem.mask != NO_MASK and array in "KV" else 1
     return Edit(array, index, pick(values + (math.nan,) * nans))
+
+
+LARGEST_ORDINARY = 1.0
+"""An element of Q or K that stands out of no regime."""
+
+
+def raises_scores(case: Case) -> bool:
+    """Whether its scale, edits of Q or K, or its property may give larger scores than its regime has by default."""
+    scale = abs(case.problem.tau) * math.sqrt(case.problem.head_dim)
+    stands_out = any(edit.array != "V" and abs(edit.value) > LARGEST_ORDINARY for edit in case.edits)
+    return scale > 1.01 or stands_out or case.check == SCORE_SHIFT
 
 
 @functools.cache

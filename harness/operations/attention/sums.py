@@ -29,6 +29,7 @@ from harness.model.accumulation_order import Pair, Triple, order_from_counts, or
 from harness.model.operation import OrderedSum
 from harness.model.property import Arrays
 from harness.model.summation_tree import SummationTree
+from harness.operations.attention.masks.arrays import mask_arrays
 from harness.operations.attention.problem import Problem
 from harness.support.errors import OrderNotRevealed, UsageError
 
@@ -58,6 +59,9 @@ def ordered_sums(
     """
     if problem.dtype != "float32":
         raise UsageError("--order asks with numbers that only float32 holds; leave out --dtype")
+    if problem.compiled_features:
+        options = " and ".join(f"--{name}" for name in problem.compiled_features)
+        raise UsageError(f"--order asks with scores and weights that stay what they are; leave out {options}")
     questioner = _Questioner(problem, run, known.get("l", ()))
     return (
         OrderedSum("O", "sum of P V over keys", "keys", questioner.order_of_O),
@@ -114,8 +118,7 @@ class _Questioner:
         self._run_kernel = run
         self._problem = problem
         # Those that see all keys.
-        first, end = problem.span(np.arange(problem.q_len))
-        self._rows = np.flatnonzero((first == 0) & (end == problem.kv_len))
+        self._rows = np.flatnonzero((problem.keys_seen == problem.kv_len).all(axis=0))
         if not len(self._rows):
             raise UsageError(
                 "--order asks rows that see all keys, and under this mask there are none; leave out --mask"
@@ -249,7 +252,7 @@ class _Questioner:
     def _run(self, Q: Float32Array, K: Float32Array, V: Float32Array, scale: float = 1.0) -> Float32Array:
         """O of the rows that see all keys, of shape (batch, kv_heads, group, such rows, head_dim)."""
         p = dataclasses.replace(self._problem, scale=scale)
-        inputs = {"Q": Q, "K": K, "V": np.ascontiguousarray(V)}
+        inputs = {"Q": Q, "K": K, "V": np.ascontiguousarray(V), **mask_arrays(p)}
         O = self._run_kernel(p, inputs)["O"][:, :, self._rows]
         if not np.all(np.isfinite(O)):
             raise OrderNotRevealed("O is not finite, although all inputs are: 'compare' may say what is wrong")

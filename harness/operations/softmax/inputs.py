@@ -100,7 +100,7 @@ def _non_finite(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
 
 
 REGIMES = by_name(
-    Regime("normal", "X from N(0, 1)", _normal),
+    Regime("normal", "X from N(0, 1)", _normal, standard_normal=True),
     Regime("uniform", "X from [0, 1): weights nearly even", _uniform),
     Regime("hot", "X from N(0, 100^2): exp overflows unless the maximum is subtracted", _hot),
     Regime("negative", "every value between -120 and -400: exp underflows without the maximum", _negative),

@@ -12,15 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.floating_formats import UNIT_ROUNDOFF
-from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, other_bits
+from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
 
 # The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
 
 Float64Array = npt.NDArray[np.float64]
 
-GRID = 8.0
-LARGEST_ON_GRID = 8.0
-"""Where sums have to be exact, elements are eighths of at most 8: 8 bits hold them and the same moved by `SHIFT`."""
 SHIFT = 4.0
 
 
@@ -47,9 +44,8 @@ def column_order(trial: Trial) -> str | None:
 
 def shift(trial: Trial) -> str | None:
     """One number added to every element: Y stays."""
-    X = np.nan_to_num(trial.inputs["X"].astype(np.float64), nan=0.0, posinf=LARGEST_ON_GRID, neginf=-LARGEST_ON_GRID)
-    X = np.clip(np.round(X * GRID) / GRID, -LARGEST_ON_GRID, LARGEST_ON_GRID)
-    before, after = ({"X": (X + by).astype(trial.inputs["X"].dtype)} for by in (0.0, SHIFT))
+    X = on_grid(trial.inputs["X"])
+    before, after = ({"X": (X.astype(np.float64) + by).astype(X.dtype)} for by in (0.0, SHIFT))
     first, second = (trial.run(trial.problem, inputs)["Y"] for inputs in (before, after))
     allowed = _allowed(trial, before, first) + _allowed(trial, after, second)
     return apart(trial, "Y", first, second, allowed, "all elements moved by one number")

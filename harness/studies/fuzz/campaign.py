@@ -237,8 +237,8 @@ class _Campaign:
         known = {build.key for build in self.sizes.known}
         for case in self.past.cases():
             known_check = case.check is None or case.check in (self.how.checks or ())
-            regimes = set(self.operation.regimes) - set(self.workers.fails_in)
-            if (case.problem.build_key, case.tile) in known and known_check and case.regime in regimes:
+            to_be_asked = case.regime in self.operation.regimes and not self._is_declared(case)
+            if (case.problem.build_key, case.tile) in known and known_check and to_be_asked:
                 if self._fails(case):
                     self.remembered = True
                     return
@@ -269,7 +269,7 @@ class _Campaign:
         """
         most = min(number, chosen.part.chosen_until - max(self.examples, after))
         while len(chosen.drawn) < most:
-            case = chosen.draw(lambda case: case in self.answers or case in self.drawn)
+            case = chosen.draw(self._is_left_out)
             if case is None:
                 return True
             self.drawn.add(case)
@@ -301,8 +301,16 @@ class _Campaign:
         # Where the sanitizer's cases are chosen on purpose, these are not: it compiles once more for each build.
         checks = [c for c in self.how.checks or () if c != SANITIZER or self.covering is None]
         cases = self.operation.cases(builds, self.how.most_tiles, checks, self.workers.takes)
+        return cases.filter(lambda case: not self._is_declared(case)) if self.workers.fails_in else cases
+
+    def _is_declared(self, case: Case) -> bool:
+        """Whether the variant says that it may fail there."""
         declared = self.workers.fails_in
-        return cases.filter(lambda case: case.regime not in declared) if declared else cases
+        return bool(declared) and (case.regime in declared or self.operation.leaves_regime(case))
+
+    def _is_left_out(self, case: Case) -> bool:
+        """Of the chosen cases."""
+        return case in self.answers or case in self.drawn or self._is_declared(case)
 
     def _hold(self, case: Case) -> None:
         """One example of Hypothesis's."""
@@ -347,7 +355,7 @@ class _Campaign:
         try:
             simplify(
                 self.smallest[0],
-                lambda case: case.regime not in self.workers.fails_in and self._fails(case),
+                lambda case: not self._is_declared(case) and self._fails(case),
                 self.sizes,
             )
         finally:

@@ -39,13 +39,15 @@ COMPILE_SECONDS = 60.0
 """On top of the time for a case, where a worker may have to compile for it."""
 PATIENCE = 20.0
 """How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
+SANITIZED = 10.0
+"""How many times as long a case may take that the sanitizer looks at, which runs it several times and slowly."""
 
 
 class Worker:
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
-        """`case_seconds`: how long one case may take once its kernels are compiled.
+        """`case_seconds`: how long one case may take once its kernels are compiled, without the sanitizer.
 
         Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one.
         """
@@ -165,7 +167,7 @@ class Worker:
         case = self._handed[0]
         if self._waited(0.0):
             answer = self._received(case)
-        elif self._is_overdue(seconds := self._seconds_for(case)):
+        elif self._is_overdue(seconds := self.seconds_for(case)):
             reason = f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other"
             self._lose()
             answer = Answer(Finding(TIMEOUT, reason))
@@ -213,8 +215,11 @@ class Worker:
         """The process gets to its oldest case now."""
         self._looked_at, self._looked = time.monotonic(), None
 
-    def _seconds_for(self, case: Case) -> float:
-        return self._case_seconds + (0 if _kernel(case) in self._compiled else COMPILE_SECONDS)
+    def seconds_for(self, case: Case) -> float:
+        """How long `case` may take, in seconds of the processor."""
+        looked_at = self._machine.sanitize or case.check == SANITIZER
+        once = 0 if _kernel(case) in self._compiled else COMPILE_SECONDS
+        return (self._case_seconds + once) * (SANITIZED if looked_at else 1)
 
     def _is_overdue(self, seconds: float) -> bool:
         """Whether it has used the processor for so long at its oldest case. Looks at it now and then."""

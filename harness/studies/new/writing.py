@@ -24,6 +24,8 @@ def new_variant(name: str, operation: str, language: str) -> str:
     """The text of the file. Raises `UsageError` where there is no template for such a variant."""
     template = TEMPLATES / f"{operation.replace('-', '_')}_{language}.py.txt"
     if not template.exists():
-        known = sorted(path.name.removesuffix(".py.txt").replace("_", " in ") for path in TEMPLATES.glob("*.py.txt"))
+        known = sorted(
+            " in ".join(path.name.removesuffix(".py.txt").rsplit("_", 1)) for path in TEMPLATES.glob("*.py.txt")
+        )
         raise UsageError(f"there is no template for {operation} in {language}; there are {', '.join(known)}")
     return template.read_text().replace("NEW_NAME", name.replace("-", "_")).replace("NEW-NAME", name)

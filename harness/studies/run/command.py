@@ -32,11 +32,15 @@ def run_one(arguments: argparse.Namespace) -> int:
     operation = operation_named(arguments.operation)
     plain = operation.problem()
     optional = [tensor.name for tensor in plain.with_role(OPTIONAL_OUTPUT)]
-    targets = {plain.outputs[0].name: arguments.out, **{name: getattr(arguments, name.lower()) for name in optional}}
+    main, *others = (tensor.name for tensor in plain.outputs)
+    targets = {main: arguments.out, **{name: getattr(arguments, name.lower()) for name in (*others, *optional)}}
     files = {tensor.name: getattr(arguments, tensor.name.lower()) for tensor in plain.inputs}
-    check_output(*targets.values(), arguments.output, inputs=(*files.values(), *arguments.plugin))
-    arrays = load_arrays(operation, files, arguments.dtype)
+    said = {name: getattr(arguments, name.lower()) for name in operation.further_inputs}
+    further = {name: path for name, path in said.items() if path is not None}
+    check_output(*targets.values(), arguments.output, inputs=(*files.values(), *further.values(), *arguments.plugin))
+    arrays = load_arrays(operation, files, arguments.dtype, further)
     problem = arrays.problem(fields_said(arguments, operation.settings))
+    inputs = arrays.all_inputs(problem)
     variant = discover_variants(arguments).registry.get(arguments.variant)
     plan = make_plan(variant, problem)
     stored = plan.output_names(problem)
@@ -47,7 +51,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         executor = executor_of(arguments, progress)
         counter = counter_of(arguments, problem, executor.device, progress)
         progress.step("the oracle")
-        question = Question.pose(problem, arrays.inputs)
+        question = Question.pose(problem, inputs)
         progress.step(variant.name)
         done = attempt(variant, problem, executor, question=question, counter=counter)
     comparison = Comparison(
@@ -66,23 +70,35 @@ def run_one(arguments: argparse.Namespace) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
-    """What can be said to `run`: a file for each input, for the main output, and for each optional one."""
+    """What can be said to `run`: a file for each input, for the main output, and for each other one."""
+    from harness.studies.run.user_arrays import DTYPES, axes_that_may_lack
+
     parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
     add_operation(parser)
     plain = operation.problem()
+    lacking = axes_that_may_lack(plain.inputs)
     for tensor in plain.inputs:
-        shorter = ", or its last two axes alone" if len(tensor.axes) > 2 else ""
-        help = f"{tensor.name}: ({', '.join(tensor.axes)}){shorter}"
+        kept = {1: "last axis", 2: "last two axes"}.get(len(tensor.axes) - lacking, "")
+        shorter = f", or its {kept} alone" if lacking else ""
+        whole = "" if tensor.dtype in DTYPES else f", {tensor.dtype}"
+        help = f"{tensor.name}: ({', '.join(tensor.axes)}){shorter}{whole}"
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, required=True, metavar="FILE.npy", help=help)
-    main = plain.outputs[0].name
+    for name, (field, value) in operation.further_inputs.items():
+        (tensor,) = (t for t in operation.problem.from_fields({field: value}).inputs if t.name == name)
+        usual = "" if name == field else f"; --{field} alone has the usual ones"
+        help = f"{name}: ({', '.join(tensor.axes)}), in {tensor.dtype}, which says that there are some{usual}"
+        parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=help)
+    main, *others = (tensor.name for tensor in plain.outputs)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"where {main} goes")
+    for name in others:
+        parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=f"where {name} goes")
     for tensor in plain.with_role(OPTIONAL_OUTPUT):
         help = f"where {tensor.name} goes, in {tensor.dtype}; not all variants store it"
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, metavar="FILE.npy", help=help)
     parser.add_argument(
         "--dtype",
         help="what the arrays have to be, such as float32 (default: what they are). bfloat16 arrays are files of "
-        f"uint16 that hold its bits, and so is {main} then",
+        f"uint16 that hold its bits, and so {'are' if others else 'is'} {', '.join((main, *others))} then",
     )
     add_fields(parser, operation, list(operation.settings))
     add_plugins(parser)

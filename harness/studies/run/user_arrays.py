@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from harness.model.operation import Operation
+from harness.model.problem import Tensor
 from harness.model.regime import NUMPY_DTYPES
 from harness.support.errors import ProblemError, UsageError
 
@@ -32,18 +34,43 @@ class UserArrays:
     """float32, float16 or bfloat16."""
     axes_left_out: int
     """How many axes, the first ones, the user's arrays do not have: a single head given as a matrix lacks two."""
+    further: Mapping[str, tuple[Path, np.ndarray]] = dataclasses.field(default_factory=dict)
+    """Inputs that only some problems have, as far as they are given, as they are in their files."""
 
     def problem(self, said: Mapping[str, Any]) -> Any:
         """The problem that these arrays pose, with the settings that are `said`.
 
         Raises `UsageError` or `ProblemError` where their shapes do not fit together.
         """
-        shapes = {name: array.shape for name, array in self.inputs.items()}
+        fields = dict(self.operation.further_inputs[name] for name in self.further)
         try:
-            return self.operation.problem_of_shapes(shapes, self.dtype, said)
+            return self.operation.problem_of_arrays(self.inputs, self.dtype, {**said, **fields})
         except ProblemError as error:
-            shown = ", ".join(f"{name} {shape[self.axes_left_out :]}" for name, shape in shapes.items())
+            shown = ", ".join(f"{name} {array.shape[self.axes_left_out :]}" for name, array in self.inputs.items())
             raise ProblemError(f"{shown}: {error}") from error
+
+    def all_inputs(self, problem: Any) -> dict[str, np.ndarray]:
+        """Every input of `problem`: those that only some problems have as they are given, or derived.
+
+        Raises `UsageError` where one has another shape or dtype than the problem's, or is wanting.
+        """
+        usual = self.operation.derived_inputs(problem)
+        inputs = dict(self.inputs)
+        for tensor in problem.inputs:
+            name = tensor.name
+            if name in self.further:
+                path, array = self.further[name]
+                if array.shape != tensor.shape or array.dtype != NUMPY_DTYPES[tensor.dtype]:
+                    raise UsageError(
+                        f"{name}: {path} holds {array.dtype}{array.shape}; it has to be {tensor.dtype}{tensor.shape}: "
+                        f"({', '.join(tensor.axes)})"
+                    )
+                inputs[name] = np.ascontiguousarray(array)
+            elif name in usual:
+                inputs[name] = usual[name]
+            elif name not in inputs:
+                raise UsageError(f"this problem has an input {name}; give it with --{name.lower()} FILE.npy")
+        return inputs
 
     def npy(self, output: np.ndarray) -> bytes:
         """An output as the content of an .npy file, with the axes that the user's arrays have; bfloat16 as uint16."""
@@ -55,29 +82,73 @@ class UserArrays:
         return content.getvalue()
 
 
-def load_arrays(operation: Operation, paths: Mapping[str, Path], dtype: str | None = None) -> UserArrays:
-    """Read an array per input from .npy files: all with the axes of the operation's tensors, or all with the last two.
+def load_arrays(
+    operation: Operation,
+    paths: Mapping[str, Path],
+    dtype: str | None = None,
+    further: Mapping[str, Path] | None = None,
+) -> UserArrays:
+    """Read an array per input from .npy files: all with the axes of the operation's tensors, or all without the first.
 
-    `dtype` is what they have to be; None takes what they are. NumPy has no bfloat16: with `dtype` bfloat16 the files
-    hold its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array gives.
+    Without the first, a single head of Q is a matrix. `dtype` is what they have to be; None takes what they are. Inputs
+    that have a dtype of their own, such as lse, have that in any case. NumPy has no bfloat16: with `dtype` bfloat16
+    the files hold its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array gives.
+    `further` are files of inputs that only some problems have; they are held against the problem in `all_inputs`.
     Raises `UsageError` where a file is missing, broken, of another dtype or another shape.
     """
-    axes = operation.problem().inputs[0].axes
+    tensors = {tensor.name: tensor for tensor in operation.problem().inputs}
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
-    arrays = {name: _with_dtype(name, path, _read(name, path), dtype) for name, path in paths.items()}
+    whole = [name for name, tensor in tensors.items() if tensor.dtype not in DTYPES]
+    own = _own_dtypes(operation)
+    arrays = {
+        name: _of_numbers(tensors[name], path)
+        if name in whole
+        else _with_dtype(name, path, _read(name, path), own.get(name, dtype))
+        for name, path in paths.items()
+    }
     shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-    if {array.ndim for array in arrays.values()} not in ({2}, {len(axes)}):
-        shorter = f", or all ({', '.join(axes[-2:])})" if len(axes) > 2 else ""
-        raise UsageError(f"{shapes}: all have to be ({', '.join(axes)}){shorter}")
+    left_out = _axes_left_out(tensors, arrays, shapes)
     if any(0 in array.shape for array in arrays.values()):
         raise UsageError(f"{shapes}: no extent may be 0")
-    dtypes = {name: str(array.dtype) for name, array in arrays.items()}
+    dtypes = {name: str(array.dtype) for name, array in arrays.items() if name not in (*whole, *own)}
     if len(set(dtypes.values())) > 1:
         raise UsageError(f"{', '.join(f'{n} is {d}' for n, d in dtypes.items())}; all have to have the same dtype")
-    left_out = len(axes) - next(iter(arrays.values())).ndim
     inputs = {name: np.ascontiguousarray(array[(None,) * left_out]) for name, array in arrays.items()}
-    return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out)
+    rest = {name: (path, _read(name, path)) for name, path in (further or {}).items()}
+    return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out, rest)
+
+
+def _own_dtypes(operation: Operation) -> dict[str, str]:
+    """Of inputs of fractions whose dtype is not the problem's, whatever that is: lse is float32 always."""
+    plain: Any = operation.problem()
+    if "dtype" not in {field.name for field in dataclasses.fields(plain)}:
+        return {}
+    other = dataclasses.replace(plain, dtype="bfloat16")
+    return {t.name: t.dtype for t in other.inputs if t.dtype in DTYPES and t.dtype != "bfloat16"}
+
+
+def axes_that_may_lack(tensors: Iterable[Tensor]) -> int:
+    """How many first axes all inputs may lack together: all but the last two, where they are the same in all."""
+    axes = [tensor.axes for tensor in tensors]
+    lacking = max(len(each) for each in axes) - 2
+    alike = len({each[:lacking] for each in axes}) == 1 and min(len(each) for each in axes) > lacking
+    return lacking if lacking > 0 and alike else 0
+
+
+def _axes_left_out(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray], shapes: str) -> int:
+    """How many of the first axes the arrays do not have. Raises `UsageError` where they have others than they may."""
+    lacking = axes_that_may_lack(tensors.values())
+    left_out = {len(tensors[name].axes) - array.ndim for name, array in arrays.items()}
+    if left_out in ({0}, {lacking}):
+        return left_out.pop()
+    if len({tensor.axes for tensor in tensors.values()}) == 1:
+        axes = next(iter(tensors.values())).axes
+        also = f", or all ({', '.join(axes[lacking:])})" if lacking else ""
+        raise UsageError(f"{shapes}: all have to be ({', '.join(axes)}){also}")
+    wanted = ", ".join(f"{name} ({', '.join(tensor.axes)})" for name, tensor in tensors.items())
+    also = f", or all without the first {lacking} axes" if lacking else ""
+    raise UsageError(f"{shapes}: they have to be {wanted}{also}")
 
 
 def _read(name: str, path: Path) -> np.ndarray:
@@ -114,6 +185,18 @@ def _require_whole(name: str, path: Path, file: IO[bytes], size_bytes: int) -> N
     if min(shape, default=0) < 0 or expected != size_bytes - file.tell():
         wanted = "more than 2^63" if expected >> 63 else f"{expected:,}"
         raise ValueError(f"its header asks for {wanted} bytes of data, and {size_bytes - file.tell():,} are there")
+
+
+def _of_numbers(tensor: Tensor, path: Path) -> np.ndarray:
+    """An array that is of one dtype whatever the problem's, such as a table of int32."""
+    array = _read(tensor.name, path)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if native.dtype != np.dtype(tensor.dtype):
+        raise UsageError(
+            f"{tensor.name}: {path} holds {native.dtype}; it has to be {tensor.dtype}. Convert it with "
+            f".astype(numpy.{tensor.dtype})"
+        )
+    return native
 
 
 def _with_dtype(name: str, path: Path, array: np.ndarray, wanted: str | None) -> np.ndarray:

@@ -88,13 +88,17 @@ def _line(listing: KernelListing) -> list[str]:
     launch, used = listing.launch, listing.resources
     return [
         launch.kernel_name,
-        _extents(launch.grid, "blocks"),
+        _extents(launch.grid, "blocks") + _clusters(launch.cluster),
         _extents(launch.block, "threads"),
         "-" if used is None else str(used.registers),
         "-" if used is None else f"{used.spill_store_bytes + used.spill_load_bytes:,}",
         "-" if used is None else f"{used.shared_bytes:,}",
         f"{launch.shared_bytes:,}",
     ]
+
+
+def _clusters(cluster: tuple[int, ...] | None) -> str:
+    return "" if cluster is None else f" in clusters of {' x '.join(str(extent) for extent in cluster)}"
 
 
 def _extents(extents: tuple[int, ...], unit: str) -> str:

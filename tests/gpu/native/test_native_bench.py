@@ -12,7 +12,7 @@ from harness.execution.isolation.variants import discover_isolated
 from harness.execution.timings import Effort
 from harness.gpu.contenders import bench_on_gpu, torch_version
 from harness.gpu.executor import GpuExecutor
-from harness.operations.attention.libraries import BACK_ENDS
+from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS
 from harness.operations.attention.problem import Problem
 
 pytestmark = pytest.mark.skipif(not GpuExecutor.available(), reason="CuPy finds no GPU on this machine")
@@ -54,6 +54,17 @@ def test_pytorch_answers_the_same_question(dtype: str, causal: bool, kv_len: int
     assert {row.verdict for row in libraries} <= {"pass", "unsupported"}, [row.reason for row in libraries]
     assert any(row.verdict == "pass" for row in libraries)
     assert all(row.reason for row in libraries if row.verdict == "unsupported")
+    assert rows["torch-flex"].verdict == "unsupported"
+
+
+@pytest.mark.skipif(torch_version() is None, reason="PyTorch is not installed here, or sees no GPU")
+@pytest.mark.parametrize("mask", ["window:40,20", "causal+window:100"])
+def test_others_answer_where_scaled_dot_product_attention_has_no_such_mask(mask: str):
+    problem = Problem(heads=4, kv_heads=2, q_len=256, kv_len=320, head_dim=64, dtype="bfloat16", mask=mask)
+    rows = run(problem, libraries=True)
+    assert rows["torch-flex"].verdict == "pass", rows["torch-flex"].reason
+    assert {rows[name].verdict for name in BACK_ENDS} == {"unsupported"}
+    assert rows["cudnn"].verdict == "pass" or "nvidia-cudnn-frontend" in rows["cudnn"].reason, rows["cudnn"].reason
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture):

@@ -8,13 +8,18 @@ import cupy
 import ml_dtypes
 import numpy as np
 import pytest
+from numba import cuda
 
 from harness.gpu.context import GpuContext, gpu_available
+from harness.gpu.executor import GpuExecutor
+from harness.model.operation import draw_inputs
 from harness.model.plan import Launch
 from harness.model.tensor_map import TensorMap
+from tests.emulator.bulk_reductions import FORMS, drawn
 from tests.emulator.hopper_kernel import HEAD, run_hopper
+from tests.emulator.numba_boxes import PROBLEM, moved, moves_boxes, whole
 from tests.emulator.test_bulk_copies import WHOLE, X
-from tests.emulator.test_bulk_reductions import FORMS, TENSOR, drawn, every_form
+from tests.emulator.test_bulk_reductions import TENSOR, every_form
 from tests.emulator.warpgroup_kernels import COLUMNS, ROWS, TYPES, fragments, register_count
 
 pytestmark = pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
@@ -83,13 +88,13 @@ def test_every_reduction() -> None:
 
 def test_a_box_that_is_added() -> None:
     arrays = {"y": np.arange(64 * 32, dtype=np.float32).reshape(64, 32), "x": np.arange(256, dtype=np.float32)}
-    args = (TensorMap("y", (30, 40), (128,), (16, 16), "float32"), "x", np.int32(20), np.int32(-3))
+    args = (TensorMap("y", (30, 40), (128,), (16, 16), "float32"), "x", np.int32(20), np.int32(27))
     expected = run_hopper(TENSOR, arrays, args, grid=(2, 1, 1))[0]["y"]
     assert np.array_equal(native(TENSOR, arrays, args, grid=(2, 1, 1))["y"], expected)
 
 
 @pytest.mark.parametrize(
-    ("columns", "swizzle", "x", "y"), [(16, 0, 4, 3), (32, 128, 44, 60), (16, 64, -4, -1), (8, 32, 8, 0)]
+    ("columns", "swizzle", "x", "y"), [(16, 0, 4, 3), (32, 128, 44, 60), (16, 64, 16, 1), (8, 32, 8, 0)]
 )
 def test_boxes_of_a_tensor(columns: int, swizzle: int, x: int, y: int) -> None:
     arrays = {"X": X, "Z": np.full((64, 64), -1, np.float32), "Y": np.zeros(4096, np.float32)}
@@ -99,3 +104,12 @@ def test_boxes_of_a_tensor(columns: int, swizzle: int, x: int, y: int) -> None:
     expected, (found, _) = native(*call, shared_bytes=8192), run_hopper(*call, shared_bytes=8192)
     for name in "YZ":
         assert np.array_equal(found[name], expected[name])
+
+
+@pytest.mark.parametrize("kernel", [moves_boxes, cuda.jit(moves_boxes.py_func)], ids=["launched as PTX", "by Numba"])
+def test_numba_is_given_the_address_of_a_tensor_map(kernel: Any) -> None:
+    inputs = draw_inputs(PROBLEM, "normal", 1)
+    plan = moved(whole("Q"), whole("O", 2), kernel=kernel)
+    executor = GpuExecutor(timed=False)
+    for _ in range(2):
+        assert np.array_equal(executor.run(PROBLEM, plan, inputs).outputs["O"], inputs["Q"])

@@ -8,10 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import Problem
+from harness.model.operation import draw_inputs
 from harness.operations.attention.masks import NO_MASK, Mask, mask_help, mask_kinds, parse_mask
+from harness.operations.attention.masks.blocks import Blocks
 from harness.operations.attention.masks.causal import Causal
+from harness.operations.attention.masks.documents import Documents
+from harness.operations.attention.masks.flashmask import FlashMask
+from harness.operations.attention.masks.prefix import Prefix
 from harness.operations.attention.masks.window import Window
 from harness.support.errors import ProblemError
+
+NO_RUNS = {Blocks.kind, FlashMask.kind}
 
 
 @st.composite
@@ -19,27 +26,50 @@ def masks(draw: st.DrawFn) -> Mask:
     """Up to three of all kinds at once."""
     mask = NO_MASK
     for _ in range(draw(st.integers(0, 3))):
-        kind = mask_kinds()[draw(st.sampled_from(sorted(mask_kinds())))]
+        kinds = sorted(set(mask_kinds()) - (set() if mask.is_run else NO_RUNS))  # one of these
+        kind = mask_kinds()[draw(st.sampled_from(kinds))]
         mask &= draw(st.sampled_from(kind.drawn(draw(st.integers(1, 9)))))
     return mask
 
 
-@given(mask=masks(), q_len=st.integers(1, 30), kv_len=st.integers(1, 30))
-def test_the_two_rules_agree(mask: Mask, q_len: int, kv_len: int):
+@given(mask=masks(), batch=st.integers(1, 3), q_len=st.integers(1, 30), kv_len=st.integers(1, 30))
+def test_the_two_rules_agree_and_kernels_can_rely_on_runs(mask: Mask, batch: int, q_len: int, kv_len: int):
+    mask = mask.fitted(batch, kv_len)
+    assert mask.misfit(batch, q_len, kv_len) is None and mask.fitted(batch, kv_len) == mask
+    assert mask.sequences in (1, batch)
     rows, keys = np.arange(q_len), np.arange(kv_len)
-    visible = mask.visible(rows[:, None], keys[None, :], q_len, kv_len)
-    first, end = mask.span(rows, q_len, kv_len)
-    assert visible.shape == (q_len, kv_len) and first.shape == end.shape == (q_len,)
-    assert ((first >= 0) & (end <= kv_len) & (end >= 0) & (first <= kv_len)).all()
-    assert np.array_equal(visible, (first[:, None] <= keys) & (keys < end[:, None]))
+    place = rows + kv_len - q_len
+    for sequence in range(batch):
+        own = mask.of_sequence(sequence).of_head(1)
+        visible = own.visible(rows[:, None], keys[None, :], q_len, kv_len)
+        first, end = own.span(rows, q_len, kv_len)
+        assert visible.shape == (q_len, kv_len) and first.shape == end.shape == (q_len,)
+        assert ((first >= 0) & (end <= kv_len) & (end >= 0) & (first <= kv_len)).all()
+        in_span = (first[:, None] <= keys) & (keys < end[:, None])
+        if not own.is_run:
+            assert not (visible & ~in_span).any()
+            own = own.runs
+            visible, (first, end) = in_span, own.span(rows, q_len, kv_len)
+        assert np.array_equal(visible, in_span)
+        # What `Mask.span` promises besides.
+        assert (np.diff(first) >= 0).all() and (np.diff(end) >= 0).all()
+        assert ((first <= place) & (place < end))[place >= 0].all()
 
 
 @given(mask=masks())
 def test_a_mask_is_read_as_it_is_written(mask: Mask):
     assert parse_mask(mask.text) == mask and hash(parse_mask(mask.text)) == hash(mask)
-    problem = Problem(mask=mask)
+    problem = Problem(batch=2, mask=mask.fitted(2, 256))
     assert Problem.from_fields(problem.to_fields()) == problem
     assert problem.features == tuple(dict.fromkeys(part.kind for part in mask.parts))
+    assert len(mask.shown) <= max(len(mask.text), 60 * len(mask.parts))
+
+
+@given(mask=masks())
+def test_what_is_plainer_is_of_the_same_kind(mask: Mask):
+    for part in mask.parts:
+        for plainer in part.plainer():
+            assert plainer.kind == part.kind and plainer.fitted(1, 40).misfit(1, 40, 40) is None
 
 
 def test_what_masks_let_rows_see():
@@ -55,6 +85,64 @@ def test_what_masks_let_rows_see():
     assert seen("window:0,1") == ["..xx.", "...xx", "....x"]
     assert seen("causal+window:1") == [".xx..", "..xx.", "...xx"]
     assert seen("window:9+causal+window:1,9") == [".xx..", "..xx.", "...xx"]
+    assert seen("documents:3+2") == ["xxx..", "...xx", "...xx"]
+    assert seen("documents:2+1+1") == ["..x..", "...xx", "...xx"]  # the last one goes on to the last key
+    assert seen("causal+documents:3+0+2") == ["xxx..", "...x.", "...xx"]
+    assert seen("prefix:4") == ["xxxx.", "xxxx.", "xxxxx"]
+    assert seen("prefix:0") == seen("causal")
+    assert seen("prefix:4+window:1") == [".xxx.", "..xx.", "...xx"]
+
+
+def test_rows_ahead_of_all_keys():
+    """Four rows and two keys: rows 0 and 1 lie on none. They are of no document, and see a prefix as all rows do."""
+    rows, keys = np.arange(4)[:, None], np.arange(2)[None, :]
+    documents, prefix = (parse_mask(text).visible(rows, keys, 4, 2) for text in ("documents:1+1", "prefix:1"))
+    assert documents.tolist() == [[False, False], [False, False], [True, False], [False, True]]
+    assert prefix.tolist() == [[True, False], [True, False], [True, False], [True, True]]
+
+
+def test_documents_of_each_sequence():
+    problem = Problem(batch=2, heads=1, q_len=4, kv_len=4, mask="documents:1+3/2+2+0")  # type: ignore[arg-type]
+    assert [part.text for part in map(problem.mask.of_sequence, (0, 1))] == ["documents:1+3", "documents:2+2+0"]
+    first, end = problem.spans
+    assert first.tolist() == [[0, 1, 1, 1], [0, 0, 2, 2]] and end.tolist() == [[1, 4, 4, 4], [2, 2, 4, 4]]
+    assert problem.span(np.arange(2), sequence=1)[1].tolist() == [2, 2]
+    assert problem.flops == 4 * 64 * ((1 + 9) + (4 + 4))
+    inputs = draw_inputs(problem)
+    assert inputs["first_keys"].dtype == np.int32 and inputs["first_keys"].tolist() == first.tolist()
+    assert inputs["end_keys"].tolist() == end.tolist()
+    assert problem.compulsory_bytes == 4 * 2 * 4 * 64 * 4 + 2 * 2 * 4 * 4
+
+
+def test_long_lists_are_shown_short_and_kept_whole():
+    text = "documents:" + "+".join(str(n) for n in range(100, 130))
+    mask = parse_mask(f"causal+{text}")
+    assert mask.text == f"causal+{text}" and mask.shown == "causal+documents:100+101+102+103+...+129 (30 documents)"
+    problem = Problem(kv_len=4000, q_len=4000, mask=mask)
+    assert mask.shown in problem.headline and Problem.from_fields(problem.to_short_fields()) == problem
+    assert parse_mask("documents:1+2/3+4").shown == "documents:1+2/3+4"
+    assert parse_mask("documents:1+2/3+4/5").shown == "documents:1+2/... (3 sequences)"
+
+
+def test_bands_are_two_numbers_and_others_are_arrays():
+    assert all(parse_mask(text).is_band for text in ("none", "causal", "window:3", "causal+window:3"))
+    assert not any(parse_mask(text).is_band for text in ("documents:3", "prefix:3", "causal+documents:3"))
+    assert [tensor.name for tensor in Problem(mask=parse_mask("causal")).inputs] == ["Q", "K", "V"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"mask": "documents:200+57"}, "have 257 keys together, and kv_len is 256"),
+        ({"mask": "documents:1/200+57", "batch": 2}, "documents of sequence 1 in"),
+        ({"mask": "documents:1/2"}, "for 2 sequences, and batch is 1: say one list for all"),
+        ({"mask": "documents:1/2+causal", "batch": 3}, "say one list for all, or 3"),
+    ],
+)
+def test_documents_that_do_not_fit_are_one_line(fields: dict[str, object], words: str):
+    with pytest.raises(ProblemError) as caught:
+        Problem(**fields)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_equal_masks_are_written_alike_in_any_order():
@@ -74,6 +162,16 @@ def test_equal_masks_are_written_alike_in_any_order():
         ("window:-1", "is not window:LEFT[,RIGHT]"),
         ("window:1,2,3", "is not window:LEFT[,RIGHT]"),
         ("window:9999999999999", "is not window:LEFT[,RIGHT]"),
+        ("window:3+5", "is not window:LEFT[,RIGHT]"),
+        ("documents", "is not documents:KEYS+KEYS"),
+        ("documents:", "is not documents:KEYS+KEYS"),
+        ("documents:1+2/", "is not documents:KEYS+KEYS"),
+        ("documents:1+-2", "is not documents:KEYS+KEYS"),
+        ("documents:1+2+", "there is no ''"),
+        ("document:1+2", "did you mean 'documents'"),
+        ("prefix", "is not prefix:KEYS"),
+        ("prefix:-1", "is not prefix:KEYS"),
+        ("prefix:1,2", "is not prefix:KEYS"),
     ],
 )
 def test_bad_masks_are_one_line(text: str, words: str):
@@ -87,6 +185,12 @@ def test_a_mask_that_is_none_is_told():
         Problem(mask=3)  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="left is -1"):
         Window(-1, 0)
+    with pytest.raises(ProblemError, match="has -1 keys"):
+        Prefix(-1)
+    with pytest.raises(ProblemError, match="has -3 keys"):
+        Documents(((1, -3),))
+    with pytest.raises(ProblemError, match="at least one length"):
+        Documents(((1,), ()))
 
 
 def test_every_kind_has_a_word_a_spelling_and_something_to_draw():

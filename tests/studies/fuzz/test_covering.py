@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from lanes import thorough_unless
 
@@ -17,6 +18,7 @@ from harness.model.property import SANITIZER
 from harness.operations.attention.axes import MOST_WORK, AttentionAxes
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.problem import SCORE_FEATURES, Problem
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz import covering as covering_module
 from harness.studies.fuzz.builds import builds_for, sanitized_builds
@@ -71,6 +73,11 @@ def cases_of(
     return workers.asked, result
 
 
+def sees_nothing(problem: Problem) -> bool:
+    first, end = problem.span(np.arange(problem.q_len))
+    return bool((end <= first).any())
+
+
 AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
     "more than 1,024 keys": (8, lambda c: c.problem.kv_len > 1024),
     "more than 1,024 keys in float32": (3, lambda c: c.problem.kv_len > 1024 and c.problem.dtype == "float32"),
@@ -87,6 +94,17 @@ AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
     "square problems above 64 rows": (10, lambda c: c.problem.q_len == c.problem.kv_len > 64),
     "a grid of more than 1,056 blocks": (1, lambda c: c.problem.heads * c.problem.batch > 1056),
     "heads that are no power of two": (40, lambda c: c.problem.heads & (c.problem.heads - 1) > 0),
+    "a cap, ALiBi and sinks in float32": (
+        15,
+        lambda c: c.problem.score_features == SCORE_FEATURES and c.problem.dtype == "float32",
+    ),
+    "a cap, ALiBi and sinks without a mask": (
+        3,
+        lambda c: c.problem.score_features == SCORE_FEATURES and not c.problem.mask.parts,
+    ),
+    "dropout in float32": (10, lambda c: c.problem.dropout > 0 and c.problem.dtype == "float32"),
+    "dropout of a seed beyond 32 bits": (3, lambda c: c.problem.dropout > 0 and c.problem.dropout_seed >= 2**32),
+    "sinks of rows that see no key": (2, lambda c: c.problem.sinks and sees_nothing(c.problem)),
     "looked at by the sanitizer": (14, lambda c: c.check == SANITIZER),
 }
 
@@ -98,11 +116,11 @@ def test_a_usual_campaign_meets_what_bugs_hide_behind(seed: int, monkeypatch: py
     met = {name: sum(map(is_one, cases)) for name, (_, is_one) in AT_LEAST.items()}
     assert not {name: count for name, count in met.items() if count < AT_LEAST[name][0]}
     looked_at = {(c.problem.build_key, c.tile) for c in cases if c.check == SANITIZER}
-    assert looked_at == {(("float32", 16), None), (("bfloat16", 33), None)}
+    assert looked_at == {(("float32", 16), None), (("bfloat16", 33, *SCORE_FEATURES), None)}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ["fa2-cupy", "fa2-mma-cupy", "softmax-online-cupy"])
+@pytest.mark.parametrize("name", ["fa2-cupy", "fa2-mma-cupy", "paged-split-kv-cupy", "softmax-online-cupy"])
 def test_a_usual_campaign_meets_nearly_every_pair_of_values(name: str, seed: int, monkeypatch: pytest.MonkeyPatch):
     _, result = cases_of(name, seed, monkeypatch)
     coverage = result.coverage
@@ -146,6 +164,17 @@ def test_what_a_variant_does_not_take_is_no_value(monkeypatch: pytest.MonkeyPatc
     assert result.coverage is not None and not result.coverage.not_met
     axes = AttentionAxes(None, (), ())
     assert [value.name for value in axes.values["mask"]] == ["none"]
+
+
+def test_what_may_fail_as_declared_is_not_asked(monkeypatch: pytest.MonkeyPatch):
+    cases, result = cases_of("native-cupy", 0, monkeypatch)
+    fails_in = discover().registry.get("native-cupy").fails_in
+    attention = operation_named("attention")
+    assert len(cases) == 200 and not any(case.regime in fails_in or attention.leaves_regime(case) for case in cases)
+    assert any(case.edits for case in cases)
+    others, _ = cases_of("row-wise-cupy", 0, monkeypatch)
+    assert any(attention.leaves_regime(case) for case in others)
+    assert result.coverage is not None and result.coverage.not_met["property"] == ("score-shift",)
 
 
 def test_few_tiles_are_kept_to_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 
@@ -10,6 +11,7 @@ import pytest
 from lanes import thorough_unless
 
 from harness.model.case import Case
+from harness.model.property import SANITIZER
 from harness.operations.attention.build import BUILDS
 from harness.operations.attention.problem import Problem
 from harness.options.machine import Machine
@@ -54,6 +56,15 @@ def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.Monk
         finding = asked.ask(LONG).finding
         assert finding is not None and finding.kind == TIMEOUT and "0.5 s" in finding.reason
         assert process is not None and not process.is_alive()
+
+
+def test_the_sanitizer_may_take_longer():
+    looked_at = dataclasses.replace(SHORT, check=SANITIZER)
+    with (
+        worker(fuzzed_variants.right, 2.0) as asked,
+        Worker(fuzzed_variants.right, Machine(sanitize=True), 2.0, BUILDS) as sanitized,
+    ):
+        assert asked.seconds_for(looked_at) == sanitized.seconds_for(SHORT) == 10 * asked.seconds_for(SHORT)
 
 
 def test_an_exception_costs_no_process():

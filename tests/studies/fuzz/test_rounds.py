@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 
 from harness.model.discovery import discover
+from harness.model.operation import operation_named, operation_names
 from harness.model.plan import Plan
 from harness.model.variant import Variant
 from harness.operations.attention.build import BUILDS, AttentionBuild
@@ -77,3 +78,11 @@ def test_rows_that_are_less_well_aligned_come_first_where_they_are_taken(multipl
     variant = Variant(name="some", plan=lambda p: Plan(()), supports=lambda p: "no" if p.head_dim % multiple else None)
     met = [build for part in rounds(builds_for(variant, BUILDS), 200) for build in part.builds]
     assert min(build.head_dim for build in met if build.dtype == "float16") == head_dim
+
+
+@pytest.mark.parametrize("operation", operation_names())
+def test_what_an_operations_kernels_may_have_compiled_in_makes_a_problem_of_it(operation: str):
+    builds = operation_named(operation).builds
+    for build in builds:
+        for each in (*build.rather, build):
+            assert each.plain_problem.operation == operation

@@ -12,7 +12,7 @@ from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
 LAST_KEY = "j < keys"
 PLANTED = {
     "more than 1,024 keys": (LAST_KEY, "j < keys - (N_k > 1024)", {"kv_len": 1025, "q_len": 1}),
-    "more than four splits of 512": (LAST_KEY, "j < keys - (N_k > 4 * 512)", {"kv_len": 2049, "q_len": 1}),
+    "more than four splits of 512": (LAST_KEY, "j < keys - (N_k > 4 * 512)", {"kv_len": 2049}),
     "head_dim above 255": ("c < d; ++c) o[c] = l", "c < d - (d > 255); ++c) o[c] = l", {"head_dim": 512, "q_len": 1}),
     "a group of 5": ("head / group", "(group == 5 ? 0 : head / group)", {"heads": 5, "kv_heads": 1, "q_len": 1}),
     "a square causal problem above 64 rows": (

@@ -163,6 +163,47 @@ def test_dtypes_are_never_converted_silently(tmp_path: Path, dtypes: dict[str, s
     assert words in str(caught.value)
 
 
+HEADS = np.array([0.5, 0.25, 3.0, -np.inf], np.float32)
+
+
+def saved_further(folder: Path, **arrays: np.ndarray) -> dict[str, Path]:
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return {name: folder / f"{name}.npy" for name in arrays}
+
+
+def test_slopes_and_sinks_that_are_given_say_that_there_are_some(tmp_path: Path):
+    arrays = load_arrays(ATTENTION, saved(tmp_path), further=saved_further(tmp_path, slopes=HEADS, sinks=HEADS))
+    problem = arrays.problem({"softcap": 5.0})
+    assert problem.score_features == ("softcap", "alibi", "sinks")
+    inputs = arrays.all_inputs(problem)
+    assert list(inputs) == [tensor.name for tensor in problem.inputs]
+    assert np.array_equal(inputs["slopes"], HEADS) and np.array_equal(inputs["sinks"], HEADS)
+
+
+def test_alibi_alone_has_the_papers_slopes(tmp_path: Path):
+    arrays = load_arrays(ATTENTION, saved(tmp_path))
+    problem = arrays.problem({"alibi": True})
+    inputs = arrays.all_inputs(problem)
+    assert inputs["slopes"].tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8] and "sinks" not in inputs
+    assert inputs["slopes"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "array", [HEADS[:3], HEADS.astype(np.float64), HEADS[None]], ids=lambda a: f"{a.dtype}{a.shape}"
+)
+def test_sinks_of_another_shape_or_dtype(tmp_path: Path, array: np.ndarray):
+    arrays = load_arrays(ATTENTION, saved(tmp_path), further=saved_further(tmp_path, sinks=array))
+    with pytest.raises(UsageError, match=r"sinks: .*sinks\.npy holds .*; it has to be float32\(4,\): \(head\)"):
+        arrays.all_inputs(arrays.problem({}))
+
+
+def test_an_input_that_is_not_given_and_has_no_usual_one(tmp_path: Path):
+    arrays = load_arrays(ATTENTION, saved(tmp_path))
+    with pytest.raises(UsageError, match=r"this problem has an input sinks; give it with --sinks FILE\.npy"):
+        arrays.all_inputs(arrays.problem({"sinks": True}))
+
+
 def test_the_holder_keeps_what_it_is_given():
     arrays = UserArrays(ATTENTION, {"Q": np.zeros((1, 1, 2, 3), np.float16)}, "float16", axes_left_out=0)
     assert np.load(io.BytesIO(arrays.npy(arrays.inputs["Q"]))).dtype == np.float16

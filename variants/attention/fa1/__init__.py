@@ -17,7 +17,8 @@ Bytes, per query head: K and V once; per visit of a row block Q_i once, O_i, l_i
 
 plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
 sees. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of consecutive elements (see
-_tiles/sectors.py).
+_tiles/sectors.py). Where a mask is no band, first keys and ends of Q_i's rows, 8 bytes a row, are read with Q_i, and
+some of them to find the row blocks that see a tile (`looked_at_bytes`).
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import BLOCK, Tile, blocks, grid
-from variants._tiles.band import band
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.sectors import SECTOR_BYTES
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
+WARPS = BLOCK[0] * BLOCK[1] // 32
+"""Of a block: each reads for itself what all threads read."""
 ON_CHIP_FLOATS = 8192
 """The paper's M."""
 LARGEST_BC = 128
@@ -54,7 +58,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
     """See `Kernels`."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
-    options = tile_options(problem.head_dim, tile, problem.dtype)
+    options = tile_options(problem, tile)
     names = ("fa1_initialise", "fa1", "fa1_round")
     return tuple(raw_kernel("attention/fa1", name, options) for name in names), pointer_lengths(problem)
 
@@ -63,7 +67,7 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
     """See `Kernels`."""
     from variants.attention.fa1.numba_kernel import fa1_kernels
 
-    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype)
+    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem))
     return (kernels.fa1_initialise, kernels.fa1, kernels.fa1_round), ()
 
 
@@ -75,7 +79,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     p, tile = problem, tile or fa1_tile(problem.head_dim)
     running_O = "O" if p.dtype == "float32" else "O_running"
     (initialise, fa1, rounding), lengths = kernels(p, tile)
-    scalars = (np.int32(p.group), np.float32(p.tau), *band(p))
+    scalars = (np.int32(p.group), np.float32(p.tau), *limits(p))
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     launches = [
         Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
@@ -96,12 +100,34 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     running_bytes = schedule.row_block_bytes(p.head_dim, FLOAT32_BYTES)
     state_bytes = running_bytes + 2 * schedule.row_block_bytes(1, FLOAT32_BYTES)
     kv_bytes = 2 * ((schedule.key_visits > 0) * schedule.key_tile_bytes()).sum()
-    read_bytes = kv_bytes + (schedule.visits * (q_bytes + state_bytes)).sum()
+    read_bytes = kv_bytes + (schedule.visits * (q_bytes + state_bytes + schedule.limit_bytes())).sum()
+    if has_spans(p):
+        read_bytes += looked_at_bytes(schedule)
     write_bytes = ((schedule.visits + 1) * state_bytes).sum()
     if p.dtype != "float32":
         read_bytes += running_bytes.sum()
         write_bytes += q_bytes.sum()
     return Traffic(int(read_bytes), int(write_bytes))
+
+
+def looked_at_bytes(schedule: Schedule) -> int:
+    """Bytes of finding out which blocks of rows see a tile, over all heads: an end or a first key at a time.
+
+    Tile by tile, the last rows of blocks are asked, from the first block that saw the tile before to the first that
+    sees this one, and then first rows to the first block that does not. Before, the head's first row and its last.
+    """
+    p, blocks_of_rows = schedule.problem, len(schedule.first_rows)
+    looks = 0
+    for first, end in zip(schedule.first_tiles, schedule.end_tiles):
+        so_far = 0
+        for tile in range(int(first[0]), int(end[-1])):
+            sees = np.flatnonzero((first <= tile) & (tile < end))
+            looks += int(min(sees[0], blocks_of_rows - 1) - so_far + 1)
+            looks += int(min(sees[-1] + 1, blocks_of_rows - 1) - sees[0] + 1)
+            so_far = int(sees[0])
+        looks += 2
+    heads = p.heads * p.batch // len(schedule.first_tiles)
+    return heads * looks * WARPS * SECTOR_BYTES
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
@@ -111,10 +137,10 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `fa1_tile(head_dim)` first."""
-    return tile_space(problem.head_dim, fa1_tile(problem.head_dim), shared_floats)
+    return tile_space(problem.head_dim, fa1_tile(problem.head_dim), shared_floats, has_spans(problem))
 
 
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
-    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=SPAN_FEATURES)

@@ -24,8 +24,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1_initialise(
 // Lines 3 to 15: one block per head.
 extern "C" __global__ __launch_bounds__(THREADS) void fa1(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, float *__restrict__ O,
-    float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, int before,
-    int after)
+    float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, LIMITS)
 {
     TILE K_tile[BC * LD];
     TILE V_tile[BC * LD];
@@ -40,22 +39,36 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
     const size_t first_kv = kv_head_index(group) * kv_len;
 
     // Line 5: for all K_j, V_j with a key that some row sees.
+    LIMITS_IN_MEMORY
     const int first_by_first = first_seen(0, q_len, kv_len, before);
     const int end_by_last = end_seen(q_len - 1, q_len, kv_len, after);
+#ifdef SPANS
+    int first_seeing = 0;
+#endif
     for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
         // Line 6: load K_j, V_j.
         const int keys = min(BC, kv_len - first_key);
         load_tile<BC>(K_tile, K + (first_kv + first_key) * D, keys);
         load_tile<BC>(V_tile, V + (first_kv + first_key) * D, keys);
 
-        // Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from
-        // `after` ahead of that one to `before` behind see the key.
+        // Line 7: for all Q_i with a row that sees some key of the tile.
+#ifndef SPANS
+        // A key's own row lies on it; rows from `after` ahead of that one to `before` behind see the key.
         const int own_row = first_key + q_len - kv_len;
         const int first_seeing = max(own_row - after, 0);
         const int end_seeing = min(own_row + keys + before, q_len);
+#else
+        // Those that see the tile lie together, and none of them ahead of those that see the tile before.
+        while (first_seeing < q_len && end_seen(min(first_seeing + BR, q_len) - 1, q_len, kv_len, after) <= first_key) {
+            first_seeing += BR;
+        }
+        int end_seeing = first_seeing;
+        while (end_seeing < q_len && first_seen(end_seeing, q_len, kv_len, before) < first_key + keys) end_seeing += BR;
+#endif
         for (int first_row = first_seeing / BR * BR; first_row < end_seeing; first_row += BR) {
             // Line 8: load Q_i, O_i, l_i, m_i.
             const int rows = min(BR, q_len - first_row);
+            KEEP_LIMITS(first_row, rows)
             load_tile<BR>(Q_tile, Q + (first_q + first_row) * D, rows);
             load_tile<BR>(O_tile, O + (first_q + first_row) * D, rows);
             if (t < BR) {
@@ -69,7 +82,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
             int first[TM], end[TM];
             multiply_Q_Kt(S, Q_tile, K_tile);
             span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
-            scale_and_mask(S, tau, first, end);
+            scale_and_mask(S, Scoring{tau}, first, end);
 
             float l_new[TM], m_new[TM], weight_old[TM], weight_new[TM];
 #pragma unroll

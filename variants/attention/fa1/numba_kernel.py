@@ -22,9 +22,7 @@ from variants._tiles.numba_tiles import (
     block_index,
     conversions,
     copies,
-    end_seen,
     exp_below,
-    first_seen,
     head_index,
     kv_head_index,
     lanes_sum,
@@ -34,19 +32,24 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
-    """The kernels `fa1_initialise`, `fa1` and `fa1_round` for these compile-time parameters."""
-    D, BR, BC = head_dim, tile.Br, tile.Bc
+def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> SimpleNamespace:
+    """The kernels `fa1_initialise`, `fa1` and `fa1_round` for these compile-time parameters.
+
+    `spans`: see `numba_tiles`.
+    """
+    D, BR, BC, SPANS = head_dim, tile.Br, tile.Bc, spans
     load_tile, _ = copies(D, dtype)
     load_running_tile, store_running_tile = copies(D, "float32")
     _, _, narrow = conversions(dtype)
-    tiles = numba_tiles(head_dim, tile)
+    tiles = numba_tiles(head_dim, tile, spans)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of, tile_row = tiles.row_of, tiles.key_of, tiles.element_of, tiles.tile_row
     has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
+    limits_in_memory = tiles.limits_in_memory
 
     # Line 2: O = 0, l = 0, m = -inf in global memory.
     @cuda.jit
@@ -64,6 +67,25 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
         if t < rows:
             l_head[first_row + t] = ZERO
             m_head[first_row + t] = MINUS_INFINITY
+
+    # Rows that see a key of the tile. A key's own row lies on it; rows from `after` ahead of that one to `before`
+    # behind see the key.
+    @cuda.jit(device=True, forceinline=True)
+    def rows_seeing(so_far, first_key, keys, q_len, kv_len, before, after):
+        own_row = first_key + q_len - kv_len
+        return max(own_row - after, 0), min(own_row + keys + before, q_len)
+
+    if SPANS:
+        # Those that see the tile lie together, and none of them ahead of those that see the tile before, `so_far`.
+        @cuda.jit(device=True, forceinline=True)
+        def rows_seeing(so_far, first_key, keys, q_len, kv_len, before, after):
+            first_row = so_far
+            while first_row < q_len and end_seen(min(first_row + BR, q_len) - 1, q_len, kv_len, after) <= first_key:
+                first_row += BR
+            end_row = first_row
+            while end_row < q_len and first_seen(end_row, q_len, kv_len, before) < first_key + keys:
+                end_row += BR
+            return first_row, end_row
 
     # Lines 3 to 15: one block per head.
     @cuda.jit
@@ -94,22 +116,22 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
         m_head = m[batch_index(), head_index()]
 
         # Line 5: for all K_j, V_j with a key that some row sees.
-        first_by_first = first_seen(0, q_len, kv_len, before)
-        end_by_last = end_seen(q_len - 1, q_len, kv_len, after)
+        before_all, after_all = limits_in_memory(before, after)
+        first_by_first = first_seen(0, q_len, kv_len, before_all)
+        end_by_last = end_seen(q_len - 1, q_len, kv_len, after_all)
+        first_seeing = 0
         for first_key in range(first_by_first // BC * BC, end_by_last, BC):
             # Line 6: load K_j, V_j.
             keys = min(BC, kv_len - first_key)
             load_tile(K_tile, BC, K_head, first_key, keys)
             load_tile(V_tile, BC, V_head, first_key, keys)
 
-            # Line 7: for all Q_i with a row that sees some key of the tile. A key's own row lies on it; rows from
-            # `after` ahead of that one to `before` behind see the key.
-            own_row = first_key + q_len - kv_len
-            first_seeing = max(own_row - after, 0)
-            end_seeing = min(own_row + keys + before, q_len)
+            # Line 7: for all Q_i with a row that sees some key of the tile.
+            first_seeing, end_seeing = rows_seeing(first_seeing, first_key, keys, q_len, kv_len, before_all, after_all)
             for first_row in range(first_seeing // BR * BR, end_seeing, BR):
                 # Line 8: load Q_i, O_i, l_i, m_i.
                 rows = min(BR, q_len - first_row)
+                before_rows, after_rows = keep_limits(before, after, first_row, rows, kv_len)
                 load_tile(Q_tile, BR, Q_head, first_row, rows)
                 load_running_tile(O_tile, BR, O_head, first_row, rows)
                 if t < BR:
@@ -119,8 +141,8 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
 
                 # Line 9: S = tau Q_i K_j^T.
                 multiply_Q_Kt(S, Q_tile, K_tile)
-                span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
-                scale_and_mask(S, tau, first, end)
+                span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before_rows, after_rows)
+                scale_and_mask(S, tau, (), ZERO, 0, first, end)
 
                 for i in range(TM):
                     # Line 10: m~ = rowmax(S), P~ = exp(S - m~), l~ = rowsum(P~).
@@ -149,8 +171,8 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
                 for i in range(TM):
                     for j in range(TD):
                         PV[i, j] = ZERO
-                first_by_all = first_seen(first_row + rows - 1, q_len, kv_len, before) - first_key
-                end_by_all = end_seen(first_row, q_len, kv_len, after) - first_key
+                first_by_all = first_seen(first_row + rows - 1, q_len, kv_len, before_rows) - first_key
+                end_by_all = end_seen(first_row, q_len, kv_len, after_rows) - first_key
                 add_P_V(PV, P_tile, V_tile, first_by_all, end_by_all, keys, first, end)
                 for i in range(TM):
                     if has_row(i):

@@ -9,8 +9,16 @@ Bytes, per query head: Q and O once, L once, and K and V once per row block, of 
 
     2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)        = 2 X_q + 4 N_q + T_r 2 X_k where nothing is masked
 
-with J_i the tiles that have a key which row block i sees. Every copy is a run of consecutive elements (see
-_tiles/sectors.py).
+with J_i the tiles that have a key which row block i sees, and 8 N_q of the first key and the end of what each row sees
+where the mask is no band. The head's slope and its sink, where it has them, are read by each of a block's 4 warps: T_r
+4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+
+Where what a row sees is no run of keys (masks of blocks, FlashMask), a launch of its own lists the tiles of which some
+row of a block sees a key, and J_i leaves out the others; what that costs says _tiles/visits.py. A tile whose keys all
+rows see is worked on as without that mask.
+
+Dropout moves no bytes: a thread draws numbers for the keys of each of its rows, eight at a time, and leaves the weights
+that drop out out of P, not out of l. O is multiplied by 1 / (1 - P) as it is divided by l.
 """
 
 from __future__ import annotations
@@ -20,44 +28,66 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
-from variants._tiles.band import band
+from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
+from variants._dropout import SOURCE as DROPOUT
+from variants._scores import FEATURES as SCORES
+from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
+from variants._tiles import BLOCK, WARPS, Tile, blocks, default_tile, grid
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
+from variants._tiles.visits import FEATURES as NO_RUNS
+from variants._tiles.visits import Visits, cuda_listing, cuda_parts, noted_bytes, numba_listing, rule_of
 
 NUMERICS = Numerics(
-    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+    scores="float32",
+    weights="float32",
+    functions="__expf",
+    tanh="accurate",
+    sums="nearest",
+    one_score=True,
+    divides_last=True,
 )
 """Nothing is rounded to 16 bits before O, which is divided once."""
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`: that of the algorithm, and the one that lists tiles."""
+    from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
 
-    kernel = raw_kernel("attention/fa2", "fa2", tile_options(problem.head_dim, tile, problem.dtype))
-    return (kernel,), pointer_lengths(problem)
+    texts, options = cuda_parts(problem, tile)
+    options = (*tile_options(problem, tile), *options, *dropout_options(problem))
+    kernel = raw_kernel("attention/fa2", "fa2", options, (DROPOUT, *texts, *COMMON))
+    return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
     """See `Kernels`."""
     from variants.attention.fa2.numba_kernel import fa2_kernel
+    from variants.attention.fa2.numba_visits import fa2_visits_kernel
 
-    return (fa2_kernel(problem.head_dim, tile, problem.dtype),), ()
+    parameters = (problem.head_dim, tile, problem.dtype, has_spans(problem), problem.compiled_features)
+    rule = rule_of(problem, tile)
+    kernel = fa2_kernel(*parameters) if rule is None else fa2_visits_kernel(*parameters, rule.in_numba)
+    return (kernel, *numba_listing(problem, tile)), ()
 
 
+TAKES = (*SPAN_FEATURES, *NO_RUNS, *SCORES, FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """One launch; `tile` is `default_tile(head_dim)` unless given."""
+    """One launch, behind that which lists tiles; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    (fa2,), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(p.tau), *band(p))
+    (fa2, *listing), lengths = kernels(p, tile)
+    visits = Visits(Schedule(p, tile), pads_arguments=not lengths)
+    args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(factor(p)), *limits(p))
+    args += (*visits.arguments, *score_arguments(p, *SCORES, always=not lengths))
+    args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
     return Plan(
-        launches=(Launch(fa2, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),),
-        buffers=(Buffer("lse", p.lse_shape, "float32"),),
+        launches=(*visits.launches(listing), Launch(fa2, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args)),
+        buffers=(Buffer("lse", p.lse_shape, "float32"), *visits.buffers),
     )
 
 
@@ -67,8 +97,10 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     schedule = Schedule(p, tile or default_tile(p.head_dim))
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
-    kv_bytes = 2 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
-    return Traffic(read_bytes=int(q_bytes + kv_bytes), write_bytes=int(q_bytes + lse_bytes))
+    mask_and_keys, listed_bytes = Visits(schedule).traffic(WARPS, entry_reads=1)
+    score_bytes = slope_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
+    read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
+    return Traffic(read_bytes=int(read_bytes), write_bytes=int(q_bytes + lse_bytes) + listed_bytes)
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
@@ -78,10 +110,14 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
-    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+
+    def floats(head_dim: int, tile: Tile) -> int:
+        return shared_floats(head_dim, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
+
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), floats, has_spans(problem))
 
 
 def register(registry: Registry) -> None:
     """Add `fa2-cupy` and `fa2-numba`."""
     idea = "FlashAttention-2: Q blocks outside, O stays on chip and is written once"
-    register_languages(registry, "fa2", idea, LANGUAGES, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "fa2", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES)

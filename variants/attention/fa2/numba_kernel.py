@@ -11,20 +11,18 @@ from typing import Any
 
 from numba import cuda, float32, int32
 
+from variants._dropout.numba_dropout import numba_dropout
+from variants._scores.numba_scores import numba_scores
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
-    MINUS_INFINITY,
-    ONE,
     THREADS,
     TX,
     ZERO,
     batch_index,
     block_index,
     copies,
-    end_seen,
     exp_below,
-    first_seen,
     head_index,
     kv_head_index,
     lanes_sum,
@@ -34,20 +32,24 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
-    """The kernel for these compile-time parameters."""
+def fa2_kernel(head_dim: int, tile: Tile, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
+    """The kernel for these compile-time parameters; `spans`: see `numba_tiles`; `features` of scores, and dropout."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
-    tiles = numba_tiles(head_dim, tile)
+    tiles, scores = numba_tiles(head_dim, tile, spans, features), numba_scores(features)
+    slope_of, sink_of, SINK_WEIGHT = scores.slope_of, scores.sink_of, scores.SINK_WEIGHT
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
+    dropout = numba_dropout(features, TN)
+    kept, dropped, factor_of = dropout.kept, dropout.dropped, dropout.factor_of
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def fa2(Q, K, V, O, lse, group, tau, before, after):
+    def fa2(Q, K, V, O, lse, group, tau, before, after, softcap, slopes, sinks, draw, kept_factor):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -73,15 +75,17 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         # Line 4: load Q_i.
         load_tile(Q_tile, BR, Q_head, first_row, rows)
 
-        # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip.
+        # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
+        slope, sink = slope_of(slopes, head_index()), sink_of(sinks, head_index())
         for i in range(TM):
-            l[i] = ZERO
-            m[i] = MINUS_INFINITY
+            l[i] = SINK_WEIGHT
+            m[i] = sink
             for j in range(TD):
                 O_acc[i, j] = ZERO
 
         # Line 6: for all K_j, V_j with a key that some row sees: from the first row's first to the last row's last.
         last_row = first_row + rows - 1
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_first = first_seen(first_row, q_len, kv_len, before)
         first_by_last = first_seen(last_row, q_len, kv_len, before)
         end_by_first = end_seen(first_row, q_len, kv_len, after)
@@ -97,7 +101,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             # Line 8: S = tau Q_i K_j^T.
             multiply_Q_Kt(S, Q_tile, KV_tile)
             span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
-            scale_and_mask(S, tau, first, end)
+            scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)
 
             # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
             # Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
@@ -106,10 +110,12 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
                 correction = exp_below(m[i], m_new)
                 m[i] = m_new
 
+                # Dropout leaves the sum as it is.
+                bits = kept(draw, first_row + row_of(i), first_key, cuda.threadIdx.x, head_index(), batch_index())
                 total = ZERO
                 for j in range(TN):
                     p = exp_below(S[i, j], m_new)
-                    P_tile[row_of(i), key_of(j)] = p
+                    P_tile[row_of(i), key_of(j)] = dropped(p, bits, j)
                     total += p
                 l[i] = correction * l[i] + lanes_sum(total, TX)
                 for j in range(TD):
@@ -126,7 +132,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
         cuda.syncthreads()
         for i in range(TM):
-            inverse = ZERO if l[i] == ZERO else ONE / l[i]
+            inverse = ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
                     Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse

@@ -4,9 +4,19 @@ The algorithm is that of `fa2` (Dao 2023, arXiv 2307.08691, algorithm 1), and so
 
     2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)        = 2 X_q + 4 N_q + T_r 2 X_k where nothing is masked
 
-with J_i the tiles of keys that row block i sees. What differs is how many elements a lane moves at once, and with them
-how often a run that does not start at a sector's first byte touches one sector more: the 16 bytes of cp.async, or as
-many as rows keep aligned, hence 512 bytes per request where head_dim is a multiple of 8. L goes 4 bytes per lane.
+with J_i the tiles of keys that row block i sees, and 8 N_q where the mask is no band. What differs is how many
+elements a lane moves at once, and with them how often a run that does not start at a sector's first byte touches one
+sector more: the 16 bytes of cp.async, or as many as rows keep aligned, hence 512 bytes per request where head_dim is
+a multiple of 8. L goes 4 bytes per lane. The head's slope and its sink, where it has them, are read by each warp of a
+block: T_r warps x 32 bytes each.
+
+Where what a row sees is no run of keys (masks of blocks, FlashMask), a launch of its own lists the tiles that a block
+of rows visits, so that copies know what comes next, and J_i leaves out the others; what that costs says
+_tiles/visits.py. A tile whose keys all rows see is worked on as without that mask. The Numba kernel takes runs alone.
+
+A cap's tangents are tanh.approx, one per score; ALiBi is an addition and a fused multiply-add per score, after which
+scores are no longer scaled with the maximum's subtraction. Sinks come in once per row, at the end. Dropout
+is a call of Philox for each row and column of a lane and each 64 keys; a bit for each weight stays in registers.
 """
 
 from __future__ import annotations
@@ -16,92 +26,139 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
+from variants._dropout import SOURCE as DROPOUT
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, unsupported_on_tensor_cores
+from variants._scores import FEATURES as SCORES
+from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
 from variants._tiles import blocks, grid
-from variants._tiles.band import band
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.visits import FEATURES as NO_RUNS
+from variants._tiles.visits import Visits, cuda_listing, cuda_parts, noted_bytes
 
+FOLDER = "attention/fa2_mma"
 NUMERICS = Numerics(
     scores="float32", weights="problem", functions="fast", sums="truncated", one_score=True, divides_last=True
 )
 """P is rounded to 16 bits, as tensor cores take it; what they add up they cut off. O is divided once."""
 
 
-def default_tile(head_dim: int) -> MmaTile:
+def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
     """The fastest of `tiles` on an H200 at head_dim 64 and 128, long sequences, bfloat16.
 
     A warp owns 32 rows, so that each fragment of K and V that it loads is multiplied twice; beyond 128 elements per row
-    O would not leave room for S, and it owns 16.
+    O would not leave room for S, and it owns 16. Where registers are `crowded`, tiles have fewer keys.
     """
     if head_dim <= 64:
-        return MmaTile(Br=128, Bc=96, warps=4, stages=2)
+        return MmaTile(Br=128, Bc=64 if crowded else 96, warps=4, stages=2)
     if head_dim <= 128:
-        return MmaTile(Br=128, Bc=48, warps=4, stages=2)
+        return MmaTile(Br=128, Bc=32 if crowded else 48, warps=4, stages=2)
     return MmaTile(Br=128, Bc=32, warps=8, stages=2)
 
 
-def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
-    from variants._mma.rawkernel import COMMON_WITH_TILES, mma_options
+def _is_crowded(problem: Problem) -> bool:
+    """Whether a thread keeps more than S, O and Q take, so that the usual tile would spill.
+
+    Bits of weights that drop out: their numbers are drawn for 64 keys, of which tiles of 64 or 32 waste none or few.
+    Or both where a row's run ends and what is noted of a tile.
+    """
+    return problem.dropout > 0 or (has_spans(problem) and not problem.mask.is_run)
+
+
+def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`: that of the algorithm, and the one that lists tiles."""
+    from variants._mma import rawkernel
     from variants._tiles.rawkernel import raw_kernel
 
-    options = mma_options(problem.head_dim, tile, problem.dtype)
-    return (raw_kernel("attention/fa2_mma", "fa2_mma", options, COMMON_WITH_TILES),), pointer_lengths(problem)
+    beside = (
+        (changes_scores(problem), rawkernel.BESIDE_SCORING),
+        (not problem.mask.is_run, rawkernel.BESIDE_VISITS),
+        (problem.dropout > 0, rawkernel.BESIDE_DROPOUT),
+    )
+    kept_registers = min((left for is_there, left in beside if is_there), default=rawkernel.KEPT_REGISTERS)
+    options = rawkernel.mma_options(problem.head_dim, tile, problem.dtype, has_spans(problem), kept_registers)
+    rule_texts, rule_options = cuda_parts(problem, tile)
+    texts = (DROPOUT, *rule_texts, SOURCE, *rawkernel.COMMON_WITH_TILES, (FOLDER, "scoring.cuh"), (FOLDER, "seen.cuh"))
+    options = (*options, *score_options(problem), *dropout_options(problem), *rule_options)
+    kernel = raw_kernel(FOLDER, "fa2_mma", options, texts)
+    return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
     """See `Kernels`."""
     from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 
-    return (fa2_mma_kernel(problem.head_dim, tile, problem.dtype),), ()
+    kernel = fa2_mma_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.compiled_features)
+    return (kernel,), ()
 
 
-LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+TAKES = (*SPAN_FEATURES, *SCORES, FEATURE)
+LANGUAGES = {"cupy": (cupy_kernels, (*TAKES, *NO_RUNS)), "numba": (numba_kernels, TAKES)}
+"""With what each takes."""
 
 
 def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Plan:
-    """One launch; `tile` is `default_tile(head_dim)` unless given."""
-    p, tile = problem, tile or default_tile(problem.head_dim)
+    """One launch, behind that which lists tiles; `tile` is `default_tile(head_dim)` unless given."""
+    p, tile = problem, tile or default_tile(problem.head_dim, _is_crowded(problem))
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
-    tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
-    (fa2_mma,), lengths = kernels(p, tile)
+    # Under a cap it is the cap that has log2 e in it.
+    unit = LOG2_E if p.softcap is None else 1.0
+    tau2, sign = np.float32(abs(factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
+    (fa2_mma, *listing), lengths = kernels(p, tile)
+    visits = Visits(Schedule(p, tile), pads_arguments=not lengths)
+    changes = score_arguments(p, *SCORES, always=not lengths, unit=LOG2_E)
+    changes += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
     launch = Launch(
         fa2_mma,
         grid(p, blocks(p.q_len, tile.Br)),
         (32 * tile.warps,),
-        ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), tau2, sign, *band(p)),
+        ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), tau2, sign, *limits(p), *visits.arguments, *changes),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
-    return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
+    buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers)
+    return Plan(launches=(*visits.launches(listing), launch), buffers=buffers)
 
 
 def claim(problem: Problem, tile: MmaTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    schedule, at_once = Schedule(p, tile or default_tile(p.head_dim)), elements_per_copy(p.head_dim)
+    tile, at_once = tile or default_tile(p.head_dim, _is_crowded(p)), elements_per_copy(p.head_dim)
+    schedule = Schedule(p, tile)
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, at_once).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
-    kv_bytes = 2 * (schedule.key_visits * schedule.key_tile_bytes(at_once)).sum()
-    return Traffic(read_bytes=int(q_bytes + kv_bytes), write_bytes=int(q_bytes + lse_bytes))
+    # An entry is read when a tile's copies are issued, and when they have come.
+    mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, entry_reads=2, elements_per_lane=at_once)
+    read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum()
+    warps = schedule.owners * tile.warps
+    score_bytes = slope_bytes(p, warps) + sink_bytes(p, warps)
+    return Traffic(read_bytes=int(read_bytes) + score_bytes, write_bytes=int(q_bytes + lse_bytes) + listed_bytes)
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
-    return mma_tile_space(problem.head_dim, default_tile(problem.head_dim))
+    return mma_tile_space(
+        problem.head_dim,
+        default_tile(problem.head_dim, _is_crowded(problem)),
+        has_spans(problem),
+        noted_bytes=lambda tile: noted_bytes(problem, tile),
+    )
 
 
 def register(registry: Registry) -> None:
     """Add `fa2-mma-cupy` and `fa2-mma-numba`."""
-    register_languages(
-        registry,
-        "fa2-mma",
-        "FlashAttention-2 on tensor cores: asynchronous copies, P in registers",
-        LANGUAGES,
-        plan,
-        claim,
-        tiles,
-        NUMERICS,
-        supports=unsupported_on_tensor_cores,
-        tile_class=MmaTile,
-    )
+    for language, (kernels, takes) in LANGUAGES.items():
+        register_languages(
+            registry,
+            "fa2-mma",
+            "FlashAttention-2 on tensor cores: asynchronous copies, P in registers",
+            {language: kernels},
+            plan,
+            claim,
+            tiles,
+            NUMERICS,
+            takes=takes,
+            supports=unsupported_on_tensor_cores,
+            tile_class=MmaTile,
+        )

@@ -1,12 +1,10 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
-// _mma/mma.cuh and _mma/tiles.cuh are put before this text. The Numba twin is numba_kernel.py.
+// _dropout/dropout.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh and seen.cuh are put before this
+// text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is numba_kernel.py, which takes runs alone.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
 // chip), BLOCKS_PER_SM, and KEPT_REGISTERS, which S, O_i and as much of Q_i as fits may take of a thread's.
 
-constexpr int WARP_ROWS = BR / WARPS;     // a warp owns so many rows of Q_i, S, P and O_i from end to end
-constexpr int TM = WARP_ROWS / 16;        // tiles of 16 rows
-constexpr int TN = BC / 8;                // tiles of 8 keys
 constexpr int STEPS = (D + 15) / 16;      // of 16 elements in which Q K^T is summed; zeros fill the last
 constexpr int TD = 2 * STEPS;             // tiles of 8 elements of O
 constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
@@ -19,21 +17,10 @@ constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
 // whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 constexpr float SLACK = 2.0f;
 
-// In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
-typedef float Scores[TM][TN][4];
+// In the layout of C, as Scores.
 typedef float Output[TM][TD][4];
 typedef float PerRow[TM][2];
 typedef unsigned Weights[TM][4];  // A: P for 16 keys
-
-// What the warp's rows see of a tile of `keys` keys: the first row lies on key `place`, each other one key further.
-struct KeysSeen {
-    int keys, place, before, after;
-
-    // Rows g and g + 8 of tile i of 16 rows are h = 0 and 1. The first key may lie before the tile, or behind it.
-    __device__ __forceinline__ int first(int i, int h) const { return on(i, h) - before; }
-    __device__ __forceinline__ int end(int i, int h) const { return min(on(i, h) + after + 1, keys); }
-    __device__ __forceinline__ int on(int i, int h) const { return place + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4; }
-};
 
 // What a warp carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
 struct Rows {
@@ -101,23 +88,6 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, const Query &Q, const u
     }
 }
 
-// -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
-__device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
-{
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int column = (int)threadIdx.x % 4 * 2;  // the lane's first: both ends are counted from there
-            const int first = seen.first(i, h) - column, end = seen.end(i, h) - column;
-#pragma unroll
-            for (int j = 0; j < TN; ++j) {
-                if (8 * j < first || 8 * j >= end) S[i][j][2 * h] = MINUS_INFINITY;
-                if (8 * j + 1 < first || 8 * j + 1 >= end) S[i][j][2 * h + 1] = MINUS_INFINITY;
-            }
-        }
-}
-
 // Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, and l_i likewise.
 __device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, float tau2)
 {
@@ -151,8 +121,8 @@ __device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, float
 }
 
 // Line 9, second half, for keys 16 s to 16 s + 15: P = exp(tau S - m), rounded to 16 bits, and l += rowsum(P), not
-// rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN.
-__device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Scores &S, float tau2, int s)
+// rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
+__device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Scores &S, float tau2, int s KEPT_PARAMETER)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
@@ -165,7 +135,7 @@ __device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Score
                 const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], tau2, minus_m));
                 rows.l[i][h] += low;
                 rows.l[i][h] += high;
-                P[i][2 * j + h] = packed(low, high);
+                P[i][2 * j + h] = packed(DROPPED(low, kept[i][h], 2 * s + j), DROPPED(high, kept[i][h], 16 + 2 * s + j));
             }
         }
 }
@@ -217,6 +187,9 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     if (key < seen.first(i, h) || key >= seen.end(i, h)) continue;
+#ifdef VISITS
+                    if (seen.mixed && !is_noted(seen.noted, row_of(i, h), key)) continue;
+#endif
                     if (!isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
                     if (!isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
                 }
@@ -247,23 +220,26 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, Weights (&P)[TN / 
 // and whether V_j is `poisoned`: not finite.
 template <bool MASKED>
 __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const unsigned char *K_tile,
-                                           const unsigned char *V_tile, float tau2, const KeysSeen &seen, bool poisoned)
+                                           const unsigned char *V_tile, const Scoring &scoring, const KeysSeen &seen,
+                                           bool poisoned KEPT_OF_TILE_PARAMETERS)
 {
     Scores S;
     multiply_Q_Kt(S, Q, K_tile);
+    const float tau2 = finish_scores(S, scoring);
     if constexpr (MASKED) mask(S, seen);
     raise_maximum(rows, S, tau2);
+    DRAW_KEPT  // here fewest registers are taken
     if (MASKED && poisoned) {
         Weights P[TN / 2];
 #pragma unroll
-        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], rows, S, tau2, s);
+        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], rows, S, tau2, s KEPT_ARGUMENT);
         add_P_V_where_seen(rows.O, P, V_tile, seen);
     } else {
         // 16 keys at a time: exponentials of the next are under way with the products of these.
 #pragma unroll
         for (int s = 0; s < TN / 2; ++s) {
             Weights P;
-            exponentiate(P, rows, S, tau2, s);
+            exponentiate(P, rows, S, tau2, s KEPT_ARGUMENT);
             add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
         }
     }
@@ -271,8 +247,8 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
-    float *__restrict__ lse, int q_len, int kv_len, int group, float tau2, int sign, int before,
-    int after)
+    float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int sign, LIMITS VISITS_PARAMETERS
+        SCORE_PARAMETERS SINKS_PARAMETER DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;  // K_j, V_j of one stage, then of the next
@@ -296,11 +272,23 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     // Lines 6 and 7: all K_j, V_j of which a row of Q_i sees a key, STAGES - 1 of them ahead of their use. What a row sees
     // moves on with the row, so the first row's first key is the block's, and the last row's end is.
     const int last_row = first_row + rows - 1;
-    const int first_tile = first_seen(first_row, q_len, kv_len, before) / BC;
-    const int end_tile = (end_seen(last_row, q_len, kv_len, after) + BC - 1) / BC;
-    const auto copy_keys = [&](int j) {
-        if (j < end_tile) {
-            unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES;
+    KEEP_LIMITS(first_row, rows)
+#ifndef VISITS
+    const int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;
+    const int end_visit = (end_seen(last_row, q_len, kv_len, after) + BC - 1) / BC;
+#else  // those that are listed
+    __shared__ Noted noted;
+    const Visits listed = VISITS_OF(first_row / BR);
+    const int first_visit = 0, end_visit = listed.count;
+#endif
+    const auto copy_keys = [&](int n) {
+        if (n < end_visit) {
+#ifndef VISITS
+            const int j = n;
+#else
+            const int j = listed[n].tile();
+#endif
+            unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES;
             copy_tile<BC>(K_tile, K_head + (size_t)j * BC * D, kv_len - j * BC);
             copy_tile<BC>(K_tile + KV_BYTES, V_head + (size_t)j * BC * D, kv_len - j * BC);
         }
@@ -311,7 +299,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     copy_tile<BR>(Q_tile, Q + first_stat * D, rows);
     commit_copies();
 #pragma unroll
-    for (int j = 0; j < STAGES - 1; ++j) copy_keys(first_tile + j);
+    for (int n = 0; n < STAGES - 1; ++n) copy_keys(first_visit + n);
     wait_for_copies<STAGES - 1>();
     __syncthreads();
     if (sign != 1) {
@@ -340,6 +328,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
             for (int c = 0; c < 4; ++c) own.O[i][j][c] = 0.0f;
     }
 
+#ifdef ALIBI
+    const float slope = LOG2_E * slopes[blockIdx.y];
+#endif
+
     // Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
     const int seen_from = first_seen(last_row, q_len, kv_len, before), seen_to = end_seen(first_row, q_len, kv_len, after);
     const int warp_row = first_row + warp * WARP_ROWS, warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
@@ -348,47 +340,76 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int warps_first_key = first_seen(warp_row, q_len, kv_len, before);
     const int warps_end_key = end_seen(warps_last, q_len, kv_len, after);
 #pragma unroll 1
-    for (int j = first_tile; j < end_tile; ++j) {
+    for (int n = first_visit; n < end_visit; ++n) {
         // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile
         // that holds keys which only some rows see, V_j must be finite, or products are not enough.
-        const int first_key = j * BC;
-        unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
+#ifndef VISITS
+        const int first_key = n * BC;
+        constexpr bool mixed = false;
+#else
+        const Visit visit = listed[n];
+        const int first_key = visit.tile() * BC;
+        const bool mixed = visit.is_mixed();
+#endif
+        unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
         wait_for_copies<STAGES - 2>();
         bool poisoned = false;
-        if (first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {
+        if (mixed || first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {
             poisoned = __syncthreads_or(copied_not_finite<BC>(V_tile));
         } else {
             __syncthreads();
         }
-        copy_keys(j + STAGES - 1);
+        copy_keys(n + STAGES - 1);
 
         const int keys = kv_len - first_key;
-        const KeysSeen seen = {keys, warp_row - q_len + keys, before, after};
-        if (first_key >= warp_sees_from && first_key + BC <= warp_sees_to) {
-            visit_tile<false>(own, Q_i, K_tile, V_tile, tau2, seen, false);
+#ifdef VISITS
+        if (mixed) {  // a warp notes its own rows
+            note_seen<WARP_ROWS>(noted, RULE_OF_HEAD, first_row, rows, first_key, min(BC, keys));
+            __syncwarp();
+        }
+#endif
+        const Scoring scoring = SCORING(slope, warp_row - q_len + keys);
+#ifndef SPANS
+        const KeysSeen seen = {keys, warp_row - q_len + keys, before, after AND_NOTED};
+#else
+        const KeysSeen seen = {keys, first_key, before, after AND_NOTED};
+#endif
+        if (!mixed && first_key >= warp_sees_from && first_key + BC <= warp_sees_to) {
+            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen, false KEPT_OF_TILE_ARGUMENTS(warp_row, first_key));
         } else if (first_key < warps_end_key && first_key + BC > warps_first_key) {
-            visit_tile<true>(own, Q_i, K_tile, V_tile, tau2, seen, poisoned);
+            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen, poisoned KEPT_OF_TILE_ARGUMENTS(warp_row, first_key));
         }
     }
 
     // Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
     // Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
+    // A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
     wait_for_copies<0>();
     __syncthreads();
     float *const L_tile = reinterpret_cast<float *>(KV_tiles);
+#ifdef SINKS
+    const float sink = LOG2_E * sinks[blockIdx.y];
+#endif
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int row = warp * WARP_ROWS + 16 * i + 8 * h + lane / 4;
-            const float l = quad_sum(own.l[i][h]);
-            const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+#ifdef SINKS
+            const float m = fmaxf(own.m[i][h], sink), minus_m = m == MINUS_INFINITY ? 0.0f : -m;
+            const float correction = exp2_approx(own.m[i][h] + minus_m);
+            const float l = correction * quad_sum(own.l[i][h]) + exp2_approx(sink + minus_m);
+            const float inverse = l == 0.0f ? 0.0f : KEPT_FACTOR * correction / l;
+#else
+            const float m = own.m[i][h], l = quad_sum(own.l[i][h]);
+            const float inverse = l == 0.0f ? 0.0f : KEPT_FACTOR / l;
+#endif
 #pragma unroll
             for (int j = 0; j < TD; ++j) {
                 unsigned char *const at = Q_tile + swizzled<ROW_BYTES>(row, j) + lane % 4 * 4;
                 *reinterpret_cast<unsigned *>(at) = packed(own.O[i][j][2 * h] * inverse, own.O[i][j][2 * h + 1] * inverse);
             }
-            if (lane % 4 == 0) L_tile[row] = own.m[i][h] * LN_2 + logf(l);
+            if (lane % 4 == 0) L_tile[row] = m * LN_2 + logf(l);
         }
     __syncthreads();
 

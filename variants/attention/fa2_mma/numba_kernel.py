@@ -23,17 +23,18 @@ import numpy as np
 from numba import boolean, cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
+from variants._dropout.numba_dropout import numba_dropout
 from variants._mma import MmaTile
+from variants._mma.numba_band import BAND, key_of_row
 from variants._mma.numba_mma import (
     ALL_LANES,
     CHUNK_BYTES,
     LN_2,
+    LOG2_E,
     MINUS_INFINITY,
     chunks_further,
     commit_copies,
-    end_seen,
     exp2_approx,
-    first_seen,
     global_address,
     lane_index,
     load_matrices,
@@ -48,8 +49,10 @@ from variants._mma.numba_mma import (
     thread_index,
     wait_for_copies,
 )
+from variants._mma.numba_spans import numba_spans
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
+from variants.attention.fa2_mma.numba_scoring import numba_scoring
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
@@ -62,6 +65,8 @@ load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shar
 SLACK = np.float32(2)
 # What S, O_i and the kept part of Q_i may take of a thread's 255 registers.
 KEPT_REGISTERS = 160
+# The same where weights drop out: bits for those of a tile.
+BESIDE_DROPOUT = 152
 
 
 # The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
@@ -76,26 +81,12 @@ def kv_head_index(group):
     return uint64(cuda.blockIdx.z) * uint64(kv_heads) + uint64(kv_head)
 
 
-# What a warp's rows see of a tile of `keys` keys: the first row lies on key `place`, each other one key further. Rows g
-# and g + 8 of tile i of 16 rows are h = 0 and 1. The first key may lie before the tile, or behind it.
-@cuda.jit(device=True, forceinline=True)
-def key_of_row(place, i, h):
-    return int32(place + (16 * i + 8 * h) + int32(lane_index() >> uint32(2)))
-
-
-@cuda.jit(device=True, forceinline=True)
-def first_of_row(place, before, i, h):
-    return int32(key_of_row(place, i, h) - before)
-
-
-@cuda.jit(device=True, forceinline=True)
-def end_of_row(place, after, keys, i, h):
-    return int32(min(int32(key_of_row(place, i, h) + after + 1), keys))
-
-
 @functools.cache
-def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
-    """The kernel for these compile-time parameters."""
+def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
+    """The kernel for these compile-time parameters, `features` of scores and dropout among them.
+
+    `spans`: arrays tell it what rows see.
+    """
     D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
     tiles = numba_tiles(D, WARPS, dtype)
     THREADS, ROW_BYTES = tiles.THREADS, tiles.ROW_BYTES
@@ -104,6 +95,10 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     WARP_ROWS = BR // WARPS  # a warp owns so many rows of Q_i, S, P and O_i from end to end
     TM = WARP_ROWS // 16  # tiles of 16 rows
     TN = BC // 8  # tiles of 8 keys
+    finish_scores, scores = numba_scoring(TM, TN, key_of_row, features)
+    slope_of, sink_of, SINKS = scores.slope_of, scores.sink_of, scores.SINKS
+    dropout = numba_dropout(features, TN)
+    DROPOUT, draw_kept, dropped, factor_of = dropout.DROPOUT, dropout.draw_kept, dropout.dropped, dropout.factor_of
     TK = BC // 16  # steps of 16 keys in which P V is summed
     STEPS = -(-D // 16)  # of 16 elements in which Q K^T is summed; zeros fill the last
     TD = 2 * STEPS  # tiles of 8 elements of O
@@ -112,9 +107,12 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
     # As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of
     # keys.
-    KEPT = min(max((KEPT_REGISTERS - TM * 4 * (TN + TD)) // (TM * 4), 0), STEPS)
+    KEPT = min(max(((BESIDE_DROPOUT if DROPOUT else KEPT_REGISTERS) - TM * 4 * (TN + TD)) // (TM * 4), 0), STEPS)
     ROOM = max(KEPT, 1)  # no array is empty
 
+    seen = numba_spans(BR, WARP_ROWS) if spans else BAND
+    first_seen, end_seen, keep_limits, place_of = seen.first_seen, seen.end_seen, seen.keep_limits, seen.place_of
+    first_of_row, end_of_row = seen.first_of_row, seen.end_of_row
     mma = numba_mma(dtype)
     multiply_add, packed, unpacked = mma.multiply_add, mma.packed, mma.unpacked
     not_finite, finite_or_zero = mma.not_finite, mma.finite_or_zero
@@ -211,9 +209,9 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                         O[i, j, 2 * h + 1] *= correction
 
     # Line 9, second half, for keys 16 s to 16 s + 15: P[s] = exp(tau S - m), rounded to 16 bits, and l += rowsum(P),
-    # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN.
+    # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate(s, P, m, l, S, tau2):
+    def exponentiate(s, P, m, l, S, tau2, bits):
         for i in range(TM):
             for h in range(2):
                 minus_m = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
@@ -222,7 +220,10 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                     high = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h + 1], tau2, minus_m))
                     l[i, h] += low
                     l[i, h] += high
-                    P[s, i, 2 * j + h] = packed(low, high)
+                    tile_of_8 = 2 * s + j
+                    P[s, i, 2 * j + h] = packed(
+                        dropped(low, bits[i, h], tile_of_8), dropped(high, bits[i, h], 16 + tile_of_8)
+                    )
 
     # Line 10, second half: O += P V over 16 keys, of which V_lane is in the first. Where not `finite`, what is NaN or
     # infinity in V counts as 0.
@@ -238,8 +239,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
     # 16 keys at a time: exponentials of the next are under way with the products of these.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate_and_add(s, O, P, m, l, S, tau2, V_lane):
-        exponentiate(s, P, m, l, S, tau2)
+    def exponentiate_and_add(s, O, P, m, l, S, tau2, bits, V_lane):
+        exponentiate(s, P, m, l, S, tau2, bits)
         add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
 
     exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
@@ -285,21 +286,45 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # Lines 8 to 10 for the warp's rows and one tile of keys. Only where `masked` is looked at which of the tile's keys
     # rows see, from `keys` to `after`, and at `poisoned`, whether V holds NaN or infinity.
     @cuda.jit(device=True, forceinline=True)
-    def visit_tile(O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, place, before, after, poisoned):
+    def visit_tile(
+        O,
+        m,
+        l,
+        Q_kept,
+        Q_lane,
+        K_tile,
+        V_tile,
+        tau2,
+        softcap,
+        slope,
+        own_key,
+        masked,
+        keys,
+        place,
+        before,
+        after,
+        poisoned,
+        draw,
+        warp_row,
+        first_key,
+    ):
+        bits = cuda.local.array((TM, 2), uint32)
         S = cuda.local.array((TM, TN, 4), float32)
         P = cuda.local.array((TK, TM, 4), uint32)
         multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
+        unit = finish_scores(S, tau2, softcap, slope, own_key)
         if masked:
             mask(S, keys, place, before, after)
-        raise_maximum(O, m, l, S, tau2)
+        raise_maximum(O, m, l, S, unit)
+        draw_kept(bits, draw, warp_row, first_key, cuda.blockIdx.y, cuda.blockIdx.z)
         if masked and poisoned:
-            exponentiate_all(P, m, l, S, tau2)
+            exponentiate_all(P, m, l, S, unit, bits)
             add_P_V_where_seen(O, P, V_tile, keys, place, before, after)
         else:
-            exponentiate_and_add_all(O, P, m, l, S, tau2, V_tile + lane_in_A())
+            exponentiate_and_add_all(O, P, m, l, S, unit, bits, V_tile + lane_in_A())
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def fa2_mma(Q, K, V, O, lse, group, tau2, sign, before, after):
+    def fa2_mma(Q, K, V, O, lse, group, tau2, sign, before, after, softcap, slopes, sinks, draw, kept_factor):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
         first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
@@ -321,6 +346,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         # Lines 6 and 7: all K_j, V_j of which a row of Q_i sees a key, STAGES - 1 of them ahead of their use. What a
         # row sees moves on with the row, so the first row's first key is the block's, and the last row's end is.
         last_row = int32(first_row + rows - 1)
+        before, after = keep_limits(before, after, first_row, rows, q_len, kv_len)
         first_key = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))
         end_key = end_seen(last_row, q_len, kv_len, after)
 
@@ -352,6 +378,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 for c in range(4):
                     O_i[i, j, c] = ZERO
 
+        slope = LOG2_E * slope_of(slopes, cuda.blockIdx.y)
+
         # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
         seen_from = first_seen(last_row, q_len, kv_len, before)
         seen_to = end_seen(first_row, q_len, kv_len, after)
@@ -379,29 +407,37 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             if first_key < warps_end_key and int32(first_key + BC) > warps_first_key:
                 masked = first_key < warp_sees_from or int32(first_key + BC) > warp_sees_to
                 keys = int32(kv_len - first_key)
-                place = int32(warp_row - q_len + keys)
+                place = place_of(warp_row, q_len, kv_len, first_key)
                 visit_tile(
-                    O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, masked, keys, place, before, after, poisoned
-                )
+                    O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, softcap, slope, int32(warp_row - q_len + keys),
+                    masked, keys, place, before, after, poisoned, draw, warp_row, first_key,
+                )  # fmt: skip
             first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
         # Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
+        # A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
         wait_for_all()
         cuda.syncthreads()
+        sink = LOG2_E * sink_of(sinks, cuda.blockIdx.y)
         thread, lane = thread_index(), lane_index()
         first_of_lane = uint32(uint32(thread) // uint32(32) * uint32(WARP_ROWS) + (lane >> uint32(2)))
         column = lane & uint32(3)
         for i in range(TM):
             for h in range(2):
                 row = uint32(first_of_lane + uint32(16 * i + 8 * h))
-                total = quad_sum(l[i, h])
-                inverse = ZERO if total == ZERO else ONE / total
+                m_row, total, correction = m[i, h], quad_sum(l[i, h]), ONE
+                if SINKS:
+                    m_row = max(m_row, sink)
+                    minus_m = ZERO if m_row == MINUS_INFINITY else -m_row
+                    correction = exp2_approx(m[i, h] + minus_m)
+                    total = correction * total + exp2_approx(sink + minus_m)
+                inverse = ZERO if total == ZERO else factor_of(kept_factor) * correction / total
                 for j in range(TD):
                     at = Q_tile + swizzled(ROW_BYTES, row, j) + column * uint32(4)
                     store_word(at, packed(O_i[i, j, 2 * h] * inverse, O_i[i, j, 2 * h + 1] * inverse))
                 if column == 0:
-                    L = m[i, h] * LN_2 + libdevice.logf(total)
+                    L = m_row * LN_2 + libdevice.logf(total)
                     store_word(KV_tiles + row * uint32(4), uint32(libdevice.float_as_int(L)))
         cuda.syncthreads()
 

@@ -8,73 +8,116 @@ from a counter, the longest ones first.
 
 Bytes, with J_i the tiles of keys that row block i sees, at the `sectors` level:
 
-    2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)                              per query head
-    2 * 32 T_r                                                                  for the counter, per query head
+    2 X_q + 4 N_q                                                               per query head
+    sum_i J_i (bytes of K_j + V_j) + 2 * 32 T_r                                 per pack; the latter for the counter
+
+A pack is the query heads that share K and V, or as many of them as are a power of two: rows of all of them make a tile
+of rows, so that K and V come once for all (PackGQA in FlashAttention-3's own code).
 
 A copy asks for each row of a box by itself, so where rows are no whole sectors, at head_dim 8, 24, 40, ..., every
-second one touches a sector that the row before it has touched. lse goes out in eights: 8 neighbouring rows are one
-request.
+second one touches a sector that the row before it has touched. lse goes out in eights: 8 rows of a tile are
+one request.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._hopper import (
+    L2_BYTES,
     MULTIPROCESSORS,
+    ROWS_PER_REQUEST,
     WARPGROUP_ROWS,
     WarpgroupTile,
     boxes_bytes,
+    masked,
+    packed_heads,
+    packed_map,
     padded,
     rows_map,
     unsupported_on_hopper,
     warpgroup_tile_space,
+    windowed,
 )
 from variants._mma import LOG2_E
 from variants._tiles import blocks
 from variants._tiles.band import band
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
-from variants._tiles.sectors import SECTOR_BYTES, run_bytes
+from variants._tiles.sectors import SECTOR_BYTES
 
 NUMERICS = Numerics(
     scores="float32", weights="problem", functions="fast", sums="truncated", one_score=True, divides_last=True
 )
 """P is rounded to 16 bits, as tensor cores take it; what they add up they cut off. O is divided once."""
-ROWS_PER_REQUEST = 8
-"""Of lse: those of which a warp has one row each in a quarter of its lanes."""
-L2_BYTES = 32 * 2**20
-"""Of K and V of the heads that blocks are at work on at once, where a mask makes some rows longer than others: what
-stays in the 50 MB of L2 of an H200 beside Q and O."""
+
+
+class HeadTile(NamedTuple):
+    """A tile as one head of a pack sees it."""
+
+    Br: int
+    """Query rows of the head."""
+    Bc: int
+    """Keys."""
 
 
 def default_tile(problem: Problem) -> WarpgroupTile:
     """The fastest on an H200 at head_dim 64, 96, 128, 192 and 256, bfloat16, 4096 keys and more.
 
-    As many keys as registers have room for beside O. At head_dim 64 a third consumer has room, too; beyond 192 the
-    first key of a window, which masked tiles have to know, leaves room for fewer.
+    As many keys as registers have room for beside O. At head_dim 64 a third consumer has room, too, without which
+    windows are faster, which have few tiles of keys for each tile of rows, and so is what would leave many
+    multiprocessors without work at the end. Beyond 192 the first key of a window, which masked tiles have to know,
+    leaves room for fewer.
     """
     width = padded(problem.head_dim)
-    if width <= 64:
-        return WarpgroupTile(Br=192, Bc=96 if masked(problem) else 80, stages=2, turns=0)
+    if width <= 64 and not windowed(problem):
+        wide, narrow = WarpgroupTile(Br=192, Bc=96, stages=2, turns=0), WarpgroupTile(Br=128, Bc=128, stages=3, turns=0)
+        return narrow if not masked(problem) and _ends_earlier(problem, narrow, wide) else wide
     widest = 64 if windowed(problem) else 80
-    Bc = next(Bc for most, Bc in ((96, 144), (128, 128), (192, 112), (256, widest)) if width <= most)
-    return WarpgroupTile(Br=128, Bc=Bc, stages=2, turns=1)
+    choices = ((64, 128), (96, 144), (128, 128), (192, 112), (256, widest))
+    return WarpgroupTile(Br=128, Bc=next(Bc for most, Bc in choices if width <= most), stages=2, turns=1)
+
+
+def _ends_earlier(problem: Problem, narrow: WarpgroupTile, wide: WarpgroupTile) -> bool:
+    """Whether narrower tiles, a little slower each, fill the last round of all multiprocessors so much better.
+
+    (16 heads x 2 of 4096 rows: 5.3 rounds of 192 rows take as long as 6, 7.8 of 128 rows as long as 8.)
+    """
+    slower = 1 / 0.95
+
+    def rounds(tile: WarpgroupTile) -> int:
+        return int(blocks(tiles_of_rows(problem, tile), MULTIPROCESSORS))
+
+    return rounds(wide) > 1 and slower * rounds(narrow) * narrow.Br < rounds(wide) * wide.Br
+
+
+def tiles_of_rows(problem: Problem, tile: WarpgroupTile) -> int:
+    """Over all packs."""
+    packed = packed_heads(problem)
+    return int(problem.batch * problem.heads // packed * blocks(problem.q_len, tile.Br // packed))
 
 
 def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
     """See `Kernels`."""
     from variants._hopper.rawkernel import hopper_kernel
 
-    flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem)}
+    flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem), "O_APART": tile.keeps_O_apart(problem.head_dim)}
     kernel = hopper_kernel("attention/fa3", "fa3", problem.head_dim, tile, problem.dtype, **flags)
     return (kernel,), pointer_lengths(problem)
 
 
-LANGUAGES = {"cupy": cupy_kernels}
+def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.fa3.numba_kernel import fa3_kernel
+
+    kernel = fa3_kernel(padded(problem.head_dim), tile, masked(problem), windowed(problem), problem.dtype)
+    return (kernel,), pointer_lengths(problem)
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) -> Plan:
@@ -83,17 +126,23 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
     (fa3,), lengths = kernels(p, tile)
-    q_heads, kv_heads, row_tiles = p.batch * p.heads, p.batch * p.kv_heads_count, blocks(p.q_len, tile.Br)
+    packed, kv_heads = packed_heads(p), p.batch * p.kv_heads_count
+    packs, packs_per_kv_head, row_tiles = (
+        p.batch * p.heads // packed,
+        p.group // packed,
+        blocks(p.q_len, tile.Br // packed),
+    )
     maps = (
-        rows_map("Q", p, q_heads, p.q_len, tile.Br),
+        packed_map("Q", p, packed),
         rows_map("K", p, kv_heads, p.kv_len, tile.Bc),
         rows_map("V", p, kv_heads, p.kv_len, tile.Bc),
-        rows_map("O", p, q_heads, p.q_len, WARPGROUP_ROWS),
+        packed_map("O", p, packed),
     )
-    work = (np.int32(n) for n in (q_heads, p.group, row_tiles, heads_at_once(p)))
+    head_shift = (WARPGROUP_ROWS // packed).bit_length() - 1
+    work = (np.int32(n) for n in (packs, packs_per_kv_head, head_shift, row_tiles, packs_at_once(p)))
     launch = Launch(
         fa3,
-        (min(q_heads * row_tiles, MULTIPROCESSORS),),
+        (min(tiles_of_rows(p, tile), MULTIPROCESSORS),),
         (tile.threads,),
         (*maps, "lse", *lengths, *work, tau2, sign, *band(p)),
         shared_bytes=tile.shared_bytes(p.head_dim),
@@ -101,36 +150,37 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
 
 
-def masked(problem: Problem) -> bool:
-    """Whether rows see other keys than all."""
-    return bool(problem.mask.parts)
-
-
-def windowed(problem: Problem) -> bool:
-    """Whether some rows do not see the first keys."""
-    return any(left is not None for left, _ in (part.limits for part in problem.mask.parts))
-
-
-def heads_at_once(problem: Problem) -> int:
-    """Query heads that blocks work on at once, at least those that share K and V."""
-    kv_bytes = 2 * problem.kv_len * problem.head_dim * problem.itemsize_bytes
-    return min(max(L2_BYTES // kv_bytes, 1) * problem.group, problem.batch * problem.heads)
+def packs_at_once(problem: Problem) -> int:
+    """Packs of query heads that blocks work on at once, at least those that share K and V."""
+    p, packed = problem, packed_heads(problem)
+    kv_bytes = 2 * p.kv_len * p.head_dim * p.itemsize_bytes
+    return min(max(L2_BYTES // kv_bytes, 1) * p.group, p.batch * p.heads) // packed
 
 
 def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    p, tile = problem, tile or default_tile(problem)
-    schedule = Schedule(p, tile)
+    p, tile, packed = problem, tile or default_tile(problem), packed_heads(problem)
+    schedule = Schedule(p, HeadTile(tile.Br // packed, tile.Bc))
     q_heads, kv_heads = (np.arange(n, dtype=np.int64)[:, None] for n in (p.batch * p.heads, p.batch * p.kv_heads_count))
     q_bytes = boxes_bytes(q_heads * p.q_len, np.int64(p.q_len), p.head_dim).sum()
     keys = np.minimum(tile.Bc, p.kv_len - schedule.first_keys)
-    tile_bytes = p.group * boxes_bytes(kv_heads * p.kv_len + schedule.first_keys, keys, p.head_dim).sum(axis=0)
-    kv_bytes = 2 * (schedule.key_visits * tile_bytes).sum()
-    eights = np.arange(0, p.q_len, ROWS_PER_REQUEST, dtype=np.int64)
-    eight_rows = np.minimum(ROWS_PER_REQUEST, p.q_len - eights)
-    lse_bytes = run_bytes(q_heads * p.q_len + eights, eight_rows, FLOAT32_BYTES).sum()
-    counter_bytes = SECTOR_BYTES * p.batch * p.heads * len(schedule.first_rows)
-    return Traffic(int(q_bytes + kv_bytes + counter_bytes), int(q_bytes + lse_bytes + counter_bytes))
+    tile_bytes = boxes_bytes(kv_heads * p.kv_len + schedule.first_keys, keys, p.head_dim).sum(axis=0)
+    kv_bytes = 2 * (p.group // packed) * (schedule.key_visits * tile_bytes).sum()
+    counter_bytes = SECTOR_BYTES * p.batch * p.heads // packed * len(schedule.first_rows)
+    return Traffic(int(q_bytes + kv_bytes + counter_bytes), int(q_bytes + lse_bytes(p) + counter_bytes))
+
+
+def lse_bytes(problem: Problem) -> int:
+    """Bytes of writing lse: a request is 8 of a warpgroup's rows, which lie in one head or in several of its pack."""
+    p, packed = problem, packed_heads(problem)
+    head_rows = WARPGROUP_ROWS // packed
+    tiles = np.arange(blocks(p.q_len, head_rows))[:, None, None] * head_rows
+    heads = np.arange(p.batch * p.heads).reshape(-1, 1, packed, 1)
+    rows = tiles + np.arange(head_rows)
+    elements = np.where(rows < p.q_len, heads * p.q_len + rows, -1).reshape(-1, ROWS_PER_REQUEST)
+    sectors = np.sort(np.where(elements >= 0, elements * FLOAT32_BYTES // SECTOR_BYTES, -1), axis=1)
+    distinct = np.diff(sectors, axis=1, prepend=-1) > 0
+    return SECTOR_BYTES * int(distinct.sum())
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
@@ -139,7 +189,7 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 
 def register(registry: Registry) -> None:
-    """Add `fa3-cupy`."""
+    """Add `fa3-cupy` and `fa3-numba`."""
     register_languages(
         registry,
         "fa3",

@@ -5,7 +5,8 @@
 // _mma/mma.cuh, _hopper/hopper.cuh, _hopper/softmax.cuh and the products of the tile's sizes are put before this text.
 //
 // Compile-time parameters besides theirs: CONSUMERS (warpgroups of 64 rows each), STAGES (tiles of K, and of V, on
-// chip), TURNS (whether two consumers take turns with the tensor cores).
+// chip), TURNS (whether two consumers take turns with the tensor cores), O_APART (whether O_i has a place of its own on
+// its way out, so that the next Q_i arrives meanwhile, or takes that of Q_i).
 
 constexpr int BR = 64 * CONSUMERS;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
@@ -14,8 +15,8 @@ constexpr int Q_BYTES = BR * D * (int)sizeof(stored);
 constexpr int KV_BYTES = BC * D * (int)sizeof(stored);  // of K_j, and of V_j
 
 // Registers per thread, of 65536 on a multiprocessor: addresses for the producer, S, P and O for consumers.
-constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
-constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 56;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 152;
 
 // Named barriers. 0 is __syncthreads().
 constexpr int ALL_CONSUMERS = 1;
@@ -25,18 +26,19 @@ constexpr int OWN = 4;   // and the next ones: of one warpgroup
 // Full: what is awaited there has come. Empty: all consumers are done with it.
 struct Barriers {
     u64 K_full[STAGES], K_empty[STAGES], V_full[STAGES], V_empty[STAGES];
-    u64 Q_full, Q_empty;        // of the block's one Q_i, whose place O_i takes
-    u64 work_told, work_heard;  // of which tile of rows comes next
+    u64 Q_full[CONSUMERS], Q_empty[CONSUMERS];  // of a consumer's rows of Q_i
+    u64 work_told, work_heard;                  // of which tile of rows comes next
 };
 
 // Of the tile of keys that is a block's `step`-th: where it lies, and the parity of the phase in which it is there.
 __device__ __forceinline__ int stage(int step) { return step % STAGES; }
 __device__ __forceinline__ int phase(int step) { return step / STAGES & 1; }
 
-// What does not change during a launch; `heads` are those of all batches.
+// Heads that share K and V are packed, as many as the plan says: a warpgroup has 1 << head_shift rows of each, one head
+// behind the other. A pack is those heads; `packs` are those of all batches.
 struct Problem {
-    int q_len, kv_len, heads, group, before, after;
-    int row_tiles, heads_at_once;
+    int q_len, kv_len, packs, packs_per_kv_head, head_shift, before, after;
+    int row_tiles, packs_at_once;
 };
 
 // The tiles of rows, over all heads, that a block has not begun with. Each block asks until it is told that there is no
@@ -45,31 +47,50 @@ __device__ unsigned taken;
 
 // --- Work ------------------------------------------------------------------------------------------------------------
 
-// One tile of rows, and the tiles of keys of which some row of it sees a key; none where end_tile <= first_tile.
+// One tile of rows, from `first_row` of each head of the pack on, and the tiles of keys of which some row of it sees a
+// key; none where end_tile <= first_tile.
 struct Work {
-    int head, first_row, first_tile, end_tile;
+    int pack, first_row, first_tile, end_tile;
 };
 
-// Where masked, the rows that may see most keys, the last ones, come first, of as many heads at once as have K and V in
+// Rows of each head in a tile of rows.
+__device__ __forceinline__ int tile_rows(const Problem &p) { return CONSUMERS << p.head_shift; }
+
+// Where masked, the rows that may see most keys, the last ones, come first, of as many packs at once as have K and V in
 // L2: short work is left for the end, when not all blocks find some.
 __device__ __forceinline__ Work work_of(int index, const Problem &p)
 {
-    int head, row_tile;
+    int pack, row_tile;
     if constexpr (MASKED) {
-        const int first_head = index / (p.heads_at_once * p.row_tiles) * p.heads_at_once;
-        const int heads = min(p.heads_at_once, p.heads - first_head);
-        const int inside = index - first_head * p.row_tiles;
-        head = first_head + inside % heads;
-        row_tile = p.row_tiles - 1 - inside / heads;
+        const int first_pack = index / (p.packs_at_once * p.row_tiles) * p.packs_at_once;
+        const int packs = min(p.packs_at_once, p.packs - first_pack);
+        const int inside = index - first_pack * p.row_tiles;
+        pack = first_pack + inside % packs;
+        row_tile = p.row_tiles - 1 - inside / packs;
     } else {
-        head = index / p.row_tiles;
+        pack = index / p.row_tiles;
         row_tile = index % p.row_tiles;
     }
-    const int first_row = row_tile * BR;
-    if constexpr (!MASKED) return {head, first_row, 0, (p.kv_len + BC - 1) / BC};
-    const int last_row = min(first_row + BR, p.q_len) - 1;
-    return {head, first_row, WINDOWED ? first_seen(first_row, p.q_len, p.kv_len, p.before) / BC : 0,
+    const int first_row = row_tile * tile_rows(p);
+    if constexpr (!MASKED) return {pack, first_row, 0, (p.kv_len + BC - 1) / BC};
+    const int last_row = min(first_row + tile_rows(p), p.q_len) - 1;
+    return {pack, first_row, WINDOWED ? first_seen(first_row, p.q_len, p.kv_len, p.before) / BC : 0,
             (end_seen(last_row, p.q_len, p.kv_len, p.after) + BC - 1) / BC};
+}
+
+// The tiles of keys that all rows of the block see all of, from `from` to before `to`.
+struct WholeTiles {
+    int from, to;
+
+    __device__ __forceinline__ bool has(int j) const { return !MASKED || (j >= from && j < to); }
+};
+
+__device__ __forceinline__ WholeTiles whole_tiles(const Work &work, const Problem &p)
+{
+    if constexpr (!MASKED) return {0, work.end_tile - 1};
+    const int last_row = min(work.first_row + tile_rows(p), p.q_len) - 1;
+    return {WINDOWED ? (first_seen(last_row, p.q_len, p.kv_len, p.before) + BC - 1) / BC : 0,
+            end_seen(work.first_row, p.q_len, p.kv_len, p.after) / BC};
 }
 
 // --- The producer ----------------------------------------------------------------------------------------------------
@@ -79,7 +100,7 @@ __device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsig
                                         int &told, const TensorMap &Q, const TensorMap &K, const TensorMap &V,
                                         const Problem &p)
 {
-    const int tiles = p.row_tiles * p.heads;
+    const int tiles = p.row_tiles * p.packs;
     int index = blockIdx.x;
     for (int round = 0, step = 0;; ++round) {
         wait(barriers.work_heard, (round & 1) ^ 1);
@@ -87,23 +108,31 @@ __device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsig
         arrive(barriers.work_told);
         if (index >= tiles) return;
         const Work work = work_of(index, p);
-        const int kv_head = work.head / p.group;
-        const auto load_Q = [&] {
-            wait(barriers.Q_empty, (round & 1) ^ 1);
-            arrive_and_expect(barriers.Q_full, Q_BYTES);
-            load_tile<BR>(Q_tile, Q, work.first_row, work.head, barriers.Q_full);
-        };
-        if (work.end_tile <= work.first_tile) load_Q();
-        for (int j = work.end_tile - 1; j >= work.first_tile; --j, ++step) {
+        const int kv_head = work.pack / p.packs_per_kv_head;
+        int j = work.end_tile - 1;
+        do {
+            const bool seen = j >= work.first_tile;  // if not, it is rows that see no key, and have a Q_i nevertheless
             const int s = stage(step);
-            wait(barriers.K_empty[s], phase(step) ^ 1);
-            arrive_and_expect(barriers.K_full[s], KV_BYTES);
-            load_tile<BC>(K_tiles + s * KV_BYTES, K, j * BC, kv_head, barriers.K_full[s]);
-            if (j == work.end_tile - 1) load_Q();
+            if (seen) {
+                wait(barriers.K_empty[s], phase(step) ^ 1);
+                arrive_and_expect(barriers.K_full[s], KV_BYTES);
+                load_tile<BC>(K_tiles + s * KV_BYTES, K, j * BC, kv_head, barriers.K_full[s]);
+            }
+            if (j == work.end_tile - 1) {
+#pragma unroll 1
+                for (int w = 0; w < CONSUMERS; ++w) {
+                    wait(barriers.Q_empty[w], (round & 1) ^ 1);
+                    arrive_and_expect(barriers.Q_full[w], Q_BYTES / CONSUMERS);
+                    load_rows<BR>(Q_tile + w * 64 * ROW_BYTES, Q, work.first_row + (w << p.head_shift), work.pack,
+                                  barriers.Q_full[w]);
+                }
+            }
+            if (!seen) break;
             wait(barriers.V_empty[s], phase(step) ^ 1);
             arrive_and_expect(barriers.V_full[s], KV_BYTES);
             load_tile<BC>(V_tiles + s * KV_BYTES, V, j * BC, kv_head, barriers.V_full[s]);
-        }
+            ++step;
+        } while (--j >= work.first_tile);
         index = gridDim.x + atomicInc(&taken, tiles - 1);
     }
 }
@@ -194,9 +223,9 @@ __device__ __forceinline__ bool not_finite(const uint4 &v)
     return not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
 }
 
-// Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its
-// zero weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so
-// rows that see none of it get the bits that they would get without.
+// Before P V of a tile of keys that not all rows see all of: a row must not even multiply NaN or infinity by its zero
+// weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so rows
+// that see none of it get the bits that they would get without.
 __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, int keys,
                                                 const KeysSeen &seen)
 {
@@ -223,15 +252,17 @@ __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned 
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
-    const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int heads, int group,
-    int row_tiles, int heads_at_once, float tau2, int sign, int before, int after)
+    const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int packs,
+    int packs_per_kv_head, int head_shift, int row_tiles, int packs_at_once, float tau2, int sign, int before, int after)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ Barriers barriers;
     __shared__ int told;
     const unsigned Q_tile = (shared_address(dynamic) + 1023) / 1024 * 1024;
     const unsigned K_tiles = Q_tile + Q_BYTES, V_tiles = K_tiles + STAGES * KV_BYTES;
-    const Problem p = {q_len, kv_len, heads, group, before, after, row_tiles, heads_at_once};
+    const unsigned O_tile = O_APART ? V_tiles + STAGES * KV_BYTES : Q_tile;
+    const Problem p = {q_len,  kv_len, packs,     packs_per_kv_head, head_shift,
+                       before, after,  row_tiles, packs_at_once};
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -240,8 +271,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
             init_barrier(barriers.K_empty[stage], CONSUMERS);
             init_barrier(barriers.V_empty[stage], CONSUMERS);
         }
-        init_barrier(barriers.Q_full, 1);
-        init_barrier(barriers.Q_empty, CONSUMERS);
+        for (int w = 0; w < CONSUMERS; ++w) {
+            init_barrier(barriers.Q_full[w], 1);
+            init_barrier(barriers.Q_empty[w], 1);
+        }
         init_barrier(barriers.work_told, 1);
         init_barrier(barriers.work_heard, CONSUMER_THREADS);
         publish_barriers();
@@ -256,7 +289,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int warpgroup = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
         const bool speaks = threadIdx.x % WARPGROUP == 0;  // for its warpgroup
-        const unsigned Q_rows = Q_tile + warpgroup * 64 * ROW_BYTES;
+        const unsigned Q_rows = Q_tile + warpgroup * 64 * ROW_BYTES, O_rows = O_tile + warpgroup * 64 * ROW_BYTES;
         // With TURNS, products of one consumer are issued while the other has its softmax. The first one begins.
         const auto begin_turn = [&] {
             if constexpr (TURNS) sync_threads(TURN + warpgroup, CONSUMER_THREADS);
@@ -264,15 +297,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         const auto end_turn = [&] {
             if constexpr (TURNS) arrive_threads(TURN + 1 - warpgroup, CONSUMER_THREADS);
         };
+        const auto give_Q_back = [&] {
+            if (speaks) arrive(barriers.Q_empty[warpgroup]);
+        };
         if (TURNS && warpgroup == 1) end_turn();
 
         for (int round = 0, step = 0;; ++round) {
             wait(barriers.work_told, round & 1);
             const int index = told;
             arrive(barriers.work_heard);
-            if (index >= row_tiles * heads) break;
+            if (index >= row_tiles * packs) break;
             const Work work = work_of(index, p);
-            const int row = work.first_row + 64 * warpgroup + 16 * warp + lane / 4;
+            // The lane's rows of the warpgroup's 64 are `mine` and mine + 8; in their heads they are row[0] and row[1].
+            const int first_row = work.first_row + (warpgroup << head_shift), mine = 16 * warp + lane / 4;
+            const int last = (1 << head_shift) - 1;
+            const int row[2] = {first_row + (mine & last), first_row + (mine + 8 & last)};
 
             // O_i = 0, l = 0, m = -inf, in registers.
             Rows own;
@@ -283,17 +322,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 own.m[h] = MINUS_INFINITY;
                 own.l[h] = 0.0f;
             }
-            wait(barriers.Q_full, round & 1);
+            wait(barriers.Q_full[warpgroup], round & 1);
             if (sign != 1) give_sign(shared_pointer(Q_rows), sign, warpgroup);
 
             if (work.first_tile < work.end_tile) {
-                // All rows of the block see these tiles of keys, and every key of them.
-                int whole_from = 0, whole_to = work.end_tile - 1;
-                if constexpr (MASKED) {
-                    const int last_row = min(work.first_row + BR, q_len) - 1;
-                    if (WINDOWED) whole_from = (first_seen(last_row, q_len, kv_len, before) + BC - 1) / BC;
-                    whole_to = end_seen(work.first_row, q_len, kv_len, after) / BC;
-                }
+                const WholeTiles whole = whole_tiles(work, p);
                 const auto seen_of = [&](int j) { return keys_seen(row, j * BC, q_len, kv_len, before, after); };
                 Scores S;
                 Weights P;
@@ -329,31 +362,34 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     correct(own.O, correction);
                     round_weights(P, S);
                 };
-                // From a tile that some row does not see all of to P V of it.
+                // What a tile needs that not all rows see all of, before P V of it.
                 const auto take = [&] {
-                    if (!MASKED || (j >= whole_from && j < whole_to)) return;
+                    if (whole.has(j)) return;
                     wait(barriers.V_full[stage(step)], phase(step));
                     take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), kv_len - j * BC,
                                     seen_of(j));
                 };
                 take();
                 --j;
-                for (; MASKED && j >= max(whole_to, work.first_tile); --j) {
+                for (; MASKED && j >= max(whole.to, work.first_tile); --j) {
                     visit(true);
                     take();
                 }
-                for (; j >= max(whole_from, work.first_tile); --j) visit(false);
+                for (; j >= max(whole.from, work.first_tile); --j) visit(false);
                 for (; WINDOWED && j >= work.first_tile; --j) {
                     visit(true);
                     take();
                 }
 
                 // Behind the loop.
+                if (O_APART) give_Q_back();
                 wait(barriers.V_full[stage(step)], phase(step));
                 add_P_V(own.O, P, V_tiles + stage(step) * KV_BYTES);
                 wait_for_products<0>(own.O);
                 if (speaks) arrive(barriers.V_empty[stage(step)]);
                 ++step;
+            } else if (O_APART) {
+                give_Q_back();
             }
 
             // O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, its L is -inf.
@@ -362,11 +398,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
             for (int h = 0; h < 2; ++h) {
                 const float l = quad_sum(own.l[h]);
                 inverse[h] = l == 0.0f ? 0.0f : 1.0f / l;
-                if (lane % 4 == 0 && row + 8 * h < q_len) {
-                    lse[(size_t)work.head * q_len + row + 8 * h] = own.m[h] * LN_2 + logf(l);
+                if (lane % 4 == 0 && row[h] < q_len) {
+                    const int head = (work.pack << 6 - head_shift) + (mine + 8 * h >> head_shift);
+                    lse[(size_t)head * q_len + row[h]] = own.m[h] * LN_2 + logf(l);
                 }
             }
-            // Write O_i, by way of the warpgroup's own rows of Q_i.
+            // Write O_i, by way of a place on chip: once the last one has gone, where it is O's own.
+            if (O_APART) {
+                if (speaks) wait_until_read();
+                sync_threads(OWN + warpgroup, WARPGROUP);
+            }
 #pragma unroll
             for (int j = 0; j < TD; j += 2) {
                 unsigned o[4];
@@ -376,18 +417,19 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     o[c] = packed(own.O[e] * inverse[c % 2], own.O[e + 1] * inverse[c % 2]);
                 }
                 const int box = 8 * j / COLUMNS, piece = j % (COLUMNS / 8) + lane / 16;
-                const unsigned at = Q_rows + box * BR * ROW_BYTES + piece_of_row(16 * warp + lane % 16, piece);
+                const unsigned at = O_rows + box * BR * ROW_BYTES + piece_of_row(16 * warp + lane % 16, piece);
                 asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(o[0]),
                              "r"(o[1]), "r"(o[2]), "r"(o[3])
                              : "memory");
             }
             publish_to_async();
             sync_threads(OWN + warpgroup, WARPGROUP);
-            if (speaks) {
-                store_rows<BR>(Q_rows, O, work.first_row + 64 * warpgroup, work.head);
-                wait_until_read();
-                arrive(barriers.Q_empty);
+            if (speaks) store_rows<BR>(O_rows, O, first_row, work.pack);
+            if (!O_APART) {
+                if (speaks) wait_until_read();
+                give_Q_back();
             }
         }
+        if (O_APART && speaks) wait_until_read();
     }
 }

@@ -14,11 +14,14 @@ Bytes, per key/value head with g query heads, R = g N_q rows, T_r = ceil(R / 16)
     split_kv    S g X_q + T_r 2 X_k read, 4 S R (d + 2) written
     combine     S R (4 d + 2 * 32) read, g X_q + 32 R written
 
-The second kernel asks for one l_s, m_s or L at a time, and each costs a sector. Under a mask a tile of rows meets the
-keys from the first to the last that any of its rows sees; where it has the last queries of one head and the first of
-the next, and these see nothing in common, the tiles of 16 keys in between are left out. A row meets the splits of which
-it sees a key. All copies are runs of consecutive elements (see _tiles/sectors.py), those of Q, K and V with up to 16
-bytes per lane.
+The second kernel asks for one l_s, m_s or L at a time, and each costs a sector. A mask that is no band adds, per
+block of the first, two requests for the first keys and the ends that its 16 rows see, and two sectors per row of the
+second. Under a mask a tile of rows meets the keys from the first to the last that any of its rows sees; where it has
+the last queries of one head and the first of the next, and these see nothing in common, the tiles of 16 keys in
+between are left out. A row meets the splits of which it sees a key. All copies are runs of consecutive elements (see
+_tiles/sectors.py), those of Q, K and V with up to 16 bytes per lane. Slopes are read by each of a block's 4 warps,
+those of 8 rows at a time, and a sink by one warp for each row of the second kernel: 32 bytes each, or 64 where 8 rows
+are of heads whose slopes lie in two sectors.
 """
 
 from __future__ import annotations
@@ -29,31 +32,37 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic, Variant
-from variants._mma import LINE_BYTES, LINE_ELEMENTS, elements_per_copy
-from variants._mma.rawkernel import COMMON
+from variants._mma import elements_per_copy
+from variants._mma.rawkernel import COMMON_WITH_SPLITS
+from variants._mma.splits import (
+    BC,
+    BR,
+    COMBINE_WARPS,
+    SPLITS,
+    THREADS_PER_WARP,
+    WARPS,
+    shared_bytes,
+    split_options,
+)
+from variants._scores import FEATURES as SCORES
+from variants._scores import SOURCE, factor, score_arguments, score_options, sink_bytes
 from variants._tiles import blocks, unsupported
-from variants._tiles.band import FEATURES, band
-from variants._tiles.rawkernel import raw_kernel
-from variants._tiles.schedule import FLOAT32_BYTES
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits
+from variants._tiles.rawkernel import SPANS_OPTION, raw_kernel
+from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
-BR, BC = 16, 16
-"""Rows of queries per block, and keys that a warp takes at once: as many as one mma has."""
-WARPS, COMBINE_WARPS = 4, 8
-"""Per block, of the two kernels."""
-THREADS_PER_WARP = 32
+SLOPES_PER_SECTOR = SECTOR_BYTES // FLOAT32_BYTES
 Run = tuple[Integers, Integers]
 """Keys from the first to before the second."""
-RING_BYTES = 64 * 1024
-"""Per block, for tiles of K and V on their way. To keep the memory of an H200 busy takes its 4.8 TB/s times about a
-microsecond (Little's law), 36 KB for each of 132 multiprocessors: one block comes near, two or three have plenty."""
-FEWEST_SLOTS, MOST_SLOTS = 3, 8
-SPLITS = (512, 64, 128, 256, 1024, 2048)
-"""Keys per split, the default first: long enough for what a block does once to be little, short enough for a few
-sequences to fill a GPU."""
-
 NUMERICS = Numerics(
-    scores="float32", weights="problem", functions="__expf", sums="truncated", one_score=True, divides_last=True
+    scores="float32",
+    weights="problem",
+    functions="__expf",
+    tanh="accurate",
+    sums="truncated",
+    one_score=True,
+    divides_last=True,
 )
 """A weight shrinks when its warp's maximum rises, when the warps of a block are put together, and twice more with the
 splits: each time by the distance to a larger score of another key, so at most once per key, as budgets assume."""
@@ -62,19 +71,22 @@ splits: each time by the distance to a larger score of another key, so at most o
 def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches; `tile` is the first of `tiles(problem)` unless given."""
     p, split = problem, _split(problem, tile)
-    sizes = {"D": p.head_dim, "SPLIT": split, "WARPS": WARPS, "COMBINE_WARPS": COMBINE_WARPS}
-    sizes |= {"SLOTS": slots(p.head_dim), "BLOCKS_PER_SM": blocks_per_sm(p.head_dim)}
-    options = (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{p.dtype}")
+    options = (*split_options(p.head_dim, split, p.dtype), *score_options(p))
+    options = (*options, SPANS_OPTION) if has_spans(p) else options
+    common = (SOURCE, *COMMON_WITH_SPLITS)
     split_kv, combine = (
-        raw_kernel("attention/split_kv", name, options, COMMON) for name in ("split_kv", "split_kv_combine")
+        raw_kernel("attention/split_kv", name, options, common) for name in ("split_kv", "split_kv_combine")
     )
 
     row_tiles, splits = blocks(p.group * p.q_len, BR), blocks(p.kv_len, split)
     grid = (row_tiles * splits, p.kv_heads_count, p.batch)
     partial = ("O_split", "l_split", "m_split")
-    lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(p.tau)
-    args = ("Q", "K", "V", *partial, *lengths, group, tau, *band(p))
-    combine_args = (*partial, "O", "lse", *lengths, *band(p))
+    lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(factor(p))
+    changes, sinks = (score_arguments(p, *names, always=False) for names in (SCORES[:2], SCORES[2:]))
+    args = ("Q", "K", "V", *partial, *lengths, group, tau, *limits(p), *changes)
+    # Rows are counted through the batch there, first keys and ends are those of a sequence, and sinks of a head.
+    heads = (np.int32(p.heads),) if has_spans(p) or sinks else ()
+    combine_args = (*partial, "O", "lse", *lengths, *limits(p), *heads, *sinks)
     return Plan(
         launches=(
             Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)),
@@ -94,13 +106,21 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     p, split = problem, _split(problem, tile)
     d, at_once = p.head_dim, elements_per_copy(p.head_dim)
 
-    # (key/value heads, tiles of rows): each tile's first row, and the two runs of keys that some row of it sees.
+    # (sequences that the mask tells apart, key/value heads, tiles of rows): each tile's first row, and the two runs of
+    # keys that some row of it sees.
     group_rows = p.group * p.q_len
     first_rows = np.arange(0, group_rows, BR, dtype=np.int64)
     tile_rows = np.minimum(BR, group_rows - first_rows)
     low, high = _keys_seen(p, first_rows % p.q_len, tile_rows)
-    heads = np.arange(p.batch * p.kv_heads_count, dtype=np.int64)[:, None]
+    heads = np.arange(p.batch * p.kv_heads_count, dtype=np.int64).reshape(len(p.spans[0]), -1, 1)
     first = heads * group_rows + first_rows
+
+    # Slopes of the heads of rows 0 to 7 of a tile, and of rows 8 to 15.
+    halves = first_rows[:, None] + np.array([[0, 7], [8, 15]])[:, None, None, None]
+    places = (
+        heads[..., None] % p.kv_heads_count * p.group + np.minimum(halves // p.q_len, p.group - 1)
+    ) // SLOPES_PER_SECTOR
+    slope_sectors = (places[..., 1] - places[..., 0] + 1).sum(axis=0)
 
     def split_kv_bytes(index: int) -> tuple[Integers, Integers]:
         """Q read and O, l and m written by the blocks of one split."""
@@ -108,7 +128,8 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
         stat = index * _rows(p) + first
         Q = run_bytes(first * d, there * tile_rows * d, p.itemsize_bytes, at_once)
         O, l = (run_bytes(stat * n, there * tile_rows * n, FLOAT32_BYTES) for n in (d, 1))
-        return Q.sum(), (O + 2 * l).sum()
+        slopes = WARPS * SECTOR_BYTES * (there * slope_sectors).sum() if p.alibi else 0
+        return Q.sum() + slopes, (O + 2 * l).sum()
 
     # Splits are whole tiles of 16 keys, and each of those is copied by itself.
     kv_bytes = sum(_key_bytes(p, heads * p.kv_len, *run).sum() for run in (low, high))
@@ -116,16 +137,19 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     split_kv = np.sum([split_kv_bytes(index) for index in splits], axis=0, dtype=np.int64)
 
     rows = np.arange(_rows(p), dtype=np.int64)
-    seen = p.span(rows % p.q_len)
+    shape = (p.batch, p.heads, p.q_len)
+    seen_first, seen_end = (np.broadcast_to(each[:, None], shape).reshape(-1) for each in p.spans)
 
     def combine_bytes(index: int) -> Integers:
         """O, l and m of one split, read for all rows."""
-        there = _meets(seen, index, split)
+        there = _meets((seen_first, seen_end), index, split)
         return (run_bytes((index * _rows(p) + rows) * d, there * d, FLOAT32_BYTES) + there * 2 * SECTOR_BYTES).sum()
 
     combine = np.sum([combine_bytes(index) for index in splits], dtype=np.int64)
     output_bytes = run_bytes(rows * d, d, p.itemsize_bytes).sum() + _rows(p) * SECTOR_BYTES
-    read_bytes = 2 * kv_bytes + split_kv[0] + combine
+    read_bytes = 2 * kv_bytes + split_kv[0] + combine + sink_bytes(p, _rows(p))
+    if has_spans(p):
+        read_bytes += len(splits) * _limit_bytes(p, first_rows, tile_rows) + 2 * SECTOR_BYTES * _rows(p)
     return Traffic(int(read_bytes), int(split_kv[1] + output_bytes))
 
 
@@ -134,42 +158,39 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
     return [{"Br": BR, "split": split} for split in SPLITS]
 
 
-def slots(head_dim: int) -> int:
-    """Tiles of keys or values that a warp has room for."""
-    return min(max(RING_BYTES // (WARPS * _slot_bytes(head_dim)), FEWEST_SLOTS), MOST_SLOTS)
-
-
-def shared_bytes(head_dim: int) -> int:
-    """Dynamic shared memory of a block: the warps' slots, Q, and l and m of its rows from each warp."""
-    return (WARPS * slots(head_dim) + 1) * _slot_bytes(head_dim) + 2 * WARPS * BR * FLOAT32_BYTES
-
-
-def blocks_per_sm(head_dim: int) -> int:
-    """Blocks that share a multiprocessor, as slots and registers allow; a thread has head_dim / 2 for O alone."""
-    return 3 if head_dim <= 128 else 2
-
-
-def _slot_bytes(head_dim: int) -> int:
-    return int(BC * LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))
-
-
 def _keys_seen(problem: Problem, first_queries: Integers, tile_rows: Integers) -> tuple[Run, Run]:
     """Two runs of keys that tiles of so many rows meet, of which the first is that query of its head: low and high.
+
+    Each is (sequences that the mask tells apart, 1, tiles).
 
     Where the rows of two heads meet in a tile, the first queries of one see the low run, the last of the other the high
     one. Each ends with whole tiles of keys where there are keys in between; else the low one is all.
     """
     p, last = problem, first_queries + tile_rows - 1
     meet = last >= p.q_len
-    low_first, _ = p.span(np.where(meet, 0, first_queries))
-    _, low_end = p.span(np.where(meet, np.minimum(last - p.q_len, p.q_len - 1), last))
-    high_first, _ = p.span(first_queries)
-    _, high_end = p.span(np.minimum(last, p.q_len - 1))
+    firsts, ends = p.spans
+    low_first = firsts[:, None, np.where(meet, 0, first_queries)]
+    low_end = ends[:, None, np.where(meet, np.minimum(last - p.q_len, p.q_len - 1), last)]
+    high_first = firsts[:, None, first_queries]
+    high_end = ends[:, None, np.minimum(last, p.q_len - 1)]
     low_tiles_end, first_high_tile = blocks(low_end, BC) * BC, high_first // BC * BC
     apart = (low_end > 0) & (low_tiles_end < first_high_tile)
     low = np.where(low_end > 0, low_first, high_first), np.where(apart, low_tiles_end, high_end)
     high = first_high_tile, np.where(apart, high_end, 0)
     return low, high
+
+
+def _limit_bytes(problem: Problem, first_rows: Integers, tile_rows: Integers) -> int:
+    """Bytes of reading the first keys and ends of the rows of every tile once, where the mask is no band.
+
+    One request each; a query that several heads have is in it several times, and costs what it costs once.
+    """
+    p, sequences = problem, np.arange(problem.batch)[:, None, None]
+    lanes = np.arange(BR)
+    elements = sequences * p.q_len + (first_rows[:, None] + lanes) % p.q_len
+    sectors = np.where(lanes < tile_rows[:, None], elements * INT32_BYTES // SECTOR_BYTES, -1)
+    distinct = np.diff(np.sort(sectors, axis=-1), axis=-1, prepend=-1) > 0
+    return 2 * p.kv_heads_count * SECTOR_BYTES * int(distinct.sum())
 
 
 def _meets(run: Run, index: int, split: int) -> npt.NDArray[np.bool_]:
@@ -232,7 +253,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             tiles=tiles,
-            takes=FEATURES,
+            takes=(*SPAN_FEATURES, *SCORES),
             numerics=NUMERICS,
         )
     )

@@ -1,5 +1,5 @@
 // Flash-Decoding: Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference"; these are its steps.
-// _mma/mma.cuh is put before this text.
+// _scores/scores.cuh, _mma/mma.cuh and _mma/splits.cuh are put before this text.
 //
 // Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS and COMBINE_WARPS (per block of the one
 // and the other kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
@@ -9,126 +9,39 @@
 // is query r % q_len. Each warp goes its own way over every WARPS-th tile of keys of the split, with an O, l and m of
 // its own and its own ring of slots in shared memory. It waits for its own copies, and for nobody else until the end.
 
-constexpr int BR = 16;  // rows of queries
-constexpr int BC = 16;  // keys per tile: what one product sums over
-constexpr int THREADS = 32 * WARPS;
-constexpr int STEPS = (D + 15) / 16;  // a row in pieces of 16 elements, zeros after the last
-constexpr int TD = 2 * STEPS;         // O in tiles of 8 elements
-constexpr int ROW_BYTES = (D + 63) / 64 * 128;  // of a row in shared memory
-constexpr int SLOT_BYTES = BC * ROW_BYTES;
-constexpr int RING_BYTES = SLOTS * SLOT_BYTES;
-static_assert(SPLIT % (BC * WARPS) == 0, "splits are whole tiles of every warp");
-static_assert(SLOTS >= 3, "two slots are filled while one is read, and two hold a warp's O at the end");
-
-// In shared memory: the warps' rings, then Q, then l and m of each row from each warp. At the end, each warp's O lies
-// where the rings were.
-extern __shared__ __align__(128) unsigned char shared[];
-constexpr int Q_TILE = WARPS * RING_BYTES;
-constexpr int L_ROWS = Q_TILE + SLOT_BYTES, M_ROWS = L_ROWS + WARPS * BR * (int)sizeof(float);
-constexpr int LD = ROW_BYTES / 2;  // floats per row of O
-
-// S and O as products leave them: [n][e] is row g + 8 (e / 2), column 8 n + 2 q + e % 2, g = lane / 4, q = lane % 4.
-typedef float Scores[2][4];
-typedef float Output[TD][4];
-
-// What one thread copies at once: as much as rows of D elements keep aligned.
-constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
-constexpr int UNITS = D / UNIT;  // per row
-
-// Rows from `first` to before `end` of global memory, which lie one after the other -> a tile of 16 in shared memory,
-// zeros above and below: a zero weight times what was there before could be NaN. This is `lane` of LANES threads;
-// neighbours copy neighbouring units.
-template <int LANES>
-__device__ __forceinline__ void copy_tile(int tile, const stored *source, int first, int end, int lane)
-{
-#pragma unroll(UNIT == 8 ? BC * UNITS / LANES + 1 : 2)
-    for (int start = 0; start < BC * UNITS; start += LANES) {
-        const int unit = start + lane, row = unit / UNITS, element = unit % UNITS * UNIT;
-        if (BC * UNITS % LANES != 0 && unit >= BC * UNITS) break;
-        const int to = tile + swizzled<ROW_BYTES>(row, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
-        const bool wanted = row >= first && row < end;
-        if constexpr (UNIT > 1) {
-            copy_async<UNIT * (int)sizeof(stored)>(shared_address(shared) + to, source + unit * UNIT, wanted);
-        } else {
-            *reinterpret_cast<stored *>(shared + to) = wanted ? source[unit] : stored();
-        }
-    }
-}
-
-// exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
-__device__ __forceinline__ float exp_below(float x, float m) { return __expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
-
-// S = Q K^T. Q_lane and K_lane: where this lane's row of each 8 x 8 matrix begins.
-__device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_lane, unsigned K_lane)
-{
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) S[n][e] = 0.0f;
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
-        unsigned q[4], k[4];
-        load_matrices(q, chunks_further(Q_lane, 2 * s));
-        load_matrices(k, chunks_further(K_lane, 2 * s));
-        multiply_add(S[0], q, k[0], k[1]);
-        multiply_add(S[1], q, k[2], k[3]);
-    }
-}
-
-// O += P V.
-__device__ __forceinline__ void add_P_V(Output &O, const Scores &P, unsigned V_lane)
-{
-    const unsigned p[4] = {packed(P[0][0], P[0][1]), packed(P[0][2], P[0][3]), packed(P[1][0], P[1][1]),
-                           packed(P[1][2], P[1][3])};
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
-        unsigned v[4];
-        load_matrices_transposed(v, chunks_further(V_lane, 2 * s));
-        multiply_add(O[2 * s], p, v[0], v[1]);
-        multiply_add(O[2 * s + 1], p, v[2], v[3]);
-    }
-}
-
-// The same, key after key and only in rows that see it: others must not even multiply it by their zero weight, for V
-// may hold NaN or infinity. Rows g and g + 8 see the keys of this tile from from[i] to before to[i].
-__device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, int V_tile, const int (&from)[2],
-                                                   const int (&to)[2], int lane)
-{
-#pragma unroll 1
-    for (int k = 0; k < BC; ++k) {
-        float p[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float even = k < 8 ? P[0][2 * i] : P[1][2 * i];
-            const float odd = k < 8 ? P[0][2 * i + 1] : P[1][2 * i + 1];
-            p[i] = __shfl_sync(0xffffffff, k % 2 == 0 ? even : odd, lane / 4 * 4 + k % 8 / 2);
-        }
-#pragma unroll
-        for (int n = 0; n < TD; ++n) {
-            const int at = V_tile + swizzled<ROW_BYTES>(k, n) + lane % 4 * 4;
-            const float2 v = unpacked(*reinterpret_cast<const unsigned *>(shared + at));
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const bool sees = k >= from[i] && k < to[i];
-                O[n][2 * i] = sees ? O[n][2 * i] + p[i] * v.x : O[n][2 * i];
-                O[n][2 * i + 1] = sees ? O[n][2 * i + 1] + p[i] * v.y : O[n][2 * i + 1];
-            }
-        }
-    }
-}
-
-// Element e of a row of O from a warp. Half a warp stores pairs of floats at once, in 4 neighbouring rows: these go to
-// different banks.
-__device__ __forceinline__ float *O_element(int warp, int row, int e)
-{
-    return reinterpret_cast<float *>(shared) + (warp * BR + row) * LD + (e ^ row % 8 * 8);
-}
+// Of a mask that is no band, a block keeps what its rows see: `rows` of a group's, of which the first is that query of its
+// head; those of the next head begin anew. A block of the other kernel keeps that of its one row.
+#ifdef SPANS
+#define KEEP_LIMITS_OF_QUERIES(first_query, rows)                                                   \
+    __shared__ int first_kept[BR], end_kept[BR];                                                    \
+    if (threadIdx.x < BR) {                                                                         \
+        const size_t at = (size_t)blockIdx.z * q_len + (first_query + threadIdx.x) % q_len;         \
+        first_kept[threadIdx.x] = threadIdx.x < rows ? first_keys[at] : 0;                          \
+        end_kept[threadIdx.x] = threadIdx.x < rows ? end_keys[at] : 0;                              \
+    }                                                                                               \
+    __syncthreads();                                                                                \
+    const Limit before = {first_kept, first_query}, after = {end_kept, first_query};
+#define LIMITS_OF_ROW , int heads
+#define KEEP_LIMITS_OF_ROW(query)                                                                   \
+    __shared__ int kept[2];                                                                         \
+    if (threadIdx.x == 0) {                                                                         \
+        const size_t sequence = blockIdx.x / ((unsigned)heads * (unsigned)q_len);                   \
+        kept[0] = first_keys[sequence * q_len + query];                                             \
+        kept[1] = end_keys[sequence * q_len + query];                                               \
+    }                                                                                               \
+    __syncthreads();                                                                                \
+    const Limit before = {&kept[0], query}, after = {&kept[1], query};
+#else
+#define KEEP_LIMITS_OF_QUERIES(first_query, rows)
+#define LIMITS_OF_ROW
+#define KEEP_LIMITS_OF_ROW(query)
+#endif
 
 // Step 2: attention of each split on its own. O is not divided by l yet.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     float *__restrict__ O_split, float *__restrict__ l_split, float *__restrict__ m_split, int q_len, int kv_len,
-    int group, float tau, int before, int after)
+    int group, float tau, LIMITS SCORE_PARAMETERS)
 {
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
 
@@ -145,6 +58,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     // other: what they see are two runs of keys, low and high, and there may be keys in between. Else both are the same.
     const int first_query = first_row % q_len, last_query = first_query + rows - 1;
     const bool heads_meet = last_query >= q_len;
+    KEEP_LIMITS_OF_QUERIES(first_query, rows)
     const int low_first = first_seen(heads_meet ? 0 : first_query, q_len, kv_len, before);
     const int low_end = end_seen(heads_meet ? min(last_query - q_len, q_len - 1) : last_query, q_len, kv_len, after);
     const int high_first = first_seen(first_query, q_len, kv_len, before);
@@ -209,6 +123,16 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
         row_from[i] = first_seen(query, q_len, kv_len, before);
         row_to[i] = end_seen(query, q_len, kv_len, after);
     }
+#ifdef ALIBI
+    float row_slope[2];
+    int row_place[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int row = first_row + lane / 4 + 8 * i;
+        row_slope[i] = slopes[blockIdx.y * group + min(row / q_len, group - 1)];
+        row_place[i] = row % q_len + kv_len - q_len;
+    }
+#endif
 
 #pragma unroll 1
     for (int key = first_key; key < end; key = next_seen(key + WARPS * BC)) {
@@ -226,7 +150,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const int k = 8 * n + lane % 4 * 2 + e % 2;
-                S[n][e] = k >= from[e / 2] && k < to[e / 2] ? tau * S[n][e] : MINUS_INFINITY;
+                const Scoring score = SCORING(row_slope[e / 2], row_place[e / 2]);
+                S[n][e] = k >= from[e / 2] && k < to[e / 2] ? score(S[n][e], key + k) : MINUS_INFINITY;
             }
 
         // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
@@ -310,17 +235,25 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 // What a row sees nothing of is not read: nobody may have written it.
 extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
-    stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, int before, int after)
+    stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, LIMITS LIMITS_OF_ROW
+#if defined(SINKS) && !defined(SPANS)
+    , int heads
+#endif
+    SINKS_PARAMETER)
 {
     __shared__ float O_warps[COMBINE_WARPS][D], l_warps[COMBINE_WARPS], m_warps[COMBINE_WARPS];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     const size_t row = blockIdx.x, rows = gridDim.x;
-    const int query = blockIdx.x % q_len, first_split = first_seen(query, q_len, kv_len, before) / SPLIT;
+    const int query = blockIdx.x % q_len;
+    KEEP_LIMITS_OF_ROW(query)
+    const int first_split = first_seen(query, q_len, kv_len, before) / SPLIT;
     const int end_split = (end_seen(query, q_len, kv_len, after) + SPLIT - 1) / SPLIT;
 
     constexpr int PARTS = (D + 31) / 32;  // elements of O per lane
     constexpr int AT_ONCE = 4;            // splits whose loads are under way together
-    float O_row[PARTS] = {}, l = 0.0f, m = MINUS_INFINITY;
+    // A sink is a key more, without a value, of the first warp's share: once per row.
+    float O_row[PARTS] = {}, l = warp == 0 ? SINK_WEIGHT : 0.0f, m = MINUS_INFINITY;
+    if (warp == 0) m = SINK(blockIdx.x / q_len % heads);
 #pragma unroll 1
     for (int first = first_split + warp; first < end_split; first += AT_ONCE * COMBINE_WARPS) {
         float O_i[AT_ONCE][PARTS], l_i[AT_ONCE], m_i[AT_ONCE], m_new = m;

@@ -12,8 +12,15 @@ Bytes, per query head, n_r being the keys that row r sees and J_i the tiles with
     output      sum_r n_r of P + J_i V_j read, O written
                 = 2 X_q + T_r 2 X_k + 4 N_q N_k w where nothing is masked and a row has at most 3072 keys
 
+and, where a mask is no band, 8 N_q of the first keys and ends that rows see in the first and in the last of these, and
+two sectors per row in the softmax.
+
 A row of S stays on chip between the softmax's three loops as far as it fits, 3072 floats (a quarter of 48 KiB for each
-of the four warps of a block). Every copy is a run of consecutive elements (see _tiles/sectors.py).
+of the four warps of a block). Every copy is a run of consecutive elements (see _tiles/sectors.py). The head's slope,
+where it has one, is read by each of the 4 warps of a block of the first launch that sees a key, and its sink for each
+row of the second: T_r 4 x 32 and N_q 32 bytes.
+
+Dropout moves no bytes: the softmax writes 0 for what drops out, and the third launch multiplies O by 1 / (1 - P).
 """
 
 from __future__ import annotations
@@ -23,11 +30,15 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import BLOCK, SHARED_BYTES, Tile, blocks, default_tile, grid
-from variants._tiles.band import band
+from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
+from variants._dropout import SOURCE as DROPOUT
+from variants._scores import FEATURES as SCORES
+from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
+from variants._tiles import BLOCK, SHARED_BYTES, WARPS, Tile, blocks, default_tile, grid
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
-from variants._tiles.sectors import run_bytes, tiled_run_bytes
+from variants._tiles.sectors import SECTOR_BYTES, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
 SOFTMAX_ROWS = 4
@@ -36,28 +47,38 @@ ON_CHIP = SHARED_BYTES // SOFTMAX_ROWS // FLOAT32_BYTES
 """Elements of a row of S that the softmax keeps on chip."""
 
 NUMERICS = Numerics(
-    scores="problem", weights="problem", functions="__expf", sums="nearest", one_score=True, divides_last=True
+    scores="problem",
+    weights="problem",
+    functions="__expf",
+    tanh="accurate",
+    sums="nearest",
+    one_score=True,
+    divides_last=True,
 )
 """S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
     """See `Kernels`."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
+    from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
 
-    options = (*tile_options(problem.head_dim, tile, problem.dtype), f"-DON_CHIP={ON_CHIP}")
+    options = (*tile_options(problem, tile), *dropout_options(problem), f"-DON_CHIP={ON_CHIP}")
     names = ("three_pass_scores", "three_pass_softmax", "three_pass_output")
-    return tuple(raw_kernel("attention/three_pass", name, options) for name in names), pointer_lengths(problem)
+    common = (DROPOUT, *COMMON)
+    kernels = tuple(raw_kernel("attention/three_pass", name, options, common) for name in names)
+    return kernels, pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
     """See `Kernels`."""
     from variants.attention.three_pass.numba_kernel import three_pass_kernels
 
-    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP)
+    features = problem.compiled_features
+    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), features)
     return (kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output), ()
 
 
+TAKES = (*SPAN_FEATURES, *SCORES, FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -65,14 +86,16 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Three launches; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
     (scores, softmax, output), lengths = kernels(p, tile)
-    group, tau, limits = np.int32(p.group), np.float32(p.tau), band(p)
+    group, tau, see = np.int32(p.group), np.float32(factor(p)), limits(p)
+    changes, sinks = (score_arguments(p, *names, always=not lengths) for names in (SCORES[:2], SCORES[2:]))
+    draw, kept_factor = draw_arguments(p, always=not lengths), factor_arguments(p, always=not lengths)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     square = (p.batch, p.heads, p.q_len, p.kv_len)
     return Plan(
         launches=(
-            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *limits)),
-            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *limits)),
-            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *limits)),
+            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *see, *changes)),
+            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *see, *sinks, *draw)),
+            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *see, *kept_factor)),
         ),
         buffers=(Buffer("S", square, p.dtype), Buffer("P", square, p.dtype)),
     )
@@ -87,14 +110,22 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
     # Rows that begin at the same byte of a sector and see the same keys cost the same: one look at each kind.
     rows = np.arange(p.batch * p.heads * p.q_len, dtype=np.int64)
-    kinds = np.stack([rows * p.kv_len % 32, *p.span(rows % p.q_len)])
+    shape = (p.batch, p.heads, p.q_len)
+    runs = (np.broadcast_to(each[:, None], shape).reshape(-1) for each in p.spans)
+    kinds = np.stack([rows * p.kv_len % 32, *runs])
     (start, first, end), count = np.unique(kinds, axis=1, return_counts=True)
     seen = np.maximum(end - first, 0)
     row_bytes = run_bytes(start + first, seen, p.itemsize_bytes)
     again_bytes = 2 * run_bytes(start + first + ON_CHIP, np.maximum(seen - ON_CHIP, 0), p.itemsize_bytes)
     tiles_bytes = tiled_run_bytes(start, first, end, schedule.tile.Bc, p.itemsize_bytes)
 
-    read_bytes = q_bytes + kv_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
+    # Two launches read what rows of a block see, and a row of the softmax its own.
+    limit_bytes = 2 * schedule.limit_bytes().sum() + (2 * SECTOR_BYTES * len(rows) if has_spans(p) else 0)
+    read_bytes = q_bytes + kv_bytes + limit_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
+    # Where blocks read what their rows see, they read the slope at once.
+    seeing = schedule.visits > 0 if not has_spans(p) else np.ones_like(schedule.visits, dtype=np.bool_)
+    seeing_blocks = p.heads * p.batch // len(p.spans[0]) * int(np.count_nonzero(seeing))
+    read_bytes += slope_bytes(p, WARPS * seeing_blocks) + sink_bytes(p, p.batch * p.heads * p.q_len)
     write_bytes = q_bytes + (count * (tiles_bytes + row_bytes)).sum()
     return Traffic(int(read_bytes), int(write_bytes))
 
@@ -106,10 +137,10 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
-    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats, has_spans(problem))
 
 
 def register(registry: Registry) -> None:
     """Add `three-pass-cupy` and `three-pass-numba`."""
     idea = "standard attention: S = Q K^T and P = softmax(S) both written to memory"
-    register_languages(registry, "three-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "three-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES)

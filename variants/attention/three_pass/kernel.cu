@@ -1,6 +1,6 @@
 // Standard attention: Dao et al. 2022, arXiv 2205.14135, algorithm 0, in three kernels with S and P in global memory.
 // The softmax is the safe one, Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 2.
-// _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
+// _dropout/dropout.cuh and _tiles/tiles.cuh are put before this text. The Numba twin is numba_kernel.py.
 //
 // A row of S and of P is the keys that it sees: what lies ahead of them or behind is neither written nor read.
 
@@ -10,6 +10,7 @@ constexpr int COLUMNS_PER_LANE = (BC + 31) / 32;
 __device__ __forceinline__ int warp_index() { return thread_index() / 32; }
 __device__ __forceinline__ int lane_index() { return thread_index() % 32; }
 
+#ifndef SPANS
 // Rows that see a key, as far as there are rows: first_seeing up to, not including, end_seeing; none beyond the last key.
 __device__ __forceinline__ int first_seeing(int key, int q_len, int kv_len, int after)
 {
@@ -19,6 +20,24 @@ __device__ __forceinline__ int end_seeing(int key, int q_len, int kv_len, int be
 {
     return key < kv_len ? key + q_len - kv_len + before + 1 : 0;
 }
+#else
+// The same of those that are kept: the first that ends behind the key, and the first that begins behind it.
+__device__ __forceinline__ int first_beyond(int key, Limit limit)
+{
+    int low = 0, high = ROWS_KEPT;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (limit.of[middle] > key) high = middle;
+        else low = middle + 1;
+    }
+    return limit.first_row + low;
+}
+__device__ __forceinline__ int first_seeing(int key, int, int, Limit after) { return first_beyond(key, after); }
+__device__ __forceinline__ int end_seeing(int key, int, int kv_len, Limit before)
+{
+    return key < kv_len ? first_beyond(key, before) : 0;
+}
+#endif
 
 // S_j for the j of a step of the softmax, KEYS_AT_ONCE per lane, all under way before the first is waited for; -inf beyond
 // what the row sees, which changes neither maximum nor sum.
@@ -46,7 +65,7 @@ __device__ __forceinline__ void load_scores_again(stored (&s)[KEYS_AT_ONCE], con
 // Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_scores(
     const stored *__restrict__ Q, const stored *__restrict__ K, stored *__restrict__ S, int q_len, int kv_len,
-    int group, float tau, int before, int after)
+    int group, float tau, LIMITS SCORE_PARAMETERS)
 {
     TILE Q_tile[BR * LD];
     TILE K_tile[BC * LD];
@@ -57,8 +76,12 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
     const size_t first_stat = head_index() * q_len + first_row;
     const stored *K_head = K + kv_head_index(group) * kv_len * D;
     load_tile<BR>(Q_tile, Q + first_stat * D, rows);
+#ifdef ALIBI
+    const float slope = slopes[blockIdx.y];
+#endif
 
     // All K_j with a key that some row sees: from the first row's first to the last row's last.
+    KEEP_LIMITS(first_row, rows)
     const int first_by_first = first_seen(first_row, q_len, kv_len, before);
     const int end_by_last = end_seen(first_row + rows - 1, q_len, kv_len, after);
     for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
@@ -69,10 +92,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
 
         float S_acc[TM][TN];
         multiply_Q_Kt(S_acc, Q_tile, K_tile);
+        const Scoring score = SCORING(slope, first_row + kv_len - q_len - first_key);
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) S_tile[row_of(i) * LP + key_of(j)] = tau * S_acc[i][j];
+            for (int j = 0; j < TN; ++j) {
+                S_tile[row_of(i) * LP + key_of(j)] = score(S_acc[i][j], key_of(j) - row_of(i));
+            }
 
         // A warp writes a row at a time: 32 consecutive elements.
         __syncthreads();
@@ -95,23 +121,25 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
 
 // Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are those of algorithm 2.
 extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) void three_pass_softmax(
-    const stored *__restrict__ S, stored *__restrict__ P, int q_len, int kv_len, int before,
-    int after)
+    const stored *__restrict__ S, stored *__restrict__ P, int q_len, int kv_len, LIMITS SINKS_PARAMETER
+        DRAW_PARAMETERS)
 {
     // As much of the row as fits stays on chip; only what lies beyond is read from memory again.
     __shared__ stored S_on_chip[WARPS][ON_CHIP];
 
     const int row = blockIdx.x * WARPS + warp_index();
     if (row >= q_len) return;
+    LIMITS_IN_MEMORY
     const int first_key = first_seen(row, q_len, kv_len, before);
     const int seen = end_seen(row, q_len, kv_len, after) - first_key;
     const size_t first = (head_index() * q_len + row) * kv_len + first_key;
     const stored *S_row = S + first;
     stored *S_kept = S_on_chip[warp_index()];
 
-    // Lines 1 to 4: m = max_j S_j.
+    // Lines 1 to 4: m = max_j S_j. A sink is one of them, which is not written as P.
+    const float sink = SINK(blockIdx.y);
     stored s[KEYS_AT_ONCE];
-    float m = MINUS_INFINITY;
+    float m = sink;
     for (int start = 0; start < seen; start += STEP_KEYS) {
         load_scores(s, S_row, start, seen);
         if (start < ON_CHIP) {
@@ -125,6 +153,9 @@ extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) vo
 
     // Lines 5 to 8: l = sum_j exp(S_j - m).
     float l = 0.0f;
+#ifdef SINKS
+    if (lane_index() == 0) l = exp_below(sink, m);
+#endif
     for (int start = 0; start < seen; start += STEP_KEYS) {
         load_scores_again(s, S_kept, S_row, start, seen);
 #pragma unroll
@@ -132,7 +163,7 @@ extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) vo
     }
     const float inverse = 1.0f / lanes_sum<32>(l);
 
-    // Lines 9 to 11: P_j = exp(S_j - m) / l.
+    // Lines 9 to 11: P_j = exp(S_j - m) / l, 0 where it drops out.
     for (int start = 0; start < seen; start += STEP_KEYS) {
         load_scores_again(s, S_kept, S_row, start, seen);
         const int j = start + lane_index();
@@ -140,15 +171,19 @@ extern "C" __global__ __launch_bounds__(THREADS, sizeof(stored) == 4 ? 4 : 7) vo
 #pragma unroll
         for (int c = 0; c < KEYS_AT_ONCE; ++c) {
             const float p = exp_below(widen(s[c]), m) * inverse;
-            if (j + c * 32 < seen) narrow(p, &P_lane[c * 32]);
+#ifdef DROPOUT
+            const bool kept = DROPOUT_OF(blockIdx.y, blockIdx.z).keeps(row, first_key + j + c * 32);
+#endif
+            if (j + c * 32 < seen) narrow(DROPPED(p, kept, 0), &P_lane[c * 32]);
         }
     }
 }
 
-// Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
+// Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O. What dropout leaves grows here, where no 16 bits
+// are between.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_output(
     const stored *__restrict__ P, const stored *__restrict__ V, stored *__restrict__ O, int q_len, int kv_len,
-    int group, int before, int after)
+    int group, LIMITS FACTOR_PARAMETER)
 {
     TILE V_tile[BC * LD];
     TILE P_tile[P_ROWS * LP];
@@ -166,6 +201,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
         for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
 
     const int last_row = first_row + rows - 1;
+    KEEP_LIMITS(first_row, rows)
     const int first_by_first = first_seen(first_row, q_len, kv_len, before);
     const int first_by_last = first_seen(last_row, q_len, kv_len, before);
     const int end_by_first = end_seen(first_row, q_len, kv_len, after);
@@ -208,7 +244,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) O_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j];
+            if (has_row(i) && has_element(j)) O_tile[row_of(i) * LD + element_of(j)] = KEPT_FACTOR * O_acc[i][j];
         }
     }
     __syncthreads();

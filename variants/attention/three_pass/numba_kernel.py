@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 from numba import cuda, float32, int32
 
+from variants._dropout.numba_dropout import numba_dropout
+from variants._scores.numba_scores import numba_scores
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
@@ -23,9 +25,7 @@ from variants._tiles.numba_tiles import (
     block_index,
     conversions,
     copies,
-    end_seen,
     exp_below,
-    first_seen,
     head_index,
     kv_head_index,
     lanes_max,
@@ -50,20 +50,28 @@ def lane_index():
 
 
 @functools.cache
-def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> SimpleNamespace:
+def three_pass_kernels(
+    head_dim: int, tile: Tile, dtype: str, on_chip: int, spans: bool, features: tuple[str, ...]
+) -> SimpleNamespace:
     """The kernels `three_pass_scores`, `three_pass_softmax` and `three_pass_output` for these compile-time parameters.
 
-    `on_chip`: how many elements of a row of S the softmax keeps on chip.
+    `on_chip`: how many elements of a row of S the softmax keeps on chip; `spans`: see `numba_tiles`; `features` of
+    scores, and dropout.
     """
-    D, BR, BC = head_dim, tile.Br, tile.Bc
+    D, BR, BC, SPANS = head_dim, tile.Br, tile.Bc, spans
     load_tile, store_tile = copies(D, dtype)
     stored, widen, narrow = conversions(dtype)
-    tiles = numba_tiles(head_dim, tile)
+    tiles, scores = numba_tiles(head_dim, tile, spans), numba_scores(features)
+    score, slope_of, sink_of, SINKS = scores.score, scores.slope_of, scores.sink_of, scores.SINKS
+    dropout = numba_dropout(features)
+    DROPOUT, keeps, factor_of = dropout.DROPOUT, dropout.keeps, dropout.factor_of
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, add_P_V = tiles.multiply_Q_Kt, tiles.add_P_V
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
+    limits_in_memory = tiles.limits_in_memory
     ON_CHIP = on_chip
     ROWS_PER_WARP = P_ROWS // WARPS  # of a tile of S or P
     COLUMNS_PER_LANE = -(-BC // 32)
@@ -77,6 +85,28 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
     @cuda.jit(device=True, forceinline=True)
     def end_seeing(key, q_len, kv_len, before):
         return key + q_len - kv_len + before + 1 if key < kv_len else 0
+
+    if SPANS:
+        # The same of those that are kept: the first that ends behind the key, and the first that begins behind it.
+        @cuda.jit(device=True, forceinline=True)
+        def first_beyond(key, limit):
+            kept, first_row = limit
+            low, high = 0, P_ROWS
+            while low < high:
+                middle = (low + high) // 2
+                if kept[middle & MASK] > key:
+                    high = middle
+                else:
+                    low = middle + 1
+            return first_row + low
+
+        @cuda.jit(device=True, forceinline=True)
+        def first_seeing(key, q_len, kv_len, after):
+            return first_beyond(key, after)
+
+        @cuda.jit(device=True, forceinline=True)
+        def end_seeing(key, q_len, kv_len, before):
+            return first_beyond(key, before) if key < kv_len else 0
 
     # S_j for the j of a step of the softmax, KEYS_AT_ONCE per lane, all under way before the first is waited for; -inf
     # beyond what the row sees, which changes neither maximum nor sum.
@@ -98,7 +128,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
 
     # Algorithm 0, line 1: load Q, K by blocks, compute S = tau Q K^T, write S.
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def three_pass_scores(Q, K, S, group, tau, before, after):
+    def three_pass_scores(Q, K, S, group, tau, before, after, softcap, slopes):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         S_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -112,8 +142,10 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         K_head = K[batch_index(), kv_head_index(group)]
         S_head = S[batch_index(), head_index()]
         load_tile(Q_tile, BR, Q_head, first_row, rows)
+        slope = slope_of(slopes, head_index())
 
         # All K_j with a key that some row sees: from the first row's first to the last row's last.
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_first = first_seen(first_row, q_len, kv_len, before)
         end_by_last = end_seen(first_row + rows - 1, q_len, kv_len, after)
         for first_key in range(first_by_first // BC * BC, end_by_last, BC):
@@ -123,9 +155,11 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
             cuda.syncthreads()
 
             multiply_Q_Kt(S_acc, Q_tile, K_tile)
+            place = first_row + kv_len - q_len - first_key
             for i in range(TM):
                 for j in range(TN):
-                    S_tile[row_of(i), key_of(j)] = tau * S_acc[i, j]
+                    scored = score(S_acc[i, j], tau, softcap, slope, key_of(j) - row_of(i), place)
+                    S_tile[row_of(i), key_of(j)] = scored
 
             # A warp writes a row at a time: 32 consecutive elements.
             cuda.syncthreads()
@@ -144,7 +178,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
 
     # Algorithm 0, line 2: read S, compute P = softmax(S), write P. A warp takes a row; numbers are algorithm 2's.
     @cuda.jit
-    def three_pass_softmax(S, P, before, after):
+    def three_pass_softmax(S, P, before, after, sinks, draw):
         # As much of the row as fits stays on chip; only what lies beyond is read from memory again.
         S_on_chip = cuda.shared.array((WARPS, ON_CHIP), stored)
 
@@ -152,6 +186,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         row = block_index() * WARPS + warp_index()
         if row >= q_len:
             return
+        before, after = limits_in_memory(before, after)
         first_key = first_seen(row, q_len, kv_len, before)
         seen = end_seen(row, q_len, kv_len, after) - first_key
         first = row * kv_len + first_key
@@ -160,8 +195,9 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         S_kept = S_on_chip[warp_index()]
         s = cuda.local.array(KEYS_AT_ONCE, stored)
 
-        # Lines 1 to 4: m = max_j S_j.
-        m = MINUS_INFINITY
+        # Lines 1 to 4: m = max_j S_j. A sink is one of them, which is not written as P.
+        sink = sink_of(sinks, head_index())
+        m = sink
         for start in range(0, seen, STEP_KEYS):
             load_scores(s, S_head, first, start, seen)
             if start < ON_CHIP:
@@ -172,25 +208,28 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         m = lanes_max(m, 32)
 
         # Lines 5 to 8: l = sum_j exp(S_j - m).
-        l = ZERO
+        l = exp_below(sink, m) if SINKS and lane_index() == 0 else ZERO
         for start in range(0, seen, STEP_KEYS):
             load_scores_again(s, S_kept, S_head, first, start, seen)
             for c in range(KEYS_AT_ONCE):
                 l += exp_below(widen(s[c]), m)
         inverse = ONE / lanes_sum(l, 32)
 
-        # Lines 9 to 11: P_j = exp(S_j - m) / l.
+        # Lines 9 to 11: P_j = exp(S_j - m) / l, 0 where it drops out.
         for start in range(0, seen, STEP_KEYS):
             load_scores_again(s, S_kept, S_head, first, start, seen)
             j = start + lane_index()
             for c in range(KEYS_AT_ONCE):
                 p = exp_below(widen(s[c]), m) * inverse
+                if DROPOUT and not keeps(draw, row, first_key + j + c * 32, head_index(), batch_index()):
+                    p = ZERO
                 if j + c * 32 < seen:
                     P_head.flat[first + j + c * 32] = narrow(p)
 
-    # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O.
+    # Algorithm 0, line 3: load P and V by blocks, compute O = P V, write O. What dropout leaves grows here, where no 16
+    # bits are between.
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def three_pass_output(P, V, O, group, before, after):
+    def three_pass_output(P, V, O, group, before, after, kept_factor):
         V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
@@ -211,6 +250,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
                 O_acc[i, j] = ZERO
 
         last_row = first_row + rows - 1
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_first = first_seen(first_row, q_len, kv_len, before)
         first_by_last = first_seen(last_row, q_len, kv_len, before)
         end_by_first = end_seen(first_row, q_len, kv_len, after)
@@ -243,7 +283,7 @@ def three_pass_kernels(head_dim: int, tile: Tile, dtype: str, on_chip: int) -> S
         for i in range(TM):
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    O_tile[row_of(i), element_of(j)] = O_acc[i, j]
+                    O_tile[row_of(i), element_of(j)] = factor_of(kept_factor) * O_acc[i, j]
         cuda.syncthreads()
         store_tile(O_head, first_row, O_tile, rows)
 

@@ -9,8 +9,9 @@ Bytes, per query head: Q and O once, and per row block K twice and V once:
 
     2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k where nothing is masked
 
-with J_i the tiles that have a key which row block i sees. Every copy is a run of consecutive elements (see
-_tiles/sectors.py).
+with J_i the tiles that have a key which row block i sees, and 8 N_q of the first key and the end of what each row sees
+where the mask is no band. The head's slope and its sink, where it has them, are read by each of a block's 4 warps: T_r
+4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from typing import Any
 import numpy as np
 
 from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
-from variants._tiles.band import band
+from variants._scores import FEATURES as SCORES
+from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
+from variants._tiles import BLOCK, WARPS, Tile, blocks, default_tile, grid
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
 NUMERICS = Numerics(
-    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+    scores="float32",
+    weights="float32",
+    functions="__expf",
+    tanh="accurate",
+    sums="nearest",
+    one_score=True,
+    divides_last=True,
 )
 """Nothing is rounded to 16 bits before O; sweep two computes the scores with the code of sweep one."""
 
@@ -36,7 +45,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int
     """See `Kernels`."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
-    kernel = raw_kernel("attention/two_pass", "two_pass", tile_options(problem.head_dim, tile, problem.dtype))
+    kernel = raw_kernel("attention/two_pass", "two_pass", tile_options(problem, tile))
     return (kernel,), pointer_lengths(problem)
 
 
@@ -44,9 +53,10 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.in
     """See `Kernels`."""
     from variants.attention.two_pass.numba_kernel import two_pass_kernel
 
-    return (two_pass_kernel(problem.head_dim, tile, problem.dtype),), ()
+    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.score_features),), ()
 
 
+TAKES = (*SPAN_FEATURES, *SCORES)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -54,7 +64,8 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
     (two_pass,), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "O", *lengths, np.int32(p.group), np.float32(p.tau), *band(p))
+    args = ("Q", "K", "V", "O", *lengths, np.int32(p.group), np.float32(factor(p)), *limits(p))
+    args += score_arguments(p, *SCORES, always=not lengths)
     return Plan(launches=(Launch(two_pass, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),))
 
 
@@ -64,7 +75,9 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     schedule = Schedule(p, tile or default_tile(p.head_dim))
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     kv_bytes = 3 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
-    return Traffic(read_bytes=int(q_bytes + kv_bytes), write_bytes=int(q_bytes))
+    read_bytes = q_bytes + kv_bytes + schedule.limit_bytes().sum()
+    score_bytes = slope_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
+    return Traffic(read_bytes=int(read_bytes) + score_bytes, write_bytes=int(q_bytes))
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
@@ -74,10 +87,10 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
-    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats, has_spans(problem))
 
 
 def register(registry: Registry) -> None:
     """Add `two-pass-cupy` and `two-pass-numba`."""
     idea = "online softmax: one sweep for maximum and denominator, one that recomputes scores for P V"
-    register_languages(registry, "two-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS)
+    register_languages(registry, "two-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES)

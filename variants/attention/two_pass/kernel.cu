@@ -4,7 +4,7 @@
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
-    int q_len, int kv_len, int group, float tau, int before, int after)
+    int q_len, int kv_len, int group, float tau, LIMITS SCORE_PARAMETERS SINKS_PARAMETER)
 {
     TILE Q_tile[BR * LD];
     TILE KV_tile[BC * LD];  // K_j, then V_j
@@ -17,18 +17,23 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
     const stored *K_head = K + kv_head_index(group) * kv_len * D;
     const stored *V_head = V + kv_head_index(group) * kv_len * D;
     const int last_row = first_row + rows - 1;
+    KEEP_LIMITS(first_row, rows)
     const int first_by_first = first_seen(first_row, q_len, kv_len, before);
     const int first_by_last = first_seen(last_row, q_len, kv_len, before);
     const int end_by_first = end_seen(first_row, q_len, kv_len, after);
     const int end_by_last = end_seen(last_row, q_len, kv_len, after);
     load_tile<BR>(Q_tile, Q + first_element, rows);
 
-    // Lines 1 and 2: m = -inf, l = 0.
+#ifdef ALIBI
+    const float slope = slopes[blockIdx.y];
+#endif
+    // Lines 1 and 2: m = -inf, l = 0. A sink is a key before all others, without a value.
+    const float sink = SINK(blockIdx.y);
     float l[TM], m[TM];
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
-        l[i] = 0.0f;
-        m[i] = MINUS_INFINITY;
+        l[i] = SINK_WEIGHT;
+        m[i] = sink;
     }
 
     // Line 3, sweep one: all K_j with a key that some row sees: from the first row's first to the last row's last.
@@ -43,7 +48,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
         multiply_Q_Kt(S, Q_tile, KV_tile);
         int first[TM], end[TM];
         span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
-        scale_and_mask(S, tau, first, end);
+        scale_and_mask(S, SCORING(slope, first_row + kv_len - q_len - first_key), first, end);
 
         // Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
 #pragma unroll
@@ -77,7 +82,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
         multiply_Q_Kt(S, Q_tile, KV_tile);
         int first[TM], end[TM];
         span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);
-        scale_and_mask(S, tau, first, end);
+        scale_and_mask(S, SCORING(slope, first_row + kv_len - q_len - first_key), first, end);
 
         // Line 8: P = exp(S - m) / l.
 #pragma unroll

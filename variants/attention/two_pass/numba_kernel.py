@@ -11,10 +11,10 @@ from typing import Any
 
 from numba import cuda, float32, int32
 
+from variants._scores.numba_scores import numba_scores
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
-    MINUS_INFINITY,
     ONE,
     THREADS,
     TX,
@@ -22,9 +22,7 @@ from variants._tiles.numba_tiles import (
     batch_index,
     block_index,
     copies,
-    end_seen,
     exp_below,
-    first_seen,
     head_index,
     kv_head_index,
     lanes_sum,
@@ -33,20 +31,22 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
-    """The kernel for these compile-time parameters."""
+def two_pass_kernel(head_dim: int, tile: Tile, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
+    """The kernel for these compile-time parameters; `spans`: see `numba_tiles`; `features` of scores."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
-    tiles = numba_tiles(head_dim, tile)
+    tiles, scores = numba_tiles(head_dim, tile, spans, features), numba_scores(features)
+    slope_of, sink_of, SINK_WEIGHT = scores.slope_of, scores.sink_of, scores.SINK_WEIGHT
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def two_pass(Q, K, V, O, group, tau, before, after):
+    def two_pass(Q, K, V, O, group, tau, before, after, softcap, slopes, sinks):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -67,16 +67,18 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
         V_head = V[batch_index(), kv_head_index(group)]
         O_head = O[batch_index(), head_index()]
         last_row = first_row + rows - 1
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_first = first_seen(first_row, q_len, kv_len, before)
         first_by_last = first_seen(last_row, q_len, kv_len, before)
         end_by_first = end_seen(first_row, q_len, kv_len, after)
         end_by_last = end_seen(last_row, q_len, kv_len, after)
         load_tile(Q_tile, BR, Q_head, first_row, rows)
 
-        # Lines 1 and 2: m = -inf, l = 0.
+        # Lines 1 and 2: m = -inf, l = 0. A sink is a key before all others, without a value.
+        slope, sink = slope_of(slopes, head_index()), sink_of(sinks, head_index())
         for i in range(TM):
-            l[i] = ZERO
-            m[i] = MINUS_INFINITY
+            l[i] = SINK_WEIGHT
+            m[i] = sink
 
         # Line 3, sweep one: all K_j with a key that some row sees: from the first row's first to the last row's last.
         for first_key in range(first_by_first // BC * BC, end_by_last, BC):
@@ -88,7 +90,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
             span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
-            scale_and_mask(S, tau, first, end)
+            scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)
 
             # Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
             for i in range(TM):
@@ -114,7 +116,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str) -> Any:
             cuda.syncthreads()
             multiply_Q_Kt(S, Q_tile, KV_tile)
             span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
-            scale_and_mask(S, tau, first, end)
+            scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)
 
             # Line 8: P = exp(S - m) / l.
             for i in range(TM):

@@ -1,13 +1,14 @@
 """What a mask is: a rule for pairs of a row and a key, told twice.
 
 `visible` is the rule as the oracle reads it, pair by pair. `span` is the same as kernels and claims want it: the run of
-keys that a row sees. They are written independently, on purpose, and a test holds the two together.
+keys that a row sees. They are written independently, on purpose, and a test holds the two together. Both speak of one
+sequence and one head: a mask that tells those apart is asked for that of each, `of_sequence` and `of_head`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,6 +28,8 @@ class Mask(ABC):
     """How it is written, with its parameters, such as `window:LEFT[,RIGHT]`."""
     idea: ClassVar[str]
     """One line for `--help`."""
+    implied_by: ClassVar[tuple[str, ...]] = ()
+    """Kinds that let rows see no more than this one does: together with one of them it says nothing."""
 
     @classmethod
     @abstractmethod
@@ -41,7 +44,12 @@ class Mask(ABC):
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
         """The run of keys that each of `rows` sees: (first, end), each as long as `rows`.
 
-        0 <= first <= kv_len and 0 <= end <= kv_len; a row that sees nothing has end <= first.
+        0 <= first <= kv_len and 0 <= end <= kv_len; a row that sees nothing has end <= first. Kernels rely on two
+        things besides. Runs never move backwards: neither first nor end is less than that of the row before. And a row
+        that lies on a key sees that key, so that rows which follow each other see one run together; a row that lies
+        ahead of all keys may see nothing.
+
+        Where the mask `is_run` not, what a row sees lies within its span, and need not be all of it.
         """
 
     @property
@@ -59,16 +67,70 @@ class Mask(ABC):
         """The masks that this one is the intersection of; itself where it is a single one, none for no mask."""
         return (self,)
 
+    @property
+    def is_band(self) -> bool:
+        """Whether it is a `Band`, or an intersection of some: two numbers say it all, and no kernel is given runs."""
+        return False
+
+    @property
+    def is_run(self) -> bool:
+        """Whether each row sees all keys of its span."""
+        return True
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences of a batch it tells apart; 1: what rows see is the same in all."""
+        return 1
+
+    def of_sequence(self, number: int) -> Mask:
+        """What it is to that sequence of a batch alone."""
+        return self
+
+    @property
+    def tells_heads_apart(self) -> bool:
+        """Whether it may be another in each query head."""
+        return False
+
+    def of_head(self, number: int) -> Mask:
+        """What it is to that query head alone."""
+        return self
+
+    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+        """Why a problem of these sizes cannot have it, or None."""
+        return None
+
+    def fitted(self, batch: int, kv_len: int) -> Mask:
+        """The nearest mask that a problem of these sizes can have."""
+        return self
+
+    def plainer(self) -> Iterator[Mask]:
+        """Masks of the same kind that are easier to look at, the plainest first."""
+        return iter(())
+
+    @property
+    def shown(self) -> str:
+        """`text` as people want it: what is long is cut short."""
+        return self.text
+
+    def beside(self, kinds: frozenset[str]) -> Mask:
+        """What it is together with masks of these kinds, its own among them."""
+        return self
+
     def without(self, kind: str) -> Mask:
         """What is left without the parts of that kind."""
         return intersection(part for part in self.parts if part.kind != kind)
+
+    @property
+    def runs(self) -> Mask:
+        """What is left of it where only the parts are looked at of which each row sees a run."""
+        return self if self.is_run else intersection(part for part in self.parts if part.is_run)
 
     def __and__(self, other: Mask) -> Mask:
         """Rows see what both let them see."""
         return intersection((*self.parts, *other.parts))
 
     def __str__(self) -> str:
-        return self.text
+        return self.shown
 
 
 class Band(Mask):
@@ -81,6 +143,11 @@ class Band(Mask):
     @abstractmethod
     def limits(self) -> tuple[int | None, int | None]:
         """(left, right): how many keys before and behind its place a row sees at most."""
+
+    @property
+    def is_band(self) -> bool:
+        """See `Mask.is_band`."""
+        return True
 
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
         """See `Mask.span`."""
@@ -133,9 +200,51 @@ class Intersection(Mask):
         return self.masks
 
     @property
+    def is_band(self) -> bool:
+        """See `Mask.is_band`."""
+        return all(mask.is_band for mask in self.masks)
+
+    @property
+    def is_run(self) -> bool:
+        """See `Mask.is_run`."""
+        return all(mask.is_run for mask in self.masks)
+
+    @property
+    def sequences(self) -> int:
+        """See `Mask.sequences`."""
+        return max((mask.sequences for mask in self.masks), default=1)
+
+    def of_sequence(self, number: int) -> Mask:
+        """See `Mask.of_sequence`."""
+        return intersection(mask.of_sequence(number) for mask in self.masks)
+
+    @property
+    def tells_heads_apart(self) -> bool:
+        """See `Mask.tells_heads_apart`."""
+        return any(mask.tells_heads_apart for mask in self.masks)
+
+    def of_head(self, number: int) -> Mask:
+        """See `Mask.of_head`."""
+        return intersection(mask.of_head(number) for mask in self.masks)
+
+    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+        """See `Mask.misfit`."""
+        reasons = (mask.misfit(batch, q_len, kv_len) for mask in self.masks)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def fitted(self, batch: int, kv_len: int) -> Mask:
+        """See `Mask.fitted`."""
+        return intersection(mask.fitted(batch, kv_len) for mask in self.masks)
+
+    @property
     def text(self) -> str:
         """Such as `causal+window:8`, or `none`."""
         return "+".join(mask.text for mask in self.masks) or "none"
+
+    @property
+    def shown(self) -> str:
+        """See `Mask.shown`."""
+        return "+".join(mask.shown for mask in self.masks) or "none"
 
 
 NO_MASK: Mask = Intersection()
@@ -144,6 +253,8 @@ NO_MASK: Mask = Intersection()
 
 def intersection(masks: Iterable[Mask]) -> Mask:
     """One mask of many, each once, in the order of their kinds, so that equal ones are written alike."""
-    unique = dict.fromkeys(masks)
+    parts = tuple(masks)
+    kinds = frozenset(mask.kind for mask in parts)
+    unique = dict.fromkeys(mask.beside(kinds) for mask in parts)
     ordered = sorted(unique, key=lambda mask: (mask.kind, mask.text))
     return ordered[0] if len(ordered) == 1 else Intersection(tuple(ordered)) if ordered else NO_MASK

@@ -25,10 +25,21 @@ def mask_kinds() -> Mapping[str, type[Mask]]:
 
 def parse_mask(text: str) -> Mask:
     """The mask that `text` spells: `none`, one of the kinds, or several joined by `+`. Raises `ProblemError`."""
-    words = [word.strip() for word in text.split("+")]
+    words = _words(text)
     if words == ["none"]:
         return NO_MASK
     return intersection(_parse_one(word, text) for word in words)
+
+
+def _words(text: str) -> list[str]:
+    """One for each mask. A mask begins with a letter: what does not belongs to the list of numbers before it."""
+    words: list[str] = []
+    for word in (each.strip() for each in text.split("+")):
+        if words and word and not word[0].isalpha():
+            words[-1] += f"+{word}"
+        else:
+            words.append(word)
+    return words
 
 
 def _parse_one(word: str, text: str) -> Mask:

@@ -1,0 +1,71 @@
+"""Launching in clusters of blocks, for which the driver has a call of its own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.toolchain import Call
+from harness.model.plan import Launch
+from harness.support.errors import PlanError
+
+
+def in_clusters(function: int, launch: Launch, args: Sequence[Any], gpu: NativeGpu) -> Call:
+    """A call that launches a function of the driver's (its handle), with arguments as CuPy passes them."""
+    from cuda.bindings import driver
+
+    parameters = _Parameters(args)
+    config = launch_configuration(launch, gpu.stream.ptr)
+
+    def call() -> None:
+        (error,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), parameters.address, 0)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise PlanError(
+                f"kernel {launch.kernel_name}: {gpu.name} does not launch it in clusters of {launch.cluster} "
+                f"({error.name})"
+            )
+
+    return call
+
+
+class _Parameters:
+    """A kernel's arguments in memory, as the driver wants to find them."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        words = [bytes_of(argument) for argument in args]
+        self._values = [ctypes.create_string_buffer(word, len(word)) for word in words]
+        self._places = (ctypes.c_void_p * len(words))(*(ctypes.addressof(value) for value in self._values))
+
+    @property
+    def address(self) -> int:
+        """Of an array of their addresses."""
+        return ctypes.addressof(self._places)
+
+
+def launch_configuration(launch: Launch, stream: int) -> Any:
+    """The driver's description of a launch in clusters. Needs no GPU."""
+    from cuda.bindings import driver
+
+    assert launch.cluster is not None
+    config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*launch.grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = (*launch.block, 1, 1)[:3]
+    config.sharedMemBytes, config.hStream = launch.shared_bytes, driver.CUstream(stream)
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    extents = attribute.value.clusterDim
+    extents.x, extents.y, extents.z = (*launch.cluster, 1, 1)[:3]
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
+
+
+def bytes_of(argument: Any) -> bytes:
+    """An argument as a kernel's parameter: an array of CuPy's is its address, and a number of Python's has 8 bytes."""
+    import numpy as np
+
+    if isinstance(argument, np.generic):
+        return argument.tobytes()
+    if hasattr(argument, "data"):
+        return int(argument.data.ptr).to_bytes(8, "little")
+    return np.asarray(argument).tobytes()

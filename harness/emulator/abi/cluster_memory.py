@@ -1,0 +1,73 @@
+"""Where the blocks of a cluster lie in the memory of the worker that runs them.
+
+Blocks of a cluster lie one behind the other: shared memory in steps of `SHARED_PITCH`, warps in steps of `WARP_PITCH`.
+A *place* is an offset in the shared memory of all of them, and a warp's *number* counts the warps of all. Where every
+block is a cluster by itself, these are the offset and the index in the block.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import (
+    CLUSTER_RANK,
+    CLUSTER_SIZE,
+    FIRST_WARP,
+    LIVE_WARPS,
+    SHARED_BASE,
+    SHARED_ORIGIN,
+    SHARED_PITCH,
+    SHARED_SIZE,
+    TAGGED,
+    WARP_INDEX,
+)
+from harness.emulator.abi.raw_memory import load32, load64
+
+RANK_SHIFT = at.RANK_SHIFT
+OFFSET_IN_BLOCK = (1 << RANK_SHIFT) - 1
+WINDOW_BITS, SHARED_WINDOW = at.WINDOW_BITS, at.SHARED_WINDOW
+IN_WINDOW = (1 << WINDOW_BITS) - 1
+STRAY, ENDED = -1, -2
+
+
+def warp_number(ctx: int) -> int:
+    """The number of the warp that runs."""
+    return int(load64(ctx + FIRST_WARP) + load64(ctx + WARP_INDEX))
+
+
+def own_place(ctx: int, offset: int) -> int:
+    """The place of an offset in the running block's own shared memory."""
+    return int(load64(ctx + SHARED_BASE) - load64(ctx + SHARED_ORIGIN) + offset)
+
+
+def place_of(ctx: int, address: int, size: int) -> int:
+    """The place of `size` bytes of shared memory at a generic address.
+
+    `STRAY` where there are none, `ENDED` where they are of another block, whose warps have all returned.
+    """
+    offset = address & IN_WINDOW
+    own = load64(ctx + CLUSTER_RANK)
+    rank = own
+    if load64(ctx + TAGGED):
+        rank = offset >> RANK_SHIFT
+        offset &= OFFSET_IN_BLOCK
+    if address >> WINDOW_BITS != SHARED_WINDOW or rank >= load64(ctx + CLUSTER_SIZE):
+        return STRAY
+    if offset + size > load64(ctx + SHARED_SIZE):
+        return STRAY
+    if rank != own and load32(load64(ctx + LIVE_WARPS) + 4 * rank) == 0:
+        return ENDED
+    return int(rank * load64(ctx + SHARED_PITCH) + offset)
+
+
+def address_of(ctx: int, place: int) -> int:
+    """The generic address of a place."""
+    address = place
+    if load64(ctx + TAGGED):
+        rank = rank_of_place(ctx, place)
+        address = (rank << RANK_SHIFT) | (place - rank * load64(ctx + SHARED_PITCH))
+    return int((SHARED_WINDOW << WINDOW_BITS) | address)
+
+
+def rank_of_place(ctx: int, place: int) -> int:
+    """The block that a place is in, by its rank."""
+    return place // load64(ctx + SHARED_PITCH) if load64(ctx + CLUSTER_SIZE) > 1 else 0

@@ -1,0 +1,159 @@
+"""Bulk copies happen, late as they may be: bytes move, mbarriers count them. See `bulk_copies.py`."""
+
+from __future__ import annotations
+
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_ORIGIN
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import call_host, load8, load64, store8, store64
+from harness.emulator.memory.bulk_rows import (
+    OUTSIDE,
+    copy_at,
+    first_inside,
+    host_of,
+    last_inside,
+    row_address,
+    row_bytes,
+    rows_of,
+    swizzled,
+)
+from harness.emulator.sanitizer.async_proxy import finish_mbarrier_phase, settle_bulk, settle_source
+
+HEAD, TAIL = proxy.HEAD, proxy.TAIL
+IN_FLIGHT, STORES, RANK, SHARED, BYTES = proxy.IN_FLIGHT, proxy.STORES, proxy.RANK, proxy.SHARED, proxy.BYTES
+MAP, BARRIER, THREAD, SITE, SOURCE = proxy.MAP, proxy.BARRIER, proxy.THREAD, proxy.SITE, proxy.SOURCE
+ADDRESS, ISSUED, REDUCTION, COORDINATES = proxy.ADDRESS, proxy.ISSUED, proxy.REDUCTION, proxy.COORDINATES
+FROM_GLOBAL, FROM_SHARED = proxy.FROM_GLOBAL, proxy.FROM_SHARED
+BAD_BYTES = at.FAULT["mbarrier bytes"]
+PIECE = 16
+"""Bytes that move together."""
+
+
+def forget_landed(state: int) -> None:
+    """The ring begins with a copy that is in flight."""
+    head = load64(state + HEAD)
+    while head < load64(state + TAIL) and load64(copy_at(state, head) + IN_FLIGHT) == 0:
+        head += 1
+    store64(state + HEAD, head)
+
+
+def land_loads(ctx: int, barrier: int) -> int:
+    """The loads that this phase of an mbarrier counts happen, and are counted. 1 on a fault, else 0."""
+    state = load64(ctx + ASYNC_PROXY)
+    landed = 0
+    for number in range(load64(state + HEAD), load64(state + TAIL)):
+        copy = copy_at(state, number)
+        if load64(copy + IN_FLIGHT) and not load64(copy + STORES) and load64(copy + BARRIER) == barrier:
+            land(ctx, copy)
+            landed += 1
+            place = load64(ctx + SHARED_ORIGIN) + barrier
+            phase = load64(place) >> proxy.PHASE_AT
+            if take_bytes(ctx, place, load64(copy + BYTES)):
+                set_fault(ctx, BAD_BYTES, load64(copy + SITE), load64(copy + THREAD) & 31, load64(copy + BYTES), 0)
+                return 1
+            if load64(place) >> proxy.PHASE_AT != phase:
+                if load64(ctx + SANITIZER):
+                    finish_mbarrier_phase(load64(ctx + SANITIZER), barrier)
+                break
+    if landed:
+        forget_landed(state)
+        store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
+    return 0
+
+
+def take_bytes(ctx: int, place: int, size: int) -> int:
+    """`complete_tx` of so many bytes on the mbarrier at a host address. 1 where it cannot count so many."""
+    word = load64(place)
+    left = ((word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)) - size
+    if left < 0:
+        return 1
+    word = (word & ~((2 * proxy.NO_BYTES - 1) << proxy.BYTES_AT)) | (left << proxy.BYTES_AT)
+    if left == proxy.NO_BYTES and word & ((1 << proxy.COUNT_BITS) - 1) == 0:
+        word ^= 1 << proxy.PHASE_AT
+        word |= (word >> proxy.COUNT_BITS) & ((1 << proxy.COUNT_BITS) - 1)
+    store64(place, word)
+    return 0
+
+
+def land(ctx: int, copy: int) -> None:
+    """The copy happens."""
+    if load64(copy + SOURCE) == FROM_GLOBAL:
+        move_rows(ctx, copy)
+    else:
+        move_within_cluster(ctx, copy)
+    store64(copy + IN_FLIGHT, 0)
+    if load64(ctx + SANITIZER):
+        thread, size, stores = load64(copy + THREAD), load64(copy + BYTES), load64(copy + STORES)
+        state, issued = load64(ctx + SANITIZER), load64(copy + ISSUED)
+        if load64(copy + SOURCE) == FROM_SHARED:
+            settle_source(state, thread >> 5, issued, load64(copy + ADDRESS), size)
+        settle_bulk(state, thread, issued, load64(copy + SHARED), size, stores, load64(copy + BARRIER))
+
+
+def move_rows(ctx: int, copy: int) -> None:
+    """Between shared and global memory."""
+    bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE) if load64(copy + RANK) else 0
+    first, last, width = first_inside(copy), last_inside(copy), row_bytes(copy)
+    shared, stores, function = load64(ctx + SHARED_ORIGIN), load64(copy + STORES), load64(copy + REDUCTION)
+    for row in range(rows_of(copy)):
+        address = row_address(copy, row)
+        start, end, outer = first, last, 0
+        if address == OUTSIDE or first >= last:
+            start, end = 0, 0
+        else:
+            outer = host_of(ctx, address + start, end - start) - start
+        for piece in range(0, width, PIECE):
+            inner = shared + swizzled(load64(copy + SHARED) + row * width + piece, bits)
+            low, high = max(0, start - piece), min(PIECE, end - piece)
+            if function:
+                combine_piece(
+                    load64(load64(ctx + ASYNC_PROXY) + proxy.SCRATCH), function, inner, outer + piece, low, high
+                )
+            else:
+                move_piece(inner, outer + piece, low, high, stores)
+
+
+def move_within_cluster(ctx: int, copy: int) -> None:
+    """Out of another block's shared memory, or of what was in registers when the copy was issued."""
+    function, size = load64(copy + REDUCTION), load64(copy + BYTES)
+    target, source = load64(ctx + SHARED_ORIGIN) + load64(copy + SHARED), copy + COORDINATES
+    if load64(copy + SOURCE) == FROM_SHARED:
+        source = load64(ctx + SHARED_ORIGIN) + load64(copy + ADDRESS)
+    for piece in range(0, size, PIECE):
+        end = min(PIECE, size - piece)
+        if function:
+            scratch = load64(load64(ctx + ASYNC_PROXY) + proxy.SCRATCH)
+            combine_piece(scratch, function, source + piece, target + piece, 0, end)
+        else:
+            for byte in range(end):
+                store8(target + piece + byte, load8(source + piece + byte))
+
+
+def move_piece(inner: int, outer: int, first: int, last: int, stores: int) -> None:
+    """16 bytes, of which global memory has those from `first` up to, not including, `last`."""
+    if first == 0 and last == PIECE:
+        source = inner if stores else outer
+        target = outer if stores else inner
+        store64(target, load64(source))
+        store64(target + 8, load64(source + 8))
+        return
+    for byte in range(PIECE):
+        if first <= byte and byte < last:
+            if stores:
+                store8(outer + byte, load8(inner + byte))
+            else:
+                store8(inner + byte, load8(outer + byte))
+        elif not stores:
+            store8(inner + byte, 0)
+
+
+def combine_piece(scratch: int, function: int, inner: int, outer: int, first: int, last: int) -> None:
+    """16 bytes of shared memory are added, or what the function does, to those of global memory."""
+    store64(scratch + proxy.REDUCTION_ROW, load64(inner))
+    store64(scratch + proxy.REDUCTION_ROW + 8, load64(inner + 8))
+    for byte in range(first, last):
+        store8(scratch + byte, load8(outer + byte))
+    call_host(function, scratch)
+    for byte in range(first, last):
+        store8(outer + byte, load8(scratch + byte))

@@ -1,0 +1,133 @@
+"""The rows of a bulk copy, of which a box of a tensor has many: where they are, and what of them is counted."""
+
+from __future__ import annotations
+
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import BUFFER_COUNT, BUFFERS, PARAMS, PARAMS_SIZE, VARIABLE_COUNT, VARIABLES
+from harness.emulator.abi.raw_memory import load32, load64, store64
+from harness.emulator.memory.trace import is_traced, record
+from harness.emulator.memory.translation import count
+
+COPIES, CAPACITY, COPY_BYTES = proxy.COPIES, proxy.CAPACITY, proxy.COPY_BYTES
+STORES = proxy.STORES
+RANK, BYTES, MAP, SITE, ADDRESS, COORDINATES = (
+    proxy.RANK, proxy.BYTES, proxy.MAP, proxy.SITE, proxy.ADDRESS, proxy.COORDINATES,
+)  # fmt: skip
+MAP_BOX, MAP_EXTENTS, MAP_STRIDES = proxy.MAP_BOX, proxy.MAP_EXTENTS, proxy.MAP_STRIDES
+OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
+PIECE = 16
+"""Bytes that move together."""
+TRACED_SECTORS = 32
+OUTSIDE = -(1 << 62)
+
+
+def copy_at(state: int, number: int) -> int:
+    """Where a copy of the ring is."""
+    return int(load64(state + COPIES) + COPY_BYTES * (number & (load64(state + CAPACITY) - 1)))
+
+
+def host_of(ctx: int, address: int, size: int) -> int:
+    """Host address of `size` bytes outside shared and local memory; 0 where there are none."""
+    window = address >> at.WINDOW_BITS
+    offset = address & OFFSET_MASK
+    if window == at.PARAM_WINDOW:
+        return load64(ctx + PARAMS) + offset if offset + size <= load64(ctx + PARAMS_SIZE) else 0
+    number, table, limit = window - at.FIRST_VARIABLE_WINDOW, load64(ctx + VARIABLES), load64(ctx + VARIABLE_COUNT)
+    if window >= at.FIRST_BUFFER_WINDOW:
+        number, table, limit = window - at.FIRST_BUFFER_WINDOW, load64(ctx + BUFFERS), load64(ctx + BUFFER_COUNT)
+    offset -= at.BUFFER_START
+    if number < 0 or number >= limit or offset < 0 or offset + size > load64(table + 16 * number + 8):
+        return 0
+    return int(load64(table + 16 * number) + offset)
+
+
+def swizzled(offset: int, bits: int) -> int:
+    """Where in shared memory the bytes lie that would be at `offset` without a swizzle."""
+    return offset ^ (((offset >> 7) & ((1 << bits) - 1)) << 4)
+
+
+def rows_of(copy: int) -> int:
+    """How many runs of bytes it has."""
+    rows = 1
+    for dimension in range(1, load64(copy + RANK)):
+        rows *= load32(load64(copy + MAP) + MAP_BOX + 4 * dimension)
+    return rows
+
+
+def row_address(copy: int, row: int) -> int:
+    """Virtual address of a run's first byte, inside the tensor or not; `OUTSIDE` where all of the run is outside."""
+    rank, tensor_map = load64(copy + RANK), load64(copy + MAP)
+    if rank == 0:
+        return int(load64(copy + ADDRESS))
+    address = load64(tensor_map + proxy.MAP_ADDRESS)
+    address += load64(copy + COORDINATES) * load64(tensor_map + proxy.MAP_ELEMENT)
+    rest = row
+    for dimension in range(1, rank):
+        box = load32(tensor_map + MAP_BOX + 4 * dimension)
+        place = load64(copy + COORDINATES + 8 * dimension) + rest % box
+        rest = rest // box
+        if place < 0 or place >= load32(tensor_map + MAP_EXTENTS + 4 * dimension):
+            return OUTSIDE
+        address += place * load64(tensor_map + MAP_STRIDES + 8 * (dimension - 1))
+    return int(address)
+
+
+def row_bytes(copy: int) -> int:
+    """Bytes of a run, inside the tensor or not."""
+    if load64(copy + RANK) == 0:
+        return int(load64(copy + BYTES))
+    tensor_map = load64(copy + MAP)
+    return int(load32(tensor_map + MAP_BOX) * load64(tensor_map + proxy.MAP_ELEMENT))
+
+
+def first_inside(copy: int) -> int:
+    """Bytes of each run before the tensor begins."""
+    if load64(copy + RANK) == 0:
+        return 0
+    return int(max(0, -load64(copy + COORDINATES)) * load64(load64(copy + MAP) + proxy.MAP_ELEMENT))
+
+
+def last_inside(copy: int) -> int:
+    """Bytes of each run before the tensor ends, in whole pieces for a store; not more than the run has."""
+    if load64(copy + RANK) == 0:
+        return int(load64(copy + BYTES))
+    tensor_map = load64(copy + MAP)
+    left = load32(tensor_map + MAP_EXTENTS) - load64(copy + COORDINATES)
+    left *= load64(tensor_map + proxy.MAP_ELEMENT)
+    if load64(copy + STORES):
+        left = (left + PIECE - 1) & ~(PIECE - 1)
+    return int(min(row_bytes(copy), left))
+
+
+def leaves_buffer(ctx: int, copy: int) -> int:
+    """Address of a run whose last piece reaches beyond its buffer; 0 where none does."""
+    first, last = first_inside(copy), last_inside(copy)
+    for row in range(rows_of(copy)):
+        address = row_address(copy, row)
+        if address != OUTSIDE and first < last and host_of(ctx, address + first, last - first) == 0:
+            return int(address + first)
+    return 0
+
+
+def count_rows(ctx: int, warp: int, copy: int) -> None:
+    """Add the copy to the counters of its instruction and buffer."""
+    first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
+    sectors, requested, buffer = 0, 0, -1
+    for row in range(rows_of(copy)):
+        address = row_address(copy, row)
+        if address == OUTSIDE or first >= last:
+            continue
+        buffer = (address >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
+        start = (address & OFFSET_MASK) - at.BUFFER_START
+        low, high = (start + first) >> 5, ((start + last - 1) >> 5) + 1
+        requested += last - first
+        sectors += high - low
+        if is_traced(ctx) and buffer >= 0:
+            for piece in range(low, high, TRACED_SECTORS):
+                some = min(TRACED_SECTORS, high - piece)
+                for sector in range(some):
+                    store64(warp + at.DATA_3 + 8 * sector, piece + sector)
+                record(ctx, warp, site, buffer, some)
+    if buffer >= 0:
+        count(ctx, site, buffer, 1, requested, sectors, requested)

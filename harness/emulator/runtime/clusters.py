@@ -1,0 +1,211 @@
+"""The blocks of a cluster: which one runs, and the barrier at which all their warps meet (PTX ISA 9.7.13.3).
+
+A cluster's blocks are in the worker's memory together, see `abi/cluster_memory.py`. The context describes the block
+whose warp runs; `enter_block` makes it describe another one.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.cluster_memory import rank_of_place, warp_number
+from harness.emulator.abi.context import (
+    ASYNC_PROXY,
+    BARRIERS,
+    BARRIERS_ORIGIN,
+    BLOCK,
+    CHANGES,
+    CLUSTER_CTAID_X,
+    CLUSTER_CTAID_Y,
+    CLUSTER_CTAID_Z,
+    CLUSTER_NCTAID_X,
+    CLUSTER_NCTAID_Y,
+    CLUSTER_NCTAID_Z,
+    CLUSTER_RANK,
+    CLUSTER_SIZE,
+    CLUSTERID_X,
+    CLUSTERID_Y,
+    CLUSTERID_Z,
+    CTAID_X,
+    CTAID_Y,
+    CTAID_Z,
+    FIRST_WARP,
+    LIVE_WARPS,
+    LOCAL_SIZE,
+    LOCALS,
+    LOCALS_ORIGIN,
+    NCLUSTERID_X,
+    NCLUSTERID_Y,
+    NCTAID_X,
+    NCTAID_Y,
+    SANITIZER,
+    SHARED_BASE,
+    SHARED_ORIGIN,
+    SHARED_PITCH,
+    SHARED_TAG,
+    TAGGED,
+    WARP_BYTES,
+    WARP_COUNT,
+    WARP_PITCH,
+    WARPS,
+    WARPS_ORIGIN,
+)
+from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.raw_memory import load32, load64, store32, store64
+from harness.emulator.memory.bulk_rows import copy_at
+from harness.emulator.sanitizer.block_lifetime import end_before_copy, end_warp
+from harness.emulator.sanitizer.cluster_barrier import (
+    arrive_at_cluster_barrier,
+    finish_cluster_barrier,
+    leave_cluster_barrier,
+)
+
+IDLE, ARRIVED, COMPLETED = range(3)
+"""What a warp has to do with the barrier: nothing; it has arrived, and others have not; all have, and it may go on."""
+ARRIVES_TWICE, DID_NOT_ARRIVE = range(2)
+"""What is wrong, for the message."""
+MISUSE = at.FAULT["cluster barrier"]
+
+
+def begin_cluster(ctx: int, cluster: int) -> None:
+    """Its coordinates."""
+    wide, high = load64(ctx + NCLUSTERID_X), load64(ctx + NCLUSTERID_Y)
+    store64(ctx + CLUSTERID_X, cluster % wide)
+    store64(ctx + CLUSTERID_Y, (cluster // wide) % high)
+    store64(ctx + CLUSTERID_Z, cluster // (wide * high))
+    for rank in range(load64(ctx + CLUSTER_SIZE)):
+        store32(load64(ctx + LIVE_WARPS) + 4 * rank, load64(ctx + WARP_COUNT))
+
+
+def enter_block(ctx: int, rank: int) -> None:
+    """The context describes the block that has this rank in the running cluster."""
+    wide, high = load64(ctx + CLUSTER_NCTAID_X), load64(ctx + CLUSTER_NCTAID_Y)
+    inner_x, inner_y, inner_z = rank % wide, (rank // wide) % high, rank // (wide * high)
+    x = load64(ctx + CLUSTERID_X) * wide + inner_x
+    y = load64(ctx + CLUSTERID_Y) * high + inner_y
+    z = load64(ctx + CLUSTERID_Z) * load64(ctx + CLUSTER_NCTAID_Z) + inner_z
+    store64(ctx + CLUSTER_RANK, rank)
+    store64(ctx + CLUSTER_CTAID_X, inner_x)
+    store64(ctx + CLUSTER_CTAID_Y, inner_y)
+    store64(ctx + CLUSTER_CTAID_Z, inner_z)
+    store64(ctx + CTAID_X, x)
+    store64(ctx + CTAID_Y, y)
+    store64(ctx + CTAID_Z, z)
+    store64(ctx + BLOCK, x + load64(ctx + NCTAID_X) * (y + load64(ctx + NCTAID_Y) * z))
+    first = rank * load64(ctx + WARP_PITCH)
+    store64(ctx + FIRST_WARP, first)
+    store64(ctx + WARPS, load64(ctx + WARPS_ORIGIN) + first * load64(ctx + WARP_BYTES))
+    store64(ctx + LOCALS, load64(ctx + LOCALS_ORIGIN) + first * 32 * load64(ctx + LOCAL_SIZE))
+    store64(ctx + BARRIERS, load64(ctx + BARRIERS_ORIGIN) + 8 * at.BARRIER_SLOTS * rank)
+    store64(ctx + SHARED_BASE, load64(ctx + SHARED_ORIGIN) + rank * load64(ctx + SHARED_PITCH))
+    store64(ctx + SHARED_TAG, rank << at.RANK_SHIFT if load64(ctx + TAGGED) else 0)
+
+
+def warp_at(ctx: int, rank: int, index: int) -> int:
+    """Where the state of a warp of any block of the cluster is."""
+    return int(load64(ctx + WARPS_ORIGIN) + (rank * load64(ctx + WARP_PITCH) + index) * load64(ctx + WARP_BYTES))
+
+
+def leave_block(ctx: int, warp: int) -> None:
+    """A warp has returned for good. Whoever waits at the cluster's barrier does not wait for it."""
+    place = load64(ctx + LIVE_WARPS) + 4 * load64(ctx + CLUSTER_RANK)
+    left = load32(place) - 1
+    store32(place, left)
+    if load64(ctx + SANITIZER) and load64(ctx + CLUSTER_SIZE) > 1:
+        end_warp(load64(ctx + SANITIZER), warp_number(ctx), load32(warp + at.LEFT_AT), left == 0)
+        if left == 0 and load64(ctx + ASYNC_PROXY):
+            watch_copies_to_ended(ctx, warp)
+    complete_barrier(ctx)
+
+
+def watch_copies_to_ended(ctx: int, warp: int) -> None:
+    """The sanitizer is told of what other blocks have sent to the one that has ended, and nobody has waited for."""
+    state, own = load64(ctx + ASYNC_PROXY), load64(ctx + CLUSTER_RANK)
+    for number in range(load64(state + proxy.HEAD), load64(state + proxy.TAIL)):
+        copy = copy_at(state, number)
+        thread, place = load64(copy + proxy.THREAD), load64(copy + proxy.SHARED)
+        if not load64(copy + proxy.IN_FLIGHT) or load64(copy + proxy.STORES) or rank_of_place(ctx, place) != own:
+            continue
+        if thread // (32 * load64(ctx + WARP_PITCH)) != own:
+            end_before_copy(
+                load64(ctx + SANITIZER), warp_number(ctx), load32(warp + at.LEFT_AT), load64(copy + proxy.SITE),
+                thread, place, load64(copy + proxy.BYTES),
+            )  # fmt: skip
+
+
+def cluster_arrive(ctx: int, warp: int, site: int, mask: int, is_relaxed: int) -> int:
+    """`barrier.cluster.arrive`: a warp arrives, where any of its lanes is there. 1 on a fault, else 0."""
+    if mask == 0:
+        return 0
+    if load32(warp + at.CLUSTER_STATE) != IDLE:
+        set_fault(ctx, MISUSE, site, 0, ARRIVES_TWICE, 0)
+        return 1
+    store32(warp + at.CLUSTER_STATE, ARRIVED)
+    store32(warp + at.CLUSTER_SITE, site)
+    if load64(ctx + SANITIZER):
+        arrive_at_cluster_barrier(load64(ctx + SANITIZER), warp_number(ctx), is_relaxed)
+    complete_barrier(ctx)
+    return 0
+
+
+def cluster_wait(ctx: int, warp: int, site: int, mask: int) -> int:
+    """`barrier.cluster.wait`: the scheduler, to which the warp returns, is to let it wait. 1 on a fault, else 0."""
+    store32(warp + at.CLUSTER_WAITS, 1 if mask else 0)
+    if mask and load32(warp + at.CLUSTER_STATE) == IDLE:
+        set_fault(ctx, MISUSE, site, 0, DID_NOT_ARRIVE, 0)
+        return 1
+    if mask:
+        store32(warp + at.CLUSTER_SITE, site)
+    return 0
+
+
+def wait_for_cluster(ctx: int, warp: int) -> None:
+    """A warp has returned to the scheduler at `barrier.cluster.wait`."""
+    if load32(warp + at.CLUSTER_WAITS) == 0:
+        return
+    if load32(warp + at.CLUSTER_STATE) == COMPLETED:
+        go_on(ctx, warp, warp_number(ctx))
+    else:
+        store32(warp + at.STATUS, at.AT_CLUSTER)
+
+
+def go_on(ctx: int, warp: int, number: int) -> None:
+    """All have arrived, and the warp knows it."""
+    store32(warp + at.CLUSTER_STATE, IDLE)
+    store32(warp + at.STATUS, at.READY)
+    if load64(ctx + SANITIZER):
+        leave_cluster_barrier(load64(ctx + SANITIZER), number)
+
+
+def complete_barrier(ctx: int) -> None:
+    """Where all warps that have not returned have arrived, those that wait go on."""
+    latest, arrived = 0, 0
+    for rank in range(load64(ctx + CLUSTER_SIZE)):
+        for index in range(load64(ctx + WARP_COUNT)):
+            warp = warp_at(ctx, rank, index)
+            if load32(warp + at.STATUS) != at.EXITED:
+                if load32(warp + at.CLUSTER_STATE) != ARRIVED:
+                    return
+                arrived += 1
+                latest = max(latest, load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
+    if arrived == 0:
+        return
+    store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
+    if load64(ctx + SANITIZER):
+        finish_cluster_barrier(load64(ctx + SANITIZER))
+    for rank in range(load64(ctx + CLUSTER_SIZE)):
+        for index in range(load64(ctx + WARP_COUNT)):
+            warp = warp_at(ctx, rank, index)
+            if load32(warp + at.STATUS) != at.EXITED:
+                store32(warp + at.CLUSTER_STATE, COMPLETED)
+                if load32(warp + at.STATUS) == at.AT_CLUSTER:
+                    go_on(ctx, warp, rank * load64(ctx + WARP_PITCH) + index)
+                    store64(warp + at.CLOCK_LEAD, latest - load64(warp + at.SAVED_STEPS))
+
+
+def enter_blocked(ctx: int) -> None:
+    """No warp can go on: the context describes the first block of the cluster that has not ended."""
+    rank = 0
+    while load32(load64(ctx + LIVE_WARPS) + 4 * rank) == 0:
+        rank += 1
+    enter_block(ctx, rank)

@@ -1,0 +1,87 @@
+"""What a kernel whose factors are e4m3 multiplies, and what is derived for it besides `error_budget`.
+
+**Q, K and V.** `Numerics.factors` says how they are rounded. Scales are powers of two, so nothing but the rounding to
+e4m3 itself rounds, and two kernels that keep to the rule have the same factors to the bit. Hence their errors need no
+bound, they are known: with o' the exact answer from the rounded factors,
+
+    |o^ - o| <= |o' - o| + B'
+
+where B' is the budget of `error_budget` for a problem with these very factors. Bounds would be 2^-4 of each element, in
+scores sums of that, and exponentials of those; such a budget lets wrong kernels pass.
+
+**P** is rounded as 2^6 exp(S - m) or more, and never beyond 448: by 2^-4 of itself, or by 2^-10 / 2^6 of the maximum's
+weight where it is no normal number of e4m3. These stand in place of 16 bits' in `error_budget`. Weights that are
+relative to an earlier maximum are rounded with a smaller step still.
+
+**Sums of products.** Tensor cores add 32 products to a sum c at a time. What they add they align to the largest
+exponent e among the addends and cut off 2^(e - 13) behind it, 33 times, and then the sum, so
+
+    |error of a step| <= 34 x 2^-13 max(|c|, products) <= 34 x 2^-13 sum |products so far|
+
+for the exponent of a product is that of its factors together, and its significand at least 1, where both are normal
+numbers. A factor that is too small for that has the exponent of the smallest normal number: it counts as that. In
+scores that is ceil(d / 32) times sum |q_i k_ji|; in O, n / 32 + 2 times sum p_j |v_j| for n keys in a row, and once
+more 2^-13 for each step whose keys the row does not see (`rounding.MOST_IDLE_STEPS`). It depends on no order of tiles;
+larger sums are only rescaled by factors of at most 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.floating_formats import E4M3_LARGEST, E4M3_SMALLEST_NORMAL
+from harness.operations.attention.oracle import Block
+from harness.operations.attention.problem import Problem
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RoundedFactors:
+    """A block with Q, K and V rounded, and the smallest normal numbers of e4m3 in each head's scale, (b, h, 1, 1)."""
+
+    block: Block
+    """Scores that are not finite are those of the problem's own Q and K: a factor that is rounded to 0 has a sign
+    before an infinity."""
+    normal_q: Float64Array
+    normal_k: Float64Array
+    normal_v: Float64Array
+
+
+def rounded_factors(problem: Problem, block: Block, inputs: Mapping[str, np.ndarray]) -> RoundedFactors:
+    """`inputs` are the problem's: the scale of Q is that of all rows of a head."""
+    scales = [_scales(x) for x in (inputs["Q"][block.whole_heads], block.k, block.v)]
+    q, k, v = (_rounded(x, scale) for x, scale in zip((block.q, block.k, block.v), scales))
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = block.rule.scores(problem.tau * (_finite(q) @ _finite(k).mT))
+        scores = np.where(np.isfinite(block.scores), scores, block.scores)
+    return RoundedFactors(
+        dataclasses.replace(block, q=q, k=k, v=v, scores=scores), *(scale * E4M3_SMALLEST_NORMAL for scale in scales)
+    )
+
+
+def _scales(heads: np.ndarray) -> Float64Array:
+    """(b, h, 1, 1): the least power of two that brings the largest finite magnitude to at most 448."""
+    magnitude = np.abs(heads)
+    largest = np.where(np.isfinite(magnitude), magnitude, magnitude.dtype.type(0)).max(axis=(-2, -1), keepdims=True)
+    fraction, exponent = np.frexp(largest.astype(np.float64) / E4M3_LARGEST)
+    scales: Float64Array = np.ldexp(1.0, exponent - (fraction == 0.5))
+    return scales
+
+
+def _rounded(x: Float64Array, scale: Float64Array) -> Float64Array:
+    # Float32 holds what is divided, but for what is far too small for e4m3.
+    scaled = (x / scale).astype(np.float32)
+    rounded = scaled.astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * scale
+    known: Float64Array = np.where(np.isfinite(x), rounded, x)
+    return known
+
+
+def _finite(x: Float64Array) -> Float64Array:
+    return np.where(np.isfinite(x), x, 0.0)

@@ -1,0 +1,61 @@
+"""An array in a .npy file that a mask is read from: the mask holds where it lies and what was in it, not the array."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.support.errors import ProblemError
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An array that is read when it is asked for."""
+
+    path: str
+    """As it was given."""
+    digest: str
+    """SHA-256 of shape and elements, so that another content is another mask."""
+    shape: tuple[int, ...]
+
+    @classmethod
+    def read(cls, mask: str, path: str, is_right: Callable[[np.ndarray], bool], needed: str) -> ArrayFile:
+        """The file at `path`, of a mask of the kind `mask`. Raises `ProblemError` where its array `is_right` not.
+
+        `needed`: what it has to be, for that error.
+        """
+        array = _load(f"mask {mask}:{path}", path)
+        if not isinstance(array, np.ndarray) or not array.size or not is_right(array):
+            said = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "no array"
+            raise ProblemError(f"mask {mask}:{path}: it has to be {needed}, not {said}")
+        return cls(path, _digest(array), array.shape)
+
+    @property
+    def array(self) -> np.ndarray:
+        """What is in it. Raises `ProblemError` where that is no longer what it was."""
+        return _array(self)
+
+
+@functools.lru_cache(maxsize=8)
+def _array(file: ArrayFile) -> np.ndarray:
+    array = _load(file.path, file.path)
+    if _digest(array) != file.digest:
+        raise ProblemError(f"{file.path} has changed since the mask was read from it")
+    return array
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()
+
+
+def _load(what: str, path: str) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no .npy file"
+        raise ProblemError(f"{what}: {reason}") from error
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array

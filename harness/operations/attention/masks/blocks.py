@@ -1,0 +1,194 @@
+"""Blocks of rows and keys that are on or off, so that what a row sees is no run of keys.
+
+Child et al. 2019, arXiv 1904.10509; Dao et al. 2022, arXiv 2205.14135, section 3.3 (block-sparse FlashAttention).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from harness.operations.attention.masks.array_file import ArrayFile
+from harness.operations.attention.masks.mask import Integers, Mask, Visibility
+from harness.support.errors import ProblemError
+
+_SIZE = r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})"
+_OF_FILE = re.compile(rf"(?P<file>.+\.npy)(?:,{_SIZE})?")
+_BY_SEED = re.compile(rf"{_SIZE}(?:,(?P<seed>[0-9]{{1,9}})(?P<by_head>,heads)?)?")
+
+
+@dataclass(frozen=True)
+class Blocks(Mask):
+    """Row i sees key j where block (i // rows, j // keys) is on. Blocks are counted from row 0 and key 0."""
+
+    size: tuple[int, int] | None
+    """Rows and keys of a block; None: as few as let the file's blocks cover the problem."""
+    seed: int = 0
+    """Blocks are on or off, as likely as not, by this number; of a file it says nothing."""
+    file: ArrayFile | None = None
+    by_head: bool = False
+    """Whether each query head has blocks of its own: what a file with three axes says, and chance if it is told to."""
+    head: int = 0
+    """Whose they are, where they are those of one head."""
+
+    kind: ClassVar[str] = "blocks"
+    spelling: ClassVar[str] = "blocks:FILE.npy[,ROWSxKEYS]"
+    idea: ClassVar[str] = (
+        "blocks of ROWS x KEYS that are on or off, a boolean array of (rows of blocks, blocks in a row), or of "
+        "(heads, ...); or blocks:ROWSxKEYS[,SEED[,heads]], where chance decides, in each head anew with `heads`"
+    )
+
+    @classmethod
+    def parse(cls, parameters: str) -> Mask:
+        """See `Mask.parse`."""
+        words = parameters.strip()
+        if found := _BY_SEED.fullmatch(words):
+            return cls((int(found[1]), int(found[2])), int(found["seed"] or 0), by_head=found["by_head"] is not None)
+        if found := _OF_FILE.fullmatch(words):
+            size = None if found[2] is None else (int(found[2]), int(found[3]))
+            needed = "a boolean array of (rows of blocks, blocks) or (heads, rows of blocks, blocks)"
+            file = ArrayFile.read(cls.kind, found["file"], _is_grid, needed)
+            return cls(size, file=file, by_head=len(file.shape) == 3)
+        raise ProblemError(
+            f"mask blocks:{parameters} is not {cls.spelling}, such as blocks:mask.npy,64x32, and not "
+            "blocks:ROWSxKEYS,SEED, such as blocks:64x32,7 or blocks:64x32,7,heads"
+        )
+
+    @classmethod
+    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
+        """See `Mask.drawn`."""
+        t = tile_keys
+        few, half = max(1, t - 1), max(1, t // 2)
+        # The edges of most lie within tiles: those that divide tiles hide from where blocks are counted.
+        sizes = (
+            (2 * t, t),
+            (7, 5),
+            (t + 1, few),
+            (3 * t + 2, 2 * t + 1),
+            (few, t + 1),
+            (t, half),
+            (5, 3 * t),
+            (1, t),
+            (2 * t + 3, 1),
+        )
+        of_all = tuple(cls(size, number) for number, size in enumerate(dict.fromkeys(sizes)))
+        return (*of_all, *(cls(mask.size, mask.seed, by_head=True) for mask in of_all[:4]))
+
+    def size_for(self, q_len: int, kv_len: int) -> tuple[int, int]:
+        """Rows and keys of a block in a problem of these sizes."""
+        if self.size is not None:
+            return self.size
+        assert self.file is not None
+        rows, columns = self.file.shape[-2:]
+        return -(-q_len // rows), -(-kv_len // columns)
+
+    def array_shape(self, q_len: int, kv_len: int) -> tuple[int, int]:
+        """Rows of blocks, and blocks in each, in a problem of these sizes."""
+        rows, keys = self.size_for(q_len, kv_len)
+        return -(-q_len // rows), -(-kv_len // keys)
+
+    def array(self, heads: int, q_len: int, kv_len: int) -> Visibility:
+        """Which blocks are on in a problem of these sizes, (heads, ...) or (1, ...): as kernels are told."""
+        rows, columns = (np.arange(extent, dtype=np.int64) for extent in self.array_shape(q_len, kv_len))
+        told_apart = [self.of_head(head) for head in range(heads)] if self.by_head else [self]
+        return np.stack([mask._are_on(rows[:, None], columns[None, :]) for mask in told_apart])
+
+    @property
+    def tells_heads_apart(self) -> bool:
+        """See `Mask.tells_heads_apart`."""
+        return self.by_head
+
+    def of_head(self, number: int) -> Blocks:
+        """See `Mask.of_head`."""
+        return dataclasses.replace(self, by_head=False, head=number) if self.by_head else self
+
+    @property
+    def heads(self) -> int | None:
+        """Query heads that its file has blocks for; None: however many there are."""
+        return self.file.shape[0] if self.file is not None and self.by_head else None
+
+    def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
+        """See `Mask.visible`."""
+        block_rows, block_keys = self.size_for(q_len, kv_len)
+        return self._are_on(rows // block_rows, keys // block_keys)
+
+    def _are_on(self, i: Integers, j: Integers) -> Visibility:
+        if self.file is not None:
+            of_head = self.file.array if self.file.array.ndim == 2 else self.file.array[self.head]
+            on: Visibility = of_head[i, j]
+            return on
+        with np.errstate(over="ignore"):
+            return _is_odd(
+                _mixed(_mixed(np.uint64(self.seed + (self.head << 32)) + i.astype(np.uint64)) + j.astype(np.uint64))
+            )
+
+    @property
+    def is_run(self) -> bool:
+        """See `Mask.is_run`."""
+        return False
+
+    def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
+        """See `Mask.span`: what a row sees lies anywhere."""
+        rows = np.asarray(rows, dtype=np.int64)
+        return np.zeros_like(rows), np.full_like(rows, kv_len)
+
+    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+        """See `Mask.misfit`."""
+        if self.file is None:
+            return None
+        needed = self.array_shape(q_len, kv_len)
+        if needed == self.file.shape[-2:]:
+            return None
+        rows, keys = self.size_for(q_len, kv_len)
+        return (
+            f"{self.file.path} has {_by(self.file.shape[-2:])} blocks; of {rows} x {keys} each, {q_len} rows and "
+            f"{kv_len} keys have {_by(needed)}: say what a block has, as in blocks:{self.file.path},ROWSxKEYS"
+        )
+
+    def plainer(self) -> Iterator[Mask]:
+        """See `Mask.plainer`: fewer rows and keys in a block, or another seed."""
+        if self.file is None and self.size is not None:
+            rows, keys = self.size
+            smaller = {(64, 32), (rows, 1), (1, keys), (rows // 2 or 1, keys), (rows, keys // 2 or 1)}
+            if self.by_head:
+                yield dataclasses.replace(self, by_head=False)
+            yield from (dataclasses.replace(self, size=size) for size in sorted(smaller - {self.size}))
+            yield from (dataclasses.replace(self, seed=seed) for seed in range(min(self.seed, 4)))
+
+    @property
+    def text(self) -> str:
+        """See `Mask.text`."""
+        size = "" if self.size is None else f"{self.size[0]}x{self.size[1]}"
+        if self.file is None:
+            return f"blocks:{size},{self.seed}{',heads' if self.by_head else ''}"
+        return f"blocks:{self.file.path}{size and ','}{size}"
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]:,} x {shape[1]:,}"
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finalizer (Steele et al. 2014, doi:10.1145/2660193.2660195): bits that look independent."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def _is_odd(x: np.ndarray) -> Visibility:
+    odd: Visibility = (x & np.uint64(1)).astype(np.bool_)
+    return odd
+
+
+def _is_grid(array: np.ndarray) -> bool:
+    return array.dtype == np.bool_ and array.ndim in (2, 3)
+
+
+KIND = Blocks

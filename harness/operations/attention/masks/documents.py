@@ -1,0 +1,178 @@
+"""Packed documents: several in one sequence, and none sees another (Krell et al. 2021, arXiv 2107.02027)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from harness.operations.attention.masks.mask import Integers, Mask, Visibility
+from harness.support.errors import ProblemError
+
+_LENGTHS = re.compile(r" *[0-9]{1,9} *(\+ *[0-9]{1,9} *)*")
+_SHOWN = 5
+"""Documents of a list that is shown in full."""
+
+Lengths = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Documents(Mask):
+    """Row i sees key j where key i + kv_len - q_len and key j are of the same document.
+
+    Documents lie one after the other from key 0 on. The last one goes on to the last key, however long it is said to
+    be. A row that lies ahead of key 0 is of no document and sees nothing.
+    """
+
+    lengths: tuple[Lengths, ...]
+    """Keys of each document, 0 and more; one list for all sequences of a batch, or one for each."""
+
+    kind: ClassVar[str] = "documents"
+    spelling: ClassVar[str] = "documents:KEYS+KEYS+...[/KEYS+...]"
+    idea: ClassVar[str] = (
+        "packed documents of so many keys each, the last one up to the last key; a row sees its own document. One list "
+        "for all sequences, or one for each, parted by /"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.lengths or not all(self.lengths):
+            raise ProblemError("documents of which there is none; each list has at least one length")
+        for length in (each for of_sequence in self.lengths for each in of_sequence):
+            if isinstance(length, bool) or not isinstance(length, int) or length < 0:
+                raise ProblemError(f"a document has {length!r} keys; it has to be a whole number of at least 0")
+
+    @classmethod
+    def parse(cls, parameters: str) -> Mask:
+        """See `Mask.parse`."""
+        lists = parameters.split("/")
+        if not all(_LENGTHS.fullmatch(words) for words in lists):
+            raise ProblemError(
+                f"mask {_cut_short(f'documents:{parameters}')} is not {cls.spelling}, numbers of keys, such as "
+                "documents:100+60+96, or documents:100+156/30+226 for a batch of 2"
+            )
+        return cls(tuple(tuple(int(word) for word in words.split("+")) for words in lists))
+
+    @classmethod
+    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
+        """See `Mask.drawn`. They are as many documents as there may be: `fitted` cuts them off."""
+        t = tile_keys
+        lists: tuple[tuple[Lengths, ...], ...] = (
+            ((1, 0),),
+            ((t, 0),),
+            ((t - 1, 2),),
+            ((t + 1, t - 1, 1),),
+            ((1, 1, 1, 1, 1, t, 1),),  # one key each, and a tile that begins beside an edge
+            ((t // 2 + 1,) * 24,),  # boundaries everywhere within tiles, and in long problems, too
+            ((1,) * (t + 2) + (2 * t, 3),),
+            ((3 * t + 1, 1, 2 * t),),  # longer than all that a tile of rows or keys has
+            ((0, t, 0, 0, 1, 0),),
+            ((t - 1, 1, t, t + 1) * 4,),
+            ((max(t // 3, 1), 2, 3 * t) * 3,),
+            # In one sequence a row sees the first tiles, or all, in another the last ones.
+            ((t, 1), (1, t + 1)),
+            ((10**6,), (t, t, t, 0)),
+            ((3 * t + 2, 1), (t // 2, t, 2 * t, t, t), (1, 0)),
+            ((t + 1,) * 12, (10**6,)),
+            ((2, t - 1, t), (t + 2, 1, 1), (1, 1, 1)),
+        )
+        return tuple(cls(each) for each in dict.fromkeys(lists))
+
+    def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
+        """See `Mask.visible`."""
+        # A key's document has the number of documents that have ended by then; the last one never ends.
+        ends = np.cumsum(self._only[:-1])
+        own = rows + kv_len - q_len
+        same = np.searchsorted(ends, own, side="right") == np.searchsorted(ends, keys, side="right")
+        visible: Visibility = same & (own >= 0)
+        return visible
+
+    def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
+        """See `Mask.span`."""
+        bounds = np.minimum(np.cumsum([0, *self._only], dtype=np.int64), kv_len)
+        bounds[-1] = kv_len
+        document_of_key = np.repeat(np.arange(len(self._only)), np.diff(bounds))
+        place = np.asarray(rows, dtype=np.int64) + (kv_len - q_len)
+        document = document_of_key[np.maximum(place, 0)]
+        return np.where(place < 0, 0, bounds[document]), np.where(place < 0, 0, bounds[document + 1])
+
+    @property
+    def _only(self) -> Lengths:
+        (only,) = self.lengths  # who asks about one sequence of several has to say of which
+        return only
+
+    @property
+    def sequences(self) -> int:
+        """See `Mask.sequences`."""
+        return len(self.lengths)
+
+    def of_sequence(self, number: int) -> Mask:
+        """See `Mask.of_sequence`."""
+        return self if len(self.lengths) == 1 else Documents(self.lengths[number : number + 1])
+
+    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+        """See `Mask.misfit`."""
+        if len(self.lengths) not in (1, batch):
+            return (
+                f"mask {self} has lists of documents for {len(self.lengths)} sequences, and batch is {batch}: say one "
+                f"list for all{f', or {batch}' if batch > 1 else ''}"
+            )
+        for number, lengths in enumerate(self.lengths):
+            if sum(lengths) > kv_len:
+                of = f" of sequence {number}" if len(self.lengths) > 1 else ""
+                return f"the documents{of} in mask {self} have {sum(lengths):,} keys together, and kv_len is {kv_len:,}"
+        return None
+
+    def fitted(self, batch: int, kv_len: int) -> Mask:
+        """See `Mask.fitted`: lists are cut off at the last key, and taken in turn."""
+        lists = [_cut(self.lengths[number % len(self.lengths)], kv_len) for number in range(batch)]
+        return Documents(tuple(lists) if len(set(lists)) > 1 else (lists[0],))
+
+    def plainer(self) -> Iterator[Mask]:
+        """See `Mask.plainer`: of one sequence for all; two documents; one fewer, or without those at an end."""
+        if len(self.lengths) > 1:
+            yield from (Documents((each,)) for each in self.lengths)
+            return
+        only = self._only
+        yield from (Documents(((sum(only[:n]), 0),)) for n in range(1, min(len(only), 9)))
+        half = len(only) // 2
+        yield from (Documents((rest,)) for rest in (only[:half], only[half:], only[:-1], only[1:]) if rest)
+        for n in range(min(len(only) - 1, 8)):  # two become one
+            yield Documents(((*only[:n], only[n] + only[n + 1], *only[n + 2 :]),))
+
+    @property
+    def text(self) -> str:
+        """See `Mask.text`."""
+        return "documents:" + "/".join("+".join(map(str, lengths)) for lengths in self.lengths)
+
+    @property
+    def shown(self) -> str:
+        """See `Mask.shown`."""
+        first, *others = self.lengths
+        text = "+".join(map(str, first))
+        if len(first) > _SHOWN + 1:
+            text = f"{'+'.join(map(str, first[: _SHOWN - 1]))}+...+{first[-1]} ({len(first)} documents)"
+        if others:
+            text += f"/{Documents((others[0],)).shown.partition(':')[2]}" if len(others) == 1 else "/..."
+            text += f" ({len(self.lengths)} sequences)" if len(others) > 1 else ""
+        return f"documents:{text}"
+
+
+def _cut(lengths: Lengths, kv_len: int) -> Lengths:
+    """As many of the documents as begin before the last key, the last of them no longer than there are keys."""
+    kept: list[int] = []
+    for length in lengths:
+        left = kv_len - sum(kept)
+        if left == 0:
+            break
+        kept.append(min(length, left))
+    return tuple(kept)
+
+
+def _cut_short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+KIND = Documents

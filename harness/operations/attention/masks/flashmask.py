@@ -1,0 +1,163 @@
+"""FlashMask: for each key, the rows that do not see it (Wang et al. 2024, arXiv 2410.01359, section 4.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from harness.operations.attention.masks.array_file import ArrayFile
+from harness.operations.attention.masks.mask import Integers, Mask, Visibility
+from harness.support.errors import ProblemError
+
+_BY_SEED = re.compile(r"(?P<columns>[124])(?:,(?P<seed>[0-9]{1,9}))?")
+_PIECES = (1, 5, 17, 40, 70, 130, 300)
+"""Keys that follow each other and are hidden alike, or nearly so, where chance decides."""
+
+
+@dataclass(frozen=True)
+class FlashMask(Mask):
+    """Each key is hidden from the rows of one span, or of two: one in the lower triangle and one in the upper.
+
+    In the paper's words and order, a key's columns are where they start and end. One: LTS, from which on no row sees
+    the key. Two: LTS and UTE, before which no row sees it; beside the causal mask, LTS and LTE. Four: LTS, LTE, UTS,
+    UTE. Ends are not hidden themselves.
+    """
+
+    columns: int
+    """1, 2 or 4."""
+    seed: int = 0
+    """What is in them where there is no file; of a file it says nothing."""
+    file: ArrayFile | None = None
+    beside_causal: bool = False
+    """Whether two columns are both of the lower triangle."""
+
+    kind: ClassVar[str] = "flashmask"
+    spelling: ClassVar[str] = "flashmask:FILE.npy"
+    idea: ClassVar[str] = (
+        "rows that do not see a key, from where to where, an int32 array of (keys, 1, 2 or 4): LTS; LTS, UTE (with "
+        "causal: LTS, LTE); LTS, LTE, UTS, UTE; or flashmask:COLUMNS[,SEED], where chance decides"
+    )
+
+    @classmethod
+    def parse(cls, parameters: str) -> Mask:
+        """See `Mask.parse`."""
+        words = parameters.strip()
+        if found := _BY_SEED.fullmatch(words):
+            return cls(int(found["columns"]), int(found["seed"] or 0))
+        if words.endswith(".npy"):
+            file = ArrayFile.read(cls.kind, words, _has_columns, "an int32 array of (keys, 1, 2 or 4 columns)")
+            return cls(file.shape[1], file=file)
+        raise ProblemError(
+            f"mask flashmask:{parameters} is not {cls.spelling}, and not flashmask:COLUMNS,SEED with 1, 2 or 4 "
+            "columns, such as flashmask:4,7"
+        )
+
+    @classmethod
+    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
+        """See `Mask.drawn`."""
+        return (cls(1), *(cls(columns, seed) for seed in range(5) for columns in (2, 4)))
+
+    def beside(self, kinds: frozenset[str]) -> Mask:
+        """See `Mask.beside`."""
+        return dataclasses.replace(self, beside_causal=self.columns == 2 and "causal" in kinds)
+
+    def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
+        """See `Mask.visible`."""
+        of_keys = self._of_keys(q_len, kv_len)[keys]
+        if self.columns == 1:
+            seen: Visibility = rows < of_keys[..., 0]
+        elif self.columns == 2 and not self.beside_causal:
+            seen = (of_keys[..., 1] <= rows) & (rows < of_keys[..., 0])
+        else:
+            seen = (rows < of_keys[..., 0]) | (rows >= of_keys[..., 1])
+            if self.columns == 4:
+                seen &= (rows < of_keys[..., 2]) | (rows >= of_keys[..., 3])
+        return seen
+
+    @property
+    def spans_per_key(self) -> int:
+        """Spans of rows, each with a start and an end."""
+        return 1 if self.columns == 1 or self.beside_causal else 2
+
+    def hidden_rows(self, q_len: int, kv_len: int) -> Integers:
+        """(2 x spans, kv_len): where each of a key's spans starts and where it ends, as kernels are told."""
+        columns = self._of_keys(q_len, kv_len).T
+        if self.columns == 1:
+            return np.stack([columns[0], np.full_like(columns[0], q_len)])
+        if self.columns == 2 and not self.beside_causal:
+            return np.stack([columns[0], np.full_like(columns[0], q_len), np.zeros_like(columns[1]), columns[1]])
+        return np.ascontiguousarray(columns)
+
+    def _of_keys(self, q_len: int, kv_len: int) -> Integers:
+        """(kv_len, columns)."""
+        if self.file is not None:
+            of_file: Integers = self.file.array.astype(np.int64)
+            return of_file
+        by_chance = _by_chance(self.columns, self.seed, q_len, kv_len)
+        # The rows between LTS and LTE are hidden, those between UTE and LTS are seen.
+        return by_chance[:, ::-1] if self.columns == 2 and not self.beside_causal else by_chance
+
+    @property
+    def is_run(self) -> bool:
+        """See `Mask.is_run`."""
+        return False
+
+    def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
+        """See `Mask.span`: what a row sees lies anywhere."""
+        rows = np.asarray(rows, dtype=np.int64)
+        return np.zeros_like(rows), np.full_like(rows, kv_len)
+
+    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+        """See `Mask.misfit`."""
+        if self.file is None or self.file.shape[0] == kv_len:
+            return None
+        return f"{self.file.path} has columns of {self.file.shape[0]:,} keys, and kv_len is {kv_len:,}"
+
+    def plainer(self) -> Iterator[Mask]:
+        """See `Mask.plainer`: fewer columns, or another seed."""
+        if self.file is None:
+            yield from (FlashMask(columns, self.seed) for columns in (1, 2) if columns < self.columns)
+            yield from (FlashMask(self.columns, seed) for seed in range(min(self.seed, 4)))
+
+    @property
+    def text(self) -> str:
+        """See `Mask.text`."""
+        return f"flashmask:{self.columns},{self.seed}" if self.file is None else f"flashmask:{self.file.path}"
+
+
+def _has_columns(array: np.ndarray) -> bool:
+    return array.dtype == np.int32 and array.ndim == 2 and array.shape[1] in (1, 2, 4)
+
+
+@functools.lru_cache(maxsize=16)
+def _by_chance(columns: int, seed: int, q_len: int, kv_len: int) -> Integers:
+    """(kv_len, columns): pieces of keys that each span hides from the same rows: none, all, the first, the last, some.
+
+    In some pieces each key's spans begin and end a few rows away from its neighbours'.
+    """
+    rng = np.random.Generator(np.random.Philox([seed, columns]))
+    lengths: list[int] = []
+    while sum(lengths) < kv_len:
+        lengths.append(int(rng.choice(_PIECES)))
+    spans_per_key = max(1, columns // 2)
+    ends = np.sort(rng.integers(0, q_len + 1, (len(lengths), spans_per_key, 2)), axis=2)
+    kinds = rng.integers(0, 10, (len(lengths), spans_per_key))
+    ends[kinds < 3, 0] = q_len  # nothing
+    ends[(kinds < 3) | (kinds == 4), 1] = q_len
+    ends[(kinds == 3) | (kinds == 4), 0] = 0  # all
+    ends[kinds == 5, 1] = q_len
+    of_keys = np.repeat(ends.reshape(len(lengths), -1), lengths, axis=0)[:kv_len]
+    stirred = np.repeat(rng.integers(0, 3, len(lengths)) == 0, lengths)[:kv_len, None]
+    of_keys = np.clip(of_keys + stirred * rng.integers(-3, 4, of_keys.shape), 0, q_len)
+    chosen: Integers = np.ascontiguousarray(of_keys[:, :columns].astype(np.int64))
+    chosen.flags.writeable = False
+    return chosen
+
+
+KIND = FlashMask

@@ -1,0 +1,156 @@
+"""What campaigns of gradients meet: attention's own cases, each with a gradient of O, and harder gradients besides."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from harness.model.axes import REGIME, Axes, Choice, Value
+from harness.model.build import Build, Builds
+from harness.model.case import Case
+from harness.model.operation import operation_named
+from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.problem import DROPOUT
+from harness.operations.attention_backward.inputs import REGIMES, forward_regime
+from harness.operations.attention_backward.problem import BackwardProblem
+
+EDITED = "V"
+"""Of Q and K it would leave O and lse behind, and weights beyond 1."""
+
+
+@dataclass(frozen=True)
+class BackwardBuild(Build):
+    """What attention's kernels have compiled in, for gradients."""
+
+    forward: Any
+    """Attention's own build."""
+    tile: str | None = None
+    """See `Build.tile`."""
+
+    @property
+    def plain_problem(self) -> BackwardProblem:
+        """See `Build.plain_problem`."""
+        return backward(self.forward.plain_problem)
+
+    @property
+    def rather(self) -> tuple[BackwardBuild, ...]:
+        """See `Build.rather`."""
+        return tuple(BackwardBuild(each) for each in self.forward.rather)
+
+    @property
+    def is_wide(self) -> bool:
+        """See `Build.is_wide`."""
+        return bool(self.forward.is_wide)
+
+    def sized(self, tile: TileSizes, text: str | None) -> BackwardBuild:
+        """See `Build.sized`."""
+        return BackwardBuild(self.forward.sized(tile, text), text)
+
+    def tiles(self, problem: Any) -> tuple[int, ...]:
+        """See `Build.tiles`."""
+        tiles: tuple[int, ...] = self.forward.tiles(problem)
+        return tiles
+
+
+def _without_features(build: Any) -> Any:
+    """Gradients with caps, ALiBi or sinks are no problem of this operation; with dropout they are."""
+    kept = tuple(feature for feature in build.rather_features if feature == DROPOUT)
+    return dataclasses.replace(build, rather_features=kept)
+
+
+BUILDS = tuple(BackwardBuild(_without_features(build)) for build in operation_named("attention").builds)
+
+
+def backward(problem: Any) -> BackwardProblem:
+    """The gradients of a problem of attention."""
+    return BackwardProblem(**{field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)})
+
+
+def backward_case(case: Case) -> Case:
+    """The gradients of a case of attention, with those of its edits that leave O and lse what they are."""
+    edits = tuple(edit for edit in case.edits if edit.array == EDITED)
+    return dataclasses.replace(case, problem=backward(case.problem), edits=edits)
+
+
+def cases(
+    builds: Sequence[BackwardBuild], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+) -> st.SearchStrategy[Case]:
+    """See `Operation.cases`."""
+    forward = operation_named("attention").cases([build.forward for build in builds], most_tiles, checks, takes)
+    return st.builds(_with_gradient, forward, st.sampled_from((None, None, None, *_own_regimes())))
+
+
+def _with_gradient(case: Case, regime: str | None) -> Case:
+    return backward_case(case if regime is None else dataclasses.replace(case, regime=regime))
+
+
+def _own_regimes() -> list[str]:
+    return [name for name in REGIMES if forward_regime(name) != name]
+
+
+class BackwardAxes(Axes):
+    """Attention's axes, with the regimes of gradients."""
+
+    def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
+        """Arguments as of `Operation.axes`."""
+        axes = operation_named("attention").axes(most_tiles, checks, takes)
+        assert axes is not None
+        self._forward = axes
+
+    @property
+    def values(self) -> Mapping[str, Sequence[Value]]:
+        """See `Axes.values`."""
+        values = self._forward.values
+        return {**values, REGIME: (*values[REGIME], *map(Value, _own_regimes()))}
+
+    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        """See `Axes.meet`."""
+        return self._forward.meet(one, other)
+
+    def takes_too_long(self, build: BackwardBuild, choice: Choice) -> bool:
+        """See `Axes.takes_too_long`."""
+        return self._forward.takes_too_long(build.forward, choice)
+
+    def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
+        """See `Axes.case`."""
+        plain = {**choice, REGIME: forward_regime(choice[REGIME])}
+        case = self._forward.case(build.forward, plain, rng, brief)
+        return backward_case(dataclasses.replace(case, regime=choice[REGIME]))
+
+
+# Attention makes cases smaller, but it knows neither builds of gradients nor their regimes.
+
+
+def simpler(case: Case, builds: Builds) -> Iterator[Case]:
+    """See `Operation.simpler`."""
+    regime = case.regime
+    if regime != forward_regime(regime):
+        yield dataclasses.replace(case, regime=forward_regime(regime))
+    for smaller in operation_named("attention").simpler(_forward_case(case), _forward_builds(builds)):
+        kept = smaller.regime == forward_regime(regime)
+        yield backward_case(dataclasses.replace(smaller, regime=regime if kept else smaller.regime))
+
+
+def size(case: Case, builds: Builds) -> tuple[object, ...]:
+    """See `Operation.size`."""
+    sizes = operation_named("attention").size(_forward_case(case), _forward_builds(builds))
+    return (*sizes, list(REGIMES).index(case.regime))
+
+
+def enlarged(case: Case, builds: Builds) -> Case:
+    """See `Operation.enlarged`."""
+    larger = operation_named("attention").enlarged(_forward_case(case), _forward_builds(builds))
+    return backward_case(dataclasses.replace(larger, regime=case.regime))
+
+
+def _forward_case(case: Case) -> Case:
+    return dataclasses.replace(case, regime=forward_regime(case.regime))
+
+
+def _forward_builds(builds: Builds) -> Builds:
+    return Builds([build.forward for build in builds.known])  # type: ignore[attr-defined]

@@ -1,0 +1,92 @@
+"""How the inputs are drawn: Q, K and V as attention's regimes have them, O and lse as they follow, and a gradient of O.
+
+O and lse are the float64 answer to the stored Q, K and V, rounded: what a forward pass that is right leaves behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.operation import operation_named
+from harness.model.regime import NUMPY_DTYPES, Regime, by_name
+from harness.operations.attention.inputs import REGIMES as FORWARD_REGIMES
+from harness.operations.attention_backward.problem import BackwardProblem
+
+Float64Array = npt.NDArray[np.float64]
+Gradient = Callable[[np.random.Generator, BackwardProblem], Float64Array]
+
+LARGE = 500.0
+
+
+def _normal(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
+    return rng.standard_normal(problem.q_shape)
+
+
+def _large(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
+    return LARGE * rng.standard_normal(problem.q_shape)
+
+
+def _few(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
+    """Zero but for one row in eight, at least one of each head."""
+    chosen = rng.random(problem.q_shape[:3]) < 1 / 8
+    chosen[..., 0] |= ~chosen.any(axis=-1)
+    return np.where(chosen[..., None], rng.standard_normal(problem.q_shape), 0.0)
+
+
+def _alike(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
+    """One row for all, away from zero."""
+    row = 2 + rng.standard_normal((*problem.q_shape[:2], 1, problem.head_dim))
+    return np.broadcast_to(row, problem.q_shape)
+
+
+def _not_finite(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
+    """One element of each head, in a row of the first half, to which a causal mask leaves keys that it does not see."""
+    dO = rng.standard_normal(problem.q_shape)
+    for head in np.ndindex(problem.q_shape[:2]):
+        row = rng.integers((problem.q_len + 1) // 2)
+        dO[head][row, rng.integers(problem.head_dim)] = rng.choice([np.nan, np.inf, -np.inf])
+    return dO
+
+
+@dataclasses.dataclass(frozen=True)
+class BackwardDraw:
+    """Draws all six inputs; what it is made of can be sent to worker processes."""
+
+    forward: Regime
+    gradient: Gradient
+
+    def __call__(self, rng: np.random.Generator, problem: BackwardProblem) -> list[np.ndarray]:
+        """Q, K, V, O, lse and dO, not yet rounded, but for those that O and lse follow from."""
+        stored = [x.astype(NUMPY_DTYPES[problem.dtype]) for x in self.forward.draw(rng, problem)]
+        answer = operation_named("attention").answer(problem, dict(zip("QKV", stored)))
+        return [*stored, answer["O"], answer["lse"], self.gradient(rng, problem)]
+
+
+REGIMES = by_name(
+    *(
+        dataclasses.replace(each, draw=BackwardDraw(each, _normal), standard_normal=False)
+        for each in FORWARD_REGIMES.values()
+    ),
+    Regime("large-gradient", "dO 500 times as large", BackwardDraw(FORWARD_REGIMES["normal"], _large)),
+    Regime("few-gradients", "dO is zero but for one row in eight", BackwardDraw(FORWARD_REGIMES["normal"], _few)),
+    Regime(
+        "one-gradient",
+        "one row of dO for all: sums over rows do not cancel",
+        BackwardDraw(FORWARD_REGIMES["normal"], _alike),
+    ),
+    Regime(
+        "non-finite-gradient",
+        "a NaN or infinity in dO: nobody else's gradients",
+        BackwardDraw(FORWARD_REGIMES["normal"], _not_finite),
+    ),
+)
+"""Attention's, with dO from N(0, 1), and those that are hard for gradients."""
+
+
+def forward_regime(regime: str) -> str:
+    """The nearest that attention has."""
+    return regime if regime in FORWARD_REGIMES else "normal"

@@ -1,0 +1,69 @@
+"""What is to be computed: the sizes and rules of one backward pass, which are those of its forward pass."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar
+
+from harness.model.problem import INPUT, OUTPUT, Tensor
+from harness.operations.attention.problem import Problem
+from harness.support.errors import ProblemError
+
+FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
+"""Matrix products: S and O; S, dP, dV, dQ and dK."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackwardProblem(Problem):
+    """dQ, dK and dV of O = softmax(scale * Q K^T + mask) V, after Dao et al. 2022, arXiv 2205.14135, appendix B.2.
+
+    Q, O, dO and dQ have shape (batch, heads, q_len, head_dim), K, V, dK and dV (batch, kv_heads, kv_len, head_dim), all
+    C-contiguous in `dtype`; lse, the natural logarithm of sum exp(scores), has (batch, heads, q_len) in float32. dK and
+    dV are sums over the query heads that share K and V. Under dropout O is the answer with it, and the same weights
+    drop out again.
+    """
+
+    operation: ClassVar[str] = "attention-backward"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.score_features:
+            raise ProblemError(
+                f"attention-backward has no gradients with {' or '.join(self.score_features)}; leave that out"
+            )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Q, K, V, and of the forward pass O and lse; dO, the gradient of O; dQ, dK and dV.
+
+        Where the mask is no band, `first_keys` and `end_keys`, too, as in the forward pass.
+        """
+        of_mask = (tensor for tensor in super().tensors if tensor.role == INPUT and tensor.name not in tuple("QKV"))
+        return (*_tensors(self.q_shape, self.kv_shape, self.dtype), *of_mask)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of five products, over the keys that each row sees: 2.5 times the forward pass.
+
+        As FlashAttention's own benchmarks count (Dao 2023, arXiv 2307.08691, section 4.1).
+        """
+        return super().flops * BACKWARD_PRODUCTS // FORWARD_PRODUCTS
+
+
+@functools.lru_cache(maxsize=64)
+def _tensors(q_shape: tuple[int, ...], kv_shape: tuple[int, ...], dtype: str) -> tuple[Tensor, ...]:
+    """Made once: a run of a small problem asks for them a dozen times."""
+    rows = ("batch", "head", "row", "column")
+    return (
+        *(
+            Tensor(name, shape, dtype, INPUT, rows)
+            for name, shape in zip("QKVO", (q_shape, kv_shape, kv_shape, q_shape))
+        ),
+        Tensor("lse", q_shape[:3], "float32", INPUT, rows[:3]),
+        Tensor("dO", q_shape, dtype, INPUT, rows),
+        *(
+            Tensor(name, shape, dtype, OUTPUT, rows)
+            for name, shape in zip(("dQ", "dK", "dV"), (q_shape, kv_shape, kv_shape))
+        ),
+    )

@@ -1,0 +1,86 @@
+"""What must hold between several runs of one kernel, or within one, without knowing the gradients.
+
+Each property is a function of a `Trial`: None, or what does not hold and where. The budgets come from the oracle's
+answer, but the answer itself is not used: a mistake that the oracle and a kernel share would show here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.floating_formats import UNIT_ROUNDOFF
+from harness.model.operation import operation_named
+from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid
+
+# The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
+
+Float64Array = npt.NDArray[np.float64]
+
+
+def gradient_sum(trial: Trial) -> str | None:
+    """Gradients are linear in dO: those of dO and of dO' together are those of dO + dO'."""
+    one = on_grid(trial.inputs["dO"])
+    other = np.ascontiguousarray(np.roll(one, 1, axis=-1))
+    both = (one.astype(np.float64) + other.astype(np.float64)).astype(one.dtype)
+    inputs = [{**trial.inputs, "dO": dO} for dO in (one, other, both)]
+    outputs = [trial.run(trial.problem, each) for each in inputs]
+    allowed = [_allowed(trial, each, made) for each, made in zip(inputs, outputs)]
+    for name in trial.outputs:
+        of_one, of_other, of_both = (made[name].astype(np.float64) for made in outputs)
+        total = sum(each[name] for each in allowed)
+        if reason := apart(trial, name, of_one + of_other, of_both, np.asarray(total), "the sum for two dO"):
+            return reason
+    return None
+
+
+def weights_sum(trial: Trial) -> str | None:
+    """A row's weights add up to 1: dV, added up over keys, is dO, added up over the rows that see one.
+
+    Not where some drop out.
+    """
+    if trial.problem.dropout:
+        return None
+    problem, u = trial.problem, UNIT_ROUNDOFF["float32"]
+    lse, dO = (trial.inputs[name].astype(np.float64) for name in ("lse", "dO"))
+    first, end = problem.spans
+    seen = np.where((end > first)[:, None, :, None], dO, 0.0)
+    # exp(-lse) is off by as much as lse is, which is stored in float32.
+    off = np.abs(seen) * np.expm1(2 * u * np.maximum(np.abs(np.where(np.isfinite(lse), lse, 0.0)), 1))[..., None]
+    grouped = (problem.batch, problem.kv_heads_count, problem.group * problem.q_len, problem.head_dim)
+    expected, off = (x.reshape(grouped).sum(axis=2) for x in (seen, off))
+    dV = trial.outputs["dV"].astype(np.float64).sum(axis=2)
+    allowed = _allowed(trial, trial.inputs, trial.outputs)["dV"].sum(axis=2) + off
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(dV - expected) <= allowed) & np.isfinite(allowed)
+    if not wrong.any():
+        return None
+    batch, head, column = (int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    return (
+        f"dV added up over keys is not dO added up over rows, further than its budget allows, first at batch {batch}, "
+        f"head {head}, column {column}: {dV[batch, head, column]:.9g} and {expected[batch, head, column]:.9g}"
+    )
+
+
+PROPERTIES: dict[str, Property] = {
+    each.name: each
+    for each in (
+        DETERMINISM,
+        operation_named("attention").properties["batch-invariance"],
+        Property("gradient-sum", "gradients of dO + dO' are the sum of those of each", gradient_sum),
+        Property("weights-sum", "dV added up over keys is dO added up over rows", weights_sum),
+    )
+}
+"""Every property by name. A new one is a function and a line here."""
+
+
+def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
+    """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
+    from harness.operations.attention_backward.error_budget import error_budget
+    from harness.operations.attention_backward.oracle import gradients
+
+    budget = error_budget(trial.problem, inputs, gradients(trial.problem, inputs), trial.numerics)
+    u = UNIT_ROUNDOFF[trial.problem.dtype]
+    return {
+        name: np.fmax(budget[name].allowed, u * np.abs(output.astype(np.float64))) for name, output in outputs.items()
+    }

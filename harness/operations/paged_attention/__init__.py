@@ -1,0 +1,1 @@
+"""Attention over pages: a pool of keys and values, a table that says whose they are, and a length per sequence."""

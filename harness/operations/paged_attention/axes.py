@@ -1,0 +1,189 @@
+"""What campaigns of paged attention meet on purpose: lengths, batches, rows, heads, pools, tables, inputs, properties.
+
+Lengths come in classes around pages and around what a kernel takes at once, and mixed: very different ones side by side
+are what a batch is made of, and what splits and tables are mistaken in. Sizes that would take long together are cut to
+what a case may cost (`MOST_WORK`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, Pick
+from harness.model.case import Case, Edit
+from harness.model.property import SANITIZER
+from harness.operations.paged_attention.build import PagedBuild
+from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
+from harness.operations.paged_attention.problem import PagedProblem
+
+MOST_WORK = 2**20
+"""Rows times keys times elements of a row, over all heads and sequences: a fraction of a second on the emulator."""
+BRIEF_WORK = 2**18
+"""Of a brief case."""
+RUNS_OF_CHECK = 3
+LEAST_ROWS = 16
+"""What a kernel works for at least, however few there are."""
+
+LENGTHS, BATCH, Q_LEN, HEADS = "lengths", "batch", "q_len", "heads"
+POOL, PREFIX, TABLE, SCALE, EDITS = "pool", "prefix", "table", "scale", "edits"
+MIXED, ONE, IN_A_PAGE, PAGES, BESIDE = "mixed", "1 key", "in a page", "whole pages", "beside pages"
+TILES, LONG, EMPTY, ALL_EMPTY = "beside tiles", "over 1,024", "some empty", "all empty"
+CROWD, ROWS_OF_TILES = "a crowd", "9 to 40"
+NONE, SOME = "none", "some"
+
+BATCHES: Mapping[str, tuple[int, ...]] = {"2 or 3": (2, 3), "1": (1,), "4 to 9": (4, 5, 8, 9), CROWD: (33, 40, 65)}
+"""Beyond 32, where a warp that looks through the lengths has to look once more."""
+ROW_COUNTS: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 to 8": (2, 3, 4, 5, 8), ROWS_OF_TILES: (9, 16, 17, 33, 40)}
+HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "1": ((1, 1),),
+    "several": ((2, 2), (3, 3), (5, 5)),
+    "a group": ((2, 1), (3, 1), (4, 1), (8, 1)),
+    "groups": ((4, 2), (6, 3), (10, 2), (12, 3)),
+    "groups of more than 16": ((17, 1), (40, 2)),
+}
+"""(heads, kv_heads) of each class, the fewest first."""
+SCALES: Mapping[str, tuple[float | None, ...]] = {
+    "default": (None,), "other": (1.0, 0.25), "negative": (-0.25,), "0": (0.0,),
+}  # fmt: skip
+POOLS: Mapping[str, Callable[[int], int | None]] = {
+    "holes": lambda used: None,
+    "full": lambda used: max(1, used),
+    "mostly holes": lambda used: 3 * used + 5,
+}
+"""Pages that are in use -> pages that there are."""
+TABLES: Mapping[str, Callable[[int], int | None]] = {"fitting": lambda used: None, "longer": lambda used: used + 3}
+"""The same of the entries of a row of the table."""
+WEIGHTS = {
+    LENGTHS: {ONE: 0.3, ALL_EMPTY: 0.1, LONG: 0.4},
+    BATCH: {CROWD: 0.3},
+    Q_LEN: {ROWS_OF_TILES: 0.5},
+    SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
+    EDITS: {SOME: 0.2},
+    REGIME: {"constant": 0.5, "exact": 0.5, NOT_FINITE: 0.7},
+}
+"""What hides mistakes, or takes long, comes up less readily."""
+APART = {
+    (LENGTHS, LONG): {BATCH: {CROWD}, Q_LEN: {ROWS_OF_TILES}, HEADS: {"groups of more than 16"}},
+    (LENGTHS, TILES): {BATCH: {CROWD}},
+    (LENGTHS, ALL_EMPTY): {PREFIX: {SOME}, EDITS: {SOME}},
+    (LENGTHS, ONE): {PREFIX: {SOME}},
+    (LENGTHS, IN_A_PAGE): {PREFIX: {SOME}},
+    (BATCH, "1"): {PREFIX: {SOME}},
+    (BATCH, CROWD): {Q_LEN: {ROWS_OF_TILES}, HEADS: {"groups", "groups of more than 16"}},
+    (CHECK, SANITIZER): {LENGTHS: {LONG}, BATCH: {CROWD}, Q_LEN: {ROWS_OF_TILES}},
+}
+"""What does not go with what: it contradicts itself, or takes long."""
+LONG_LENGTHS = (1025, 1087, 1280, 1536, 2048, 2049)
+FEW_PAGES = 5
+
+SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
+"""Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
+LARGE_VALUES = (6e4, -6e4)
+"""For V: O stays below them. Scores that overflow would have no answer."""
+
+
+def one_edit(pick: Pick, problem: PagedProblem) -> Edit:
+    """One element of Q, K or V with a special value; in K and V of any page, in use or not."""
+    array = pick(("V", "K", "Q"))
+    shape = problem.q_shape if array == "Q" else problem.kv_shape
+    index = tuple(pick(range(extent)) for extent in shape)
+    return Edit(array, index, pick(SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())))
+
+
+class PagedAxes(NamedAxes):
+    """See the module."""
+
+    def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
+        """`most_tiles`: at most so many times `tile_keys` in a sequence, and so many sequences."""
+        self._most_tiles = most_tiles
+        few = most_tiles is not None
+        names: dict[str, Iterable[str]] = {
+            LENGTHS: [name for name in CLASSES if not (few and name == LONG)],
+            BATCH: [name for name, counts in BATCHES.items() if not few or counts[0] <= max(1, most_tiles or 0)],
+            Q_LEN: ROW_COUNTS if "causal" in takes else ("1",),
+            HEADS: HEAD_COUNTS,
+            POOL: POOLS,
+            PREFIX: (NONE, SOME),
+            TABLE: TABLES,
+            SCALE: SCALES,
+            EDITS: (NONE, SOME),
+            REGIME: REGIMES,
+            CHECK: (NO_CHECK, *checks),
+        }
+        super().__init__(names, WEIGHTS, APART)
+
+    def case(self, build: PagedBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
+        """See `Axes.case`."""
+        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
+        work = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
+        q_len = rng.choice(ROW_COUNTS[choice[Q_LEN]])
+        heads, kv_heads = rng.choice(HEAD_COUNTS[choice[HEADS]])
+        keys = work // (kv_heads * max(LEAST_ROWS, q_len * heads // kv_heads))
+        most = keys if self._most_tiles is None else min(keys, self._most_tiles * build.tile_keys)
+        lengths = self._lengths(build, choice[LENGTHS], rng.choice(BATCHES[choice[BATCH]]), most, rng)
+        size = build.page_size
+        plain = PagedProblem(
+            lengths=lengths,
+            heads=heads,
+            kv_heads=kv_heads,
+            q_len=q_len,
+            head_dim=build.head_dim,
+            dtype=build.dtype,
+            page_size=size,
+            prefix=0 if choice[PREFIX] == NONE else rng.choice((size, size, 2 * size + 3, 3 * size, max(lengths))),
+            scale=rng.choice(SCALES[choice[SCALE]]),
+        )
+        problem = with_pool(plain, POOLS[choice[POOL]], TABLES[choice[TABLE]])
+        edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
+        return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
+
+    def _lengths(self, build: PagedBuild, name: str, batch: int, most: int, rng: random.Random) -> tuple[int, ...]:
+        """One of each sequence, the first whatever it costs; what would bring all beyond `most` keys is in a page."""
+        if self._most_tiles is not None:
+            batch = min(batch, max(1, self._most_tiles))
+        found: list[int] = []
+        for _ in range(batch):
+            length = rng.choice(CLASSES[_one_of(name, rng)](build))
+            fits = not found or length <= build.page_size or sum(found) + length <= most
+            found.append(length if fits else rng.randint(1, build.page_size))
+        if name == EMPTY:
+            found[rng.randrange(batch)] = 0
+        rng.shuffle(found)
+        return tuple(found)
+
+
+def with_pool(
+    problem: PagedProblem, pages: Callable[[int], int | None], table_len: Callable[[int], int | None]
+) -> PagedProblem:
+    """The same with another pool and another table."""
+    fields = {**problem.to_fields(), "pages": pages(problem.pages_in_use)}
+    fields["table_len"] = table_len(problem.table_shape[1])
+    made: PagedProblem = PagedProblem.from_fields(fields)
+    return made
+
+
+def _one_of(name: str, rng: random.Random) -> str:
+    """The class of one sequence's length."""
+    return rng.choice((ONE, IN_A_PAGE, PAGES, BESIDE, BESIDE, TILES, TILES)) if name in (MIXED, EMPTY) else name
+
+
+def _beside(unit: int, counts: Iterable[int]) -> tuple[int, ...]:
+    """One less than so many units, as many, one more, and something between."""
+    around = itertools.product(counts, (-1, 0, 1, unit // 3))
+    return tuple(sorted({max(1, count * unit + step) for count, step in around}))
+
+
+CLASSES: Mapping[str, Callable[[PagedBuild], Sequence[int]]] = {
+    MIXED: lambda build: (),
+    ONE: lambda build: (1,),
+    IN_A_PAGE: lambda build: tuple(range(2, build.page_size)),
+    PAGES: lambda build: tuple(build.page_size * count for count in range(1, FEW_PAGES + 1)),
+    BESIDE: lambda build: _beside(build.page_size, range(1, FEW_PAGES)),
+    TILES: lambda build: _beside(build.tile_keys, (1, 2, 3)),
+    LONG: lambda build: LONG_LENGTHS,
+    EMPTY: lambda build: (),
+    ALL_EMPTY: lambda build: (0,),
+}
+"""The lengths of each class; of mixed ones, each sequence has a class of its own."""

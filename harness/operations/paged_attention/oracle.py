@@ -1,0 +1,114 @@
+"""What the answer is: the keys of each sequence are gathered from the pool, and attention is asked.
+
+Gathering is all that is added to attention's own oracle and budget. It follows the table entry by entry, as the problem
+is written down, and shares nothing with how kernels walk over pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.numerics import Numerics
+from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
+from harness.operations.attention.masks import NO_MASK, parse_mask
+from harness.operations.attention.problem import Problem
+from harness.operations.paged_attention.inputs import sequences_of_length
+from harness.operations.paged_attention.problem import PagedProblem
+
+Float64Array = npt.NDArray[np.float64]
+Arrays = Mapping[str, np.ndarray]
+
+
+def attention() -> Operation:
+    """The operation that each sequence is asked of, as anybody asks it."""
+    return operation_named("attention")
+
+
+def gathered(problem: PagedProblem, inputs: Arrays, sequences: Sequence[int]) -> dict[str, np.ndarray]:
+    """Q, K and V of sequences of one length, as attention has them: what the table scatters, side by side again."""
+    length = problem.lengths[sequences[0]]
+    places = np.arange(length)
+    pages = inputs["table"][list(sequences)][:, places // problem.page_size]
+    rows = np.broadcast_to(places % problem.page_size, pages.shape)
+    # Indices side by side and a slice between them: (sequences, keys, kv_heads, head_dim).
+    K, V = (np.ascontiguousarray(inputs[name][pages, :, rows].swapaxes(1, 2)) for name in "KV")
+    return {"Q": inputs["Q"][list(sequences)], "K": K, "V": V}
+
+
+def posed(problem: PagedProblem, sequences: Sequence[int]) -> Problem:
+    """The problem of attention that these sequences of one length pose."""
+    mask = parse_mask("causal") if problem.q_len > 1 else NO_MASK
+    return sequences_of_length(problem, problem.lengths[sequences[0]], len(sequences), mask)
+
+
+def asked(problem: PagedProblem, part: Part) -> tuple[range, Part]:
+    """The sequences of a part, and the part of each of them as attention counts it."""
+    where = (*part.where, *(slice(None),) * (3 - len(part.where)))
+    return range(problem.sequences)[where[0]], Part((slice(None), *where[1:]), part.name)
+
+
+def by_length(problem: PagedProblem, sequences: Sequence[int]) -> Iterator[list[int]]:
+    """The sequences, those of one length together."""
+    groups: dict[int, list[int]] = {}
+    for sequence in sequences:
+        groups.setdefault(problem.lengths[sequence], []).append(sequence)
+    yield from groups.values()
+
+
+def answer(problem: PagedProblem, inputs: Arrays, part: Part = WHOLE) -> dict[str, Float64Array]:
+    """O and lse in float64. A sequence without keys gives O = 0 and lse = -infinity."""
+    sequences, of_each = asked(problem, part)
+    O, lse = _filled(problem, part, 0.0), _filled(problem, part, -np.inf)[..., 0]
+    for group in by_length(problem, sequences):
+        if problem.lengths[group[0]] > 0:
+            found = attention().answer(posed(problem, group), gathered(problem, inputs, group), of_each)
+            at = [sequence - sequences.start for sequence in group]
+            O[at], lse[at] = found["O"], found["lse"]
+    return {"O": O, "lse": lse}
+
+
+def tolerance(
+    problem: PagedProblem, inputs: Arrays, known: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
+) -> dict[str, Tolerance]:
+    """Attention's budget for each sequence, `known` being `answer`'s. Without keys, only the very answer will do.
+
+    That budget holds for sums in any order and for weights that shrink whenever a maximum rises, or parts of the keys
+    are put together that have a maximum each: so it is that of splits, too, however many there are.
+    """
+    sequences, of_each = asked(problem, part)
+    shapes = {"O": _filled(problem, part, 0.0), "lse": _filled(problem, part, 0.0)[..., 0]}
+    found = {name: Tolerance(zeros.copy(), zeros.copy()) for name, zeros in shapes.items()}
+    for group in by_length(problem, sequences):
+        if problem.lengths[group[0]] > 0:
+            at = [sequence - sequences.start for sequence in group]
+            own: dict[str, Any] = {name: known[name][at] for name in found}
+            budget = attention().tolerance(
+                posed(problem, group), gathered(problem, inputs, group), own, numerics, of_each
+            )
+            for name, each in budget.items():
+                found[name].allowed[at], found[name].expected[at] = each.allowed, each.expected
+    return found
+
+
+def needed_read_bytes(problem: PagedProblem, inputs: Arrays) -> int:
+    """What attention needs of each sequence that shares no page with one that was counted; of others, nothing.
+
+    The table and the lengths are left out: a kernel might be told them otherwise.
+    """
+    counted: set[int] = set()
+    needed = 0
+    for sequence, pages in enumerate(problem.sequence_pages):
+        own = set(inputs["table"][sequence, :pages].tolist())
+        if own and not own & counted:
+            counted |= own
+            needed += attention().needed_read_bytes(posed(problem, [sequence]), gathered(problem, inputs, [sequence]))
+    return needed
+
+
+def _filled(problem: PagedProblem, part: Part, value: float) -> Float64Array:
+    """Shaped as O of the part."""
+    return np.full(problem.q_shape, value)[part.where]

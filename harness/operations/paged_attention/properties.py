@@ -1,0 +1,69 @@
+"""What must hold between several runs of one kernel, without knowing the answer.
+
+A sequence's bits hang on nothing but its own rows: not on what else is in the batch, nor on where its pages lie.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from harness.model.property import DETERMINISM, Property, Trial, other_bits
+
+
+def batch_invariance(trial: Trial) -> str | None:
+    """A sequence gives the same bits alone as in a batch with others."""
+    problem = trial.problem
+    if problem.sequences == 1:
+        return None
+    # The longest one that is not the first: of its parts most meet those of others.
+    own = max(range(1, problem.sequences), key=lambda sequence: problem.lengths[sequence])
+    mine = slice(own, own + 1)
+    fields = {"batch": 1, "lengths": problem.lengths[mine], "prefix": 0, "in_use": None}
+    same = {"pages": problem.pool_pages, "table_len": problem.table_shape[1]}
+    given = {name: np.ascontiguousarray(trial.inputs[name][mine]) for name in ("Q", "table", "lengths")}
+    alone = trial.run(dataclasses.replace(problem, **fields, **same), {**trial.inputs, **given})
+    for name, together in trial.outputs.items():
+        as_alone = together.copy()
+        as_alone[mine] = alone[name]
+        if reason := other_bits(trial, name, together, as_alone, f"sequence {own} on its own"):
+            return reason
+    return None
+
+
+def page_order(trial: Trial) -> str | None:
+    """Pages moved to other places of the pool, and the table with them: the same bits."""
+    problem = trial.problem
+    pages = problem.pool_pages
+    # Every page moves, where there are two.
+    to = np.random.Generator(np.random.Philox(pages)).permutation(pages)
+    to = np.roll(np.arange(pages), 1) if (to == np.arange(pages)).any() else to
+    moved = dict(trial.inputs)
+    for name in "KV":
+        moved[name] = np.empty_like(trial.inputs[name])
+        moved[name][to] = trial.inputs[name]
+    table = trial.inputs["table"]
+    used = (table >= 0) & (table < pages)  # behind a sequence's last page there may be anything
+    moved["table"] = np.where(used, to[np.where(used, table, 0)], table).astype(table.dtype)
+    again = trial.run(problem, moved)
+    for name, first in trial.outputs.items():
+        if reason := other_bits(trial, name, first, again[name], "the same pages at other places"):
+            return reason
+    return None
+
+
+PROPERTIES: dict[str, Property] = {
+    each.name: each
+    for each in (
+        DETERMINISM,
+        Property(
+            "batch-invariance",
+            "a sequence alone, without the others of its batch: the same bits",
+            batch_invariance,
+            same_bits=True,
+        ),
+        Property("page-order", "pages at other places of the pool: the same bits", page_order, same_bits=True),
+    )
+}
+"""Every property by name. A new one is a function and a line here."""

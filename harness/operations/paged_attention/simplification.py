@@ -1,0 +1,169 @@
+"""A failing case made smaller along its own fields, after Hypothesis made its draws simpler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from harness.model.build import Builds
+from harness.model.case import Case
+from harness.operations.paged_attention.build import PagedBuild
+from harness.operations.paged_attention.inputs import REGIMES
+from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
+
+RISING = "rising"
+"""Inputs under which every further key matters: tried where fewer keys hide a mistake."""
+MOST_TAKEN_ONE_BY_ONE = 12
+"""Sequences of which each is left out, or made shorter, on its own."""
+
+
+def size(case: Case, builds: Builds) -> tuple[object, ...]:
+    """See `Operation.size`: tiles first, then sequences, heads and rows, the build, and how plain the inputs are."""
+    p: PagedProblem = case.problem
+    build: PagedBuild = builds.of(case)
+    return (
+        sum(-(-length // build.tile_keys) for length in p.lengths),
+        p.sequences,
+        sum(p.sequence_pages),
+        p.heads,
+        p.q_len,
+        p.prefix != 0,
+        (p.pages is not None) + (p.table_len is not None),
+        not _has_default_scale(p),
+        len(case.edits),
+        case.check is not None,
+        builds.rank(case),
+        list(REGIMES).index(case.regime),
+        sum(p.lengths),
+        case.seed,
+    )
+
+
+def simpler(case: Case, builds: Builds) -> Iterator[Case]:
+    """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
+    p: PagedProblem = case.problem
+    if case.check is not None and sum(builds.of(case).tiles(p)) > MOST_TAKEN_ONE_BY_ONE:
+        yield dataclasses.replace(case, check=None)  # what takes long is made cheap first
+    for lengths in _fewer_sequences(p.lengths):
+        yield _changed(case, lengths=lengths)
+    for lengths in _shorter(p, builds.of(case)):
+        yield _changed(case, lengths=lengths)
+        yield dataclasses.replace(_changed(case, lengths=lengths), regime=RISING)
+    for heads, kv_heads in dict.fromkeys(((1, 1), (2, 2), (2, 1), (4, 2), (p.group, 1), (p.kv_heads, p.kv_heads))):
+        yield _changed(case, heads=heads, kv_heads=kv_heads)
+    for q_len in dict.fromkeys((1, 2, p.q_len // 2, p.q_len - 1)):
+        if 1 <= q_len < p.q_len:
+            yield _changed(case, q_len=q_len)
+    for field, plain in (("prefix", 0), ("pages", None), ("table_len", None), ("scale", None)):
+        yield _changed(case, **{field: plain})
+    for left_out in range(len(case.edits)):
+        yield dataclasses.replace(case, edits=case.edits[:left_out] + case.edits[left_out + 1 :])
+    if case.check is not None:
+        yield dataclasses.replace(case, check=None)
+    for build in builds.plainer(builds.of(case)):
+        yield _rebuilt(case, builds.of(case), build)
+    for regime in REGIMES:
+        if regime == case.regime:
+            break
+        yield dataclasses.replace(case, regime=regime)
+    for seed in (0, 1):
+        yield dataclasses.replace(case, seed=seed)
+
+
+def enlarged(case: Case, builds: Builds) -> Case:
+    """The same inputs in a problem where a pattern has room: three sequences at least, of two tiles and a bit."""
+    p: PagedProblem = case.problem
+    least = 2 * builds.of(case).tile_keys + p.page_size // 2 + 1
+    lengths = tuple(max(length, least) for length in p.lengths)
+    kv_heads = max(2, p.kv_heads)
+    return _changed(case, lengths=lengths + (least,) * (3 - len(lengths)), heads=kv_heads * p.group, kv_heads=kv_heads)
+
+
+def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
+    """What a case has beyond the plainest, in words."""
+    p: PagedProblem = case.problem
+    takes = [lengths_in_words(p.lengths)]
+    if p.heads > 1:
+        grouped = p.kv_heads != p.heads
+        takes.append(f"{p.heads} heads over {p.kv_heads} of K and V" if grouped else f"{p.heads} heads")
+    if p.q_len > 1:
+        takes.append(f"{p.q_len} rows")
+    if any(p.shared_pages):
+        takes.append(f"a prefix of {p.prefix} keys")
+    takes.append(f"pages of {p.page_size}")
+    if p.table_len is not None:
+        takes.append(f"a table of {p.table_len} places")
+    takes.append(p.dtype)
+    if not _has_default_scale(p):
+        takes.append(f"scale {p.tau:g}")
+    return takes
+
+
+def _fewer_sequences(lengths: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """One of them, two neighbours, halves, all but one."""
+    count = len(lengths)
+    if count == 1:
+        return
+    few = min(count, MOST_TAKEN_ONE_BY_ONE)
+    yield from dict.fromkeys((length,) for length in sorted(set(lengths))[:few])
+    if count > 2:
+        yield from dict.fromkeys(lengths[at : at + 2] for at in range(few - 1))
+        yield lengths[: count // 2]
+        yield lengths[count // 2 :]
+        yield from (lengths[:at] + lengths[at + 1 :] for at in range(few))
+
+
+def _shorter(problem: PagedProblem, build: PagedBuild) -> Iterator[tuple[int, ...]]:
+    """Every length, or one of them, of fewer tiles, fewer pages or fewer keys."""
+    p = problem
+    for unit in (build.tile_keys, p.page_size, 1):
+        yield tuple(max(0, length - unit) if length > unit else length for length in p.lengths)
+    for at, length in enumerate(p.lengths[:MOST_TAKEN_ONE_BY_ONE]):
+        shorter = (
+            0, 1, length % p.page_size, length % build.tile_keys, p.page_size, p.page_size + 1, build.tile_keys,
+            build.tile_keys + 1, length // 2, length - build.tile_keys, length - p.page_size, length - 1,
+        )  # fmt: skip
+        for other in dict.fromkeys(shorter):
+            if 0 <= other < length:
+                yield (*p.lengths[:at], other, *p.lengths[at + 1 :])
+
+
+def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
+    """As many tiles, or pages, filled alike, with another build."""
+    p: PagedProblem = case.problem
+
+    def length(old: int) -> int:
+        by_tiles = old > build.tile_keys
+        unit = build.tile_keys if by_tiles else p.page_size
+        count, rest = divmod(old, unit)
+        other = plainer.tile_keys if by_tiles else plainer.page_size
+        return count * other + min(rest, other - 1)
+
+    changed = _changed(
+        case,
+        lengths=tuple(map(length, p.lengths)),
+        dtype=plainer.dtype,
+        head_dim=plainer.head_dim,
+        page_size=plainer.page_size,
+        scale=None if _has_default_scale(p) else p.scale,
+    )
+    return dataclasses.replace(changed, tile=plainer.tile)
+
+
+def _changed(case: Case, **fields: object) -> Case:
+    """With these fields of its problem, the pool as large as it has to be, and without the edits outside of it."""
+    p: PagedProblem = case.problem
+    problem: PagedProblem = PagedProblem.from_fields(
+        {**p.to_fields(), "batch": None, "pages": None, "table_len": None, **fields}
+    )
+    if "pages" not in fields and p.pages is not None and p.pages >= problem.pages_in_use:
+        problem = dataclasses.replace(problem, pages=p.pages)
+    if "table_len" not in fields and p.table_len is not None and p.table_len >= problem.table_shape[1]:
+        problem = dataclasses.replace(problem, table_len=p.table_len)
+    shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
+    kept = tuple(edit for edit in case.edits if all(i < extent for i, extent in zip(edit.index, shapes[edit.array])))
+    return dataclasses.replace(case, problem=problem, edits=kept)
+
+
+def _has_default_scale(problem: PagedProblem) -> bool:
+    return problem.scale == PagedProblem(head_dim=problem.head_dim).scale

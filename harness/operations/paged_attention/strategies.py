@@ -1,0 +1,99 @@
+"""Hypothesis strategies for paged attention: problems, and cases, which are problem, regime, seed and edits together.
+
+They draw a handful of small numbers and never a tensor, so Hypothesis can steer and shrink them. What is plain comes
+first in every draw, and shrinking goes there: one sequence, one key, one head, one row, the first build.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from harness.model.case import Case
+from harness.operations.paged_attention.axes import HEAD_COUNTS, POOLS, SCALES, TABLES, one_edit, with_pool
+from harness.operations.paged_attention.build import BUILDS, PagedBuild
+from harness.operations.paged_attention.inputs import REGIMES
+from harness.operations.paged_attention.problem import PagedProblem
+
+MOST_TILES = 6
+"""Times `tile_keys`, over all sequences."""
+MOST_SEQUENCES = 6
+ROWS = (1, 1, 1, 2, 3, 5, 17)
+_PAIRS = tuple(pair for pairs in HEAD_COUNTS.values() for pair in pairs)
+
+# Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it.
+_sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
+_seeds = functools.cache(lambda: st.integers(0, 2**16 - 1))
+
+
+def problems(
+    builds: Sequence[PagedBuild] = BUILDS, most_tiles: int = MOST_TILES, takes: Sequence[str] = ("causal",)
+) -> st.SearchStrategy[PagedProblem]:
+    """Problems of a few sequences: lengths at and beside the edges of pages and tiles, empty ones, shared prefixes."""
+    return _problems(tuple(builds), most_tiles, "causal" in takes)
+
+
+def cases(
+    builds: Sequence[PagedBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    checks: Sequence[str] = (),
+    check_share: int = 4,
+    takes: Sequence[str] = ("causal",),
+) -> st.SearchStrategy[Case]:
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
+    return _cases(tuple(builds), most_tiles, tuple(checks), check_share, "causal" in takes)
+
+
+@functools.cache
+def _lengths(build: PagedBuild, most_tiles: int) -> st.SearchStrategy[list[int]]:
+    """Lengths that have no more than so many tiles together, as far as a page each lets them."""
+    size, tile = build.page_size, build.tile_keys
+    edges = {1, size - 1, size, size + 1, 2 * size, 3 * size + 1, tile - 1, tile, tile + 1, 2 * tile, 2 * tile + 5, 0}
+    one = st.one_of(st.sampled_from(sorted(edges)), st.integers(0, 4 * size))
+
+    def within(lengths: list[int]) -> list[int]:
+        kept: list[int] = []
+        for length in lengths:
+            kept.append(length if sum(kept) + length <= most_tiles * tile else length % size)
+        return kept
+
+    return st.lists(one, min_size=1, max_size=MOST_SEQUENCES).map(within)
+
+
+@st.composite
+def _problems(draw: st.DrawFn, builds: tuple[PagedBuild, ...], most_tiles: int, rows: bool) -> PagedProblem:
+    build = draw(_sampled(builds))
+    lengths = draw(_lengths(build, most_tiles))
+    heads, kv_heads = draw(_sampled(_PAIRS))
+    size = build.page_size
+    problem = PagedProblem(
+        lengths=tuple(lengths),
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=draw(_sampled(ROWS if rows else (1,))),
+        head_dim=build.head_dim,
+        dtype=build.dtype,
+        page_size=size,
+        prefix=draw(_sampled((0, 0, size, 3 * size + 1))),
+        scale=draw(_sampled(tuple(scale for scales in SCALES.values() for scale in scales))),
+    )
+    return with_pool(problem, POOLS[draw(_sampled(tuple(POOLS)))], TABLES[draw(_sampled(tuple(TABLES)))])
+
+
+@st.composite
+def _cases(
+    draw: st.DrawFn,
+    builds: tuple[PagedBuild, ...],
+    most_tiles: int,
+    checks: tuple[str, ...],
+    share: int,
+    rows: bool,
+) -> Case:
+    build = draw(_sampled(builds))
+    problem = draw(_problems((build,), most_tiles, rows))
+    check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
+    count = draw(_sampled((*(0,) * 9, 1, 2, 3)))
+    edits = tuple(one_edit(lambda among: draw(_sampled(among)), problem) for _ in range(count))
+    return Case(problem, draw(_sampled(tuple(REGIMES))), draw(_seeds()), edits, build.tile, check)

@@ -1,0 +1,134 @@
+"""What can go wrong in a backward pass: D, P from the log-sum-exp, masks once more, scales, groups, sums in memory."""
+
+from __future__ import annotations
+
+from tests.mutants.planting import in_backward, in_kernel, in_plan
+
+MUTANTS = (
+    *in_backward(
+        "bwd-fa2", "D left out",
+        ("seen ? p * (dp - delta_j)", "seen ? p * dp"),
+        ("p * (dp - delta_j) if seen", "p * dp if seen"),
+    ),
+    *in_backward(
+        "bwd-fa1", "D of another row",
+        ("delta_tile[tile_key(j)]", "delta_tile[(tile_key(j) + 1) % ROWS]"),
+        ("delta_tile[tile_key(j)]", "delta_tile[(tile_key(j) + 1) % ROWS]"),
+    ),
+    *in_backward(
+        "bwd-fa1", "D without the last elements of a row",
+        ("if (e < D) sum +=", "if (e < D / TX * TX) sum +="),
+        ("if e < D:", "if e < D // TX * TX:"),
+    ),
+    *in_backward(
+        "bwd-fa2", "P from a log-sum-exp to base 2",
+        ("lse_j = lse_tile[tile_key(j)]", "lse_j = 1.442695f * lse_tile[tile_key(j)]"),
+        ("lse_j = lse_tile[tile_key(j)]", "lse_j = float32(1.442695) * lse_tile[tile_key(j)]"),
+    ),
+    *in_backward(
+        "bwd-fa2", "mask not repeated",
+        ("bool seen = first[i] <= key_of(j) && key_of(j) < end[i];", "bool seen = true;"),
+        ("seen = first[i] <= key_of(j) and key_of(j) < end[i]", "seen = True"),
+        (("own_row + keys - 1 - after, own_row + before + 1, rows,", "0, rows, rows,"),
+         ("own_row + keys - 1 - after, own_row + before + 1, rows,", "0, rows, rows,")),
+    ),
+    *in_backward(
+        "bwd-fa2", "dS from P that is not masked",
+        ("seen ? p * (dp - delta_j) : 0.0f", "__expf(tau * S[i][j] - lse_j) * (dp - delta_j)"),
+        ("p * (dp - delta_j) if seen else ZERO", "libdevice.fast_expf(tau * S[i, j] - lse_j) * (dp - delta_j)"),
+        (("= own_key + rows - 1 - before <= 0 && own_key + after + 1 >= keys;", "= true;"),
+         ("= own_key + rows - 1 - before <= 0 and own_key + after + 1 >= keys", "= True")),
+    ),
+    *in_backward(
+        "bwd-fa2", "window before and after mixed up",
+        ("kv_len, q_len, after, before);", "kv_len, q_len, before, after);"),
+        ("kv_len, q_len, after, before)", "kv_len, q_len, before, after)"),
+    ),
+    *in_kernel(
+        "bwd-fa2", "scale missing on dQ",
+        ("gather<ROWS>(dO_tile, dQ_part, tau)", "gather<ROWS>(dO_tile, dQ_part, 1.0f)"),
+        ("gather(dO_tile, ROWS, dQ_part, TQ, tau)", "gather(dO_tile, ROWS, dQ_part, TQ, ONE)"),
+    ),
+    *in_kernel(
+        "bwd-fa1", "scale missing on dK",
+        ("gather<KEYS>(K_tile, dK_acc, tau)", "gather<KEYS>(K_tile, dK_acc, 1.0f)"),
+        ("gather(K_tile, KEYS, dK_acc, TM, tau)", "gather(K_tile, KEYS, dK_acc, TM, ONE)"),
+    ),
+    *in_kernel(
+        "bwd-fa2", "group not summed",
+        ("member < group;", "member < 1;"),
+        ("for member in range(group):", "for member in range(1):"),
+    ),
+    *in_kernel(
+        "bwd-fa2-ordered", "group's heads mapped by tiling",
+        ("(head_index() * group + member) * q_len", "(member * gridDim.y + head_index()) * q_len"),
+        ("head = head_index() * group + member", "head = head_index() + member * cuda.gridDim.y"),
+    ),
+    *in_kernel(
+        "bwd-fa1", "last tile of rows left out",
+        ("first_row < end_row; first_row += ROWS", "first_row + ROWS <= end_row; first_row += ROWS"),
+        ("// ROWS * ROWS, end_row, ROWS)", "// ROWS * ROWS, end_row - ROWS + 1, ROWS)"),
+    ),
+    *in_kernel(
+        "bwd-fa2-ordered", "last tile of keys left out of dQ",
+        ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
+        ("// BC * BC, end_by_last, BC)", "// BC * BC, end_by_last - BC + 1, BC)"),
+    ),
+    *in_kernel(
+        "bwd-fa2", "dQ not zeroed",
+        ("if (start + t < rows * D) dQ[first_stat * D + start + t] = 0.0f;", ""),
+        ("dQ_head[first_row + (start + t) // D, (start + t) % D] = ZERO", "pass"),
+    ),
+    *in_kernel(
+        "bwd-fa2", "dQ added without atomics",
+        ("atomicAdd(&dQ[(first_q + first_row) * D + e], dO_tile[place(e)]);",
+         "dQ[(first_q + first_row) * D + e] += dO_tile[place(e)];"),
+        ("cuda.atomic.add(dQ_head, (first_row + e // D, e % D), dO_tile[e // D, e % D])",
+         "dQ_head[first_row + e // D, e % D] += dO_tile[e // D, e % D]"),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "bwd-fa1", "dQ of the last tile of keys kept, not the sum",
+        ("* D + e] += O_tile[place(e)]", "* D + e] = O_tile[place(e)]"),
+        ("e % D] += O_tile[e // D, e % D]", "e % D] = O_tile[e // D, e % D]"),
+    ),
+    *in_kernel(
+        "bwd-fa2", "dK written to the query head",
+        ("store_tile(dK + first_kv * D,", "store_tile(dK + (head_index() / group * kv_len + first_key) * D,"),
+        ("dK_head = dK[batch_index(), head_index()]", "dK_head = dK[batch_index(), head_index() // group]"),
+    ),
+    *in_kernel(
+        "bwd-fa2-ordered", "no barrier before the next rows are loaded",
+        ("            const int rows = min(ROWS, q_len - first_row);\n            __syncthreads();\n",
+         "            const int rows = min(ROWS, q_len - first_row);\n"),
+        ("                rows = min(ROWS, q_len - first_row)\n                cuda.syncthreads()\n",
+         "                rows = min(ROWS, q_len - first_row)\n"),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "bwd-fa2", "no barrier before dQ is gathered where dO was",
+        ("            __syncthreads();\n            gather<ROWS>", "            gather<ROWS>"),
+        ("                cuda.syncthreads()\n                gather(dO_tile", "                gather(dO_tile"),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "bwd-fa1", "no barrier between dQ gathered and added",
+        ("            gather<ROWS>(O_tile, dQ_part, tau);\n                __syncthreads();\n",
+         "            gather<ROWS>(O_tile, dQ_part, tau);\n"),
+        ("gather(O_tile, ROWS, dQ_part, TQ, tau)\n                    cuda.syncthreads()\n",
+         "gather(O_tile, ROWS, dQ_part, TQ, tau)\n"),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "bwd-three-pass", "half of a row's lanes left out of D",
+        ("lanes_sum<32>(sum)", "lanes_sum<16>(sum)"),
+        ("lanes_sum(total, 32)", "lanes_sum(total, 16)"),
+    ),
+    *in_plan(
+        "bwd-three-pass", "scale on dP",
+        '("dO", "V", "dP", *lengths, group, one,', '("dO", "V", "dP", *lengths, group, tau,',
+    ),
+    *in_plan(
+        "bwd-three-pass", "dK from P", '("dS", "Q", "dK",', '("P", "Q", "dK",',
+    ),
+)  # fmt: skip

@@ -1,0 +1,162 @@
+"""Gradients on tensor cores: fragments, copies on their way, and once more what goes wrong in any backward pass."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+
+KEYS, PRODUCTS, ENDS = "_mma/backward_keys.cu", "_mma/backward.cuh", "_mma/backward_ends.cu"
+ROWS = "attention_backward/mma_ordered/kernel.cu"
+
+
+def _of_keys(bug: str, *changes: tuple[str, str], file: str = KEYS, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "bwd-mma-cupy", tuple(Patch(file, *change) for change in changes), sanitize)
+
+
+def _of_products(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
+    return _of_keys(bug, *changes, file=PRODUCTS, sanitize=sanitize)
+
+
+def _of_rows(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "bwd-mma-ordered-cupy", tuple(Patch(ROWS, *change) for change in changes), sanitize)
+
+
+_FORMULAS = (
+    _of_keys("D left out", ("(dP[m][j][c] - (c % 2 ? D_j.y : D_j.x))", "dP[m][j][c]")),
+    _of_keys("D of the row beside", ("(c % 2 ? D_j.y : D_j.x)", "(c % 2 ? D_j.x : D_j.y)")),
+    _of_keys("log-sum-exp of the row beside", ("-(c % 2 ? L_j.y : L_j.x)", "-L_j.x")),
+    _of_keys("P from a log-sum-exp to base e", ("L[first + r] = 1.44269504f * lse", "L[first + r] = lse"), file=ENDS),
+    _of_keys(
+        "D without the last elements of a row", ("if (chunk * CHUNK >= D)", "if (chunk * CHUNK + CHUNK > D)"), file=ENDS
+    ),
+    _of_keys("half of a row's lanes left out of D", ("other = LANES / 2", "other = LANES / 4"), file=ENDS),
+    _of_keys(
+        "scale missing on dQ",
+        ("packed(tau * c[64 * h], tau * c[64 * h + 32])", "packed(c[64 * h], c[64 * h + 32])"),
+        file=ENDS,
+    ),
+    _of_keys("scale missing on dK", ("gather(K_tile, dK_acc, tau)", "gather(K_tile, dK_acc, 1.0f)")),
+    _of_keys("scale on dV", ("gather(V_tile, dV_acc, 1.0f)", "gather(V_tile, dV_acc, tau)")),
+    _of_keys(
+        "group not summed",
+        ("step < group * rows_seeing().count", "step < rows_seeing().count"),
+        ("step + 1 < group * seeing.count", "step + 1 < seeing.count"),
+    ),
+    _of_keys(
+        "group's heads mapped by tiling",
+        (
+            "const size_t first = (kv_head * group + member) * q_len",
+            "const size_t first = (kv_head + member * gridDim.y) * q_len",
+        ),
+    ),
+    _of_keys(
+        "dQ not zeroed",
+        ("+ e) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);", "+ e) = make_float4(0.0f, 0.0f, 0.0f, 1.0f);"),
+        file=ENDS,
+    ),
+)
+_MASKS = (
+    _of_keys("mask not repeated", ("if (!all_seen || keys_not_finite) {", "if (keys_not_finite) {")),
+    _of_keys("window before and after mixed up", ("q_len - row, before, after);", "q_len - row, after, before);")),
+    _of_products(
+        "causal off by one in tiles that are masked",
+        ("key - own_key - after - column", "key - own_key - after - 1 - column"),
+    ),
+    _of_keys(
+        "a tile on the diagonal taken for unmasked",
+        ("key + WARP_KEYS <= end_seen(row,", "key + WARP_KEYS <= end_seen(last,"),
+    ),
+    _of_keys("keys on the diagonal skipped", ("key < end_seen(last, q_len", "key < end_seen(row, q_len")),
+    _of_keys(
+        "dS of a warp whose keys nobody sees left as it was",
+        ("if (first_step == 0) store", "if (first_step == 0 && some_seen) store"),
+    ),
+    _of_products("last tile of rows left out", ("(end_row + BR - 1) / BR", "end_row / BR")),
+    _of_products(
+        "first tile of rows left out",
+        ("const int first = first_row / BR;", "const int first = (first_row + BR - 1) / BR;"),
+    ),
+    _of_keys("NaN in dO reaches keys behind the mask", ("|| copied_not_finite<BR>(dO_tile)", "")),
+    _of_keys(
+        "NaN in K reaches rows that do not see it", ("if (found && threadIdx.x < BC)", "if (found && threadIdx.x < 0)")
+    ),
+    _of_rows(
+        "NaN in K reaches rows that do not see it",
+        ("if (__syncthreads_or(copied_not_finite<BC>(K_tile)))", "if (__syncthreads_or(0))"),
+    ),
+    _of_rows("causal off by one in tiles that are masked", ("min(on + after + 1, keys)", "min(on + after, keys)")),
+    _of_rows("last tile of keys left out of dQ", ("after) + BC - 1) / BC;", "after)) / BC;")),
+    _of_rows(
+        "a tile that lacks one key taken for unmasked",
+        ("key + KEYS_AT_ONCE > warp_sees_to", "key + KEYS_AT_ONCE > warp_sees_to + 1"),
+    ),
+)
+_FRAGMENTS = (
+    _of_products(
+        "registers of P in the order of C",
+        ("W[j / 2][i][j % 2 * 2 + h] = packed", "W[j / 2][i][2 * h + j % 2] = packed"),
+    ),
+    _of_products(
+        "dS stored in the place of the eight rows beside", ("first_row / 8 + j);", "first_row / 8 + (j ^ 1));")
+    ),
+    _of_products(
+        "keys g and g + 8 of dS swapped", ("= dS[j / 2][i][j % 2 * 2 + h];", "= dS[j / 2][i][j % 2 * 2 + 1 - h];")
+    ),
+    _of_products("dS not transposed", ("load_matrices_transposed(ds[i],", "load_matrices(ds[i],")),
+    _of_products("rows g and g + 8 of dQ swapped", ("atomicAdd(to + 32 * c,", "atomicAdd(to + 32 * (c ^ 2),")),
+    _of_products(
+        "dQ of the columns beside",
+        (
+            "const int tile = 2 * (k * DQ_GROUPS + column_group) + e;",
+            "const int tile = 2 * (k * DQ_GROUPS + column_group) + 1 - e;",
+        ),
+    ),
+    _of_keys("dK from P", ("add_Wt_Y(dK_acc, dS,", "add_Wt_Y(dK_acc, P,")),
+    _of_rows("D of rows g for rows g + 8", ("- D_i[i][c / 2]);", "- D_i[i][0]);")),
+    _of_rows("K not transposed", ("load_matrices_transposed(key,", "load_matrices(key,")),
+)
+_COPIES = (
+    _of_keys(
+        "no barrier before the next rows are copied",
+        (
+            "        } else {\n            __syncthreads();\n        }\n        if (step + 1",
+            "        }\n        if (step + 1",
+        ),
+        sanitize=True,
+    ),
+    _of_keys(
+        "no barrier between dS stored and read",
+        ("        __syncthreads();\n        const size_t fragments", "        const size_t fragments"),
+        sanitize=True,
+    ),
+    _of_products(
+        "rows copied to the stage that is read",
+        ("constexpr int STAGES = 2;", "constexpr int STAGES = 1;"),
+    ),
+    _of_keys(
+        "copies not waited for", ("after);\n        wait_for_copies<0>();", "after);\n        wait_for_copies<1>();")
+    ),
+    _of_keys(
+        "no barrier before dK is gathered where K was",
+        ("    __syncthreads();\n    gather(K_tile", "    gather(K_tile"),
+        sanitize=True,
+    ),
+    _of_products(
+        "dQ added without atomics",
+        ("atomicAdd(to + 32 * c, part[i][k][e][c]);", "to[32 * c] += part[i][k][e][c];"),
+        sanitize=True,
+    ),
+    _of_rows(
+        "no barrier before the next keys are copied",
+        (
+            "        } else {\n            __syncthreads();\n        }\n        copy_keys",
+            "        }\n        copy_keys",
+        ),
+        sanitize=True,
+    ),
+    _of_rows(
+        "no barrier before dQ is stored",
+        ("    __syncthreads();\n    store_tile<BR>(dQ", "    store_tile<BR>(dQ"),
+        sanitize=True,
+    ),
+)
+MUTANTS = (*_FORMULAS, *_MASKS, *_FRAGMENTS, *_COPIES)

@@ -1,0 +1,69 @@
+"""Factors of e4m3: scales, the order of V's keys, P's offset, what is not finite. fa3-fp8, which is CUDA alone."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+
+KERNEL, FACTORS = "attention/fa3_fp8/kernel.cu", "attention/fa3_fp8/factors.cu"
+NUMBERS, TILES = "_hopper/e4m3.cuh", "_hopper/e4m3_tiles.cuh"
+
+
+def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "fa3-fp8-cupy", (Patch(file, old, new),), sanitize)
+
+
+_SCALES = (
+    _in(KERNEL, "scale of V left out", "scales[heads + heads / group + work.head / group] >> 1", "0"),
+    _in(
+        KERNEL,
+        "scale of K for V",
+        "scales[heads + heads / group + work.head / group]",
+        "scales[heads + work.head / group]",
+    ),
+    _in(NUMBERS, "scale half as large", "- 127 - 8;", "- 127 - 9;"),
+    _in(
+        FACTORS, "a scale per run of rows", "largest_of_runs[run.block - run.of_head + e]", "largest_of_runs[run.block]"
+    ),
+    _in(FACTORS, "sign of the scale dropped", "    if (run.tensor == 0) factor.y *= sign;\n", ""),
+)
+_ORDER = (
+    _in(
+        FACTORS,
+        "keys of V in the order of memory",
+        "const int key = key_of_place(4 * word + i);",
+        "const int key = 4 * word + i;",
+    ),
+    _in(KERNEL, "NaN of V in the order of memory", "key_of_place(place) - 2 * quarter;", "place - 2 * quarter;"),
+    _in(TILES, "steps twice as long", "+ step % (BOX / 32) * 2;", "+ step % (BOX / 32) * 4;"),
+    _in(
+        FACTORS,
+        "padding of rows left as it was",
+        "        to[e] = rounded;",
+        "        if (piece < pieces) to[e] = rounded;",
+    ),
+)
+_WEIGHTS = (
+    _in(KERNEL, "P's offset left in lse", "(own.m[h] - WEIGHT_OFFSET) * LN_2", "own.m[h] * LN_2"),
+    _in(KERNEL, "P's offset left out", "WEIGHT_OFFSET = 6,", "WEIGHT_OFFSET = 0,"),
+    _in(KERNEL, "P beyond the largest number", "WEIGHT_OFFSET = 6,", "WEIGHT_OFFSET = 8,"),
+    _in(
+        KERNEL,
+        "O corrected where one row calls for it",
+        "__any_sync(0xffffffff, correction[0]",
+        "__all_sync(0xffffffff, correction[0]",
+    ),
+    _in(
+        KERNEL,
+        "O corrected before P V is there",
+        "                    wait_for_products<0>(own.O);\n                    if (speaks && step > first_step)",
+        "                    if (speaks && step > first_step)",
+    ),
+)
+_NOT_FINITE = (
+    _in(FACTORS, "infinity for the largest magnitude", "if (high < EXPONENT) largest = larger(largest, high);",
+        "largest = larger(largest, high);"),
+    _in(FACTORS, "infinity in K for NaN", "of_K ? 0.0f : __int_as_float(0x7fffffff);", "__int_as_float(0x7fffffff);"),
+    _in(KERNEL, "infinity in the last keys dropped", "                if (infinite_K) complete();\n", ""),
+)  # fmt: skip
+
+MUTANTS = (*_SCALES, *_ORDER, *_WEIGHTS, *_NOT_FINITE)

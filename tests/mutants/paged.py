@@ -1,0 +1,138 @@
+"""What can go wrong where keys lie in pages: the table, the pages, lengths of each sequence, splits over sequences."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+from tests.mutants.planting import in_kernel
+
+
+def _in_splits(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
+    file = "paged_attention/paged_split_kv/kernel.cu"
+    patches = tuple(Patch(file, *replacement) for replacement in ((old, new), *more))
+    return Mutant(bug, "paged-split-kv-cupy", patches, sanitize)
+
+
+_PAGES = (
+    *in_kernel(
+        "paged", "page of the neighbour",
+        ("(size_t)pages[first_key / PAGE] * kv_heads", "(size_t)(pages[first_key / PAGE] ^ 1) * kv_heads"),
+        ("page = table[sequence, first_key // PAGE]", "page = table[sequence, first_key // PAGE] ^ 1"),
+    ),
+    *in_kernel(
+        "paged", "first page for all keys",
+        ("if (first_key % PAGE == 0)", "if (first_key == 0)"),
+        ("if first_key % PAGE == 0:", "if first_key == 0:"),
+    ),
+    *in_kernel(
+        "paged", "page size off by one",
+        ("pages[first_key / PAGE]", "pages[first_key / (PAGE + 1)]"),
+        ("first_key // PAGE]", "first_key // (PAGE + 1)]"),
+    ),
+    *in_kernel(
+        "paged", "first tile of a page for all of it",
+        ("(page_row + first_key % PAGE) * D", "page_row * D"),
+        ("(first_key & MASK) % PAGE", "0"),
+    ),
+    *in_kernel(
+        "paged", "table row of another sequence",
+        ("table + (size_t)sequence * table_len", "table + (size_t)((sequence + 1) % gridDim.z) * table_len"),
+        ("table[sequence, first", "table[(sequence + 1) % cuda.gridDim.z, first"),
+    ),
+    *in_kernel(
+        "paged", "rows of the table as long as the sequence",
+        (
+            "table + (size_t)sequence * table_len",
+            "table + (size_t)sequence * ((lengths[sequence] + PAGE - 1) / PAGE)",
+        ),
+        (
+            "table[sequence, first_key // PAGE]",
+            "table.flat[sequence * ((kv_len + PAGE - 1) // PAGE) + first_key // PAGE]",
+        ),
+    ),
+    *in_kernel(
+        "paged", "key/value head 0 for all",
+        ("* kv_heads + kv_head) * PAGE", "* kv_heads) * PAGE"),
+        ("K[page & MASK, kv_head]", "K[page & MASK, 0]"),
+        (None, ("V[page & MASK, kv_head]", "V[page & MASK, 0]")),
+    ),
+    *in_kernel(
+        "paged", "V of another key/value head",
+        ("V + first_of_tile", "V + (first_of_tile + (kv_head + 1 < kv_heads ? PAGE * D : 0))"),
+        ("V[page & MASK, kv_head]", "V[page & MASK, min(kv_head + 1, V.shape[1] - 1)]"),
+    ),
+)  # fmt: skip
+_LENGTHS = (
+    *in_kernel(
+        "paged", "last page past the length",
+        ("kv_len = lengths[sequence];", "kv_len = (lengths[sequence] + PAGE - 1) / PAGE * PAGE;"),
+        ("kv_len = lengths[sequence]\n", "kv_len = (lengths[sequence] + PAGE - 1) // PAGE * PAGE\n"),
+    ),
+    *in_kernel(
+        "paged", "last page left out unless it is full",
+        ("end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0);",
+         "end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0) / PAGE * PAGE;"),
+        ("end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0)\n",
+         "end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0) // PAGE * PAGE\n"),
+    ),
+    *in_kernel(
+        "paged", "length of another sequence",
+        ("kv_len = lengths[sequence];", "kv_len = lengths[0];"),
+        ("kv_len = lengths[sequence]\n", "kv_len = lengths[0]\n"),
+    ),
+    *in_kernel(
+        "paged", "empty sequence not zeroed",
+        ("kv_len = lengths[sequence];", "kv_len = lengths[sequence];\n    if (kv_len == 0) return;"),
+        ("kv_len = lengths[sequence]\n", "kv_len = lengths[sequence]\n        if kv_len == 0:\n            return\n"),
+    ),
+)  # fmt: skip
+_ROWS = (
+    *in_kernel(
+        "paged", "rows of a group taken for one head's",
+        ("(first_row + row_of(i)) % q_len + kv_len", "first_row + row_of(i) + kv_len"),
+        ("(first_row + row_of(i)) % q_len + kv_len", "first_row + row_of(i) + kv_len"),
+    ),
+    *in_kernel(
+        "paged", "last rows aligned with the first keys",
+        ("% q_len + kv_len - q_len + 1 - first_key", "% q_len + 1 - first_key"),
+        ("% q_len + kv_len - q_len + 1 - first_key", "% q_len + 1 - first_key"),
+    ),
+    *in_kernel(
+        "paged", "keys of the first of two heads' rows alone",
+        ("end_seen(min(last_query, q_len - 1), q_len", "end_seen(heads_meet ? 0 : last_query, q_len"),
+        ("end_seen(min(last_query, q_len - 1), q_len", "end_seen(0 if heads_meet else last_query, q_len"),
+    ),
+)  # fmt: skip
+_SPLITS = (
+    _in_splits("page of the neighbour", "(size_t)pages[key / PAGE", "(size_t)(1 ^ pages[key / PAGE",
+               ("- first_page] * kv_heads", "- first_page]) * kv_heads")),
+    _in_splits("first page of a split wrong", "table_len + first_page;", "table_len;"),
+    _in_splits("page size off by one", "pages[key / PAGE - first_page]",
+               "pages[max(key / (PAGE + 1) - first_page, 0)]"),
+    _in_splits("table row of another sequence", "(size_t)sequence * table_len",
+               "(size_t)((sequence + 1) % batch) * table_len"),
+    _in_splits("one entry of a split's pages too few", "- first_page + 1;", "- first_page;"),
+    _in_splits("entries of the table not waited for",
+               "[i] = uint4();\n    }\n    __syncthreads();", "[i] = uint4();\n    }", sanitize=True),
+    _in_splits("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
+    _in_splits("last page past the length", "0, end - copied_key, lane);", "0, BC, lane);"),
+    _in_splits("length rounded up to pages", "kv_len = found.kv_len;",
+               "kv_len = (found.kv_len + PAGE - 1) / PAGE * PAGE;"),
+    _in_splits("length of another sequence", "__shfl_sync(0xffffffff, length, at);",
+               "__shfl_sync(0xffffffff, length, max(at - 1, 0));"),
+    _in_splits("a split taken for the next one's sequence", "end > split);", "end >= split);"),
+    _in_splits("splits counted from the batch's first", "(split - found.first_split) * SPLIT", "split * SPLIT"),
+    _in_splits("sequences beyond 32 not looked at", "start < batch; start += 32", "start < 1; start += 32"),
+    _in_splits("splits of the first 32 sequences forgotten", "behind = __shfl_sync(0xffffffff, end, 31);",
+               "behind = 0;"),
+    _in_splits("an empty sequence has a split", "return (length + SPLIT - 1) / SPLIT;", "return length / SPLIT + 1;"),
+    _in_splits("splits of the next sequence put together", "work.first_split -= splits_of(work.kv_len);\n", ""),
+    _in_splits("one split too few put together", "end_split = splits_of(end_seen(query, q_len, found.kv_len, 0));",
+               "end_split = end_seen(query, q_len, found.kv_len, 0) / SPLIT;"),
+    _in_splits("empty sequence not zeroed", "    const int end_split = splits_of",
+               "    if (found.kv_len == 0) return;\n    const int end_split = splits_of"),
+    _in_splits("splits strided by rows of all sequences", "(size_t)i * sequence_rows;", "(size_t)i * gridDim.x;"),
+    _in_splits("rows of a group taken for one head's", "(first_row + lane / 4 + 8 * i) % q_len",
+               "first_row + lane / 4 + 8 * i"),
+)  # fmt: skip
+
+MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS)

@@ -1,0 +1,240 @@
+"""What becomes of scores before the mask, and sinks: caps, ALiBi, and one more logit per head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.mutants.patching import Mutant, Patch
+from tests.mutants.planting import CUDA, NUMBA, Replacement, in_kernel, in_plan, in_tiles, planted
+
+_MMA = "fa2-mma"
+_COUNTED_TWICE = "sink counted twice"
+
+
+def _in_scores(algorithm: str, bug: str, *pairs: tuple[Replacement | None, Replacement | None]) -> Iterator[Mutant]:
+    """Planted in what kernels have in common for scores, and seen through one of them."""
+    yield from planted(algorithm, bug, "_scores/scores.cuh", "_scores/numba_scores.py", pairs)
+
+
+def _in_factor(algorithm: str, bug: str, new: str) -> Iterator[Mutant]:
+    """Planted in what products are multiplied by, which both backends share."""
+    old = "problem.tau if problem.softcap is None else problem.tau / problem.softcap"
+    for backend in (CUDA, NUMBA):
+        yield Mutant(bug, f"{algorithm}-{backend}", (Patch("_scores/__init__.py", old, new),))
+
+
+def _in_scoring(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted in what fa2-mma makes of scores."""
+    folder = "attention/fa2_mma"
+    yield from planted(_MMA, bug, f"{folder}/scoring.cuh", f"{folder}/numba_scoring.py", ((cuda, numba),))
+
+
+def _in_split_kv(bug: str, *replacements: Replacement) -> Mutant:
+    return Mutant(bug, "split-kv-cupy", tuple(Patch("attention/split_kv/kernel.cu", *each) for each in replacements))
+
+
+_CAPS = (
+    *(
+        mutant
+        for algorithm in ("fa2", _MMA)
+        for mutant in (
+            *_in_factor(algorithm, "tanh of the score, not of its share of the cap", "problem.tau"),
+            *_in_factor(
+                algorithm, "capped before the scale", "problem.tau if problem.softcap is None else 1 / problem.softcap"
+            ),
+        )
+    ),
+    *_in_scores(
+        "two-pass",
+        "cap left out",
+        (
+            ("s = softcap * tanhf(s);", "s = softcap * s;"),
+            ("softcap * math.tanh(tau * product)", "softcap * (tau * product)"),
+        ),
+    ),
+    *_in_scores(
+        "three-pass",
+        "capped after ALiBi",
+        (
+            ("s = softcap * tanhf(s);", "s *= softcap;"),
+            ("softcap * math.tanh(tau * product)", "softcap * (tau * product)"),
+        ),
+        (
+            (
+                "        return s;\n",
+                "#ifdef SOFTCAP\n        s = softcap * tanhf(s / softcap);\n#endif\n        return s;\n",
+            ),
+            (
+                "return capped(product, tau, softcap) - slope * float32(abs(ahead - place))",
+                "s = capped(product, tau, softcap) - slope * float32(abs(ahead - place))\n"
+                "            return softcap * math.tanh(s / softcap)",
+            ),
+        ),
+    ),
+    *in_tiles(
+        "fa2",
+        "capped after the mask",
+        (
+            "key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY",
+            "score(key_of(j) < end[i] ? S[i][j] : MINUS_INFINITY, key_of(j) - row_of(i))",
+        ),
+        ("score(S[i, j], tau,", "score(S[i, j] if key_of(j) < end[i] else MINUS_INFINITY, tau,"),
+        (None, ("scored if key_of(j) < end[i] else MINUS_INFINITY", "scored")),
+    ),
+    *in_kernel(
+        _MMA,
+        "capped after the mask",
+        (
+            "    const float tau2 = finish_scores(S, scoring);\n    if constexpr (MASKED) mask(S, seen);\n",
+            "    if constexpr (MASKED) mask(S, seen);\n    const float tau2 = finish_scores(S, scoring);\n",
+        ),
+        (
+            "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n        if masked:\n"
+            "            mask(S, keys, place, before, after)\n",
+            "        if masked:\n            mask(S, keys, place, before, after)\n"
+            "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n",
+        ),
+    ),
+    *in_plan(_MMA, "scores capped in powers of two", "LOG2_E if p.softcap is None else 1.0", "LOG2_E"),
+    *in_plan(_MMA, "cap in powers of e", "always=not lengths, unit=LOG2_E", "always=not lengths"),
+)
+_ALIBI = (
+    *_in_scores(
+        "fa2", "slope's sign",
+        (("s -= slope *", "s += slope *"), (" - slope * float32", " + slope * float32")),
+    ),
+    *_in_scores(
+        "two-pass", "keys behind the row's place nearer than its own",
+        (("slope * fabsf((float)(ahead - place))", "slope * (float)(place - ahead)"),
+         ("float32(abs(ahead - place))", "float32(place - ahead)")),
+    ),
+    *in_kernel(
+        "fa2", "distances from a place aligned top-left",
+        ("first_row + kv_len - q_len - first_key)", "first_row - first_key)"),
+        ("slope, first_row + kv_len - q_len - first_key, first", "slope, first_row - first_key, first"),
+    ),
+    *in_kernel(
+        "three-pass", "distances from a place aligned top-left",
+        ("SCORING(slope, first_row + kv_len - q_len - first_key)", "SCORING(slope, first_row - first_key)"),
+        ("place = first_row + kv_len - q_len - first_key", "place = first_row - first_key"),
+    ),
+    *(
+        mutant
+        for algorithm in ("fa2", "two-pass", "three-pass")
+        for mutant in in_kernel(
+            algorithm, "slope of the key/value head",
+            ("slopes[blockIdx.y]", "slopes[blockIdx.y / group]"),
+            ("slope_of(slopes, head_index())", "slope_of(slopes, kv_head_index(group))"),
+        )
+    ),
+    *in_kernel(
+        _MMA, "slope of the key/value head",
+        ("slopes[blockIdx.y]", "slopes[blockIdx.y / group]"),
+        ("slope_of(slopes, cuda.blockIdx.y)", "slope_of(slopes, uint32(cuda.blockIdx.y) // uint32(group))"),
+    ),
+    *in_kernel(
+        _MMA, "slopes in powers of e",
+        ("LOG2_E * slopes[blockIdx.y]", "slopes[blockIdx.y]"),
+        ("LOG2_E * slope_of(", "slope_of("),
+    ),
+    *_in_scoring(
+        "distances of rows g + 8 from the place of row g",
+        ("row = 16 * i + 8 * h + lane / 4;\n            const float",
+         "row = 16 * i + lane / 4;\n            const float"),
+        ("int32(key_of_row(place, i, h) - column))", "int32(key_of_row(place, i, 0) - column))"),
+    ),
+    *_in_scoring(
+        "distances from the first column of four lanes",
+        ("(scoring.place + row - lane % 4 * 2)", "(scoring.place + row)"),
+        ("int32(key_of_row(place, i, h) - column)", "int32(key_of_row(place, i, h))"),
+    ),
+    _in_split_kv("slope of the group's first head", ("group + min(row / q_len, group - 1)", "group")),
+    _in_split_kv("distances from a place aligned top-left", ("row % q_len + kv_len - q_len", "row % q_len")),
+    _in_split_kv("distances of rows counted through the group", ("row % q_len + kv_len", "row + kv_len")),
+    _in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
+)  # fmt: skip
+_SINKS = (
+    *(
+        mutant
+        for algorithm in ("fa2", "two-pass")
+        for mutant in _in_scores(
+            algorithm, _COUNTED_TWICE,
+            (("SINK_WEIGHT 1.0f", "SINK_WEIGHT 2.0f"),
+             ("np.float32(1 if SINKS else 0)", "np.float32(2 if SINKS else 0)")),
+        )
+    ),
+    *in_kernel(
+        _MMA, _COUNTED_TWICE,
+        ("+ exp2_approx(sink + minus_m);", "+ 2 * exp2_approx(sink + minus_m);"),
+        ("+ exp2_approx(sink + minus_m)", "+ np.float32(2) * exp2_approx(sink + minus_m)"),
+    ),
+    *in_kernel(
+        _MMA, "sink not brought to the row's maximum",
+        ("+ exp2_approx(sink + minus_m);", "+ exp2_approx(sink);"),
+        ("+ exp2_approx(sink + minus_m)", "+ exp2_approx(sink)"),
+    ),
+    *in_kernel(
+        _MMA, "l not brought to the sink's maximum",
+        ("correction * quad_sum(own.l[i][h])", "quad_sum(own.l[i][h])"),
+        ("total = correction * total +", "total = total +"),
+    ),
+    *in_kernel(
+        _MMA, "O not brought to the sink's maximum",
+        ("correction / l;", "1.0f / l;"),
+        ("correction / total", "ONE / total"),
+    ),
+    *in_kernel(
+        _MMA, "maximum not raised to the sink",
+        ("const float m = fmaxf(own.m[i][h], sink), minus_m", "const float m = own.m[i][h], minus_m"),
+        ("m_row = max(m_row, sink)", "pass"),
+    ),
+    *in_kernel(
+        _MMA, "lse without the sink",
+        ("L_tile[row] = m * LN_2 + logf(l);", "L_tile[row] = own.m[i][h] * LN_2 + logf(quad_sum(own.l[i][h]));"),
+        ("L = m_row * LN_2 + libdevice.logf(total)", "L = m[i, h] * LN_2 + libdevice.logf(quad_sum(l[i, h]))"),
+    ),
+    *in_kernel(
+        _MMA, "sink in powers of e",
+        ("LOG2_E * sinks[blockIdx.y]", "sinks[blockIdx.y]"), ("LOG2_E * sink_of(", "sink_of("),
+    ),
+    *in_kernel(
+        _MMA, "sink of the key/value head",
+        ("LOG2_E * sinks[blockIdx.y]", "LOG2_E * sinks[blockIdx.y / group]"),
+        ("sink_of(sinks, cuda.blockIdx.y)", "sink_of(sinks, uint32(cuda.blockIdx.y) // uint32(group))"),
+    ),
+    *(
+        mutant
+        for algorithm in ("fa2", "two-pass")
+        for mutant in (
+            *in_kernel(
+                algorithm, "sink of the key/value head",
+                ("SINK(blockIdx.y)", "SINK(blockIdx.y / group)"),
+                ("sink_of(sinks, head_index())", "sink_of(sinks, kv_head_index(group))"),
+            ),
+            *in_kernel(
+                algorithm, "sink scaled",
+                ("SINK(blockIdx.y)", "tau * SINK(blockIdx.y)"),
+                ("sink_of(sinks, head_index())", "tau * sink_of(sinks, head_index())"),
+            ),
+        )
+    ),
+    *in_kernel(
+        "three-pass", "sink counted by every lane",
+        ("if (lane_index() == 0) l = exp_below", "l = exp_below"),
+        ("if SINKS and lane_index() == 0 else", "if SINKS else"),
+    ),
+    *in_kernel(
+        "three-pass", "sink of the sequence",
+        ("SINK(blockIdx.y)", "SINK(blockIdx.z)"),
+        ("sink_of(sinks, head_index())", "sink_of(sinks, batch_index())"),
+    ),
+    _in_split_kv(
+        "sink counted by every warp",
+        ("l = warp == 0 ? SINK_WEIGHT : 0.0f", "l = SINK_WEIGHT"), ("if (warp == 0) m = SINK", "m = SINK"),
+    ),
+    _in_split_kv("sink of a head counted through the batch", ("blockIdx.x / q_len % heads", "blockIdx.x / q_len")),
+    _in_split_kv("sink of the row's number", ("blockIdx.x / q_len % heads", "blockIdx.x % heads")),
+    _in_split_kv("sink without its weight", ("warp == 0 ? SINK_WEIGHT : 0.0f", "0.0f")),
+)  # fmt: skip
+
+MUTANTS = (*_CAPS, *_ALIBI, *_SINKS)

@@ -1,0 +1,237 @@
+"""Masks that are no band: the run of keys of each row, read from arrays. Packed documents and prefixes show these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.mutants.patching import Mutant, Patch
+from tests.mutants.planting import Replacement, in_kernel, planted
+
+_CUDA, _TILES, _ON_TENSOR_CORES = "_tiles/spans.cuh", "_tiles/numba_spans.py", "_mma/numba_spans.py"
+
+
+def _in_runs(
+    algorithm: str, bug: str, cuda: Replacement, *numba: Replacement, sanitize: bool = False
+) -> Iterator[Mutant]:
+    """Planted where runs are read; what is one place in CUDA may be two in Numba."""
+    file = _ON_TENSOR_CORES if algorithm == "fa2-mma" else _TILES
+    pairs = ((cuda, numba[0]), *((None, each) for each in numba[1:]))
+    return planted(algorithm, bug, _CUDA, file, pairs, sanitize)
+
+
+def _in_tiles(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    return planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba),))
+
+
+def _in_split_kv(bug: str, *replacements: Replacement, sanitize: bool = False) -> Mutant:
+    patches = tuple(Patch("attention/split_kv/kernel.cu", *each) for each in replacements)
+    return Mutant(bug, "split-kv-cupy", patches, sanitize)
+
+
+def _barrier_before(line: str) -> str:
+    return f"    __syncthreads();{' ' * 80}\\\n{line}"
+
+
+_READING = (
+    *_in_tiles(
+        "fa2",
+        "first key of a run off by one",
+        ("first[i] = before.of[row_of(i)] - first_key;", "first[i] = before.of[row_of(i)] - first_key + 1;"),
+        (
+            "limit_of(first_row + row_of(i), before) - first_key",
+            "limit_of(first_row + row_of(i), before) - first_key + 1",
+        ),
+    ),
+    *_in_tiles(
+        "two-pass",
+        "end of a run off by one",
+        ("min(after.of[row_of(i)] - first_key, keys)", "min(after.of[row_of(i)] - first_key - 1, keys)"),
+        (
+            "limit_of(first_row + row_of(i), after) - first_key",
+            "limit_of(first_row + row_of(i), after) - first_key - 1",
+        ),
+    ),
+    *_in_tiles(
+        "fa2",
+        "what lies ahead of a run is seen",
+        ("first[i] = before.of[row_of(i)] - first_key;", "first[i] = 0;"),
+        ("limit_of(first_row + row_of(i), before) - first_key", "0"),
+    ),
+    *(
+        mutant
+        for algorithm in ("fa2", "fa2-mma")
+        for mutant in _in_runs(
+            algorithm,
+            "runs of the first sequence for all",
+            ("const size_t first = (size_t)blockIdx.z * q_len + first_row;", "const size_t first = first_row;"),
+            *(
+                (
+                    ("first_keys[batch_index(), first_row + t]", "first_keys[0, first_row + t]"),
+                    ("end_keys[batch_index(), first_row + t]", "end_keys[0, first_row + t]"),
+                )
+                if algorithm == "fa2"
+                else (("first_keys[cuda.blockIdx.z,", "first_keys[0,"), ("end_keys[cuda.blockIdx.z,", "end_keys[0,"))
+            ),
+        )
+    ),
+    *_in_runs(
+        "two-pass",
+        "runs of the first block of rows for all",
+        (
+            "const size_t first = (size_t)blockIdx.z * q_len + first_row;",
+            "const size_t first = (size_t)blockIdx.z * q_len;",
+        ),
+        ("first_keys[batch_index(), first_row + t]", "first_keys[batch_index(), t]"),
+        ("end_keys[batch_index(), first_row + t]", "end_keys[batch_index(), t]"),
+    ),
+    *_in_runs(
+        "fa2",
+        "runs looked up by a row's place",
+        (
+            "t < rows ? limits[first + t] : kv_len",
+            "t < rows ? limits[(size_t)blockIdx.z * q_len + min(max(first_row + t + kv_len - q_len, 0), q_len - 1)]\n"
+            "                                      : kv_len",
+        ),
+        (
+            "first_keys[batch_index(), first_row + t]",
+            "first_keys[batch_index(), min(max(first_row + t + kv_len - first_keys.shape[1], 0), rows - 1)]",
+        ),
+        (
+            "end_keys[batch_index(), first_row + t]",
+            "end_keys[batch_index(), min(max(first_row + t + kv_len - end_keys.shape[1], 0), rows - 1)]",
+        ),
+    ),
+    *_in_runs(
+        "three-pass",
+        "softmax of the first sequence's runs",
+        ("before = {first_keys + (size_t)blockIdx.z * q_len, 0},", "before = {first_keys, 0},"),
+        ("(first_keys[batch_index()], 0)", "(first_keys[0], 0)"),
+    ),
+    *_in_runs(
+        "fa2",
+        "no barrier after runs were kept",
+        ("    __syncthreads();                                                             \\\n", ""),
+        ("        cuda.syncthreads()\n", ""),
+        sanitize=True,
+    ),
+)
+_VISITING = (
+    *in_kernel(
+        "fa1",
+        "blocks of rows left out that see a tile's first keys only",
+        ("q_len, kv_len, after) <= first_key)", "q_len, kv_len, after) < first_key + keys)"),
+        ("q_len, kv_len, after) <= first_key:", "q_len, kv_len, after) < first_key + keys:"),
+    ),
+    *in_kernel(
+        "fa1",
+        "blocks of rows left out that begin within a tile",
+        ("kv_len, before) < first_key + keys) end_seeing", "kv_len, before) <= first_key) end_seeing"),
+        ("kv_len, before) < first_key + keys:", "kv_len, before) <= first_key:"),
+    ),
+    *in_kernel(
+        "three-pass",
+        "a row that begins with the key counted as blind to it",
+        (
+            "return key < kv_len ? first_beyond(key, before) : 0;",
+            "return key < kv_len ? first_beyond(key - 1, before) : 0;",
+        ),
+        (
+            "return first_beyond(key, before) if key < kv_len else 0",
+            "return first_beyond(key - 1, before) if key < kv_len else 0",
+        ),
+    ),
+    *in_kernel(
+        "three-pass",
+        "a row that ends with the key counted as blind to it",
+        ("{ return first_beyond(key, after); }", "{ return first_beyond(key + 1, after); }"),
+        ("return first_beyond(key, after)\n", "return first_beyond(key + 1, after)\n"),
+    ),
+    *in_kernel(
+        "fa2-mma",
+        "first tile of a document skipped",
+        (
+            "const int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;",
+            "const int first_visit = (first_seen(first_row, q_len, kv_len, before) + BC - 1) / BC;",
+        ),
+        (
+            "int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))",
+            "int32(uint32(first_seen(first_row, q_len, kv_len, before) + BC - 1) // uint32(BC) * uint32(BC))",
+        ),
+    ),
+    *planted(
+        "fa2-mma",
+        "end of the run of another row",
+        "attention/fa2_mma/seen.cuh",
+        _ON_TENSOR_CORES,
+        (
+            (
+                ("after.of[row(i, h)] - first_key", "after.of[row(i, 0)] - first_key"),
+                ("kept_of(after[0], row_of(i, h))", "kept_of(after[0], row_of(i, 0))"),
+            ),
+        ),
+    ),
+    *planted(
+        "fa2-mma",
+        "runs of the first warp for all",
+        "attention/fa2_mma/seen.cuh",
+        _ON_TENSOR_CORES,
+        (
+            (
+                ("{\n        return (int)threadIdx.x / 32 * WARP_ROWS + 16 * i", "{\n        return 16 * i"),
+                ("int32(warp * uint32(WARP_ROWS) + uint32(16 * i + 8 * h)", "int32(uint32(16 * i + 8 * h)"),
+            ),
+        ),
+    ),
+    *planted(
+        "fa2-mma",
+        "first key of a kept run off by one",
+        "attention/fa2_mma/seen.cuh",
+        _ON_TENSOR_CORES,
+        (
+            (
+                ("before.of[row(i, h)] - first_key;", "before.of[row(i, h)] - first_key - 1;"),
+                (
+                    "int32(kept_of(before[0], row_of(i, h)) - place)",
+                    "int32(kept_of(before[0], row_of(i, h)) - place - 1)",
+                ),
+            ),
+        ),
+    ),
+    *in_kernel(
+        "fa2-mma",
+        "whole tiles taken for those that a warp's first row sees",
+        ("const int warp_sees_from = first_seen(warps_last,", "const int warp_sees_from = first_seen(warp_row,"),
+        ("warp_sees_from = first_seen(warps_last,", "warp_sees_from = first_seen(warp_row,"),
+    ),
+)
+_SPLITS = (
+    _in_split_kv(
+        "runs of the first sequence for all",
+        ("const size_t at = (size_t)blockIdx.z * q_len + (first_query", "const size_t at = (first_query"),
+    ),
+    _in_split_kv(
+        "splits put together by the first sequence's runs",
+        ("kept[0] = first_keys[sequence * q_len + query]", "kept[0] = first_keys[query]"),
+        ("kept[1] = end_keys[sequence * q_len + query]", "kept[1] = end_keys[query]"),
+    ),
+    _in_split_kv(
+        "sequences counted by heads",
+        (
+            "blockIdx.x / ((unsigned)heads * (unsigned)q_len);  ",
+            "blockIdx.x / (unsigned)q_len;  ",
+        ),
+    ),
+    _in_split_kv(
+        "queries of a packed head not counted anew",
+        ("(first_query + threadIdx.x) % q_len;", "min(first_query + threadIdx.x, q_len - 1);"),
+    ),
+    _in_split_kv(
+        "no barrier after a tile's runs were kept",
+        (
+            _barrier_before("    const Limit before = {first_kept,"),
+            "    const Limit before = {first_kept,",
+        ),
+        sanitize=True,
+    ),
+)
+MUTANTS = (*_READING, *_VISITING, *_SPLITS)  # fmt: skip

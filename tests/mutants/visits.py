@@ -1,0 +1,175 @@
+"""What is no run of keys: which tiles are listed and visited, and which of a tile's pairs are let through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.mutants.patching import Mutant, Patch
+from tests.mutants.planting import Replacement, planted
+
+_LOOKING = ("_tiles/blocks.cuh", "_tiles/numba_block_rule.py")
+_EXTREMES = ("_tiles/tile_extremes.cu", "_tiles/numba_flashmask_rule.py")
+_HIDING = ("_tiles/flashmask.cuh", "_tiles/numba_flashmask_rule.py")
+_LISTING = ("_tiles/list_visits.cu", "_tiles/numba_visits.py")
+_NOTING = ("_tiles/visits.cuh", "_tiles/numba_visits.py")
+_IN_MMA, _SEEN_BY_MMA = "attention/fa2_mma/kernel.cu", "attention/fa2_mma/seen.cuh"
+_VISITING = ("attention/fa2/kernel.cu", "attention/fa2/numba_visits.py")
+
+
+def _in(
+    files: tuple[str, str], bug: str, cuda: Replacement, numba: Replacement, sanitize: bool = False
+) -> Iterator[Mutant]:
+    """Seen through fa2."""
+    yield from planted("fa2", bug, *files, ((cuda, numba),), sanitize)
+
+
+def _in_mma(bug: str, old: str, new: str, file: str = _IN_MMA, sanitize: bool = False) -> Iterator[Mutant]:
+    yield Mutant(bug, "fa2-mma-cupy", (Patch(file, old, new),), sanitize)
+
+
+MUTANTS = (
+    *_in(
+        _LOOKING,
+        "last column of blocks that a tile meets not looked at",
+        ("j <= last_j; j += 32", "j <= max(last_j - 1, first_j); j += 32"),
+        ("last_j + 1, 32)", "max(last_j, first_j + 1), 32)"),
+    ),
+    *_in(
+        _LOOKING,
+        "last row of blocks that a tile meets not looked at",
+        ("i <= last_i; ++i", "i <= max(last_i - 1, first_i); ++i"),
+        ("range(first_i, last_i + 1)", "range(first_i, max(last_i, first_i + 1))"),
+    ),
+    *_in(
+        _LOOKING,
+        "a tile is what one lane saw of it",
+        ("all = __all_sync(ALL_LANES, each);", "all = each;"),
+        ("cuda.all_sync(ALL_LANES, each)", "each"),
+    ),
+    *_in(
+        _LOOKING,
+        "block on where it is off",
+        ("columns + j] != 0;", "columns + j] == 0;"),
+        ("on = blocks[head, i & MASK, j & MASK] != 0", "on = blocks[head, i & MASK, j & MASK] == 0"),
+    ),
+    *_in(
+        _LOOKING,
+        "all rows of a warp take the first one's row of blocks",
+        ("if (i != key.i) {", "if (key.i < 0) {"),
+        ("if i != of[1]:", "if of[1] < 0:"),
+    ),
+    *_in(
+        _LISTING,
+        "blocks of the first head listed for all",
+        ("RULE(blockIdx.y)", "RULE(0)"),
+        ("rule_2, cuda.blockIdx.y & MASK)", "rule_2, 0)"),
+    ),
+    *_in(
+        ("_tiles/visits.cuh", "attention/fa2/numba_visits.py"),
+        "blocks of the first head noted for all",
+        ("RULE(blockIdx.y * lists_per_head)", "RULE(0)"),
+        ("rule_2, head)", "rule_2, 0)"),
+    ),
+    *_in(
+        _NOTING,
+        "list of the first head for all",
+        (" + blockIdx.y * lists_per_head, row_block", ", row_block"),
+        ("cuda.blockIdx.y & MASK if lists_per_head else 0", "0"),
+    ),
+    *_in(
+        _EXTREMES,
+        "largest start of a tile is that of its first key",
+        ("largest = max(largest, of_keys[key]);", "largest = key == first_key ? of_keys[key] : largest;"),
+        ("largest = max(largest, hidden_rows[line, key & MASK])",
+         "largest = hidden_rows[line, key & MASK] if key == first_key else largest"),
+    ),
+    *_in(
+        _EXTREMES,
+        "extremes over a lane's own keys",
+        ("distance > 0; distance /= 2", "distance > 16; distance /= 2"),
+        ("while distance > 0:", "while distance > 16:"),
+    ),
+    *_in(
+        _HIDING,
+        "tile hidden whole where the first row is",
+        ("largest_start <= first_row && last_row < least_end", "largest_start <= first_row && first_row < least_end"),
+        ("largest_start <= first_row and last_row < least_end",
+         "largest_start <= first_row and first_row < least_end"),
+    ),
+    *_in(
+        _HIDING,
+        "tile hidden nowhere where its first rows are not",
+        ("last_row < least_start || largest_end", "first_row < least_start || largest_end"),
+        ("last_row < least_start or largest_end", "first_row < least_start or largest_end"),
+    ),
+    *_in(
+        _HIDING,
+        "tile of which one span hides nothing taken for a full one",
+        ("all = all && (last_row", "all = (last_row"),
+        ("each = each and (last_row", "each = (last_row"),
+    ),
+    *_in(
+        _HIDING,
+        "the end of a span hidden itself",
+        ("row < key.end[p])", "row <= key.end[p])"),
+        ("row < of[2 * p + 1])", "row <= of[2 * p + 1])"),
+    ),
+    *_in(
+        _HIDING,
+        "row seen where one of two spans lets it",
+        ("hidden = hidden || (key.start", "hidden = (key.start"),
+        ("hidden = hidden or (of[2", "hidden = (of[2"),
+    ),
+    *_in(
+        _LISTING,
+        "tile left out where one of its keys is hidden",
+        ("seen[warp] = any;", "seen[warp] = all;"),
+        ("seen[warp & MASK] = some", "seen[warp & MASK] = each"),
+    ),
+    *_in(
+        _LISTING,
+        "mixed tile taken for a full one",
+        ("+ !seen_whole[lane]", "+ !seen[lane]"),
+        ("0 if seen_whole[lane & MASK] else 1", "0 if seen[lane & MASK] else 1"),
+    ),
+    *_in(
+        _LISTING,
+        "tiles put over those before them",
+        ("list[1 + count + before_this]", "list[1 + before_this]"),
+        ("listed[(1 + count + before_this) & MASK]", "listed[(1 + before_this) & MASK]"),
+    ),
+    *_in(
+        _LISTING,
+        "tiles listed before all have been looked at",
+        ("__syncthreads();\n        if (warp == 0) {", "if (warp == 0) {"),
+        ("cuda.syncthreads()\n            if warp == 0:", "if warp == 0:"),
+        sanitize=True,
+    ),
+    *_in(
+        _NOTING,
+        "every row noted as the first",
+        ("first_row + min(row, rows - 1)", "first_row"),
+        ("first_row + min(row, rows - 1)", "first_row"),
+    ),
+    *_in(
+        _VISITING,
+        "mixed tile not masked",
+        ("if (visit.is_mixed()) mask_noted(S, noted);", ""),
+        ("if is_mixed:\n                mask_noted(S, noted)", "pass"),
+    ),
+    *_in(
+        _VISITING,
+        "list of the first block of rows for all",
+        ("VISITS_OF(blockIdx.x)", "VISITS_OF(0)"),
+        ("visits[sequence, head, block_index()]", "visits[sequence, head, 0]"),
+    ),
+    *_in_mma("copies of the next tile, listed or not", "const int j = listed[n].tile();", "const int j = n;"),
+    *_in_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
+    *_in_mma("bits of the first 32 keys for all", "noted[row_of(i, h)][j / 4]", "noted[row_of(i, h)][0]", _SEEN_BY_MMA),
+    *_in_mma(
+        "keys of a tile noted as its first 32", "min(32 * w + lane, keys - 1)", "min(lane, keys - 1)", _NOTING[0]
+    ),
+    *_in_mma("columns of a lane counted from the tile's first", ">> (int)threadIdx.x % 4 * 2;", ";", _SEEN_BY_MMA),
+    *_in_mma("mixed tile taken for what all rows see", "if (!mixed && first_key", "if (first_key"),
+    *_in_mma("noted bits read before all are there", "            __syncwarp();\n", "", sanitize=True),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""The answer, held against a loop that looks up each key; budgets that right kernels keep and wrong ones do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from harness.execution.question import Question
+from harness.model.numerics import Numerics
+from harness.model.operation import Part, draw_inputs, operation_named
+from harness.model.property import Arrays
+from harness.operations.paged_attention.problem import PagedProblem
+
+OPERATION = operation_named("paged-attention")
+PROBLEM = PagedProblem(
+    lengths=(0, 5, 48, 100, 48), heads=6, kv_heads=3, q_len=2, head_dim=8, page_size=16, prefix=40, dtype="float32"
+)
+Look = Callable[[PagedProblem, Arrays, int, int], tuple[int, int]]
+
+
+def looked_up(problem: PagedProblem, inputs: Arrays, sequence: int, key: int) -> tuple[int, int]:
+    return int(inputs["table"][sequence, key // problem.page_size]), key % problem.page_size
+
+
+def by_loops(problem: PagedProblem, inputs: Arrays, look: Look = looked_up, dtype: type = np.float64) -> Arrays:
+    """Attention row by row, in `dtype`; `look` finds a key."""
+    O, lse = np.zeros(problem.q_shape), np.full(problem.lse_shape, -np.inf)
+    for sequence, head, row in np.ndindex(problem.lse_shape):
+        seen = range(max(0, problem.lengths[sequence] + row + 1 - problem.q_len))
+        if seen:
+            at = [look(problem, inputs, sequence, key) for key in seen]
+            K, V = (np.array([inputs[n][page, head // problem.group, r] for page, r in at], dtype) for n in "KV")
+            scores = K @ inputs["Q"][sequence, head, row].astype(dtype) * dtype(problem.tau)
+            weights = np.exp(scores - scores.max())
+            O[sequence, head, row] = (weights @ V) / weights.sum()
+            lse[sequence, head, row] = scores.max() + np.log(weights.sum())
+    return {"O": O, "lse": lse}
+
+
+@pytest.mark.parametrize("regime", ["normal", "hot", "rising", "offset", "subnormal"])
+def test_the_answer_is_that_of_a_loop_over_keys(regime: str):
+    inputs = draw_inputs(PROBLEM, regime, 3)
+    answer, expected = OPERATION.answer(PROBLEM, inputs), by_loops(PROBLEM, inputs)
+    for name in ("O", "lse"):
+        np.testing.assert_allclose(answer[name], expected[name], rtol=1e-10, atol=1e-44)
+
+
+def test_a_sequence_without_keys_and_rows_ahead_of_all_keys_give_nothing():
+    problem = PagedProblem(lengths=(0, 1), heads=2, kv_heads=1, q_len=3, head_dim=4)
+    answer = OPERATION.answer(problem, draw_inputs(problem))
+    blind = np.array([[True, True, True], [True, True, False]])[:, None].repeat(2, axis=1)
+    assert (answer["O"][blind] == 0).all() and np.isneginf(answer["lse"][blind]).all()
+    assert (answer["O"][~blind] != 0).any() and np.isfinite(answer["lse"][~blind]).all()
+
+
+def test_a_part_is_what_indexing_the_whole_gives():
+    inputs = draw_inputs(PROBLEM, "normal", 1)
+    whole = Question.pose(PROBLEM, inputs)
+    part = Part((slice(1, 4), slice(2, 5), slice(1, 2)))
+    of_part = Question.pose(PROBLEM, inputs, part)
+    for name in ("O", "lse"):
+        np.testing.assert_allclose(of_part.answer[name], whole.answer[name][part.where], rtol=1e-12)
+        one, other = of_part.tolerance()[name].allowed, whole.tolerance()[name].allowed[part.where]
+        np.testing.assert_allclose(one, other, rtol=0.02)  # budgets are worked out in float32, block by block
+
+
+@pytest.mark.parametrize("regime", list(OPERATION.regimes))
+def test_a_right_kernel_in_float32_is_within_its_budget(regime: str):
+    question = Question.draw(PROBLEM, regime, 2)
+    if regime in ("non-finite",):
+        outputs = {name: array.astype(np.float32) for name, array in question.answer.items()}
+    else:
+        outputs = by_loops(PROBLEM, question.inputs, dtype=np.float32)
+    outputs = {name: array.astype(np.float32) for name, array in outputs.items()}
+    held = question.hold(outputs, Numerics(scores="float32", weights="float32", functions="accurate", sums="nearest"))
+    assert held.passed and not held.suspicious, held.reason
+
+
+def one_page_on(problem: PagedProblem, inputs: Arrays, sequence: int, key: int) -> tuple[int, int]:
+    page, row = looked_up(problem, inputs, sequence, key)
+    return (page + 1) % problem.pool_pages, row
+
+
+def one_row_on(problem: PagedProblem, inputs: Arrays, sequence: int, key: int) -> tuple[int, int]:
+    page, row = looked_up(problem, inputs, sequence, key)
+    return page, (row + 1) % problem.page_size
+
+
+def of_the_last_sequence(problem: PagedProblem, inputs: Arrays, sequence: int, key: int) -> tuple[int, int]:
+    return looked_up(problem, inputs, problem.sequences - 1 if key < 48 else sequence, key)
+
+
+@pytest.mark.parametrize("look", [one_page_on, one_row_on, of_the_last_sequence])
+def test_keys_from_elsewhere_are_beyond_the_budget(look: Look):
+    question = Question.draw(PROBLEM, "normal", 2)
+    outputs = {n: a.astype(np.float32) for n, a in by_loops(PROBLEM, question.inputs, look).items()}
+    held = question.hold(outputs)
+    assert not held.passed
+    wrong = held.by_output["O"].wrong.any(axis=(1, 2, 3))
+    # Where a sequence has no keys there is nothing to mistake; the last one has the pages of the last one.
+    assert wrong.tolist() == [False, True, True, True, look is not of_the_last_sequence]
+
+
+def test_an_output_that_is_not_zero_without_keys_fails():
+    question = Question.draw(PROBLEM)
+    outputs = {name: array.astype(np.float32) for name, array in question.answer.items()}
+    assert question.hold(outputs).passed
+    outputs["O"][0, 0, 0, 0] = 1e-30
+    assert not question.hold(outputs).passed
+
+
+def test_no_more_bytes_are_needed_than_are_compulsory():
+    apart = PagedProblem(**{**PROBLEM.to_fields(), "prefix": 0, "pages": None})
+    shared, alone = (OPERATION.needed_read_bytes(problem, draw_inputs(problem)) for problem in (PROBLEM, apart))
+    # At least all of V where no page is shared; where some are, nothing is counted twice.
+    assert 4 * 3 * 8 * sum(apart.lengths) <= alone <= apart.compulsory_read_bytes
+    assert 0 < shared <= min(alone, PROBLEM.compulsory_read_bytes)

@@ -1,0 +1,120 @@
+"""A paged problem: its fields, its tensors, what it costs at least, and what makes no sense."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from harness.model.case import Case, Edit
+from harness.model.operation import WHOLE, operation_named
+from harness.operations.paged_attention.parts import choose_parts
+from harness.operations.paged_attention.problem import PagedProblem, parse_lengths
+from harness.support.errors import ProblemError
+
+OPERATION = operation_named("paged-attention")
+SHARING = PagedProblem(lengths=(0, 5, 64, 300), heads=4, q_len=3, page_size=32, prefix=70, dtype="float32")
+
+
+def test_tensors():
+    shapes = {tensor.name: (tensor.shape, tensor.dtype) for tensor in SHARING.tensors}
+    # 64 keys have two pages and share both; 300 have ten and share the same two: 2 + 8, and one of 5 keys.
+    assert SHARING.pages_in_use == 11
+    assert shapes == {
+        "Q": ((4, 4, 3, 64), "float32"),
+        "K": ((13, 2, 32, 64), "float32"),
+        "V": ((13, 2, 32, 64), "float32"),
+        "table": ((4, 10), "int32"),
+        "lengths": ((4,), "int32"),
+        "O": ((4, 4, 3, 64), "float32"),
+        "lse": ((4, 4, 3), "float32"),
+    }
+
+
+def test_what_is_shared_is_compulsory_once():
+    q_bytes, row_bytes = 4 * 4 * 3 * 64 * 4, 2 * 64 * 4
+    keys = 5 + 64 + (300 - 64)
+    assert SHARING.keys_in_use == keys
+    entries = 1 + 2 + 10
+    assert SHARING.compulsory_read_bytes == q_bytes + 2 * keys * row_bytes + 4 * (entries + 4)
+    apart = PagedProblem(**{**SHARING.to_fields(), "prefix": 0, "pages": None})
+    assert apart.compulsory_read_bytes - SHARING.compulsory_read_bytes == 2 * 64 * row_bytes
+    assert SHARING.compulsory_write_bytes == q_bytes
+
+
+@pytest.mark.parametrize(("lengths", "q_len"), [((7,), 1), ((0, 2, 3, 9), 4), ((1, 40), 17)])
+def test_flops_are_those_of_the_pairs_that_are_seen(lengths: tuple[int, ...], q_len: int):
+    problem = PagedProblem(lengths=lengths, q_len=q_len, heads=2, kv_heads=1, head_dim=8)
+    pairs = sum(
+        j <= i + length - q_len for length in lengths for i, j in itertools.product(range(q_len), range(length))
+    )
+    assert problem.flops == 4 * 8 * 2 * pairs
+
+
+def test_one_length_stands_for_all_and_lists_are_read():
+    assert PagedProblem(lengths=(40,), batch=3) == PagedProblem(lengths=(40, 40, 40))
+    assert parse_lengths("17+300+0") == (17, 300, 0)
+    assert PagedProblem(lengths="17+300").lengths == PagedProblem(lengths=[17, 300]).lengths == (17, 300)
+
+
+@pytest.mark.parametrize(
+    "problem", [SHARING, PagedProblem(), PagedProblem(lengths=(9,), pages=40, table_len=5, scale=2)]
+)
+def test_fields_make_the_same_problem_again(problem: PagedProblem):
+    assert PagedProblem.from_fields(problem.to_short_fields()) == problem
+    assert PagedProblem.from_fields(problem.to_fields()) == problem
+    case = Case(problem, "hot", 3, (Edit("V", (0, 1, 2, 3), 1.0),))
+    assert Case.from_json(case.to_json()) == case
+
+
+def test_headlines_are_short():
+    assert PagedProblem(lengths=(5, 6), heads=2, q_len=2, prefix=9).headline == (
+        "paged attention, 2 sequences of 5+6 keys, 2 of 3 pages of 16, 2 heads, 2 rows, head_dim 64, float16, "
+        "scale 0.125"
+    )
+    many = PagedProblem(lengths=tuple(range(40)), heads=8)
+    assert "40 sequences of 0 to 39 keys, 780 in all, " in many.headline
+    assert "2 sequences of 1 key each" in PagedProblem(lengths=(1, 1)).headline
+    assert "1 sequence of 7 keys, " in PagedProblem(lengths=(7,)).headline
+    assert ", the first 40 shared, " in PagedProblem(lengths=(50, 60), prefix=40).headline
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"lengths": ()}, "name at least one, such as 17"),
+        ({"lengths": (3, -1)}, "lengths has -1; each has to be a whole number from 0"),
+        ({"lengths": (3, True)}, "lengths has True"),
+        ({"lengths": (3, 4), "batch": 3}, "batch is 3, and lengths has 2; leave out batch"),
+        ({"heads": 3}, r"heads \(3\) is not a multiple of kv_heads \(2\)"),
+        ({"page_size": 24}, "page_size is 24; it has to be a multiple of 16 from 16 to 256"),
+        ({"page_size": 272}, "page_size is 272"),
+        ({"lengths": (33,), "pages": 2}, "pages is 2; the sequences are in 3 pages of 16"),
+        ({"lengths": (33,), "table_len": 2}, "table_len is 2; the longest sequence has 3 pages of 16"),
+        ({"prefix": -1}, "prefix is -1"),
+        ({"dtype": "int8"}, "choose one of float16, bfloat16, float32"),
+        ({"scale": float("nan")}, "scale is nan"),
+    ],
+)
+def test_what_makes_no_sense_is_said(fields: dict[str, object], reason: str):
+    with pytest.raises(ProblemError, match=reason):
+        PagedProblem(**fields)
+
+
+def test_kernels_of_a_size_of_pages_are_their_own():
+    keys = {PagedProblem(page_size=size, lengths=lengths).build_key for size in (16, 32) for lengths in ((1,), (9, 9))}
+    assert len(keys) == 2
+
+
+def test_of_a_large_answer_the_shortest_and_the_longest_sequence_are_worked_out():
+    problem = PagedProblem(lengths=(70, 0, 9000, 300), heads=6, q_len=40)
+    assert choose_parts(problem, problem.flops) == (WHOLE,)
+    parts = OPERATION.parts(problem, problem.flops / 2)
+    assert {part.where[0].start for part in parts} == {0, 1, 2, 3}
+    assert {part.where[1].start for part in parts} >= {0, 5}
+    assert all(part.where[2] == slice(8, 40) for part in parts)
+
+
+def test_short_and_long_sequences_are_tuned_apart():
+    sizes = [PagedProblem(lengths=lengths).size_class for lengths in ((40, 40), (41, 39), (4000, 40), (40, 40, 40, 40))]
+    assert sizes[0] == sizes[1] and len(set(sizes)) == 3

@@ -1,0 +1,244 @@
+"""One battery for every variant of attention-backward: answers, claims, races, what is deterministic and what not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from emulators import emulator
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lanes import is_thorough, thorough_unless
+
+from harness.emulator.plan_sanitizer import EmulatorSanitizer
+from harness.execution.attempt import PASS, attempt
+from harness.execution.planning import refusal_of
+from harness.execution.question import Question
+from harness.execution.tiles import with_tile
+from harness.model.case import Case
+from harness.model.discovery import discover
+from harness.model.operation import draw_inputs, operation_named
+from harness.model.tile_sizes import TileSizes
+from harness.model.variant import Variant
+from harness.operations.attention_backward.cases import BUILDS
+from harness.operations.attention_backward.problem import BackwardProblem
+from variants._tiles import SHARED_BYTES, Tile
+from variants._tiles.backward import default_backward_tile
+from variants._tiles.schedule import FLOAT32_BYTES
+from variants.attention_backward import fa1, fa2, fa2_ordered, three_pass
+
+OPERATION = operation_named("attention-backward")
+VARIANTS = discover().registry.select(None, "attention-backward")
+EXECUTOR = emulator()
+SANITIZER = EmulatorSanitizer(shuffled_runs=1)
+FIRST = ("float32", 16)
+KERNELS = [FIRST, ("float16", 24), ("bfloat16", 33)]
+"""A dtype and a head_dim are a compilation, of a few seconds in Numba: of all variants one, of few each."""
+OF_16_BITS = ("float16", 24)
+"""In the place of the first where a variant takes no float32."""
+FEW = ("bwd-fa2-cupy", "bwd-three-pass-cupy")
+ALGORITHMS = ("bwd-fa1", "bwd-fa2", "bwd-fa2-ordered", "bwd-three-pass")
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+few_variants = pytest.mark.parametrize(
+    "variant", thorough_unless(lambda variant: variant.name in FEW, VARIANTS), ids=lambda variant: variant.name
+)
+
+
+def battery(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,  # the first example of a kernel compiles it
+        derandomize="CI" in os.environ,
+        suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.filter_too_much),
+    )
+
+
+def kernel_of(variant: Variant) -> tuple[str, int]:
+    dtype, head_dim = FIRST
+    return FIRST if refusal_of(variant, BackwardProblem(dtype=dtype, head_dim=head_dim)) is None else OF_16_BITS
+
+
+def is_of_float32(variant: Variant) -> bool:
+    return kernel_of(variant) == FIRST
+
+
+def problem_of(variant: Variant, **fields: Any) -> BackwardProblem:
+    """A problem of the kernel that is compiled of all variants."""
+    dtype, head_dim = kernel_of(variant)
+    return BackwardProblem(dtype=dtype, head_dim=head_dim, **fields)
+
+
+def builds(*kernels: tuple[str, int]):
+    return [build for build in BUILDS if (build.forward.dtype, build.forward.head_dim) in kernels]
+
+
+mostly_float32 = pytest.mark.parametrize(
+    "variant", thorough_unless(is_of_float32, VARIANTS), ids=lambda variant: variant.name
+)
+"""Tiles on tensor cores are large, and so is what is compiled: in the default lane test_backward_mma.py has cases."""
+
+
+def test_there_is_each_algorithm_in_each_language():
+    assert {f"{name}-{language}" for name in ALGORITHMS for language in ("cupy", "numba")} <= {v.name for v in VARIANTS}
+
+
+def holds(variant: Variant, case: Case) -> None:
+    done = attempt(variant, case.problem, EXECUTOR, question=Question.pose(case.problem, case.inputs()))
+    assert done.verdict == PASS, done.reason
+    assert done.claim_holds, (done.counted, variant.claim)
+    assert done.accuracy is not None and not done.accuracy.suspicious, done.accuracy
+
+
+@mostly_float32
+@given(data=st.data())
+@battery(60 if is_thorough() else 25)
+def test_answers_are_within_what_is_expected_and_claims_are_exact(variant: Variant, data: st.DataObject):
+    holds(variant, data.draw(OPERATION.cases(builds(kernel_of(variant)), 12, (), variant.takes)))
+
+
+@few_variants
+@given(data=st.data())
+@battery(20)
+def test_so_they_are_in_16_bits_and_where_rows_are_no_whole_sectors(variant: Variant, data: st.DataObject):
+    holds(variant, data.draw(OPERATION.cases(builds(*KERNELS[1:]), 12, (), variant.takes)))
+
+
+WINDOWED = (
+    # One key, and ends beside the edges of tiles; rows ahead of all keys and behind them; keys that nobody sees.
+    (70, 70, "window:0"),
+    (70, 70, "window:15,17"),
+    (70, 70, "causal+window:33"),
+    (100, 40, "causal"),
+    (100, 40, "window:20"),
+    (40, 100, "window:3,0"),
+    (40, 100, "causal+window:31"),
+    (1, 70, "window:7"),
+    (70, 1, "window:0,69"),
+)
+
+
+@each_variant
+@pytest.mark.parametrize(("q_len", "kv_len", "mask"), WINDOWED)
+def test_windows_wherever_they_end(variant: Variant, q_len: int, kv_len: int, mask: str):
+    problem = problem_of(variant, heads=3, kv_heads=1, q_len=q_len, kv_len=kv_len, mask=mask)
+    done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "normal", 1))
+    assert done.verdict == PASS and done.claim_holds, done.reason
+    assert done.execution is not None
+    # Who sees nobody has a gradient of 0, to the bit.
+    rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)[None]
+    seen = np.broadcast_to(problem.mask.visible(rows, keys, q_len, kv_len), (q_len, kv_len))
+    for name, found in done.execution.outputs.items():
+        assert np.all(found[:, :, ~seen.any(axis=1 if name == "dQ" else 0)] == 0)
+
+
+@each_variant
+@pytest.mark.parametrize("name", ["Q", "K", "V", "O", "dO", "lse"])
+def test_nan_reaches_nobody_who_does_not_see_it(variant: Variant, name: str):
+    problem = problem_of(variant, heads=1, q_len=70, kv_len=70, mask="window:4,3")
+    inputs = draw_inputs(problem, "normal", 4)
+    clean = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs
+    dirty = {**inputs, name: inputs[name].copy()}
+    dirty[name][0, 0, 37] = np.nan
+    found = EXECUTOR.run(problem, variant.plan(problem), dirty).outputs
+    rows = np.arange(34, 42) if name in "KV" else np.array([37])
+    keys = np.arange(rows[0] - 4, rows[-1] + 4)
+    for output, reached in (("dQ", rows), ("dK", keys), ("dV", keys)):
+        others = np.setdiff1d(np.arange(70), reached)
+        np.testing.assert_array_equal(found[output][0, 0, others], clean[output][0, 0, others])
+    assert np.isnan(found["dQ"][0, 0, rows].astype(np.float32)).all()
+
+
+# The rest of the range gets one problem each.
+FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 200), ("float32", 256))
+
+
+@few_variants
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"),
+    thorough_unless(lambda kernel: kernel[1] in (1, 200), FURTHER_KERNELS),
+)
+def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: int):
+    problem = BackwardProblem(heads=2, kv_heads=1, q_len=21, kv_len=19, head_dim=head_dim, dtype=dtype, mask="causal")
+    if refusal_of(variant, problem) is not None:
+        problem = dataclasses.replace(problem, dtype="bfloat16")
+    done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "normal", 5))
+    assert done.verdict == PASS and done.claim_holds, done.reason
+
+
+def test_longer_rows_are_out_of_reach_and_that_is_said():
+    for variant in VARIANTS:
+        problem = BackwardProblem(head_dim=257, dtype=kernel_of(variant)[0])
+        assert "head_dim is 257" in (variant.supports(problem) or "")
+
+
+@mostly_float32
+def test_other_tiles_give_the_same_answer_and_other_bytes(variant: Variant):
+    problem = problem_of(variant, heads=2, kv_heads=1, q_len=70, kv_len=150, mask="causal")
+    assert variant.tiles is not None and variant.claim is not None
+    # Rows and keys of different number: which is which shows.
+    tile: TileSizes = next(t for t in variant.tiles(problem)[1:] if t == {"Br": 32, "Bc": 16} or t["Br"] > t["Bc"] > 8)
+    done = attempt(with_tile(variant, tile), problem, EXECUTOR, question=Question.draw(problem, "normal", 1))
+    assert done.verdict == PASS and done.claim_holds, done.reason
+    assert variant.claim(problem, tile) != variant.claim(problem)
+
+
+@pytest.mark.parametrize("head_dim", [1, 20, 33, 64, 65, 128, 129, 192, 250, 256])
+def test_every_tile_that_is_offered_fits_shared_memory(head_dim: int):
+    problem = BackwardProblem(head_dim=head_dim)
+    for algorithm in (fa1, fa2, fa2_ordered, three_pass):
+        shared = getattr(algorithm, "shared_floats", None) or fa2.owning_keys_floats
+        for tile in algorithm.tiles(problem):
+            assert shared(head_dim, Tile(**tile)) * FLOAT32_BYTES <= SHARED_BYTES, (algorithm, tile)
+
+
+# As the papers have them, per query head, in bytes: X is a whole Q, K, dO ... in float32, without a mask.
+LITERATURE = {
+    "bwd-fa2": lambda X, N, T: (4 * X + T * (3 * X + 8 * N), 4 * N + X + T * X + 2 * X),
+    "bwd-fa2-ordered": lambda X, N, T: (4 * X + T * (2 * X + 8 * N) + 2 * X + 8 * N + T * 2 * X, 4 * N + 3 * X),
+}
+
+
+@pytest.mark.parametrize("algorithm", LITERATURE)
+@pytest.mark.parametrize("N", [256, 1024])
+def test_claims_are_the_formulas_of_the_literature(algorithm: str, N: int):
+    problem = BackwardProblem(heads=3, q_len=N, kv_len=N, head_dim=64)
+    read_bytes, write_bytes = LITERATURE[algorithm](N * 64 * 4, N, N // default_backward_tile(64).Bc)
+    for variant in (v for v in VARIANTS if v.algorithm == algorithm):
+        assert variant.claim is not None
+        claim = variant.claim(problem)
+        assert (claim.read_bytes, claim.write_bytes) == (3 * read_bytes, 3 * write_bytes)
+
+
+@mostly_float32
+def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant):
+    problem = problem_of(variant, heads=2, kv_heads=1, q_len=50, kv_len=70, mask="causal")
+    findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", 1))
+    assert findings == (), [finding.message for finding in findings]
+
+
+@pytest.mark.parametrize("language", ["cupy", "numba"])
+def test_sums_by_atomics_that_are_not_declared_are_a_finding(language: str):
+    (variant,) = (v for v in VARIANTS if v.name == f"bwd-fa2-{language}")
+    assert not variant.deterministic and {v.algorithm for v in VARIANTS if not v.deterministic} == {
+        "bwd-fa2",
+        "bwd-mma",
+    }
+    undeclared = dataclasses.replace(variant, deterministic=True)
+    # Ten tiles of keys: of two summands the order would not matter.
+    problem = BackwardProblem(heads=1, q_len=20, kv_len=320, head_dim=16)
+    findings = SANITIZER.check(undeclared, problem, variant.plan(problem), draw_inputs(problem, "normal", 1))
+    assert [(finding.kind, finding.target) for finding in findings] == [("not deterministic", "buffer dQ")]
+
+
+@each_variant
+def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
+    problem = problem_of(variant, heads=2, kv_heads=1, q_len=50, kv_len=70, mask="causal")
+    inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
+    runs = [emulator(threads=t, seed=s).run(problem, plan, inputs).outputs for t, s in ((1, 0), (2, 77))]
+    for name in runs[0]:
+        if variant.deterministic or name != "dQ":
+            assert runs[0][name].tobytes() == runs[1][name].tobytes()

@@ -1,0 +1,187 @@
+"""One battery for every paged attention that is registered: answers, claims, races, bits, tables that lead astray."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from emulators import emulator
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lanes import is_thorough, thorough_unless
+
+from harness.compilers.ptxas import find_ptxas
+from harness.emulator.plan_sanitizer import EmulatorSanitizer
+from harness.execution.attempt import PASS, attempt
+from harness.execution.planning import refusal_of
+from harness.execution.question import Question
+from harness.execution.tiles import with_tile
+from harness.model.case import Case
+from harness.model.discovery import discover
+from harness.model.operation import draw_inputs
+from harness.model.variant import Variant
+from harness.operations.paged_attention.build import PagedBuild
+from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.strategies import cases, problems
+from harness.studies.show.kernel_listing import list_kernels
+from harness.support.errors import KernelFault
+
+VARIANTS = discover().registry.select(None, "paged-attention")
+EXECUTOR = emulator()
+SANITIZER = EmulatorSanitizer(shuffled_runs=1)
+USUAL = PagedBuild("float16", 24, 32)
+# Further builds are compilations.
+BUILDS = (USUAL, PagedBuild("bfloat16", 33, 48, 512), PagedBuild("float16", 64, 16)) if is_thorough() else (USUAL,)
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+
+
+def battery(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,  # the first example of a kernel compiles it
+        derandomize="CI" in os.environ,
+        suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
+    )
+
+
+def held(variant: Variant, problem: PagedProblem, regime: str = "normal") -> None:
+    done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, regime, 1))
+    assert done.verdict == PASS and done.claim_holds, done.reason
+
+
+def test_there_is_one_that_walks_in_each_language_and_one_that_splits():
+    assert {"paged-cupy", "paged-numba", "paged-split-kv-cupy"} <= {variant.name for variant in VARIANTS}
+
+
+@each_variant
+@given(data=st.data())
+@battery(40)
+def test_answers_are_within_what_is_expected_and_claims_are_exact(variant: Variant, data: st.DataObject):
+    case: Case = data.draw(cases(BUILDS, most_tiles=4))
+    done = attempt(variant, case.problem, EXECUTOR, question=Question.pose(case.problem, case.inputs()))
+    assert done.verdict == PASS, done.reason
+    assert done.claim_holds
+    assert done.accuracy is not None and not done.accuracy.suspicious, done.accuracy
+
+
+@each_variant
+def test_more_sequences_than_a_warp_looks_at_together(variant: Variant):
+    # 0 to 39 keys, in an order that mixes them; the empty one lies among the others.
+    lengths = tuple(i * 7 % 40 for i in range(40))
+    held(variant, PagedProblem(lengths=lengths, heads=2, kv_heads=1, head_dim=24, page_size=32))
+
+
+@each_variant
+def test_splits_of_a_long_sequence_among_short_ones(variant: Variant):
+    lengths = (3, 1300, 0, 513, 512)
+    held(variant, PagedProblem(lengths=lengths, heads=2, kv_heads=1, q_len=3, head_dim=24, page_size=32), "rising")
+
+
+@each_variant
+def test_no_sequence_has_a_key(variant: Variant):
+    held(variant, PagedProblem(lengths=(0,), batch=3, heads=2, head_dim=24, page_size=32))
+
+
+@each_variant
+def test_float32_is_taken_or_refused_with_a_reason(variant: Variant):
+    problem = PagedProblem(lengths=(5, 40), heads=2, kv_heads=1, head_dim=7, dtype="float32")
+    reason = refusal_of(variant, problem)
+    if reason is None:
+        held(variant, problem)
+    else:
+        assert "choose float16 or bfloat16" in reason
+
+
+@each_variant
+@given(problem=problems((USUAL,), most_tiles=3), seed=st.integers(0, 2**16))
+@battery(6)
+def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, problem: PagedProblem, seed: int):
+    findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", seed))
+    assert findings == (), [finding.message for finding in findings]
+
+
+@each_variant
+def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
+    problem = PagedProblem(lengths=(70, 9, 600), q_len=2, head_dim=24, page_size=32)
+    inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
+    runs = [emulator(threads=t, seed=s).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
+    assert all(runs[0].outputs[name].tobytes() == runs[1].outputs[name].tobytes() for name in ("O", "lse"))
+
+
+@each_variant
+@pytest.mark.parametrize("page", [-1, 9])
+def test_a_table_that_names_no_page_is_a_fault_that_names_the_access(variant: Variant, page: int):
+    problem = PagedProblem(lengths=(70, 40), heads=2, kv_heads=1, head_dim=24, page_size=32, pages=9)
+    inputs = draw_inputs(problem)
+    inputs["table"][1, 1] = page
+    where = "offset 13824 bytes of buffer K" if page == 9 else "offset -1536 bytes of buffer K|no buffer is there"
+    with pytest.raises(KernelFault, match=f"kernel paged.*kernel.*out of bounds .* at .*({where})"):
+        EXECUTOR.run(problem, variant.plan(problem), inputs)
+
+
+@each_variant
+def test_entries_behind_the_last_page_are_not_followed(variant: Variant):
+    problem = PagedProblem(lengths=(32, 33), heads=2, kv_heads=1, head_dim=24, page_size=32, table_len=6)
+    inputs = draw_inputs(problem)
+    first = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs["O"]
+    inputs["table"][0, 1:], inputs["table"][1, 2:] = -7, 0
+    assert EXECUTOR.run(problem, variant.plan(problem), inputs).outputs["O"].tobytes() == first.tobytes()
+
+
+@each_variant
+def test_a_worked_example(variant: Variant):
+    # Scores 0, ln 2 and ln 5 in two pages, of which the pool has the second one first: weights 1 : 2 : 5.
+    problem = PagedProblem(lengths=(34,), heads=1, kv_heads=1, head_dim=24, page_size=32, pages=3, scale=1.0)
+    K, V = (np.full((3, 1, 32, 24), np.nan, np.float16) for _ in range(2))
+    K[2], V[2] = 0, 0
+    K[2, ..., 0], V[2, 0, 3, 0] = -40, 8
+    K[2, 0, 3, 0] = 0
+    K[0, 0, :2], V[0, 0, :2] = 0, 0
+    K[0, 0, :2, 0], V[0, 0, :2, 0] = np.log([2, 5]), [16, 24]
+    inputs = {
+        "Q": np.ones((1, 1, 1, 24), np.float16), "K": K, "V": V,
+        "table": np.array([[2, 0]], np.int32), "lengths": np.array([34], np.int32),
+    }  # fmt: skip
+    outputs = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs
+    np.testing.assert_allclose(outputs["O"][0, 0, 0], [(8 + 32 + 120) / 8, *[0] * 23], rtol=2e-3)
+    np.testing.assert_allclose(outputs["lse"].reshape(-1), [np.log(8)], rtol=2e-3)
+
+
+@each_variant
+@pytest.mark.parametrize("place", thorough_unless(lambda place: place == 1, range(1, 6)))
+def test_other_tiles_give_the_answer(variant: Variant, place: int):
+    problem = PagedProblem(lengths=(5, 150, 0), heads=4, kv_heads=2, q_len=2, head_dim=24, page_size=32)
+    assert variant.tiles is not None
+    held(with_tile(variant, variant.tiles(problem)[place]), problem)
+
+
+@each_variant
+def test_what_is_out_of_reach_is_said(variant: Variant):
+    assert variant.supports(PagedProblem(dtype="bfloat16")) is None
+    for fields, said in (
+        ({"head_dim": 257}, "head_dim is 257"),
+        ({"scale": 1e300}, "scale is 1e+300"),
+    ):
+        assert said in (variant.supports(PagedProblem(**fields)) or "")
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_nothing_spills(head_dim: int):
+    if find_ptxas() is None:
+        pytest.skip("ptxas is not installed")
+    problem = PagedProblem(head_dim=head_dim, dtype="bfloat16", page_size=32)
+    for listing in list_kernels(discover().registry.get("paged-split-kv-cupy"), problem, "sm_90"):
+        used = listing.resources
+        assert used is not None
+        assert (used.spill_store_bytes, used.spill_load_bytes, used.stack_bytes) == (0, 0, 0)
+
+
+def test_splits_are_as_many_as_keys_take_and_no_sequence_has_more_than_its_own():
+    variant = discover().registry.get("paged-split-kv-cupy")
+    lengths = (0, 1, 512, 513, 5000, 0)
+    first, second = variant.plan(PagedProblem(lengths=lengths, heads=8, kv_heads=2)).launches
+    assert first.grid == (1 + 1 + 2 + 10, 2, 1) and second.grid == (6 * 8,)
+    (alone,) = variant.plan(PagedProblem(lengths=(0, 0))).launches
+    assert alone.kernel_name == "paged_split_kv_combine"

@@ -1,0 +1,332 @@
+"""Hopper's own instructions for Numba: barriers that count arrivals and bytes (mbarrier), copies of boxes (TMA), and
+products of four warps on tiles in shared memory (wgmma). sm_90a alone. The CUDA twins are hopper.cuh and products.py:
+same names, same order.
+
+Addresses in shared memory are uint32. A tensor map is the uint64 that a kernel is given for a `TensorMap`: its address.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+from numba import cuda, uint32, uint64
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from variants._hopper import ELEMENT_BYTES, box_columns
+from variants._mma.numba_assembly import GLOBAL, I32, U32, U64, assembly, assembly_in_place
+from variants._mma.numba_mma import CHUNK_BYTES
+
+WARPGROUP = 128  # threads
+
+
+# `number`, of which the compiler knows nothing from here on: a loop that ends there stays a loop, and what is worked
+# out from it is not worked out earlier.
+@intrinsic
+def unknown(typing_context, number):
+    kind = U32 if number == U32 else I32
+    return assembly("mov.b32 $0, $1;", kind(kind), ordered=True)
+
+
+# Registers that each thread of the warpgroup has from here on.
+@functools.cache
+def set_registers(change: str, REGISTERS: int) -> Any:
+    @intrinsic
+    def set_max_registers(typing_context):
+        return assembly(f"setmaxnreg.{change}.sync.aligned.u32 {REGISTERS};", types.void(), together=True)
+
+    return set_max_registers
+
+
+# --- A variable of the module: what __device__ is to CUDA -------------------------------------------------------------
+
+
+# Where a uint32 lies in global memory that is 0 when the module is loaded, and stays what launches leave there. A
+# kernel asks for it in one place.
+@functools.cache
+def module_variable(name: str) -> Any:
+    @intrinsic
+    def variable_address(typing_context):
+        def emit(context, builder, signature, arguments):
+            variable = ir.GlobalVariable(builder.module, ir.IntType(32), name, addrspace=GLOBAL)
+            variable.initializer = ir.Constant(ir.IntType(32), 0)
+            variable.linkage = "internal"
+            return builder.ptrtoint(variable, ir.IntType(64))
+
+        return U64(), emit
+
+    return variable_address
+
+
+# What was there; it becomes one more, or 0 where it was `most` (PTX ISA: atom.inc).
+@intrinsic
+def atomic_increment(typing_context, at, most):
+    return assembly("atom.global.inc.u32 $0, [$1], $2;", U32(U64, U32), ordered=True)
+
+
+# --- Barriers (PTX ISA: mbarrier) ------------------------------------------------------------------------------------
+
+
+@intrinsic
+def init_barrier(typing_context, barrier, arrivals):
+    return assembly("mbarrier.init.shared::cta.b64 [$0], $1;", types.void(U32, I32), together=True)
+
+
+# Of one thread, once it has initialised all: other threads, and copies, may use them behind the next syncthreads().
+@intrinsic
+def publish_barriers(typing_context):
+    ptx = "fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;"
+    return assembly(ptx, types.void(), together=True)
+
+
+@intrinsic
+def arrive(typing_context, barrier):
+    return assembly("mbarrier.arrive.shared::cta.b64 _, [$0];", types.void(U32), together=True)
+
+
+# Arrive, and let the phase last until so many bytes have been copied, too.
+@intrinsic
+def arrive_and_expect(typing_context, barrier, bytes):
+    return assembly("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", types.void(U32, I32), together=True)
+
+
+# Until the phase of this parity is over: phases have parity 0, 1, 0, ..., and the one before the first has 1.
+@intrinsic
+def wait(typing_context, barrier, parity):
+    ptx = """{
+    .reg .pred over;
+    again:
+    mbarrier.try_wait.parity.shared::cta.b64 over, [$0], $1;
+    @over bra done;
+    bra again;
+    done:
+    }"""
+    return assembly(ptx, types.void(U32, U32), together=True)
+
+
+# --- Named barriers (PTX ISA: bar) -----------------------------------------------------------------------------------
+
+
+@intrinsic
+def sync_threads(typing_context, barrier, threads):
+    return assembly("bar.sync $0, $1;", types.void(I32, I32), together=True)
+
+
+# Counts this thread in, and does not wait.
+@intrinsic
+def arrive_threads(typing_context, barrier, threads):
+    return assembly("bar.arrive $0, $1;", types.void(I32, I32), together=True)
+
+
+# Whether it is true, not 0, of any of these threads.
+@intrinsic
+def any_of_threads(typing_context, barrier, threads, is_true):
+    ptx = """{
+    .reg .pred mine, some;
+    setp.ne.b32 mine, $3, 0;
+    bar.red.or.pred some, $1, $2, mine;
+    selp.b32 $0, 1, 0, some;
+    }"""
+    return assembly(ptx, I32(I32, I32, I32), together=True)
+
+
+# --- Copies of boxes (PTX ISA: cp.async.bulk.tensor) -----------------------------------------------------------------
+
+
+@intrinsic
+def load_box(typing_context, tile, tensor_map, column, row, head, barrier):
+    ptx = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4}], [$5];"
+    return assembly(ptx, types.void(U32, U64, I32, I32, I32, U32), together=True)
+
+
+# Of a map of packs, from `row` of each of a pack's heads on.
+@intrinsic
+def load_packed_box(typing_context, rows, tensor_map, column, row, pack, barrier):
+    ptx = (
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, 0, $4}], [$5];"
+    )
+    return assembly(ptx, types.void(U32, U64, I32, I32, I32, U32), together=True)
+
+
+@intrinsic
+def store_packed_box(typing_context, tensor_map, column, row, pack, rows):
+    ptx = "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [$0, {$1, $2, 0, $3}], [$4];"
+    return assembly(ptx, types.void(U64, I32, I32, I32, U32), together=True)
+
+
+@intrinsic
+def commit_stores(typing_context):
+    return assembly("cp.async.bulk.commit_group;", types.void(), together=True)
+
+
+# Until what this thread stored has been read from shared memory.
+@intrinsic
+def wait_until_read(typing_context):
+    return assembly("cp.async.bulk.wait_group.read 0;", types.void(), together=True)
+
+
+# What this thread wrote to shared memory is there for copies and products that a barrier orders behind it.
+@intrinsic
+def publish_to_async(typing_context):
+    return assembly("fence.proxy.async.shared::cta;", types.void(), together=True)
+
+
+# Four 8 x 8 matrices (PTX ISA: stmatrix), in the layout of load_matrices.
+@intrinsic
+def store_matrices(typing_context, at, matrices):
+    ptx = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};"
+    return assembly(ptx, types.void(U32, types.UniTuple(U32, 4)), together=True)
+
+
+# --- Products (PTX ISA: wgmma) ---------------------------------------------------------------------------------------
+
+
+# Registers written so far are there for the products that follow.
+@intrinsic
+def begin_products(typing_context):
+    return assembly("wgmma.fence.sync.aligned;", types.void(), together=True)
+
+
+@intrinsic
+def commit_products(typing_context):
+    return assembly("wgmma.commit_group.sync.aligned;", types.void(), together=True)
+
+
+# Until at most PENDING groups, the youngest, are under way; `sums` are COUNT registers of a group that is not.
+@functools.cache
+def wait_for_products(PENDING: int, COUNT: int) -> Any:
+    @intrinsic
+    def wait_for_groups(typing_context):
+        return assembly(f"wgmma.wait_group.sync.aligned {PENDING};", types.void(), together=True)
+
+    # The compiler must not read them any earlier.
+    @intrinsic
+    def read_from_here(typing_context, sums):
+        return assembly_in_place("", COUNT, types.void(sums), apart=True)
+
+    @cuda.jit(device=True, forceinline=True)
+    def wait_for_sums(sums):
+        wait_for_groups()
+        read_from_here(sums)
+
+    return wait_for_sums
+
+
+@functools.cache
+def numba_hopper(D: int, keys: int, dtype: str) -> SimpleNamespace:
+    """What depends on sizes of tiles, rows of `D` elements, padded, and `keys` keys, and on how elements are stored.
+
+    A tile of R rows is BOXES boxes, one behind the other, of R rows of COLUMNS elements each. Within 8 rows of a box
+    pieces of 16 bytes are exchanged, as the copies leave them and the products expect them.
+    """
+    KIND = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    COLUMNS = box_columns(D)
+    ROW_BYTES = COLUMNS * ELEMENT_BYTES  # of a box; also its swizzle
+    BOXES = D // COLUMNS
+    SWIZZLE = (1 if COLUMNS == 64 else 2) << 62
+    EIGHT_ROWS = (8 * ROW_BYTES // 16) << 32  # from 8 rows to the next 8
+    SUMS_OF_KEYS, SUMS_OF_ROWS = keys // 2, D // 2
+
+    # `rows` rows of a head, from `row` on -> a tile. What lies outside of the tensor arrives as zeros, and counts as
+    # bytes. The map is `rows_map` of _hopper/__init__.py.
+    @cuda.jit(device=True, forceinline=True)
+    def load_tile(tile, rows, tensor_map, row, head, barrier):
+        for box in range(BOXES):
+            load_box(uint32(tile + box * rows * ROW_BYTES), tensor_map, box * COLUMNS, row, head, barrier)
+
+    # A warpgroup's 64 rows of a tile of `extent` rows come from the heads of a pack, from `row` of each on. The map is
+    # `packed_map`.
+    @cuda.jit(device=True, forceinline=True)
+    def load_rows(rows, extent, tensor_map, row, pack, barrier):
+        for box in range(BOXES):
+            load_packed_box(uint32(rows + box * extent * ROW_BYTES), tensor_map, box * COLUMNS, row, pack, barrier)
+
+    # And go back there; what lies outside of the tensor is left out.
+    @cuda.jit(device=True, forceinline=True)
+    def store_rows(rows, extent, tensor_map, row, pack):
+        for box in range(BOXES):
+            store_packed_box(tensor_map, box * COLUMNS, row, pack, uint32(rows + box * extent * ROW_BYTES))
+        commit_stores()
+
+    # Where in a box piece `piece` of 16 bytes of a row lies.
+    @cuda.jit(device=True, forceinline=True)
+    def piece_of_row(row, piece):
+        row, piece = uint32(row), uint32(piece)
+        exchanged = row & uint32(7) if COLUMNS == 64 else (row >> uint32(1)) & uint32(3)
+        return uint32(row * uint32(ROW_BYTES) + (piece ^ exchanged) * uint32(CHUNK_BYTES))
+
+    # A descriptor counts in 16 bytes. Of a tile whose rows are summed over: A, and B as columns of rows.
+    @cuda.jit(device=True, forceinline=True)
+    def along_rows(address):
+        return uint64((address & uint32(0x3FFFF)) >> uint32(4)) | uint64(EIGHT_ROWS) | uint64(SWIZZLE)
+
+    # Of a tile of `rows` rows that is summed over its rows.
+    @cuda.jit(device=True, forceinline=True)
+    def across_rows(address, rows):
+        return along_rows(address) | uint64(rows * ROW_BYTES // 16 << 16)
+
+    # From a descriptor `along_rows` of a tile of `rows` rows to the next 16 elements of each row, `step` times.
+    @cuda.jit(device=True, forceinline=True)
+    def steps_along(rows, step):
+        steps = COLUMNS // 16
+        return uint64(step // steps * (rows * ROW_BYTES // 16) + step % steps * 2)
+
+    # From a descriptor `across_rows` to the next 16 rows, `step` times.
+    @cuda.jit(device=True, forceinline=True)
+    def steps_across(step):
+        return uint64(step * ROW_BYTES)
+
+    # Of 64 rows, warp w has those from 16 w on. A lane has, with g = t / 4 and q = t % 4, sums 4 j and 4 j + 1 of row
+    # g, columns 8 j + 2 q and the next; 4 j + 2 and 4 j + 3 are row g + 8's.
+
+    def along(adds: int) -> str:
+        n = SUMS_OF_KEYS
+        return f"""{{
+    .reg .pred adds;
+    setp.ne.b32 adds, {adds}, 0;
+    wgmma.mma_async.sync.aligned.m64n{keys}k16.f32.{KIND}.{KIND} {{{_numbers(0, n)}}}, ${n}, ${n + 1}, adds, 1, 1, 0, 0;
+    }}"""
+
+    # S = A B, over 16 elements: A is 64 rows, B as many columns as there are keys, both in shared memory.
+    @intrinsic
+    def multiply(typing_context, S, a, b):
+        return assembly_in_place(along(0), SUMS_OF_KEYS, types.void(S, U64, U64), overwrites=True)
+
+    # S += A B.
+    @intrinsic
+    def multiply_add_along(typing_context, S, a, b):
+        return assembly_in_place(along(1), SUMS_OF_KEYS, types.void(S, U64, U64))
+
+    # O += A B, over 16 keys: A is in registers, 64 rows in the layout of S, B is transposed.
+    @intrinsic
+    def multiply_add(typing_context, O, a, b):
+        n = SUMS_OF_ROWS
+        ptx = (
+            f"wgmma.mma_async.sync.aligned.m64n{D}k16.f32.{KIND}.{KIND} "
+            f"{{{_numbers(0, n)}}}, {{{_numbers(n, 4)}}}, ${n + 4}, 1, 1, 1, 1;"
+        )
+        return assembly_in_place(ptx, n, types.void(O, types.UniTuple(U32, 4), U64))
+
+    return SimpleNamespace(
+        COLUMNS=COLUMNS,
+        ROW_BYTES=ROW_BYTES,
+        BOXES=BOXES,
+        load_tile=load_tile,
+        load_rows=load_rows,
+        store_rows=store_rows,
+        piece_of_row=piece_of_row,
+        along_rows=along_rows,
+        across_rows=across_rows,
+        steps_along=steps_along,
+        steps_across=steps_across,
+        multiply=multiply,
+        multiply_add_along=multiply_add_along,
+        multiply_add=multiply_add,
+    )
+
+
+def _numbers(first: int, count: int) -> str:
+    return ", ".join(f"${first + i}" for i in range(count))

@@ -1,0 +1,208 @@
+"""Gradients of attention on tensor cores: sizes of tiles, what they take of a multiprocessor, the bytes that move."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from harness import Launch, Numerics, PlanError, Problem
+from variants._mma import (
+    FRAGMENT,
+    LINE_BYTES,
+    LINE_ELEMENTS,
+    LOG2_E,
+    RESERVED_BYTES,
+    SHARED_BYTES_PER_SM,
+    WARPS_PER_SM,
+    MmaTile,
+    elements_per_copy,
+)
+from variants._mma.rawkernel import COMMON_WITH_TILES
+from variants._tiles import Tile, blocks, grid
+from variants._tiles.backward import BackwardSchedule
+from variants._tiles.band import band
+from variants._tiles.schedule import FLOAT32_BYTES
+from variants._tiles.sectors import Integers
+
+NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
+"""P and dS are rounded to 16 bits, as tensor cores take them; dS is of P before that. Sums are cut off."""
+COMMON = (*COMMON_WITH_TILES, ("_mma", "not_finite.cuh"))
+COMMON_OWNING_KEYS = (*COMMON, ("_mma", "backward.cuh"))
+"""What sources begin with."""
+SUMS_DQ = "-DSUMS_DQ"
+"""Where dQ is summed in memory."""
+STAGES = 2
+"""Tiles of rows on chip at once: one is read while the other is on its way."""
+WARP_ROWS = 32
+"""Of dQ_i, which a warp multiplies at once."""
+PRODUCT_REGISTERS = 64
+"""Of a thread, for S and dP: as many rows at once as these hold."""
+LARGEST_PART = 192
+"""Elements of dK, dV, S and dP together that a thread may hold, so that nothing spills."""
+END_ROWS, END_WARPS = 64, 8
+"""Of a block that sums over rows, or rounds dQ."""
+DQ_COLUMNS = 8
+"""Of a fragment of dQ, which has `FRAGMENT` rows."""
+CHOICES = ((32, 64, 128), (64, 128), (4, 8))
+"""Rows, keys and warps."""
+
+
+@dataclass(frozen=True)
+class BackwardMmaTile(Tile):
+    """Sizes of tiles of a block that owns keys. Raises `PlanError` where no kernel here can have them."""
+
+    warps: int
+    """Of a block. They lie side by side along keys, 16 or more for each; where there are more warps than that, several
+    have the same keys, and some columns of dK and dV each."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.Br % WARP_ROWS:
+            raise PlanError(f"{self}: Br has to be a multiple of {WARP_ROWS}, the rows of dQ that a warp has")
+        if self.Bc % FRAGMENT:
+            raise PlanError(f"{self}: Bc has to be a multiple of {FRAGMENT}, the keys that one product has")
+        shares = self.warps % self.key_groups == 0 == (self.Bc // FRAGMENT) % self.key_groups
+        if self.warps < 1 or not shares or self.warps % (self.Br // WARP_ROWS):
+            raise PlanError(f"{self}: {self.warps} warps cannot share that many rows and keys evenly")
+
+    @property
+    def key_groups(self) -> int:
+        """Warps that have different keys."""
+        return max(1, min(self.warps, self.Bc // FRAGMENT))
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Blocks that share a multiprocessor at least."""
+        return max(1, WARPS_PER_SM // self.warps)
+
+    def shared_bytes(self, head_dim: int) -> int:
+        """K_j and V_j, twice Q_i and dO_i with what rows have besides, and dS^T."""
+        rows = 2 * self.Bc + 2 * STAGES * self.Br
+        dS_row_bytes = LINE_BYTES * blocks(2 * self.Br, LINE_BYTES)
+        return int(rows * row_bytes(head_dim) + self.Bc * dS_row_bytes + STAGES * 2 * FLOAT32_BYTES * self.Br)
+
+    def part(self, head_dim: int) -> int:
+        """Elements of dK, dV, S and dP that a thread holds."""
+        keys, column_groups = self.Bc // self.key_groups, self.warps // self.key_groups
+        # Where warps share keys, each has whole lines of columns.
+        unit = FRAGMENT if column_groups == 1 else LINE_ELEMENTS
+        columns = unit * blocks(blocks(head_dim, unit), column_groups)
+        rows = min(self.Br, PRODUCT_REGISTERS * FRAGMENT // keys)
+        return int(2 * keys * (columns + rows) // 32)
+
+
+def default_owning_keys(head_dim: int) -> BackwardMmaTile:
+    """What moves the fewest bytes of shared memory for a product, of what registers and shared memory have room for.
+
+    A warp with 32 keys multiplies each fragment of Q and dO that it loads twice; beyond 64 elements per row dK and dV
+    leave room for 16 keys, beyond 128 two warps share those.
+    """
+    if head_dim <= 64:
+        return BackwardMmaTile(Br=64, Bc=128, warps=4)
+    return BackwardMmaTile(Br=64, Bc=128 if head_dim <= 128 else 64, warps=8)
+
+
+def tiles_owning_keys(problem: Problem) -> list[dict[str, int]]:
+    """The default first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`."""
+    d, default = problem.head_dim, default_owning_keys(problem.head_dim)
+
+    def fits(tile: BackwardMmaTile) -> bool:
+        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(d) + RESERVED_BYTES)
+        return tile.part(d) <= LARGEST_PART and shared_bytes <= SHARED_BYTES_PER_SM
+
+    sizes = (BackwardMmaTile(Br, Bc, warps) for Br in CHOICES[0] for Bc in CHOICES[1] for warps in CHOICES[2])
+    return [asdict(tile) for tile in (default, *(tile for tile in sizes if tile != default and fits(tile)))]
+
+
+def row_bytes(head_dim: int) -> int:
+    """Of a row on chip: whole lines."""
+    return int(LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))
+
+
+def options_of(problem: Problem, tile: BackwardMmaTile | MmaTile) -> tuple[str, ...]:
+    """The compile-time parameters of backward.cuh, and of tiles.cuh."""
+    sizes = {
+        "D": problem.head_dim,
+        "BR": tile.Br,
+        "BC": tile.Bc,
+        "WARPS": tile.warps,
+        "BLOCKS_PER_SM": tile.blocks_per_sm,
+    }
+    return (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{problem.dtype}")
+
+
+def scalars(problem: Problem) -> tuple[Any, ...]:
+    """(group, tau, tau times log2 e, before, after), as kernels take them that score."""
+    tau = np.float32(problem.tau)
+    return np.int32(problem.group), tau, np.float32(problem.tau * LOG2_E), *band(problem)
+
+
+def keys_kernel(problem: Problem, tile: BackwardMmaTile, sums_dQ: bool) -> Any:
+    """The kernel of backward_keys.cu."""
+    from variants._tiles.rawkernel import raw_kernel
+
+    options = (*options_of(problem, tile), SUMS_DQ) if sums_dQ else options_of(problem, tile)
+    return raw_kernel("_mma", "bwd_mma_of_keys", options, COMMON_OWNING_KEYS, file="backward_keys.cu")
+
+
+def end_kernel(problem: Problem, name: str, sums_dQ: bool) -> Any:
+    """A kernel of backward_ends.cu."""
+    from variants._tiles.rawkernel import raw_kernel
+
+    options = (f"-DD={problem.head_dim}", f"-DBR={END_ROWS}", f"-DWARPS={END_WARPS}", f"-DSTORED_AS_{problem.dtype}")
+    options = (*options, SUMS_DQ) if sums_dQ else options
+    return raw_kernel("_mma", name, options, COMMON_WITH_TILES, file="backward_ends.cu")
+
+
+def end_launch(problem: Problem, kernel: Any, args: tuple[Any, ...], tiles: int) -> Launch:
+    """One of them, with so many tiles of rows on chip, and a float for each row."""
+    row_blocks, shared_bytes = blocks(problem.q_len, END_ROWS), tiles * END_ROWS * row_bytes(problem.head_dim)
+    return Launch(
+        kernel,
+        grid(problem, row_blocks),
+        (32 * END_WARPS,),
+        args,
+        shared_bytes=shared_bytes + FLOAT32_BYTES * END_ROWS,
+    )
+
+
+class MmaBackwardSchedule(BackwardSchedule):
+    """The bytes of tiles that are copied with up to 16 bytes per lane, and of dQ in whole fragments."""
+
+    @property
+    def at_once(self) -> int:
+        """Elements that a lane copies."""
+        return elements_per_copy(self.problem.head_dim)
+
+    @property
+    def Q_bytes(self) -> Integers:
+        """See `BackwardSchedule.Q_bytes`."""
+        return self.row_block_bytes(self.problem.head_dim, self.problem.itemsize_bytes, self.at_once)
+
+    @property
+    def running_bytes(self) -> Integers:
+        """See `BackwardSchedule.running_bytes`: rows and columns of fragments that have some of dQ_i."""
+        p = self.problem
+        fragments = blocks(self._rows, FRAGMENT) * blocks(p.head_dim, DQ_COLUMNS)
+        bytes_of_one = FRAGMENT * DQ_COLUMNS * FLOAT32_BYTES
+        heads = p.batch * p.heads // len(p.spans[0])
+        return np.broadcast_to(heads * fragments * bytes_of_one, (len(p.spans[0]), len(fragments)))
+
+    @property
+    def K_bytes(self) -> Integers:
+        """See `BackwardSchedule.K_bytes`."""
+        return self.key_tile_bytes(self.at_once) // self.problem.group
+
+
+def running_shape(problem: Problem) -> tuple[int, ...]:
+    """Of dQ where it is summed in fragments: (batch, heads, T_r, T_d, 4, 32), 16 rows and 8 columns for each."""
+    p = problem
+    return (p.batch, p.heads, blocks(p.q_len, FRAGMENT), blocks(p.head_dim, DQ_COLUMNS), 4, 32)
+
+
+def prepare_bytes(problem: Problem) -> tuple[int, int]:
+    """(read, written) by the launch that sums over rows: O, dO and lse; L and D."""
+    s = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
+    return int((2 * s.Q_bytes + s.stat_bytes).sum()), int(2 * s.stat_bytes.sum())

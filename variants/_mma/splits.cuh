@@ -1,0 +1,120 @@
+// A split of keys on tensor cores: 16 rows of queries meet tiles of 16 keys, each warp its own, in a ring of slots in
+// shared memory. mma.cuh is put before this text.
+//
+// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block), SLOTS (tiles of K or V that a
+// warp has room for).
+
+constexpr int BR = 16;  // rows of queries
+constexpr int BC = 16;  // keys per tile: what one product sums over
+constexpr int THREADS = 32 * WARPS;
+constexpr int STEPS = (D + 15) / 16;  // a row in pieces of 16 elements, zeros after the last
+constexpr int TD = 2 * STEPS;         // O in tiles of 8 elements
+constexpr int ROW_BYTES = (D + 63) / 64 * 128;  // of a row in shared memory
+constexpr int SLOT_BYTES = BC * ROW_BYTES;
+constexpr int RING_BYTES = SLOTS * SLOT_BYTES;
+static_assert(SPLIT % (BC * WARPS) == 0, "splits are whole tiles of every warp");
+static_assert(SLOTS >= 3, "two slots are filled while one is read, and two hold a warp's O at the end");
+
+// In shared memory: the warps' rings, then Q, then l and m of each row from each warp. At the end, each warp's O lies
+// where the rings were.
+extern __shared__ __align__(128) unsigned char shared[];
+constexpr int Q_TILE = WARPS * RING_BYTES;
+constexpr int L_ROWS = Q_TILE + SLOT_BYTES, M_ROWS = L_ROWS + WARPS * BR * (int)sizeof(float);
+constexpr int LD = ROW_BYTES / 2;  // floats per row of O
+
+// S and O as products leave them: [n][e] is row g + 8 (e / 2), column 8 n + 2 q + e % 2, g = lane / 4, q = lane % 4.
+typedef float Scores[2][4];
+typedef float Output[TD][4];
+
+// What one thread copies at once: as much as rows of D elements keep aligned.
+constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
+constexpr int UNITS = D / UNIT;  // per row
+
+// Rows from `first` to before `end` of global memory, which lie one after the other -> a tile of 16 in shared memory,
+// zeros above and below: a zero weight times what was there before could be NaN. This is `lane` of LANES threads;
+// neighbours copy neighbouring units.
+template <int LANES>
+__device__ __forceinline__ void copy_tile(int tile, const stored *source, int first, int end, int lane)
+{
+#pragma unroll(UNIT == 8 ? BC * UNITS / LANES + 1 : 2)
+    for (int start = 0; start < BC * UNITS; start += LANES) {
+        const int unit = start + lane, row = unit / UNITS, element = unit % UNITS * UNIT;
+        if (BC * UNITS % LANES != 0 && unit >= BC * UNITS) break;
+        const int to = tile + swizzled<ROW_BYTES>(row, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
+        const bool wanted = row >= first && row < end;
+        if constexpr (UNIT > 1) {
+            copy_async<UNIT * (int)sizeof(stored)>(shared_address(shared) + to, source + unit * UNIT, wanted);
+        } else {
+            *reinterpret_cast<stored *>(shared + to) = wanted ? source[unit] : stored();
+        }
+    }
+}
+
+// exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
+__device__ __forceinline__ float exp_below(float x, float m) { return __expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
+
+// S = Q K^T. Q_lane and K_lane: where this lane's row of each 8 x 8 matrix begins.
+__device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_lane, unsigned K_lane)
+{
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) S[n][e] = 0.0f;
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+        unsigned q[4], k[4];
+        load_matrices(q, chunks_further(Q_lane, 2 * s));
+        load_matrices(k, chunks_further(K_lane, 2 * s));
+        multiply_add(S[0], q, k[0], k[1]);
+        multiply_add(S[1], q, k[2], k[3]);
+    }
+}
+
+// O += P V.
+__device__ __forceinline__ void add_P_V(Output &O, const Scores &P, unsigned V_lane)
+{
+    const unsigned p[4] = {packed(P[0][0], P[0][1]), packed(P[0][2], P[0][3]), packed(P[1][0], P[1][1]),
+                           packed(P[1][2], P[1][3])};
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+        unsigned v[4];
+        load_matrices_transposed(v, chunks_further(V_lane, 2 * s));
+        multiply_add(O[2 * s], p, v[0], v[1]);
+        multiply_add(O[2 * s + 1], p, v[2], v[3]);
+    }
+}
+
+// The same, key after key and only in rows that see it: others must not even multiply it by their zero weight, for V
+// may hold NaN or infinity. Rows g and g + 8 see the keys of this tile from from[i] to before to[i].
+__device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, int V_tile, const int (&from)[2],
+                                                   const int (&to)[2], int lane)
+{
+#pragma unroll 1
+    for (int k = 0; k < BC; ++k) {
+        float p[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float even = k < 8 ? P[0][2 * i] : P[1][2 * i];
+            const float odd = k < 8 ? P[0][2 * i + 1] : P[1][2 * i + 1];
+            p[i] = __shfl_sync(0xffffffff, k % 2 == 0 ? even : odd, lane / 4 * 4 + k % 8 / 2);
+        }
+#pragma unroll
+        for (int n = 0; n < TD; ++n) {
+            const int at = V_tile + swizzled<ROW_BYTES>(k, n) + lane % 4 * 4;
+            const float2 v = unpacked(*reinterpret_cast<const unsigned *>(shared + at));
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const bool sees = k >= from[i] && k < to[i];
+                O[n][2 * i] = sees ? O[n][2 * i] + p[i] * v.x : O[n][2 * i];
+                O[n][2 * i + 1] = sees ? O[n][2 * i + 1] + p[i] * v.y : O[n][2 * i + 1];
+            }
+        }
+    }
+}
+
+// Element e of a row of O from a warp. Half a warp stores pairs of floats at once, in 4 neighbouring rows: these go to
+// different banks.
+__device__ __forceinline__ float *O_element(int warp, int row, int e)
+{
+    return reinterpret_cast<float *>(shared) + (warp * BR + row) * LD + (e ^ row % 8 * 8);
+}

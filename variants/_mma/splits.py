@@ -1,0 +1,46 @@
+"""Keys that are split over thread blocks, on tensor cores: what splits.cuh has on chip, and how it is compiled."""
+
+from __future__ import annotations
+
+from variants._mma import LINE_BYTES, LINE_ELEMENTS
+from variants._tiles import blocks
+
+BR, BC = 16, 16
+"""Rows of queries per block, and keys that a warp takes at once: as many as one mma has."""
+WARPS, COMBINE_WARPS = 4, 8
+"""Per block, of the kernel that has a split, and of the one that puts splits together."""
+THREADS_PER_WARP = 32
+FLOAT32_BYTES = 4
+RING_BYTES = 64 * 1024
+"""Per block, for tiles of K and V on their way. To keep the memory of an H200 busy takes its 4.8 TB/s times about a
+microsecond (Little's law), 36 KB for each of 132 multiprocessors: one block comes near, two or three have plenty."""
+FEWEST_SLOTS, MOST_SLOTS = 3, 8
+SPLITS = (512, 64, 128, 256, 1024, 2048)
+"""Keys per split, the default first: long enough for what a block does once to be little, short enough for a few
+sequences to fill a GPU."""
+
+
+def split_options(head_dim: int, split: int, dtype: str) -> tuple[str, ...]:
+    """The compile-time parameters of splits.cuh, and of kernels that it is put before."""
+    sizes = {"D": head_dim, "SPLIT": split, "WARPS": WARPS, "COMBINE_WARPS": COMBINE_WARPS}
+    sizes |= {"SLOTS": slots(head_dim), "BLOCKS_PER_SM": blocks_per_sm(head_dim)}
+    return (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{dtype}")
+
+
+def slots(head_dim: int) -> int:
+    """Tiles of keys or values that a warp has room for."""
+    return min(max(RING_BYTES // (WARPS * _slot_bytes(head_dim)), FEWEST_SLOTS), MOST_SLOTS)
+
+
+def shared_bytes(head_dim: int) -> int:
+    """Dynamic shared memory of a block: the warps' slots, Q, and l and m of its rows from each warp."""
+    return (WARPS * slots(head_dim) + 1) * _slot_bytes(head_dim) + 2 * WARPS * BR * FLOAT32_BYTES
+
+
+def blocks_per_sm(head_dim: int) -> int:
+    """Blocks that share a multiprocessor, as slots and registers allow; a thread has head_dim / 2 for O alone."""
+    return 3 if head_dim <= 128 else 2
+
+
+def _slot_bytes(head_dim: int) -> int:
+    return int(BC * LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))

@@ -1,0 +1,103 @@
+"""Paged attention: what its algorithms have in common, whatever they multiply with.
+
+The rows of the query heads that share a key/value head of a sequence lie one after the other in Q and in O: row r of
+such a group is query r % q_len, and a block takes so many rows of one group, whichever heads they are of. A tile of
+keys lies in one page, and begins at a sector's first byte whatever the page: so claims need no table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness import PagedProblem
+from variants._tiles import blocks
+from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
+
+INT32_BYTES, FLOAT32_BYTES = 4, 4
+WARP_LANES = 32
+MOST_BLOCKS_ALONG_Y = 65_535
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """The rows of all groups in tiles of `Br`, and what they see."""
+
+    problem: PagedProblem
+    Br: int
+
+    @property
+    def group_rows(self) -> int:
+        """Rows that share a key/value head of one sequence."""
+        return self.problem.group * self.problem.q_len
+
+    @property
+    def first_rows(self) -> Integers:
+        """(tiles,): the first row of each tile of a group."""
+        return np.arange(0, self.group_rows, self.Br, dtype=np.int64)
+
+    @property
+    def rows(self) -> Integers:
+        """(tiles,): how many rows each has."""
+        return np.minimum(self.Br, self.group_rows - self.first_rows)
+
+    @property
+    def lengths(self) -> Integers:
+        """(sequences, 1): the keys of each."""
+        return np.array(self.problem.lengths, np.int64)[:, None]
+
+    @property
+    def ends(self) -> Integers:
+        """(sequences, tiles): keys up to the last that a row of the tile sees, 0 where none does."""
+        last = self.first_rows % self.problem.q_len + self.rows - 1
+        return self.end_seen(np.minimum(last, self.problem.q_len - 1))
+
+    def end_seen(self, queries: npt.ArrayLike) -> Integers:
+        """(sequences, queries): keys that a query of each sequence sees."""
+        seen: Integers = np.asarray(queries, np.int64) + self.lengths - self.problem.q_len + 1
+        return np.clip(seen, 0, self.lengths)
+
+    @property
+    def first_stats(self) -> Integers:
+        """(sequences, kv_heads, tiles): a tile's first row, counted through O."""
+        groups = np.arange(self.problem.sequences * self.problem.kv_heads, dtype=np.int64)
+        first: Integers = groups[:, None] * self.group_rows + self.first_rows
+        return first.reshape(self.problem.sequences, self.problem.kv_heads, -1)
+
+    def tile_bytes(self, elements_per_row: int, itemsize_bytes: int, elements_per_lane: int = 1) -> Integers:
+        """(sequences, kv_heads, tiles): bytes of moving a tile's rows of Q or O, or with one element of lse, once."""
+        first, elements = self.first_stats * elements_per_row, self.rows * elements_per_row
+        return run_bytes(first, elements, itemsize_bytes, elements_per_lane)
+
+
+def key_bytes(problem: PagedProblem, keys: Integers, Bc: int, elements_per_lane: int = 1) -> Integers:
+    """Bytes of K, or of V, of so many keys of a head from the first one of a tile on, copied in tiles of `Bc`."""
+    d, itemsize = problem.head_dim, problem.itemsize_bytes
+    whole, rest = np.divmod(keys, Bc)
+    of_tile = run_bytes(0, Bc * d, itemsize, elements_per_lane)
+    total: Integers = whole * of_tile + run_bytes(0, rest * d, itemsize, elements_per_lane)
+    return total
+
+
+def of_every_warp(warps: int) -> int:
+    """Bytes of an element that all lanes of so many warps ask for."""
+    return warps * SECTOR_BYTES
+
+
+def unsupported(problem: PagedProblem) -> str | None:
+    """Why no variant here can take the problem, or None."""
+    if problem.head_dim > 256:
+        return f"head_dim is {problem.head_dim}; tiles of more than 256 elements per row do not fit shared memory"
+    for field, count in (("kv_heads", problem.kv_heads), ("batch", problem.sequences)):
+        if count > MOST_BLOCKS_ALONG_Y:
+            return f"{field} is {count}; a grid has at most 65,535 blocks along y and z"
+    if abs(problem.tau) > float(np.finfo(np.float32).max):
+        return f"scale is {problem.tau:g}; float32, in which scores are computed, does not hold that"
+    return None
+
+
+def row_tiles(problem: PagedProblem, Br: int) -> int:
+    """Tiles of rows per group."""
+    return int(blocks(problem.group * problem.q_len, Br))

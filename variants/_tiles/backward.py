@@ -1,0 +1,128 @@
+"""What the algorithms of the backward pass have in common: how their tiles are chosen, compiled in and counted.
+
+Tiles are named as in the papers, Br query rows and Bc keys. A block that owns keys is compiled with tiles.cuh the other
+way round, see backward.cuh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness import Numerics, Plan, Problem, Registry, Traffic
+from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, rawkernel
+from variants._tiles.band import FEATURES
+from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.sectors import Integers
+from variants._tiles.space import LARGEST_PART, P_floats, rows_floats
+
+COMMON = (*rawkernel.COMMON, ("_tiles", "backward.cuh"))
+"""What CUDA sources begin with."""
+NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", sums="nearest")
+"""Of algorithms in which nothing is rounded to 16 bits but what they return."""
+CHOICES = (8, 16, 32, 64)
+"""Of rows and of keys."""
+
+
+def turned(tile: Tile) -> Tile:
+    """As tiles.cuh is told of it where a block owns keys."""
+    return Tile(Br=tile.Bc, Bc=tile.Br)
+
+
+def default_backward_tile(head_dim: int) -> Tile:
+    """The tile of algorithms that keep Q_i, dO_i, K_j, V_j, P and dS on chip, which fits `SHARED_BYTES`."""
+    side = 32 if head_dim <= 64 else 16 if head_dim <= 128 else 8
+    return Tile(side, side)
+
+
+def backward_tiles(
+    head_dim: int, default: Tile, shared_floats: Callable[[int, Tile], int], accumulators: int = 2
+) -> list[dict[str, int]]:
+    """The default first, then every other tile that fits, Br and Bc ascending.
+
+    `accumulators`: how many sums of Bc x head_dim a block keeps in registers.
+    """
+
+    def fits(tile: Tile) -> bool:
+        keys, rows = blocks(tile.Bc, THREADS_Y), blocks(tile.Br, THREADS_X)
+        part = (accumulators * keys + blocks(tile.Br, THREADS_Y)) * blocks(head_dim, THREADS_X) + 2 * keys * rows
+        return part <= LARGEST_PART and shared_floats(head_dim, tile) * FLOAT32_BYTES <= SHARED_BYTES
+
+    chosen = [default, *(t for Br in CHOICES for Bc in CHOICES if (t := Tile(Br, Bc)) != default and fits(t))]
+    return [{"Br": tile.Br, "Bc": tile.Bc} for tile in chosen]
+
+
+def owning_keys_floats(head_dim: int, tile: Tile) -> int:
+    """Shared memory of a block that owns keys: K_j, V_j, Q_i, dO_i, P, dS, and lse and D of every row."""
+    return rows_floats(2 * tile.Bc + 2 * tile.Br, head_dim) + 2 * P_floats(turned(tile)) + 2 * tile.Br
+
+
+def key_grid(problem: Problem, tile: Tile) -> tuple[int, int, int]:
+    """The grid of a kernel with a block per tile of keys, whose heads are those of K and V."""
+    return blocks(problem.kv_len, tile.Bc), problem.kv_heads_count, problem.batch
+
+
+class BackwardSchedule(Schedule):
+    """The bytes of the backward pass's tiles; sums over batch and heads."""
+
+    @property
+    def Q_bytes(self) -> Integers:
+        """(T_r,): of Q_i, O_i, dO_i or dQ_i, in the problem's dtype."""
+        return self.row_block_bytes(self.problem.head_dim, self.problem.itemsize_bytes)
+
+    @property
+    def running_bytes(self) -> Integers:
+        """(T_r,): of dQ_i in float32."""
+        return self.row_block_bytes(self.problem.head_dim, FLOAT32_BYTES)
+
+    @property
+    def stat_bytes(self) -> Integers:
+        """(T_r,): of lse or D of row block i."""
+        return self.row_block_bytes(1, FLOAT32_BYTES)
+
+    @property
+    def K_bytes(self) -> Integers:
+        """(T_c,): of K_j, V_j, dK_j or dV_j, once for each of their own heads."""
+        return self.key_tile_bytes() // self.problem.group
+
+    @property
+    def seen_K_bytes(self) -> Integers:
+        """(T_c,): the same, 0 where no row sees any of the keys."""
+        return (self.key_visits > 0) * self.K_bytes
+
+
+def register_backward(
+    registry: Registry,
+    algorithm: str,
+    idea: str,
+    languages: Mapping[str, Kernels],
+    plan: Callable[[Problem, Kernels, Any], Plan],
+    claim: Callable[[Problem, Any], Traffic],
+    tiles: Callable[[Problem], Sequence[Mapping[str, int]]],
+    *,
+    numerics: Numerics = NUMERICS,
+    deterministic: bool = True,
+    takes: tuple[str, ...] = FEATURES,
+) -> None:
+    """Add `<algorithm>-<language>` for each of `languages`, as variants of attention-backward."""
+    register_languages(
+        registry,
+        algorithm,
+        idea,
+        languages,
+        plan,
+        claim,
+        tiles,
+        numerics,
+        operation="attention-backward",
+        deterministic=deterministic,
+        takes=takes,
+    )
+
+
+def scalars(problem: Problem, limits: tuple[np.int32, np.int32]) -> tuple[Any, ...]:
+    """(group, tau, before, after), as kernels take them that score."""
+    return np.int32(problem.group), np.float32(problem.tau), *limits

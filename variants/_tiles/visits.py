@@ -1,0 +1,259 @@
+"""Masks under which what a row sees is no run of keys: which tiles of keys a block of rows visits, and what that costs.
+
+A launch of its own, list_visits.cu, lists for each block of rows the tiles of which some row sees a key, once for all
+heads and sequences that see alike; kernels visit those. Of a tile that some of the rows do not see whole (it is mixed)
+a block reads the mask again, and keeps a bit for each row and key. visits.cuh and numba_visits.py are how kernels do
+it, and a mask's rule says which pairs it lets through: block_rule.py, flashmask_rule.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from harness import Buffer, Launch, Problem
+from variants._tiles import BLOCK, THREADS_Y, WARPS, Tile, blocks
+from variants._tiles.band import has_spans, limits
+from variants._tiles.block_rule import BlockRule
+from variants._tiles.flashmask_rule import FlashMaskRule
+from variants._tiles.schedule import INT32_BYTES, Schedule, Sizes
+from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers, run_bytes
+
+FEATURES = ("blocks", "flashmask")
+"""What a variant whose kernels visit tiles of a list says that it `takes` besides masks of runs."""
+OPTION = "-DVISITS"
+ARGUMENTS = 3
+"""Parameters that Numba's kernels have for a rule: an empty tuple says that there is none."""
+Booleans = np.ndarray
+
+
+class NumbaRule(NamedTuple):
+    """A mask's rule in Numba, as numba_visits.py asks for it."""
+
+    look_at_tile: Any
+    """Whether rows see any of a tile's keys, and whether they see all."""
+    KNOWN: int
+    """Numbers that a lane knows of a key."""
+    get_to_know: Any
+    """What brings them."""
+    sees: Any
+    """Whether a row sees that key."""
+
+
+class Rule(Protocol):
+    """What is known of a mask's rule where tiles are listed. Axes: L lists of a sequence, which heads may have one of
+    each; T_r blocks of rows; T_c tiles of keys."""
+
+    file: str
+    """CUDA's text of it, in this folder."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Compile-time parameters of that text."""
+
+    @property
+    def in_numba(self) -> NumbaRule:
+        """The Numba twin of that text."""
+
+    @property
+    def lists(self) -> int:
+        """L."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What kernels are given of it, at most `ARGUMENTS`."""
+
+    @property
+    def cuda_kernels(self) -> tuple[Any, ...]:
+        """Of what is worked out before tiles are looked at."""
+
+    @property
+    def numba_kernels(self) -> tuple[Any, ...]:
+        """The same in Numba."""
+
+    def launches(self, kernels: tuple[Any, ...]) -> tuple[Launch, ...]:
+        """Of those kernels."""
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """What they write."""
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that they read and write."""
+
+    @property
+    def seen(self) -> tuple[Booleans, Booleans]:
+        """(L, T_r, T_c) each: whether a block's rows see any of a tile's keys, and whether they see all."""
+
+    @property
+    def look_bytes(self) -> Integers:
+        """(L, T_r, T_c): bytes of finding that out, once."""
+
+    def note_bytes(self, warps: int) -> Integers:
+        """(L, T_r, T_c): bytes of a mixed tile's bits, of which each of a block's warps notes a share of the rows."""
+
+
+def rule_of(problem: Problem, tile: Sizes) -> Rule | None:
+    """Of the mask's part that is no run, if it has one."""
+    if problem.flashmask is not None:
+        return FlashMaskRule(problem, tile)
+    return None if problem.blocks is None else BlockRule(problem, tile)
+
+
+def words(tile: Sizes) -> int:
+    """32 bits each, of a row of a tile."""
+    return int(blocks(tile.Bc, LANES))
+
+
+def noted_bytes(problem: Problem, tile: Sizes) -> int:
+    """What a kernel keeps on chip of a mixed tile; 0 where the mask is runs."""
+    return 0 if problem.mask.is_run else INT32_BYTES * int(blocks(tile.Br, THREADS_Y)) * THREADS_Y * words(tile)
+
+
+def cuda_parts(problem: Problem, tile: Sizes) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """(texts, options) that go before those of a kernel which visits listed tiles; nothing where the mask is runs."""
+    rule = rule_of(problem, tile)
+    return ((), ()) if rule is None else ((("_tiles", rule.file), ("_tiles", "visits.cuh")), (OPTION, *rule.options))
+
+
+def cuda_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
+    """The kernel that lists tiles, and those of the rule; none where the mask is runs."""
+    from variants._tiles.rawkernel import COMMON, SPANS_OPTION, raw_kernel, size_options
+
+    rule = rule_of(problem, tile)
+    if rule is None:
+        return ()
+    texts, options = cuda_parts(problem, tile)
+    # No row of Q, K or V is touched: their elements are parameters in name alone.
+    options += (*size_options(1, Tile(tile.Br, tile.Bc), "float32"), *((SPANS_OPTION,) if has_spans(problem) else ()))
+    list_visits = raw_kernel("_tiles", "list_visits", options, (*texts, *COMMON), file="list_visits.cu")
+    return (list_visits, *rule.cuda_kernels)
+
+
+def numba_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
+    """The same in Numba."""
+    from variants._tiles.numba_visits import list_visits_kernel
+
+    rule = rule_of(problem, tile)
+    if rule is None:
+        return ()
+    list_visits = list_visits_kernel(Tile(tile.Br, tile.Bc), has_spans(problem), rule.in_numba)
+    return (list_visits, *rule.numba_kernels)
+
+
+class Visits:
+    """The lists of a problem: what a plan has of them, and what they cost."""
+
+    def __init__(self, schedule: Schedule, pads_arguments: bool = False) -> None:
+        """`pads_arguments`: kernels have all `ARGUMENTS` of a rule, as Numba's do."""
+        self._schedule = schedule
+        self._problem = schedule.problem
+        self._rule = rule_of(schedule.problem, schedule.tile)
+        self._pads_arguments = pads_arguments
+
+    @property
+    def _sequences(self) -> int:
+        """Sequences that have lists of their own."""
+        return self._problem.batch if has_spans(self._problem) else 1
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        assert self._rule is not None
+        row_blocks, tiles = len(self._schedule.first_rows), len(self._schedule.first_keys)
+        return self._sequences, self._rule.lists, row_blocks, 1 + tiles
+
+    def launches(self, kernels: Sequence[Any]) -> tuple[Launch, ...]:
+        """What comes before the kernel that visits tiles; `kernels`: of `cuda_listing` or `numba_listing`."""
+        if self._rule is None:
+            return ()
+        p = self._problem
+        sequences, lists, row_blocks, _ = self._shape
+        args = ("visits", np.int32(p.q_len), np.int32(p.kv_len), *limits(p), *self._rule_arguments)
+        list_visits, *of_rule = kernels
+        listing = Launch(list_visits, (row_blocks, lists, sequences), BLOCK, args)
+        return (*self._rule.launches(tuple(of_rule)), listing)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The lists: how many tiles, and then each one's entry; and what the rule has worked out."""
+        return () if self._rule is None else (Buffer("visits", self._shape, "int32"), *self._rule.buffers)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the kernel that visits tiles is given besides."""
+        if self._rule is None:
+            return ()
+        sequences, lists, _, _ = self._shape
+        per_sequence, per_head = lists * (sequences > 1), lists > 1
+        return ("visits", np.int32(per_sequence), np.int32(per_head), *self._rule_arguments)
+
+    @property
+    def _rule_arguments(self) -> tuple[Any, ...]:
+        assert self._rule is not None
+        arguments = self._rule.arguments
+        return (*arguments, *((),) * (ARGUMENTS - len(arguments))) if self._pads_arguments else arguments
+
+    def traffic(self, warps: int, entry_reads: int, elements_per_lane: int = 1) -> tuple[int, int]:
+        """Bytes read of K, V and the mask, and bytes written of lists, at the `sectors` level, in all launches.
+
+        A block of the kernel has so many warps; each reads how many tiles there are, and each tile `entry_reads` times.
+        """
+        s, p = self._schedule, self._problem
+        key_bytes = s.key_tile_bytes_of_heads(elements_per_lane)
+        if self._rule is None:
+            return 2 * int((s.key_visits[:, None] * key_bytes).sum()), 0
+        visited, all_seen = self._visited, self._rule.seen[1]
+        lists = visited.shape[1]
+        # Heads that share a list, as they are counted through the batch.
+        by_list = key_bytes.reshape(len(key_bytes), -1, lists, key_bytes.shape[-1])
+        of_keys = 2 * int((visited.sum(axis=2)[:, None] * by_list).sum())
+        alike = p.batch * p.heads // (len(visited) * lists)
+        of_notes = alike * int(((visited & ~all_seen) * self._rule.note_bytes(warps)).sum())
+        of_lists = SECTOR_BYTES * warps * (s.owners + entry_reads * alike * int(visited.sum()))
+        listing_read, listing_written = self._listing
+        rule_read, rule_written = self._rule.traffic
+        return of_keys + of_notes + of_lists + listing_read + rule_read, listing_written + rule_written
+
+    @functools.cached_property
+    def _looked_at(self) -> Booleans:
+        """(S, T_r, T_c): whether a tile has keys of the run that the rest of the mask lets the block's rows see."""
+        s = self._schedule
+        tiles = np.arange(len(s.first_keys))
+        looked_at: Booleans = (s.first_tiles[..., None] <= tiles) & (tiles < s.end_tiles[..., None])
+        return looked_at
+
+    @functools.cached_property
+    def _visited(self) -> Booleans:
+        """(S, L, T_r, T_c): which tiles are in the lists."""
+        assert self._rule is not None
+        visited: Booleans = self._looked_at[:, None] & self._rule.seen[0]
+        return visited
+
+    @property
+    def _listing(self) -> tuple[int, int]:
+        """Bytes read and written by the launch that lists tiles."""
+        assert self._rule is not None
+        sequences, lists, row_blocks, room = self._shape
+        alike = sequences // len(self._looked_at)
+        looks = alike * int((self._looked_at[:, None] * self._rule.look_bytes).sum())
+        owners = sequences * lists * row_blocks
+        limit_bytes = 2 * SECTOR_BYTES * WARPS * owners if has_spans(self._problem) else 0
+
+        def per_list(each: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(each, (sequences, lists, *each.shape[2:])).reshape(owners, *each.shape[3:])
+
+        visited = per_list(self._visited)
+        before = np.concatenate([np.zeros((owners, 1), np.int64), np.cumsum(visited, axis=1)], axis=1)
+        first, end = (per_list(each[:, None]) for each in (self._schedule.first_tiles, self._schedule.end_tiles))
+        own = np.arange(owners)
+        written = (
+            SECTOR_BYTES * owners
+        )  # how many tiles; those that warps have looked at together are put there at once
+        for tile in range(0, int(np.max(end - first, initial=0)), WARPS):
+            begin, stop = (before[own, np.minimum(first + each, end)] for each in (tile, tile + WARPS))
+            written += int(run_bytes(own * room + 1 + begin, stop - begin, INT32_BYTES).sum())
+        return looks + limit_bytes, written

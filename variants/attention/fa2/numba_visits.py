@@ -1,0 +1,200 @@
+"""FlashAttention-2 where what a row sees is no run of keys: Dao 2023, arXiv 2307.08691, algorithm 1, whose lines are
+numbered here, over the tiles that are listed (_tiles/numba_visits.py), as Dao et al. 2022, arXiv 2205.14135, algorithm
+5 (block-sparse FlashAttention).
+
+The CUDA twin is kernel.cu with VISITS; a kernel of its own, because parameters of a feature that is off would show in
+numba_kernel.py's PTX.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from numba import cuda, float32, int32, uint32
+
+from variants._dropout.numba_dropout import numba_dropout
+from variants._scores.numba_scores import numba_scores
+from variants._tiles import Tile
+from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
+    MASK,
+    MINUS_INFINITY,
+    THREADS,
+    TX,
+    ZERO,
+    batch_index,
+    block_index,
+    copies,
+    exp_below,
+    head_index,
+    kv_head_index,
+    lanes_sum,
+    numba_tiles,
+    thread_index,
+)
+from variants._tiles.numba_visits import numba_visits
+from variants._tiles.visits import NumbaRule
+
+
+@functools.cache
+def fa2_visits_kernel(
+    head_dim: int, tile: Tile, dtype: str, spans: bool, features: tuple[str, ...], of_rule: NumbaRule
+) -> Any:
+    """The kernel for these compile-time parameters, `features` of scores and dropout and the rule among them.
+
+    `spans`: see `numba_tiles`.
+    """
+    D, BR, BC = head_dim, tile.Br, tile.Bc
+    load_tile, store_tile = copies(D, dtype)
+    tiles, scores = numba_tiles(head_dim, tile, spans, features), numba_scores(features)
+    slope_of, sink_of, SINK_WEIGHT = scores.slope_of, scores.sink_of, scores.SINK_WEIGHT
+    TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
+    dropout = numba_dropout(features, TN)
+    kept, dropped, factor_of = dropout.kept, dropout.dropped, dropout.factor_of
+    P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
+    row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
+    has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
+    multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
+    add_P_V, tile_element = tiles.add_P_V, tiles.tile_element
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
+    visiting = numba_visits(tile, of_rule)
+    WORDS, ROWS_NOTED = visiting.WORDS, visiting.ROWS_NOTED
+    list_of, note_seen, is_noted = visiting.list_of, visiting.note_seen, visiting.is_noted
+
+    # S = -inf where it is noted that the row does not see the key.
+    @cuda.jit(device=True, forceinline=True)
+    def mask_noted(S, noted):
+        for i in range(TM):
+            for j in range(TN):
+                if not is_noted(noted, row_of(i), key_of(j)):
+                    S[i, j] = MINUS_INFINITY
+
+    # O += P V_j over the tile's keys, each only where it is noted that the row sees it.
+    @cuda.jit(device=True, forceinline=True)
+    def add_P_V_noted(O, P_tile, V_tile, keys, first, end, noted):
+        for k in range(keys):
+            for i in range(TM):
+                p = P_tile[row_of(i), k & MASK]
+                if first[i] <= k and k < end[i] and is_noted(noted, row_of(i), k):
+                    for j in range(TD):
+                        O[i, j] += p * V_tile[k & MASK, tile_element(j)]
+
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
+    def fa2(
+        Q, K, V, O, lse, group, tau, before, after,
+        visits, lists_per_sequence, lists_per_head, rule_0, rule_1, rule_2,
+        softcap, slopes, sinks, draw, kept_factor,
+    ):  # fmt: skip
+        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
+        l_tile = cuda.shared.array(P_ROWS, float32)
+        m_tile = cuda.shared.array(P_ROWS, float32)
+        noted = cuda.shared.array((ROWS_NOTED, WORDS), uint32)
+        S = cuda.local.array((TM, TN), float32)
+        O_acc = cuda.local.array((TM, TD), float32)
+        l = cuda.local.array(TM, float32)
+        m = cuda.local.array(TM, float32)
+        first = cuda.local.array(TM, int32)
+        end = cuda.local.array(TM, int32)
+
+        # Line 3: the block owns Q_i and O_i of one head.
+        q_len, kv_len = Q.shape[2], K.shape[2]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        Q_head = Q[batch_index(), head_index()]
+        K_head = K[batch_index(), kv_head_index(group)]
+        V_head = V[batch_index(), kv_head_index(group)]
+        O_head = O[batch_index(), head_index()]
+        lse_head = lse[batch_index(), head_index()]
+
+        # Line 4: load Q_i.
+        load_tile(Q_tile, BR, Q_head, first_row, rows)
+
+        # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
+        slope, sink = slope_of(slopes, head_index()), sink_of(sinks, head_index())
+        for i in range(TM):
+            l[i] = SINK_WEIGHT
+            m[i] = sink
+            for j in range(TD):
+                O_acc[i, j] = ZERO
+
+        # Line 6: for all K_j, V_j with a key that some row sees, as they are listed.
+        last_row = first_row + rows - 1
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
+        first_by_last = first_seen(last_row, q_len, kv_len, before)
+        end_by_first = end_seen(first_row, q_len, kv_len, after)
+        sequence, head = list_of(lists_per_sequence, lists_per_head)
+        rule = (rule_0, rule_1, rule_2, head)
+        listed = visits[sequence, head, block_index()]
+        for n in range(listed[0]):
+            entry = listed[(1 + n) & MASK]
+            first_key, is_mixed = (entry >> 1) * BC, entry & 1 != 0
+            keys = min(BC, kv_len - first_key)
+
+            # Line 7: load K_j, once nobody reads V_(j-1) any more.
+            cuda.syncthreads()
+            if is_mixed:
+                note_seen(noted, rule, first_row, rows, first_key, keys)
+            load_tile(KV_tile, BC, K_head, first_key, keys)
+            cuda.syncthreads()
+
+            # Line 8: S = tau Q_i K_j^T.
+            multiply_Q_Kt(S, Q_tile, KV_tile)
+            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
+            scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)
+            if is_mixed:
+                mask_noted(S, noted)
+
+            # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
+            # Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
+            for i in range(TM):
+                m_new = max(m[i], row_max(S, i))
+                correction = exp_below(m[i], m_new)
+                m[i] = m_new
+
+                # Dropout leaves the sum as it is.
+                bits = kept(draw, first_row + row_of(i), first_key, cuda.threadIdx.x, head_index(), batch_index())
+                total = ZERO
+                for j in range(TN):
+                    p = exp_below(S[i, j], m_new)
+                    P_tile[row_of(i), key_of(j)] = dropped(p, bits, j)
+                    total += p
+                l[i] = correction * l[i] + lanes_sum(total, TX)
+                for j in range(TD):
+                    O_acc[i, j] *= correction
+
+            # Line 7: load V_j, once nobody reads K_j any more.
+            cuda.syncthreads()
+            load_tile(KV_tile, BC, V_head, first_key, keys)
+            cuda.syncthreads()
+
+            # Line 10, second half: O_i = O_i + P V_j.
+            if is_mixed:
+                add_P_V_noted(O_acc, P_tile, KV_tile, keys, first, end, noted)
+            else:
+                add_P_V(O_acc, P_tile, KV_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
+
+        # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
+        cuda.syncthreads()
+        for i in range(TM):
+            inverse = ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]
+            for j in range(TD):
+                if has_row(i) and has_element(j):
+                    Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
+            if cuda.threadIdx.x == 0:
+                l_tile[row_of(i)] = l[i]
+                m_tile[row_of(i)] = m[i]
+        cuda.syncthreads()
+
+        # Line 14: write O_i.
+        store_tile(O_head, first_row, Q_tile, rows)
+
+        # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf where nothing was seen; write it.
+        t = thread_index()
+        if t < rows:
+            lse_head[first_row + t] = m_tile[t] + math.log(l_tile[t])
+
+    return fa2

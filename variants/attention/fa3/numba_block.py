@@ -1,0 +1,156 @@
+"""What a block of FlashAttention-3 has on chip, and which rows it takes: what both roles go by. The CUDA twin is the
+first half of kernel.cu: same names.
+
+Kernels pass on what belongs together as a tuple:
+
+- `chip`: where Q_i, the stages of K and those of V lie in shared memory, and the barriers
+- `band`: q_len, kv_len, before, after
+- `shares`: packs, packs per head of K and V, head_shift, row tiles of a pack, packs at once
+
+Heads that share K and V are packed, as many as the plan says: a warpgroup has 1 << head_shift rows of each, one head
+behind the other. A pack is those heads; `packs` are those of all batches.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+from numba import cuda, int32, uint32
+
+from variants._hopper import ELEMENT_BYTES, WarpgroupTile
+from variants._hopper.numba_hopper import WARPGROUP, init_barrier, publish_barriers
+from variants._mma.numba_mma import end_seen, first_seen
+
+
+@functools.cache
+def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> SimpleNamespace:
+    """For rows of `D` elements; see `numba_softmax`."""
+    BR, BC, CONSUMERS, STAGES = tile.Br, tile.Bc, tile.consumers, tile.stages
+    MASKED, WINDOWED = masked, windowed
+    CONSUMER_THREADS = WARPGROUP * CONSUMERS
+    Q_BYTES = BR * D * ELEMENT_BYTES
+    KV_BYTES = BC * D * ELEMENT_BYTES  # of K_j, and of V_j
+    # From Q_i to O_i on its way out, which has a place of its own where there is room, so that the next Q_i arrives
+    # meanwhile.
+    O_APART = tile.keeps_O_apart(D)
+    O_PLACE = Q_BYTES + 2 * STAGES * KV_BYTES if O_APART else 0
+
+    # Where barriers lie, of 8 bytes each. Full: what is awaited there has come. Empty: all consumers are done with it.
+    # K and V have one for each stage, Q one for each consumer, of its rows of Q_i. TOLD is no barrier: which tile of
+    # rows comes next.
+    K_FULL, K_EMPTY, V_FULL, V_EMPTY = (8 * STAGES * number for number in range(4))
+    Q_FULL, Q_EMPTY = (8 * (4 * STAGES + CONSUMERS * number) for number in range(2))
+    WORK_TOLD, WORK_HEARD, TOLD = (8 * (4 * STAGES + 2 * CONSUMERS + number) for number in range(3))
+    BARRIERS = 4 * STAGES + 2 * CONSUMERS + 3
+
+    # Of the tile of keys that is a block's `step`-th: where it lies, and the parity of the phase in which it is there.
+    @cuda.jit(device=True, forceinline=True)
+    def stage(step):
+        return uint32(step) % uint32(STAGES)
+
+    @cuda.jit(device=True, forceinline=True)
+    def phase(step):
+        return uint32(uint32(step) // uint32(STAGES)) & uint32(1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def barrier_of(barriers, kind, step):
+        return uint32(barriers + kind + stage(step) * uint32(8))
+
+    @cuda.jit(device=True, forceinline=True)
+    def tile_of(tiles, step):
+        return uint32(tiles + stage(step) * uint32(KV_BYTES))
+
+    # Dynamic shared memory and the barriers' place -> `chip`. Tiles with swizzled rows begin at multiples of 1024
+    # bytes.
+    @cuda.jit(device=True, forceinline=True)
+    def chip_at(dynamic, barriers):
+        Q_tile = uint32((dynamic + uint32(1023)) & uint32(0xFFFFFC00))
+        K_tiles = uint32(Q_tile + uint32(Q_BYTES))
+        return Q_tile, K_tiles, uint32(K_tiles + uint32(STAGES * KV_BYTES)), barriers
+
+    # By one thread.
+    @cuda.jit(device=True, forceinline=True)
+    def init_barriers(barriers):
+        for s in range(STAGES):
+            init_barrier(barrier_of(barriers, K_FULL, s), 1)
+            init_barrier(barrier_of(barriers, V_FULL, s), 1)
+            init_barrier(barrier_of(barriers, K_EMPTY, s), CONSUMERS)
+            init_barrier(barrier_of(barriers, V_EMPTY, s), CONSUMERS)
+        for w in range(CONSUMERS):
+            init_barrier(uint32(barriers + Q_FULL + 8 * w), 1)
+            init_barrier(uint32(barriers + Q_EMPTY + 8 * w), 1)
+        init_barrier(uint32(barriers + WORK_TOLD), 1)
+        init_barrier(uint32(barriers + WORK_HEARD), CONSUMER_THREADS)
+        publish_barriers()
+
+    # Tiles that so many keys take.
+    @cuda.jit(device=True, forceinline=True)
+    def tiles_of(keys):
+        return int32(uint32(keys + BC - 1) // uint32(BC))
+
+    # Rows of each head in a tile of rows.
+    @cuda.jit(device=True, forceinline=True)
+    def tile_rows(shares):
+        return int32(int32(CONSUMERS) << shares[2])
+
+    # One tile of rows: its pack and first row of each head, and the tiles of keys of which some row of it sees a key,
+    # from the first to the end; none where the end is not beyond the first. Where masked, the rows that may see most
+    # keys, the last ones, come first, of as many packs at once as have K and V in L2: short work is left for the end,
+    # when not all blocks find some.
+    @cuda.jit(device=True, forceinline=True)
+    def work_of(index, band, shares):
+        q_len, kv_len, before, after = band
+        index, packs, row_tiles, packs_at_once = uint32(index), uint32(shares[0]), uint32(shares[3]), uint32(shares[4])
+        if MASKED:
+            first_pack = uint32(index // uint32(packs_at_once * row_tiles) * packs_at_once)
+            together = uint32(min(packs_at_once, uint32(packs - first_pack)))
+            inside = uint32(index - first_pack * row_tiles)
+            pack = int32(first_pack + inside % together)
+            first_row = int32(int32(row_tiles - uint32(1) - inside // together) * tile_rows(shares))
+            end_key = end_seen(int32(min(int32(first_row + tile_rows(shares)), q_len) - 1), q_len, kv_len, after)
+        else:
+            pack = int32(index // row_tiles)
+            first_row = int32(int32(index % row_tiles) * tile_rows(shares))
+            end_key = kv_len
+        first_tile = int32(0)
+        if WINDOWED:
+            first_tile = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC))
+        return pack, first_row, first_tile, tiles_of(end_key)
+
+    # The tiles of keys, of some work, that all rows of the block see all of: from the first to the end.
+    @cuda.jit(device=True, forceinline=True)
+    def whole_tiles(first_row, end_tile, band, shares):
+        q_len, kv_len, before, after = band
+        first, end = int32(0), int32(end_tile - 1)  # the last tile of keys may not be full
+        if MASKED:
+            end = int32(uint32(end_seen(first_row, q_len, kv_len, after)) // uint32(BC))
+        if WINDOWED:
+            last_row = int32(min(int32(first_row + tile_rows(shares)), q_len) - 1)
+            first = tiles_of(first_seen(last_row, q_len, kv_len, before))
+        return first, end
+
+    return SimpleNamespace(
+        CONSUMER_THREADS=CONSUMER_THREADS,
+        Q_BYTES=Q_BYTES,
+        KV_BYTES=KV_BYTES,
+        O_APART=O_APART,
+        O_PLACE=O_PLACE,
+        BARRIERS=BARRIERS,
+        K_FULL=K_FULL,
+        K_EMPTY=K_EMPTY,
+        V_FULL=V_FULL,
+        V_EMPTY=V_EMPTY,
+        Q_FULL=Q_FULL,
+        Q_EMPTY=Q_EMPTY,
+        WORK_TOLD=WORK_TOLD,
+        WORK_HEARD=WORK_HEARD,
+        TOLD=TOLD,
+        phase=phase,
+        barrier_of=barrier_of,
+        tile_of=tile_of,
+        chip_at=chip_at,
+        init_barriers=init_barriers,
+        work_of=work_of,
+        whole_tiles=whole_tiles,
+    )

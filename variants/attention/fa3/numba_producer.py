@@ -1,0 +1,92 @@
+"""Algorithm 1, the producer's part: what kernel.cu's `produce` is. Registers are few here: `setmaxnreg` has given the
+others to consumers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numba import cuda, int32, uint32
+
+from variants._hopper import WARPGROUP_ROWS, WarpgroupTile
+from variants._hopper.numba_hopper import (
+    arrive,
+    arrive_and_expect,
+    atomic_increment,
+    module_variable,
+    numba_hopper,
+    unknown,
+    wait,
+)
+from variants._mma.numba_mma import store_shared
+from variants.attention.fa3.numba_block import numba_block
+
+store_word = store_shared(4)
+
+# The tiles of rows, over all heads, that a block has not begun with. Each block asks until it is told that there is no
+# more, so each launch asks as often as there are tiles, and the last question sets it back to 0 for the next launch.
+taken = module_variable("taken")
+
+
+@functools.cache
+def numba_producer(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtype: str) -> Any:
+    """The device function `produce`; see `numba_block`."""
+    BR, BC, CONSUMERS = tile.Br, tile.Bc, tile.consumers
+    hopper = numba_hopper(D, BC, dtype)
+    load_tile, load_rows, ROW_BYTES = hopper.load_tile, hopper.load_rows, hopper.ROW_BYTES
+    block = numba_block(D, tile, masked, windowed)
+    Q_BYTES, KV_BYTES, work_of = block.Q_BYTES, block.KV_BYTES, block.work_of
+    phase, barrier_of, tile_of = block.phase, block.barrier_of, block.tile_of
+    K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
+    Q_FULL, Q_EMPTY = block.Q_FULL, block.Q_EMPTY
+    WORK_TOLD, WORK_HEARD, TOLD = block.WORK_TOLD, block.WORK_HEARD, block.TOLD
+
+    # Each consumer's rows.
+    @cuda.jit(device=True, forceinline=True)
+    def load_Q(Q_tile, barriers, Q, first_row, pack, head_shift, parity):
+        for w in range(int32(0), unknown(CONSUMERS), int32(1)):
+            full = uint32(barriers + Q_FULL + uint32(w) * uint32(8))
+            wait(uint32(barriers + Q_EMPTY + uint32(w) * uint32(8)), uint32(parity ^ uint32(1)))
+            arrive_and_expect(full, Q_BYTES // CONSUMERS)
+            rows = uint32(Q_tile + uint32(w) * uint32(WARPGROUP_ROWS * ROW_BYTES))
+            load_rows(rows, BR, Q, int32(first_row + int32(w << head_shift)), pack, full)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_keys(tiles, barriers, full, empty, tensor_map, first_key, kv_head, step):
+        wait(barrier_of(barriers, empty, step), phase(step) ^ uint32(1))
+        arrive_and_expect(barrier_of(barriers, full, step), KV_BYTES)
+        load_tile(tile_of(tiles, step), BC, tensor_map, first_key, kv_head, barrier_of(barriers, full, step))
+
+    # By one lane: tiles are fetched in the order in which consumers ask for them.
+    @cuda.jit(device=True, forceinline=True)
+    def produce(chip, Q, K, V, band, shares):
+        Q_tile, K_tiles, V_tiles, barriers = chip
+        packs, packs_per_kv_head, head_shift, row_tiles, _ = shares
+        all_tiles = int32(row_tiles * packs)
+        index, parity, step = int32(cuda.blockIdx.x), uint32(0), uint32(0)
+        while True:
+            wait(uint32(barriers + WORK_HEARD), uint32(parity ^ uint32(1)))
+            store_word(uint32(barriers + TOLD), uint32(index))
+            arrive(uint32(barriers + WORK_TOLD))
+            if index >= all_tiles:
+                break
+            pack, first_row, first_tile, end_tile = work_of(index, band, shares)
+            kv_head = int32(uint32(pack) // uint32(packs_per_kv_head))
+            j = int32(end_tile - 1)
+            while True:
+                seen = j >= first_tile  # if not, it is rows that see no key, and have a Q_i nevertheless
+                if seen:
+                    load_keys(K_tiles, barriers, K_FULL, K_EMPTY, K, int32(j * BC), kv_head, step)
+                if j == int32(end_tile - 1):
+                    load_Q(Q_tile, barriers, Q, first_row, pack, head_shift, parity)
+                if not seen:
+                    break
+                load_keys(V_tiles, barriers, V_FULL, V_EMPTY, V, int32(j * BC), kv_head, step)
+                # A loop whose length can be told would be unrolled, for which there are no registers.
+                j, step = unknown(int32(j - 1)), uint32(step + uint32(1))
+                if j < first_tile:
+                    break
+            index = int32(cuda.gridDim.x + int32(atomic_increment(taken(), uint32(all_tiles - 1))))
+            parity = uint32(parity ^ uint32(1))
+
+    return produce

@@ -1,0 +1,152 @@
+"""FlashAttention-3 with factors of 8 bits: Q, K, V and P are e4m3, which tensor cores multiply in half the time.
+
+Shah et al. 2024, arXiv 2407.08608, section 3.3. Two launches come first: one finds the largest magnitude of each head,
+the other rounds Q, K and V to e4m3 with one scale per head, a power of two, and lays V out as products want it. Then
+everything is as in fa3, with tiles of half as many bytes.
+
+Bytes of the last launch, with J_i the tiles of keys that row block i sees, at the `sectors` level:
+
+    bytes of Q_e4m3 + X_o + 4 N_q + sum_i J_i (bytes of K_j + V_j, as e4m3)     per query head
+    (2 + 12 consumers) 32 T_r                   for the counter, and three scales for each warp, per query head
+
+Where K is infinite in a head that a row block sees, some of Q and K is read besides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._hopper import (
+    L2_BYTES,
+    MULTIPROCESSORS,
+    ROWS_PER_REQUEST,
+    boxes_bytes,
+    masked,
+    packed_map,
+    padded,
+    unsupported_on_hopper,
+    windowed,
+)
+from variants._hopper.e4m3 import ByteTile, byte_tile_space, bytes_map, key_places
+from variants._mma import LOG2_E
+from variants._tiles import blocks
+from variants._tiles.band import band
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.sectors import SECTOR_BYTES, run_bytes
+from variants.attention.fa3_fp8 import factors
+
+FOLDER = "attention/fa3_fp8"
+NUMERICS = Numerics(
+    scores="float32", functions="fast", sums="truncated", one_score=True, divides_last=True, factors="e4m3"
+)
+"""O is divided once, by the sum of P before it is rounded."""
+SCALES = 3
+"""Of Q, K and V, which each warp of a consumer reads for each tile of rows."""
+WARPS = 4
+"""Of a consumer."""
+
+
+def default_tile(problem: Problem) -> ByteTile:
+    """The fastest on an H200 at head_dim 128, bfloat16, 16,384 keys; elsewhere what registers have room for beside O.
+
+    Three consumers where there is room for their S, since exponentials take as long as products. The first key of a
+    window, which masked tiles have to know, leaves less.
+    """
+    width, window = padded(problem.head_dim), windowed(problem)
+    if width <= 64:
+        return ByteTile(Br=192, Bc=96 if window else 128, stages=2, turns=0)
+    if width == 128 and not window:
+        return ByteTile(Br=192, Bc=96, stages=3, turns=0)
+    sizes = ((128, 160, 160), (192, 128, 128), (256, 96, 64))
+    Bc = next(narrower if window else Bc for most, Bc, narrower in sizes if width <= most)
+    return ByteTile(Br=128, Bc=Bc, stages=2, turns=0)
+
+
+def cupy_kernels(problem: Problem, tile: ByteTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._hopper.rawkernel import e4m3_kernel, rounding_kernel
+
+    head_dim, dtype = problem.head_dim, problem.dtype
+    flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem)}
+    rounding = (rounding_kernel(FOLDER, name, head_dim, dtype) for name in ("largest_magnitudes", "round_factors"))
+    return (*rounding, e4m3_kernel(FOLDER, "fa3_fp8", head_dim, tile, dtype, **flags)), pointer_lengths(problem)
+
+
+LANGUAGES = {"cupy": cupy_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: ByteTile | None = None) -> Plan:
+    """Three launches; `tile`, of the last one, is the default for the problem's head_dim and mask unless given."""
+    p, tile = problem, tile or default_tile(problem)
+    # exp(tau s) = 2^(tau2 s) for tau > 0. Q takes the sign of tau, so that the largest s has most weight.
+    tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.float32(np.sign(p.tau))
+    (largest_magnitudes, round_factors, fa3_fp8), lengths = kernels(p, tile)
+    q_heads, kv_heads, row_tiles = p.batch * p.heads, p.batch * p.kv_heads_count, blocks(p.q_len, tile.Br)
+    D = padded(p.head_dim)
+    maps = (
+        bytes_map("Q_e4m3", D, p.q_len, q_heads, D, tile.Br),
+        bytes_map("K_e4m3", D, p.kv_len, kv_heads, D, tile.Bc),
+        bytes_map("V_e4m3", key_places(p), p.head_dim, kv_heads, tile.Bc, D),
+        packed_map("O", p, 1),
+    )
+    work = (np.int32(n) for n in (q_heads, p.group, p.head_dim, row_tiles, heads_at_once(p)))
+    launch = Launch(
+        fa3_fp8,
+        (min(q_heads * row_tiles, MULTIPROCESSORS),),
+        (tile.threads,),
+        (*maps, "scales", "Q", "K", "lse", *lengths, *work, tau2, sign, *band(p)),
+        shared_bytes=tile.shared_bytes(p.head_dim),
+    )
+    return Plan(
+        launches=(*factors.launches(p, largest_magnitudes, round_factors, sign), launch),
+        buffers=(Buffer("lse", p.lse_shape, "float32"), *factors.buffers(p)),
+    )
+
+
+def heads_at_once(problem: Problem) -> int:
+    """Query heads that blocks work on at once, at least those that share K and V."""
+    kv_bytes = problem.kv_len * padded(problem.head_dim) + problem.head_dim * key_places(problem)
+    return min(max(L2_BYTES // kv_bytes, 1) * problem.group, problem.batch * problem.heads)
+
+
+def claim(problem: Problem, tile: ByteTile | None = None) -> Traffic:
+    """The bytes above and those of `factors`, where no element of K is infinite."""
+    p, tile = problem, tile or default_tile(problem)
+    D, schedule, first = padded(p.head_dim), Schedule(p, tile), factors.bytes_of_launches(p)
+    q_heads = p.batch * p.heads
+    # Boxes of V end where its rows do, whole sectors behind the last key.
+    keys, places = (np.minimum(tile.Bc, length - schedule.first_keys) for length in (p.kv_len, key_places(p)))
+    tile_bytes = keys * D + places * p.head_dim
+    work_bytes = SECTOR_BYTES * q_heads * len(schedule.first_rows)
+    read_bytes = q_heads * (p.q_len * D + int((schedule.key_visits * tile_bytes).sum()))
+    read_bytes += (1 + SCALES * WARPS * tile.consumers) * work_bytes
+    first_rows, eights = np.arange(q_heads, dtype=np.int64)[:, None] * p.q_len, np.arange(0, p.q_len, ROWS_PER_REQUEST)
+    O_bytes = boxes_bytes(first_rows, np.int64(p.q_len), p.head_dim).sum()
+    lse_bytes = run_bytes(first_rows + eights, np.minimum(ROWS_PER_REQUEST, p.q_len - eights), FLOAT32_BYTES).sum()
+    written_bytes = int(O_bytes + lse_bytes) + work_bytes
+    return Traffic(first.read_bytes + read_bytes, first.write_bytes + written_bytes)
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, the default first."""
+    return byte_tile_space(problem.head_dim, default_tile(problem))
+
+
+def register(registry: Registry) -> None:
+    """Add `fa3-fp8-cupy`."""
+    register_languages(
+        registry,
+        "fa3-fp8",
+        "FlashAttention-3 with factors of 8 bits: e4m3, one scale per head, wgmma at twice the rate",
+        LANGUAGES,
+        plan,
+        claim,
+        tiles,
+        NUMERICS,
+        supports=unsupported_on_hopper,
+        tile_class=ByteTile,
+    )

@@ -1,0 +1,54 @@
+"""Attention as the definition has it: exp(s) over its sum, and no maximum subtracted.
+
+O = sum_j exp(s_j) v_j / sum_j exp(s_j), s_j = tau q.k_j. Both sums are added up in one walk over the keys, for nothing
+that comes later changes what was added: Rabe and Staats 2021, "Self-attention Does Not Need O(n^2) Memory", arXiv
+2112.05682, section 2; its softmax is the native one of Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 1. One
+warp owns one query. It moves the bytes of `row-wise`, which subtracts the running maximum: that costs an exponential
+and a product now and then, and no access. Without it the answer is right as long as exp stays within float32, for
+scores between about -87 and 88, and wrong beyond: which it declares.
+
+Bytes, per query head, n_j being the rows that see key j:
+
+    2 X_q + sum_j n_j (bytes of k_j + v_j)        = 2 X_q + N_q 2 X_k where nothing is masked
+
+with Q only of rows that see a key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Numerics, Problem, Registry
+from variants._tiles.band import has_spans
+from variants._tiles.registration import pointer_lengths
+from variants._warps import register_warps
+
+NUMERICS = Numerics(scores="float32", weights="float32", sums="nearest", one_score=True, divides_last=True)
+"""Functions are left at `fast`: the others promise exp(s - m), with a weight of exactly 1 for the maximum."""
+BEYOND_EXP = ("hot", "overflow", "negative", "far-negative")
+"""exp overflows, or everything underflows."""
+FAILS_IN = {"cupy": (*BEYOND_EXP, "subnormal"), "numba": BEYOND_EXP}
+"""CuPy compiles with -ftz=true: where all scores of a row are below 0, exp(s) v of the smallest values becomes 0."""
+
+
+def cupy_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
+    """See `Kernel`."""
+    from variants._warps.rawkernel import warp_kernel
+
+    return warp_kernel("native", problem), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
+    """See `Kernel`."""
+    from variants.attention.native.numba_kernel import native_kernel
+
+    return native_kernel(problem.head_dim, problem.dtype, has_spans(problem)), ()
+
+
+def register(registry: Registry) -> None:
+    """Add `native-cupy` and `native-numba`."""
+    idea = "exp without the maximum, a row per warp: right where nothing overflows"
+    languages = {"cupy": cupy_kernels, "numba": numba_kernels}
+    register_warps(registry, "native", idea, languages, NUMERICS, fails_in=FAILS_IN)

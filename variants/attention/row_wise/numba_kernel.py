@@ -1,0 +1,95 @@
+"""Attention in one pass per row, without tiles: Rabe and Staats 2021, arXiv 2112.05682, section 3, with their v* and s*
+as o and l, KEYS keys at a step.
+
+The CUDA twin is kernel.cu.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from numba import cuda, float32
+
+from variants._tiles.numba_tiles import (
+    MINUS_INFINITY,
+    ONE,
+    THREADS,
+    ZERO,
+    batch_index,
+    block_index,
+    exp_below,
+    head_index,
+    kv_head_index,
+    what_rows_see,
+)
+from variants._warps import TILE
+from variants._warps.numba_warps import KEYS, has_key, keys_max, keys_sum, lane_index, numba_warps, warp_index
+
+
+@functools.cache
+def row_wise_kernel(head_dim: int, dtype: str, spans: bool) -> Any:
+    """The kernel for these compile-time parameters; `spans`: see `what_rows_see`."""
+    BR = TILE.Br
+    warps = numba_warps(head_dim, dtype)
+    EACH, load_rows, store_row = warps.EACH, warps.load_rows, warps.store_row
+    multiply_q_Kt, add_p_V = warps.multiply_q_Kt, warps.add_p_V
+    seen = what_rows_see(spans)
+    first_seen, end_seen, limits_in_memory = seen.first_seen, seen.end_seen, seen.limits_in_memory
+
+    @cuda.jit(launch_bounds=THREADS)
+    def row_wise(Q, K, V, O, lse, group, tau, before, after):
+        q = cuda.local.array((1, EACH), float32)
+        k = cuda.local.array((KEYS, EACH), float32)
+        v = cuda.local.array((KEYS, EACH), float32)
+        o = cuda.local.array(EACH, float32)
+
+        # The warp owns one row of Q and of O.
+        q_len, kv_len = Q.shape[2], K.shape[2]
+        row = block_index() * BR + warp_index()
+        if row >= q_len:
+            return
+        K_head = K[batch_index(), kv_head_index(group)]
+        V_head = V[batch_index(), kv_head_index(group)]
+        before, after = limits_in_memory(before, after)
+        first_key = first_seen(row, q_len, kv_len, before)
+        end_key = end_seen(row, q_len, kv_len, after)
+        load_rows(q, 1, Q[batch_index(), head_index()], row, 1 if first_key < end_key else 0)  # where it sees any key
+
+        # o = 0, l = 0, m = -inf. Each lane has what its own keys add to l.
+        l = ZERO
+        m = MINUS_INFINITY
+        for e in range(EACH):
+            o[e] = ZERO
+
+        # All keys that the row sees.
+        for key in range(first_key, end_key, KEYS):
+            # s_j = tau q.k_j, and -inf beyond the last key.
+            load_rows(k, KEYS, K_head, key, end_key - key)
+            dot = multiply_q_Kt(q, k)
+            s = tau * dot if has_key(end_key - key) else MINUS_INFINITY
+
+            # m = max(m, s_j), l = l exp(m_old - m) + exp(s_j - m).
+            m_new = max(m, keys_max(s))
+            correction = exp_below(m, m_new)
+            p = exp_below(s, m_new)
+            m = m_new
+            l = l * correction + p
+
+            # o = o exp(m_old - m) + exp(s_j - m) v_j.
+            load_rows(v, KEYS, V_head, key, end_key - key)
+            for e in range(EACH):
+                o[e] *= correction
+            add_p_V(o, p, v)
+
+        # O = o / l, and the log-sum-exp m + log(l). A row that saw nothing has l = 0: its O stays 0.
+        l = keys_sum(l)
+        inverse = ZERO if l == ZERO else ONE / l
+        for e in range(EACH):
+            o[e] *= inverse
+        store_row(O[batch_index(), head_index()], row, o)
+        if lane_index() == 0:
+            lse[batch_index(), head_index(), row] = m + math.log(l)
+
+    return row_wise

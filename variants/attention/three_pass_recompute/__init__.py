@@ -1,0 +1,90 @@
+"""Standard attention that stores no scores: three passes over the keys, each of which computes them anew.
+
+The safe softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867,
+algorithm 2, takes three sweeps over a row of scores: the maximum, the sum, the weights. `three_pass` keeps the scores
+in memory in between. Here they are computed in each sweep, Q_i K_j^T three times instead of once, and the third one
+multiplies the weights with V_j right away. All is one launch: m and l never leave the registers, and Q_i stays on chip.
+
+Bytes, per query head: Q and O once, and per row block K three times and V once:
+
+    2 X_q + sum_i J_i (bytes of 3 K_j + V_j)        = 2 X_q + T_r 4 X_k where nothing is masked
+
+with J_i the tiles that have a key which row block i sees. `three_pass` moves 2 X_q + T_r 2 X_k + 4 N_q N_k w: where S
+and P were written and read, 4 B_r elements for each key and row block, there are now two more reads of K, 2 d elements.
+That is less as long as d < 2 B_r, with the tiles here up to head_dim 64, and more beyond; what is allocated no longer
+grows with N^2 either way. `two_pass` saves one of the three reads of K. Every copy is a run of consecutive elements
+(see _tiles/sectors.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.schedule import Schedule
+from variants._tiles.space import P_floats, rows_floats, tile_space
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""Nothing is rounded to 16 bits before O; all sweeps compute the scores with the same code."""
+
+
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    options = tile_options(problem, tile)
+    kernel = raw_kernel("attention/three_pass_recompute", "three_pass_recompute", options)
+    return (kernel,), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention.three_pass_recompute.numba_kernel import three_pass_recompute_kernel
+
+    return (three_pass_recompute_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem)),), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
+    """One launch; `tile` is `default_tile(head_dim)` unless given."""
+    p, tile = problem, tile or default_tile(problem.head_dim)
+    (three_pass_recompute,), lengths = kernels(p, tile)
+    args = ("Q", "K", "V", "O", *lengths, np.int32(p.group), np.float32(p.tau), *limits(p))
+    return Plan(launches=(Launch(three_pass_recompute, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),))
+
+
+def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    p = problem
+    schedule = Schedule(p, tile or default_tile(p.head_dim))
+    q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
+    kv_bytes = 4 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
+    read_bytes = q_bytes + kv_bytes + schedule.limit_bytes().sum()
+    return Traffic(read_bytes=int(read_bytes), write_bytes=int(q_bytes))
+
+
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Q_i, one of K_j and V_j, and P."""
+    return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile)
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `default_tile(head_dim)` first."""
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats, has_spans(problem))
+
+
+def register(registry: Registry) -> None:
+    """Add `three-pass-recompute-cupy` and `three-pass-recompute-numba`."""
+    idea = "standard attention without S and P: scores computed anew for maximum, denominator and P V"
+    register_languages(
+        registry, "three-pass-recompute", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=SPAN_FEATURES
+    )

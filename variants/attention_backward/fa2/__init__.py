@@ -1,0 +1,109 @@
+"""FlashAttention-2's backward pass: tiles of keys outside, dK and dV stay on chip, and dQ is summed by atomics.
+
+Dao 2023, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", arXiv 2307.08691,
+algorithm 2. D = rowsum(dO o O) is worked out ahead, in a launch of its own. Then one thread block owns K_j and V_j,
+lets the Q_i and dO_i of all query heads that share them pass by, recomputes P = exp(S - L), and keeps dK_j and dV_j in
+registers, so that nothing has to be added up over the heads of a group afterwards. Each K_j has a part of every dQ_i:
+the blocks add theirs to memory by atomics, in float32, in whatever order they come, and so dQ is not the same to the
+bit each time. Where the problem has 16 bits, a last launch rounds it.
+
+Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees:
+
+    prepare     O, dO read, D written, dQ = 0 written             2 X_q + 4 N_q, 4 N_q d
+    main        sum_i J_i (Q_i + dO_i + 4 n_r of L + 4 n_r of D) read, sum_i J_i (4 n_r d of dQ) read and written
+                per K/V head: K_j, V_j read, dK_j, dV_j written   2 X_k, 2 X_k
+    round       16 bits only: dQ read in float32, written         4 N_q d, X_q
+
+where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of
+consecutive elements (see _tiles/sectors.py). Dropout moves no bytes: a thread draws the numbers of its pairs again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
+from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
+from variants._dropout import SOURCE as DROPOUT
+from variants._tiles import BLOCK, Tile, blocks, grid
+from variants._tiles.backward import (
+    COMMON,
+    BackwardSchedule,
+    backward_tiles,
+    default_backward_tile,
+    key_grid,
+    owning_keys_floats,
+    register_backward,
+    scalars,
+    turned,
+)
+from variants._tiles.band import FEATURES, band
+from variants._tiles.registration import Kernels, pointer_lengths
+
+
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    options = (*tile_options(problem, turned(tile)), *dropout_options(problem))
+    names = ("bwd_fa2_prepare", "bwd_fa2", "bwd_fa2_round")
+    return tuple(raw_kernel("attention_backward/fa2", n, options, (DROPOUT, *COMMON)) for n in names), pointer_lengths(
+        problem
+    )
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
+
+    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, problem.compiled_features)
+    return (kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round), ()
+
+
+TAKES = (*FEATURES, FEATURE)
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
+    """Two launches, three where dQ has 16 bits; `tile` is `default_backward_tile(head_dim)` unless given."""
+    p, tile = problem, tile or default_backward_tile(problem.head_dim)
+    running_dQ = "dQ" if p.dtype == "float32" else "dQ_running"
+    (prepare, main, rounding), lengths = kernels(p, tile)
+    row_blocks = grid(p, blocks(p.q_len, tile.Br))
+    main_args = ("Q", "K", "V", "dO", "lse", "D", running_dQ, "dK", "dV", *lengths, *scalars(p, band(p)))
+    main_args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
+    launches = [
+        Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, *lengths[:1])),
+        Launch(main, key_grid(p, tile), BLOCK, main_args),
+    ]
+    buffers = [Buffer("D", p.lse_shape, "float32")]
+    if running_dQ != "dQ":
+        launches.append(Launch(rounding, row_blocks, BLOCK, (running_dQ, "dQ", *lengths[:1])))
+        buffers.append(Buffer(running_dQ, p.q_shape, "float32"))
+    return Plan(tuple(launches), tuple(buffers))
+
+
+def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    s = BackwardSchedule(problem, tile or default_backward_tile(problem.head_dim))
+    added_bytes = (s.visits * s.running_bytes).sum()
+    read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (s.Q_bytes + s.stat_bytes)).sum() + added_bytes
+    read_bytes += 2 * s.seen_K_bytes.sum()
+    write_bytes = s.stat_bytes.sum() + s.running_bytes.sum() + added_bytes + 2 * s.K_bytes.sum()
+    if problem.dtype != "float32":
+        read_bytes += s.running_bytes.sum()
+        write_bytes += s.Q_bytes.sum()
+    return Traffic(int(read_bytes), int(write_bytes))
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `default_backward_tile(head_dim)` first."""
+    return backward_tiles(problem.head_dim, default_backward_tile(problem.head_dim), owning_keys_floats)
+
+
+def register(registry: Registry) -> None:
+    """Add `bwd-fa2-cupy` and `bwd-fa2-numba`."""
+    idea = "FlashAttention-2 backward: K/V tiles outside, dK and dV on chip, dQ summed by atomics"
+    register_backward(registry, "bwd-fa2", idea, LANGUAGES, plan, claim, tiles, deterministic=False, takes=TAKES)

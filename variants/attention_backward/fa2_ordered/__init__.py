@@ -1,0 +1,105 @@
+"""FlashAttention-2's backward pass with dQ in a launch of its own: no atomics, the same bits every time.
+
+Dao 2023, arXiv 2307.08691, algorithm 2, in two loop orders: tiles of keys outside for dK and dV, as printed but for
+line 15, and then blocks of rows outside for dQ, which works out S, P and dP once more: seven products in place of five.
+What that buys is that each sum has one order, and that no dQ is read, added to and written at every step.
+
+Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees:
+
+    prepare     O, dO read, D written                             2 X_q, 4 N_q
+    of keys     sum_i J_i (Q_i + dO_i + 4 n_r of L + 4 n_r of D) read
+                per K/V head: K_j, V_j read, dK_j, dV_j written   2 X_k, 2 X_k
+    of rows     Q, dO, L, D and sum_i J_i (K_j + V_j) read, dQ written
+
+Of K and V, tiles that no row sees a key of are left out. Every copy is a run of consecutive elements (see
+_tiles/sectors.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
+from variants._tiles import BLOCK, Tile, blocks, grid
+from variants._tiles.backward import (
+    COMMON,
+    BackwardSchedule,
+    backward_tiles,
+    default_backward_tile,
+    key_grid,
+    owning_keys_floats,
+    register_backward,
+    scalars,
+    turned,
+)
+from variants._tiles.band import band
+from variants._tiles.registration import Kernels, pointer_lengths
+from variants._tiles.space import P_floats, rows_floats
+
+
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel, tile_options
+
+    def kernel(name: str, tile: Tile) -> Any:
+        options = tile_options(problem, tile)
+        return raw_kernel("attention_backward/fa2_ordered", f"bwd_fa2_ordered_{name}", options, COMMON)
+
+    keys_owned = [kernel(name, turned(tile)) for name in ("prepare", "of_keys")]
+    return (*keys_owned, kernel("of_rows", tile)), pointer_lengths(problem)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants.attention_backward.fa2_ordered.numba_kernel import bwd_fa2_of_keys, bwd_fa2_of_rows
+
+    keys_owned = bwd_fa2_of_keys(problem.head_dim, turned(tile), problem.dtype)
+    return (*keys_owned, bwd_fa2_of_rows(problem.head_dim, tile, problem.dtype)), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
+    """Three launches; `tile` is `default_backward_tile(head_dim)` unless given."""
+    p, tile = problem, tile or default_backward_tile(problem.head_dim)
+    (prepare, of_keys, of_rows), lengths = kernels(p, tile)
+    row_blocks = grid(p, blocks(p.q_len, tile.Br))
+    inputs, rest = ("Q", "K", "V", "dO", "lse", "D"), (*lengths, *scalars(p, band(p)))
+    return Plan(
+        launches=(
+            Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", *lengths[:1])),
+            Launch(of_keys, key_grid(p, tile), BLOCK, (*inputs, "dK", "dV", *rest)),
+            Launch(of_rows, row_blocks, BLOCK, (*inputs, "dQ", *rest)),
+        ),
+        buffers=(Buffer("D", p.lse_shape, "float32"),),
+    )
+
+
+def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    s = BackwardSchedule(problem, tile or default_backward_tile(problem.head_dim))
+    per_row_block = 2 * (s.Q_bytes + s.stat_bytes)
+    read_bytes = 2 * s.Q_bytes.sum() + (s.visits * per_row_block).sum() + 2 * s.seen_K_bytes.sum()
+    read_bytes += per_row_block.sum() + 2 * (s.key_visits * s.key_tile_bytes()).sum()
+    write_bytes = s.stat_bytes.sum() + 2 * s.K_bytes.sum() + s.Q_bytes.sum()
+    return Traffic(int(read_bytes), int(write_bytes))
+
+
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Of the second launch, or of the third: Q_i, dO_i, K_j, V_j, dS, and lse and D of every row."""
+    of_rows = rows_floats(2 * tile.Br + 2 * tile.Bc, head_dim) + P_floats(tile) + 2 * tile.Br
+    return max(owning_keys_floats(head_dim, tile), of_rows)
+
+
+def tiles(problem: Problem) -> list[dict[str, int]]:
+    """What may be chosen, `default_backward_tile(head_dim)` first."""
+    return backward_tiles(problem.head_dim, default_backward_tile(problem.head_dim), shared_floats)
+
+
+def register(registry: Registry) -> None:
+    """Add `bwd-fa2-ordered-cupy` and `bwd-fa2-ordered-numba`."""
+    idea = "FlashAttention-2 backward without atomics: dQ in a launch of its own, rows outside"
+    register_backward(registry, "bwd-fa2-ordered", idea, LANGUAGES, plan, claim, tiles)

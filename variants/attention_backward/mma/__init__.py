@@ -1,0 +1,105 @@
+"""FlashAttention-2's backward pass on tensor cores: P and dS stay in registers for dV and dK, dQ is summed by atomics.
+
+The algorithm is that of `bwd-fa2` (Dao 2023, arXiv 2307.08691, algorithm 2). A block computes S^T = K_j Q_i^T, with a
+key per row: what that product leaves in registers is P^T, and then dS^T, as the next products take them. Only dQ_i +=
+dS K_j needs dS the other way round, and gets it through shared memory. Q_i and dO_i arrive while those before are
+multiplied (_mma/backward_keys.cu). Sums into dQ come in any order, and so it is not the same to the bit each time.
+
+dQ is summed in float32, in the order in which products leave it in registers: 16 rows and 8 columns are a fragment,
+which a warp adds as four runs of 128 bytes. A last launch puts it in order and rounds it.
+
+Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees; X_r is dQ in whole
+fragments, 4 N_q d bytes where N_q is a multiple of 16 and d of 8:
+
+    prepare     O, dO, lse read, L = log2(e) lse and D written, dQ = 0 written      2 X_q + 4 N_q, 8 N_q + X_r
+    of keys     sum_i J_i (Q_i + dO_i + 8 n_r of L and D) read, sum_i J_i (X_r's rows of block i) read and written
+                per K/V head: K_j, V_j read, dK_j, dV_j written                     2 X_k, 2 X_k
+    round       dQ read in float32, written                                         X_r, X_q
+
+where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. All other copies are runs of
+consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
+from variants._mma import unsupported_on_tensor_cores
+from variants._mma.backward import (
+    END_ROWS,
+    NUMERICS,
+    BackwardMmaTile,
+    MmaBackwardSchedule,
+    default_owning_keys,
+    end_kernel,
+    end_launch,
+    keys_kernel,
+    prepare_bytes,
+    running_shape,
+    scalars,
+    tiles_owning_keys,
+)
+from variants._tiles import Tile
+from variants._tiles.backward import key_grid
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+
+
+def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    prepare, rounding = (end_kernel(problem, f"bwd_mma_{name}", sums_dQ=True) for name in ("prepare", "round"))
+    return (prepare, keys_kernel(problem, tile, sums_dQ=True), rounding), pointer_lengths(problem)
+
+
+LANGUAGES = {"cupy": cupy_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
+    """Three launches; `tile` is `default_owning_keys(head_dim)` unless given."""
+    p, tile = problem, tile or default_owning_keys(problem.head_dim)
+    (prepare, of_keys, rounding), lengths = kernels(p, tile)
+    args = ("Q", "K", "V", "dO", "L", "D", "dQ_running", "dK", "dV", *lengths, *scalars(p))
+    return Plan(
+        launches=(
+            end_launch(p, prepare, ("O", "dO", "lse", "L", "D", "dQ_running", *lengths[:1]), tiles=2),
+            Launch(of_keys, key_grid(p, tile), (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim)),
+            end_launch(p, rounding, ("dQ_running", "dQ", *lengths[:1], np.float32(p.tau)), tiles=1),
+        ),
+        buffers=(
+            Buffer("L", p.lse_shape, "float32"),
+            Buffer("D", p.lse_shape, "float32"),
+            Buffer("dQ_running", running_shape(p), "float32"),
+        ),
+    )
+
+
+def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    s = MmaBackwardSchedule(problem, tile or default_owning_keys(problem.head_dim))
+    ends = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
+    read_bytes, write_bytes = prepare_bytes(problem)
+    running_bytes, added_bytes = int(ends.running_bytes.sum()), int((s.visits * s.running_bytes).sum())
+    read_bytes += int((s.visits * 2 * (s.Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum())
+    read_bytes += added_bytes + running_bytes
+    write_bytes += running_bytes + added_bytes + int(2 * s.K_bytes.sum() + ends.Q_bytes.sum())
+    return Traffic(read_bytes, write_bytes)
+
+
+def register(registry: Registry) -> None:
+    """Add `bwd-mma-cupy`."""
+    register_languages(
+        registry,
+        "bwd-mma",
+        "FlashAttention-2 backward on tensor cores: P and dS in registers, dQ summed by atomics",
+        LANGUAGES,
+        plan,
+        claim,
+        tiles_owning_keys,
+        NUMERICS,
+        supports=unsupported_on_tensor_cores,
+        tile_class=BackwardMmaTile,
+        operation="attention-backward",
+        deterministic=False,
+    )

@@ -1,0 +1,120 @@
+"""FlashAttention-2's backward pass on tensor cores with dQ in a launch of its own: no atomics, always the same bits.
+
+dK and dV are worked out as in `bwd-mma` (_mma/backward_keys.cu). Then blocks of rows work out S, P and dP once more,
+the other way round: dS is in registers as dQ_i += dS K_j takes it, and never in shared memory. Seven products in place
+of five (Dao 2023, arXiv 2307.08691, algorithm 2, in two loop orders).
+
+Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees:
+
+    prepare     O, dO, lse read, L = log2(e) lse and D written                      2 X_q + 4 N_q, 8 N_q
+    of keys     sum_i J_i (Q_i + dO_i + 8 n_r of L and D) read
+                per K/V head: K_j, V_j read, dK_j, dV_j written                     2 X_k, 2 X_k
+    of rows     Q, dO, L, D and sum_i J_i (K_j + V_j) read, dQ written              2 X_q + 8 N_q + T_r 2 X_k, X_q
+
+the last with tiles of its own. Of K and V, tiles that no row sees a key of are left out. All copies are runs of
+consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
+from variants._mma import MmaTile, unsupported_on_tensor_cores
+from variants._mma.backward import (
+    COMMON,
+    NUMERICS,
+    BackwardMmaTile,
+    MmaBackwardSchedule,
+    default_owning_keys,
+    end_kernel,
+    end_launch,
+    keys_kernel,
+    options_of,
+    prepare_bytes,
+    row_bytes,
+    scalars,
+    tiles_owning_keys,
+)
+from variants._tiles import blocks, grid
+from variants._tiles.backward import key_grid
+from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.schedule import FLOAT32_BYTES
+
+
+def tile_owning_rows(head_dim: int) -> MmaTile:
+    """Of the launch that works out dQ: as many rows of a warp as registers have room for beside dQ, S and dP."""
+    if head_dim <= 64:
+        return MmaTile(Br=128, Bc=64, warps=4, stages=2)
+    return MmaTile(Br=128, Bc=32, warps=4 if head_dim <= 128 else 8, stages=2)
+
+
+def shared_bytes_owning_rows(head_dim: int) -> int:
+    """Q_i and dO_i, `stages` times K_j and V_j, and L_i and D_i."""
+    tile = tile_owning_rows(head_dim)
+    return 2 * (tile.Br + tile.stages * tile.Bc) * row_bytes(head_dim) + 2 * FLOAT32_BYTES * tile.Br
+
+
+def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._tiles.rawkernel import raw_kernel
+
+    rows = tile_owning_rows(problem.head_dim)
+    rows_options = (*options_of(problem, rows), f"-DSTAGES={rows.stages}")
+    kernels = (
+        end_kernel(problem, "bwd_mma_prepare", sums_dQ=False),
+        keys_kernel(problem, tile, sums_dQ=False),
+        raw_kernel("attention_backward/mma_ordered", "bwd_mma_of_rows", rows_options, COMMON),
+    )
+    return kernels, pointer_lengths(problem)
+
+
+LANGUAGES = {"cupy": cupy_kernels}
+
+
+def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
+    """Three launches; `tile`, of the one that works out dK and dV, is `default_owning_keys(head_dim)` unless given."""
+    p, tile, rows = problem, tile or default_owning_keys(problem.head_dim), tile_owning_rows(problem.head_dim)
+    (prepare, of_keys, of_rows), lengths = kernels(p, tile)
+    inputs, rest = ("Q", "K", "V", "dO", "L", "D"), (*lengths, *scalars(p))
+    keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim), shared_bytes_owning_rows(p.head_dim)
+    row_blocks = grid(p, blocks(p.q_len, rows.Br))
+    return Plan(
+        launches=(
+            end_launch(p, prepare, ("O", "dO", "lse", "L", "D", *lengths[:1]), tiles=2),
+            Launch(of_keys, key_grid(p, tile), (32 * tile.warps,), (*inputs, "dK", "dV", *rest), keys_bytes),
+            Launch(of_rows, row_blocks, (32 * rows.warps,), (*inputs, "dQ", *rest), rows_bytes),
+        ),
+        buffers=(Buffer("L", p.lse_shape, "float32"), Buffer("D", p.lse_shape, "float32")),
+    )
+
+
+def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    keys = MmaBackwardSchedule(problem, tile or default_owning_keys(problem.head_dim))
+    rows = MmaBackwardSchedule(problem, tile_owning_rows(problem.head_dim))
+    read_bytes, write_bytes = prepare_bytes(problem)
+    read_bytes += int((keys.visits * 2 * (keys.Q_bytes + keys.stat_bytes)).sum() + 2 * keys.seen_K_bytes.sum())
+    read_bytes += int(2 * (rows.Q_bytes + rows.stat_bytes).sum())
+    read_bytes += int(2 * (rows.key_visits * rows.key_tile_bytes(rows.at_once)).sum())
+    write_bytes += int(2 * keys.K_bytes.sum() + rows.Q_bytes.sum())
+    return Traffic(read_bytes, write_bytes)
+
+
+def register(registry: Registry) -> None:
+    """Add `bwd-mma-ordered-cupy`."""
+    register_languages(
+        registry,
+        "bwd-mma-ordered",
+        "FlashAttention-2 backward on tensor cores with dQ in a launch of its own: no atomics, seven products",
+        LANGUAGES,
+        plan,
+        claim,
+        tiles_owning_keys,
+        NUMERICS,
+        supports=unsupported_on_tensor_cores,
+        tile_class=BackwardMmaTile,
+        operation="attention-backward",
+    )

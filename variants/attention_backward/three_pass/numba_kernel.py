@@ -1,0 +1,287 @@
+"""Standard attention, backward pass: Dao et al. 2022, arXiv 2205.14135, algorithm 3, with S, P, dP and dS in memory.
+
+A row of S, P, dP and dS is the keys that it sees: what lies ahead of them or behind is neither written nor read. The
+CUDA twin is kernel.cu.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numba import cuda, float32, int32
+from numba.cuda import libdevice
+
+from variants._dropout.numba_dropout import numba_dropout
+from variants._tiles import Tile
+from variants._tiles.numba_backward import end_seeing, first_seeing, numba_backward
+from variants._tiles.numba_tiles import (
+    BLOCKS_PER_SM,
+    THREADS,
+    ZERO,
+    batch_index,
+    block_index,
+    conversions,
+    copies,
+    end_seen,
+    first_seen,
+    head_index,
+    kv_head_index,
+    lanes_sum,
+    numba_tiles,
+    thread_index,
+)
+
+WARPS = THREADS // 32
+KEYS_AT_ONCE = 8
+
+
+@cuda.jit(device=True, forceinline=True)
+def warp_index():
+    return thread_index() // 32
+
+
+@cuda.jit(device=True, forceinline=True)
+def lane_index():
+    return thread_index() % 32
+
+
+# Rows of a tile of `rows` rows that see a key: up to end_in_tile; none beyond the last key.
+@cuda.jit(device=True, forceinline=True)
+def first_in_tile(key, first_row, q_len, kv_len, after):
+    return first_seeing(key, q_len, kv_len, after) - first_row
+
+
+@cuda.jit(device=True, forceinline=True)
+def end_in_tile(key, first_row, rows, q_len, kv_len, before):
+    return min(end_seeing(key, 1, q_len, kv_len, before) - first_row, rows) if key < kv_len else 0
+
+
+@functools.cache
+def three_pass_weights(head_dim: int, dtype: str, features: tuple[str, ...]) -> Any:
+    """The kernel between the products, `bwd_three_pass_weights`; `features`: dropout, or none."""
+    D = head_dim
+    stored, widen, narrow = conversions(dtype)
+    dropout = numba_dropout(features)
+    DROPOUT, keeps, factor_of = dropout.DROPOUT, dropout.keeps, dropout.factor_of
+
+    # P = exp(S - lse), which line 1 has from the forward pass, and, line 3, dS = P o (dP - D) with D = rowsum(dO o O),
+    # which is rowsum(P o dP): read S and dP, write P and dS. A warp takes a row. Where a weight drops
+    # out P and dP are 0; elsewhere dP grows here, and P's product where no 16 bits are between.
+    @cuda.jit
+    def bwd_three_pass_weights(S, dP, O, dO, lse, P, dS, before, after, draw, kept_factor):
+        s = cuda.local.array(KEYS_AT_ONCE, stored)
+        dp = cuda.local.array(KEYS_AT_ONCE, stored)
+
+        q_len, kv_len = S.shape[2], S.shape[3]
+        row = block_index() * WARPS + warp_index()
+        if row >= q_len:
+            return
+        first_key = first_seen(row, q_len, kv_len, before)
+        seen = end_seen(row, q_len, kv_len, after) - first_key
+        if seen <= 0:
+            return
+        O_head = O[batch_index(), head_index()]
+        dO_head = dO[batch_index(), head_index()]
+        S_head = S[batch_index(), head_index()]
+        dP_head = dP[batch_index(), head_index()]
+        P_head = P[batch_index(), head_index()]
+        dS_head = dS[batch_index(), head_index()]
+
+        total = ZERO
+        for start in range(0, D, 32):
+            e = start + lane_index()
+            if e < D:
+                total += widen(dO_head[row, e]) * widen(O_head[row, e])
+        delta = lanes_sum(total, 32)
+        lse_row = lse[batch_index(), head_index(), row]
+
+        for start in range(0, seen, 32 * KEYS_AT_ONCE):
+            j = start + lane_index()
+            at = row * kv_len + first_key + j
+            for c in range(KEYS_AT_ONCE):
+                s[c] = S_head.flat[at + c * 32] if j + c * 32 < seen else stored(0)
+                dp[c] = dP_head.flat[at + c * 32] if j + c * 32 < seen else stored(0)
+            for c in range(KEYS_AT_ONCE):
+                p = libdevice.fast_expf(widen(s[c]) - lse_row)
+                if j + c * 32 < seen:
+                    kept = not DROPOUT or keeps(draw, row, first_key + j + c * 32, head_index(), batch_index())
+                    P_head.flat[at + c * 32] = narrow(p if kept else ZERO)
+                    dp_c = factor_of(kept_factor) * widen(dp[c]) if kept else ZERO
+                    dS_head.flat[at + c * 32] = narrow(p * (dp_c - delta))
+
+    return bwd_three_pass_weights
+
+
+@functools.cache
+def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str) -> Any:
+    """The kernel that owns keys, `bwd_three_pass_of_keys`; the tile is turned: Br keys, Bc rows."""
+    D = head_dim
+    load_tile, store_tile = copies(D, dtype)
+    _, widen, _ = conversions(dtype)
+    tiles, backward = numba_tiles(head_dim, tile), numba_backward(head_dim, tile)
+    KEYS, ROWS = backward.KEYS, backward.ROWS
+    MOST = max(KEYS, ROWS)
+    TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
+    seen_by_in_tile, add_Wt_Y, gather = backward.seen_by_in_tile, backward.add_Wt_Y, backward.gather
+
+    # Line 1: dV = P^T dO, and line 5: dK = tau dS^T Q: read W and X by blocks, write Y. A block owns a tile of keys of
+    # one head, and the query heads that share it.
+    @cuda.jit
+    def bwd_three_pass_of_keys(W, X, Y, group, factor, before, after):
+        X_tile = cuda.shared.array((MOST, LD), float32, alignment=16)
+        W_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
+        Y_acc = cuda.local.array((TM, TD), float32)
+        first = cuda.local.array(TM, int32)
+        end = cuda.local.array(TM, int32)
+
+        q_len, kv_len = X.shape[2], Y.shape[2]
+        first_key = block_index() * KEYS
+        keys = min(KEYS, kv_len - first_key)
+        for i in range(TM):
+            for j in range(TD):
+                Y_acc[i, j] = ZERO
+
+        # All X_i with a row that sees some key of the tile, of all heads that share it.
+        first_row_seeing = first_seeing(first_key, q_len, kv_len, after)
+        end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before)
+        end_row = end_row_seeing if first_row_seeing < end_row_seeing else 0
+        for member in range(group):
+            head = head_index() * group + member
+            X_head = X[batch_index(), head]
+            W_head = W[batch_index(), head]
+            for first_row in range(first_row_seeing // ROWS * ROWS, end_row, ROWS):
+                # Load X_i and the tile of W, a row per warp, once nobody reads the last ones any more. Zeros: not seen.
+                rows = min(ROWS, q_len - first_row)
+                cuda.syncthreads()
+                load_tile(X_tile, ROWS, X_head, first_row, rows)
+                for start in range(0, KEYS, 32):
+                    c = start + lane_index()
+                    first_r = first_in_tile(first_key + c, first_row, q_len, kv_len, after)
+                    end_r = end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) if c < KEYS else 0
+                    for r in range(warp_index(), ROWS, WARPS):
+                        seen = first_r <= r and r < end_r
+                        w = widen(W_head.flat[(first_row + r) * kv_len + first_key + c]) if seen else ZERO
+                        if c < KEYS:
+                            W_tile[c, r] = w
+                cuda.syncthreads()
+
+                seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after)
+                add_Wt_Y(
+                    Y_acc, W_tile, X_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end
+                )
+
+        cuda.syncthreads()
+        gather(X_tile, KEYS, Y_acc, TM, factor)
+        cuda.syncthreads()
+        store_tile(Y[batch_index(), head_index()], first_key, X_tile, keys)
+
+    return bwd_three_pass_of_keys
+
+
+@functools.cache
+def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]:
+    """The kernels that own rows, `bwd_three_pass_product` and `bwd_three_pass_of_rows`."""
+    D, BR, BC = head_dim, tile.Br, tile.Bc
+    load_tile, store_tile = copies(D, dtype)
+    _, widen, narrow = conversions(dtype)
+    tiles = numba_tiles(head_dim, tile)
+    gather = numba_backward(head_dim, tile).gather
+    TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
+    row_of, key_of = tiles.row_of, tiles.key_of
+    multiply_Q_Kt, span_in_tile, add_P_V = tiles.multiply_Q_Kt, tiles.span_in_tile, tiles.add_P_V
+    ROWS_PER_WARP = P_ROWS // WARPS  # of a tile with a row of scores per row
+    COLUMNS_PER_LANE = -(-BC // 32)
+
+    # S = tau Q K^T, which the forward pass does not keep, and, line 2, dP = dO V^T: read X and Y by blocks, write S.
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
+    def bwd_three_pass_product(X, Y, S, group, factor, before, after):
+        X_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        Y_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        S_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
+        S_acc = cuda.local.array((TM, TN), float32)
+
+        q_len, kv_len = X.shape[2], Y.shape[2]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        Y_head = Y[batch_index(), kv_head_index(group)]
+        S_head = S[batch_index(), head_index()]
+        load_tile(X_tile, BR, X[batch_index(), head_index()], first_row, rows)
+
+        # All Y_j with a key that some row sees: from the first row's first to the last row's last.
+        first_by_first = first_seen(first_row, q_len, kv_len, before)
+        end_by_last = end_seen(first_row + rows - 1, q_len, kv_len, after)
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
+            # Load Y_j, once nobody reads Y_(j-1) any more.
+            cuda.syncthreads()
+            load_tile(Y_tile, BC, Y_head, first_key, min(BC, kv_len - first_key))
+            cuda.syncthreads()
+
+            multiply_Q_Kt(S_acc, X_tile, Y_tile)
+            for i in range(TM):
+                for j in range(TN):
+                    S_tile[row_of(i), key_of(j)] = factor * S_acc[i, j]
+
+            # A warp writes a row at a time: 32 consecutive elements.
+            cuda.syncthreads()
+            for start in range(0, BC, 32):
+                c = start + lane_index()
+                first = first_in_tile(first_key + c, first_row, q_len, kv_len, after)
+                end = end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) if c < BC else 0
+                at = (first_row + warp_index()) * kv_len + first_key + c
+                for i in range(ROWS_PER_WARP):
+                    r = warp_index() + WARPS * i
+                    if first <= r and r < end:
+                        S_head.flat[at] = narrow(S_tile[r, c])
+                    at += WARPS * kv_len
+
+    # Line 4: dQ = tau dS K: read dS and K by blocks, write dQ.
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
+    def bwd_three_pass_of_rows(dS, K, dQ, group, factor, before, after):
+        K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        dS_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
+        dQ_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        dQ_acc = cuda.local.array((TM, TD), float32)
+        first = cuda.local.array(TM, int32)
+        end = cuda.local.array(TM, int32)
+
+        q_len, kv_len = dS.shape[2], dS.shape[3]
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        dS_head = dS[batch_index(), head_index()]
+        K_head = K[batch_index(), kv_head_index(group)]
+        for i in range(TM):
+            for j in range(TD):
+                dQ_acc[i, j] = ZERO
+
+        last_row = first_row + rows - 1
+        first_by_first = first_seen(first_row, q_len, kv_len, before)
+        first_by_last = first_seen(last_row, q_len, kv_len, before)
+        end_by_first = end_seen(first_row, q_len, kv_len, after)
+        end_by_last = end_seen(last_row, q_len, kv_len, after)
+        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
+            # Load K_j and the tile of dS, a row per warp, once nobody reads the last ones any more. Zeros: no row.
+            keys = min(BC, kv_len - first_key)
+            cuda.syncthreads()
+            load_tile(K_tile, BC, K_head, first_key, keys)
+            for j in range(COLUMNS_PER_LANE):
+                c = lane_index() + 32 * j
+                first_r = first_in_tile(first_key + c, first_row, q_len, kv_len, after)
+                end_r = end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) if c < BC else 0
+                at = (first_row + warp_index()) * kv_len + first_key + c
+                for i in range(ROWS_PER_WARP):
+                    r = warp_index() + WARPS * i
+                    ds = widen(dS_head.flat[at]) if first_r <= r and r < end_r else ZERO
+                    if c < BC:
+                        dS_tile[r, c] = ds
+                    at += WARPS * kv_len
+            cuda.syncthreads()
+
+            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
+            add_P_V(dQ_acc, dS_tile, K_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
+
+        gather(dQ_tile, BR, dQ_acc, TM, factor)
+        cuda.syncthreads()
+        store_tile(dQ[batch_index(), head_index()], first_row, dQ_tile, rows)
+
+    return bwd_three_pass_product, bwd_three_pass_of_rows

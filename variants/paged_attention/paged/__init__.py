@@ -1,0 +1,112 @@
+"""PagedAttention, plainly: a block per sequence and key/value head walks over the pages of its sequence.
+
+Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", arXiv 2309.06180,
+section 4.1: the kernel looks up each page in the table and fetches it from wherever it lies. The tiles are those of
+FlashAttention-2 (see attention/fa2): the maximum m, the denominator l and an O that is not divided yet stay on chip
+while the keys go by, so that a sequence may be of any length, where the paper's kernel keeps all its scores in shared
+memory. A block has the rows of all query heads that share K and V, packed: these are read once per tile of rows.
+
+What it does not do is to divide a long sequence: the longest one of a batch is walked over by as many blocks as a short
+one, while the rest of the GPU is idle. `paged-split-kv` does.
+
+Bytes, per key/value head of a sequence of L keys, with R = group q_len rows, T_r = ceil(R / B_r) tiles of them, of
+which tile i sees E_i keys (E_i = L where q_len is 1):
+
+    read       X_q + T_r 4 * 32 + sum_i (K and V of E_i keys, in whole tiles up to L) + sum_i ceil(E_i / page) 4 * 32
+    written    X_q + 4 R
+
+Each of the 4 warps asks for the length and for each entry of the table itself, a sector each time. Copies are runs of
+consecutive elements (see _tiles/sectors.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
+from variants._paged import FLOAT32_BYTES, PackedRows, key_bytes, of_every_warp, row_tiles, unsupported
+from variants._tiles import BLOCK, WARPS, Tile, blocks
+from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
+
+NUMERICS = Numerics(
+    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+)
+"""Nothing is rounded to 16 bits before O, which is divided once."""
+LEAST_KEYS = 16
+"""Of a tile: what every page is a multiple of, and whole sectors in every dtype."""
+Sizes = Mapping[str, int]
+Kernel = Callable[[PagedProblem, Tile], tuple[Any, tuple[np.int32, ...]]]
+"""The kernel in one language, and what it takes besides: q_len and `table_len` where its arrays do not know them."""
+
+
+def cupy_kernels(problem: PagedProblem, tile: Tile) -> tuple[Any, tuple[np.int32, ...]]:
+    """See `Kernel`."""
+    from variants._tiles.rawkernel import raw_kernel, size_options
+
+    options = (*size_options(problem.head_dim, tile, problem.dtype), f"-DPAGE={problem.page_size}")
+    kernel = raw_kernel("paged_attention/paged", "paged", options)
+    return kernel, (np.int32(problem.q_len), np.int32(problem.table_shape[1]))
+
+
+def numba_kernels(problem: PagedProblem, tile: Tile) -> tuple[Any, tuple[np.int32, ...]]:
+    """See `Kernel`."""
+    from variants.paged_attention.paged.numba_kernel import paged_kernel
+
+    return paged_kernel(problem.head_dim, tile, problem.dtype, problem.page_size), ()
+
+
+def plan(kernel: Kernel, problem: PagedProblem, tile: Sizes | None = None) -> Plan:
+    """One launch; `tile` is the first of `tiles(problem)` unless given."""
+    p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
+    paged, lengths = kernel(p, sizes)
+    args = ("Q", "K", "V", "table", "lengths", "O", "lse", *lengths, np.int32(p.group), np.float32(p.tau))
+    launch = Launch(paged, (row_tiles(p, sizes.Br), p.kv_heads, p.sequences), BLOCK, args)
+    return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
+
+
+def claim(problem: PagedProblem, tile: Sizes | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
+    packed = PackedRows(p, sizes.Br)
+    ends = packed.ends
+    keys = np.minimum(blocks(ends, sizes.Bc) * sizes.Bc, packed.lengths)
+    fetched = 2 * key_bytes(p, keys, sizes.Bc) + of_every_warp(WARPS) * (1 + blocks(ends, p.page_size))
+    q_bytes = packed.tile_bytes(p.head_dim, p.itemsize_bytes).sum()
+    lse_bytes = packed.tile_bytes(1, FLOAT32_BYTES).sum()
+    return Traffic(int(q_bytes + p.kv_heads * fetched.sum()), int(q_bytes + lse_bytes))
+
+
+def tiles(problem: PagedProblem) -> list[dict[str, int]]:
+    """What may be chosen, the default first: few rows, for a group has few, and keys that divide a page."""
+    Bc = 2 * LEAST_KEYS if problem.page_size % (2 * LEAST_KEYS) == 0 and problem.head_dim <= 128 else LEAST_KEYS
+    space = tile_space(problem.head_dim, Tile(LEAST_KEYS, Bc), shared_floats)
+    return [tile for tile in space if tile["Bc"] % LEAST_KEYS == 0 and problem.page_size % tile["Bc"] == 0]
+
+
+def shared_floats(head_dim: int, tile: Tile) -> int:
+    """Q, one of K_j and V_j, P, and l and m of every row."""
+    return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile) + 2 * P_rows(tile)
+
+
+def register(registry: Registry) -> None:
+    """Add `paged-cupy` and `paged-numba`."""
+    for language, kernel in (("cupy", cupy_kernels), ("numba", numba_kernels)):
+        registry.add(
+            Variant(
+                name=f"paged-{language}",
+                operation="paged-attention",
+                algorithm="paged",
+                backend=language,
+                idea="PagedAttention with online softmax: a block walks over the pages of its sequence",
+                plan=functools.partial(plan, kernel),
+                supports=unsupported,
+                claim=claim,
+                tiles=tiles,
+                takes=("causal",),
+                numerics=NUMERICS,
+            )
+        )

@@ -1,0 +1,119 @@
+// PagedAttention with the online softmax: Kwon et al. 2023, arXiv 2309.06180, section 4.1, in tiles as FlashAttention-2
+// has them. _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
+//
+// Compile-time parameters besides: PAGE (rows of a page), a multiple of BC, so that no tile lies in two pages.
+
+static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
+
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
+    const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
+    const int *__restrict__ table, const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse,
+    int q_len, int table_len, int group, float tau)
+{
+    TILE Q_tile[BR * LD];
+    TILE KV_tile[BC * LD];  // K_j, then V_j
+    TILE P_tile[P_ROWS * LP];
+    TILE l_tile[P_ROWS];
+    TILE m_tile[P_ROWS];
+
+    // The block owns rows of the query heads that share a key/value head of one sequence. They lie one after the other,
+    // and are counted through: row r of the group is query r % q_len.
+    const int sequence = blockIdx.z, kv_head = blockIdx.y, kv_heads = gridDim.y;
+    const int first_row = blockIdx.x * BR;
+    const int rows = min(BR, group * q_len - first_row);
+    const size_t first_stat = ((size_t)sequence * kv_heads + kv_head) * group * q_len + first_row;
+    const size_t first_element = first_stat * D;
+    const int *const pages = table + (size_t)sequence * table_len;
+    const int kv_len = lengths[sequence];
+
+    load_tile<BR>(Q_tile, Q + first_element, rows);
+
+    // O = 0, l = 0, m = -inf, on chip.
+    float O_acc[TM][TD], l[TM], m[TM];
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        l[i] = 0.0f;
+        m[i] = MINUS_INFINITY;
+#pragma unroll
+        for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
+    }
+
+    // The keys of the block are those that its last query sees, and some rows see fewer. Where the rows of two heads meet,
+    // the last query of all is among them, and the first.
+    const int first_query = first_row % q_len, last_query = first_query + rows - 1;
+    const bool heads_meet = last_query >= q_len;
+    const int end_by_first = end_seen(heads_meet ? 0 : first_query, q_len, kv_len, 0);
+    const int end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0);
+    size_t page_row = 0;
+    for (int first_key = 0; first_key < end_by_last; first_key += BC) {
+        const int keys = min(BC, kv_len - first_key);
+
+        // Where the tile lies: the table says it of each page once.
+        if (first_key % PAGE == 0) page_row = ((size_t)pages[first_key / PAGE] * kv_heads + kv_head) * PAGE;
+        const size_t first_of_tile = (page_row + first_key % PAGE) * D;
+
+        // Load K_j, once nobody reads V_(j-1) any more.
+        __syncthreads();
+        load_tile<BC>(KV_tile, K + first_of_tile, keys);
+        __syncthreads();
+
+        // S = tau Q K_j^T.
+        float S[TM][TN];
+        multiply_Q_Kt(S, Q_tile, KV_tile);
+        int first[TM], end[TM];
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            first[i] = 0;
+            end[i] = min((first_row + row_of(i)) % q_len + kv_len - q_len + 1 - first_key, keys);
+        }
+        scale_and_mask(S, Scoring{tau}, first, end);
+
+        // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const float m_new = fmaxf(m[i], row_max(S[i]));
+            const float correction = exp_below(m[i], m_new);
+            m[i] = m_new;
+
+            float sum = 0.0f;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                const float p = exp_below(S[i][j], m_new);
+                P_tile[row_of(i) * LP + key_of(j)] = p;
+                sum += p;
+            }
+            l[i] = correction * l[i] + lanes_sum<TX>(sum);
+#pragma unroll
+            for (int j = 0; j < TD; ++j) O_acc[i][j] *= correction;
+        }
+
+        // Load V_j, once nobody reads K_j any more.
+        __syncthreads();
+        load_tile<BC>(KV_tile, V + first_of_tile, keys);
+        __syncthreads();
+
+        // O = O + P V_j.
+        add_P_V(O_acc, P_tile, KV_tile, 0, end_by_first - first_key, keys, first, end);
+    }
+
+    // O = O / l, gathered where Q was. A row that saw nothing has l = 0: its O stays 0.
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const float inverse = l[i] == 0.0f ? 0.0f : 1.0f / l[i];
+#pragma unroll
+        for (int j = 0; j < TD; ++j) {
+            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j] * inverse;
+        }
+        if (threadIdx.x == 0) {
+            l_tile[row_of(i)] = l[i];
+            m_tile[row_of(i)] = m[i];
+        }
+    }
+    __syncthreads();
+    store_tile(O + first_element, Q_tile, rows);
+
+    // lse = m + log(l), which is -inf where nothing was seen.
+    const int t = thread_index();
+    if (t < rows) lse[first_stat + t] = m_tile[t] + logf(l_tile[t]);
+}

@@ -1,0 +1,157 @@
+"""Flash-Decoding over pages: sequences of very different lengths, split alike, so that no block has more than a split.
+
+Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference", as attention/split_kv has it, over the
+pages of Kwon et al. 2023, arXiv 2309.06180. Where each sequence has a block of its own, the longest of a batch keeps
+one multiprocessor busy while others wait; where each is divided into as many parts, short ones are divided into
+nothing. Here a split is so many keys, whatever its sequence, and splits are counted through all sequences: a sequence
+has as many as its length takes, one without keys has none, and the grid has one block for each (times key/value heads
+and tiles of 16 rows). Which sequence a split belongs to a warp works out from the lengths, 32 at a time. Entries of the
+table go to shared memory first, all of a split at once: copies of K and V, asynchronous, do not wait for them one by
+one. A second kernel puts the splits of each row together.
+
+Where splits begin depends on nothing but the sequence: its bits do not depend on what else is in the batch, nor on
+where its pages lie.
+
+Bytes, per key/value head of a sequence of L keys, the b-th of B, with R = group q_len rows, T_r = ceil(R / 16), and
+S = ceil(L / split) splits, where q_len is 1; a split that a tile of rows sees nothing of costs the lengths alone:
+
+    split_kv    S X_q + T_r (K and V of L keys) + S T_r (entries of its pages + lengths) read, 4 S R (d + 2) written
+    combine     R (S (4 d + 2 * 32) + 4 (b + 1)) read, X_q + 32 R written
+
+The lengths are those of B sequences or of the first 32 ceil((b + 1) / 32), if these are fewer. The second kernel asks
+for one l_s, m_s or L at a time, and each costs a sector. Copies are runs of consecutive elements (see
+_tiles/sectors.py), those of Q, K and V with up to 16 bytes per lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
+from variants import _paged
+from variants._mma import elements_per_copy
+from variants._mma.rawkernel import COMMON_WITH_SPLITS
+from variants._mma.splits import BC, BR, COMBINE_WARPS, SPLITS, THREADS_PER_WARP, WARPS, shared_bytes, split_options
+from variants._paged import FLOAT32_BYTES, INT32_BYTES, WARP_LANES, PackedRows, key_bytes, row_tiles
+from variants._tiles import blocks
+from variants._tiles.rawkernel import raw_kernel
+from variants._tiles.sectors import SECTOR_BYTES, run_bytes
+
+NUMERICS = Numerics(
+    scores="float32", weights="problem", functions="__expf", sums="truncated", one_score=True, divides_last=True
+)
+"""As attention's split-kv: see there."""
+MOST_BLOCKS = 2**31 - 1
+"""Of a grid along x."""
+
+
+def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
+    """Two launches, or the second alone where no sequence has a key; `tile`: the first of `tiles(problem)` if None."""
+    p, split = problem, _split(problem, tile)
+    options = (*split_options(p.head_dim, split, p.dtype), f"-DPAGE={p.page_size}")
+    split_kv, combine = (
+        raw_kernel("paged_attention/paged_split_kv", name, options, COMMON_WITH_SPLITS)
+        for name in ("paged_split_kv", "paged_split_kv_combine")
+    )
+    splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len
+    partial, q_len = ("O_split", "l_split", "m_split"), np.int32(p.q_len)
+    sizes = (np.int32(p.sequences), q_len, np.int32(p.table_shape[1]), np.int32(p.group))
+    args = ("Q", "K", "V", "table", "lengths", *partial, *sizes, np.float32(p.tau))
+    combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows))
+    grid = (row_tiles(p, BR) * splits, p.kv_heads, 1)
+    first = Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)) if splits else None
+    second = Launch(combine, (p.sequences * sequence_rows,), (THREADS_PER_WARP * COMBINE_WARPS,), combine_args)
+    kept = max(1, splits)
+    return Plan(
+        launches=tuple(launch for launch in (first, second) if launch is not None),
+        buffers=(
+            Buffer("O_split", (kept, *p.q_shape[1:]), "float32"),
+            Buffer("l_split", (kept, *p.lse_shape[1:]), "float32"),
+            Buffer("m_split", (kept, *p.lse_shape[1:]), "float32"),
+            Buffer("lse", p.lse_shape, "float32"),
+        ),
+    )
+
+
+def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    p, split = problem, _split(problem, tile)
+    d, at_once, sequence_rows = p.head_dim, elements_per_copy(p.head_dim), p.heads * p.q_len
+    packed = PackedRows(p, BR)
+
+    # Splits, counted through all sequences: whose each is, and its first key.
+    counts = np.array(_splits(p, split), np.int64)
+    sequence = np.repeat(np.arange(p.sequences), counts)
+    number = np.arange(len(sequence), dtype=np.int64)
+    first_key = (number - (np.cumsum(counts) - counts)[sequence]) * split
+
+    # (splits, tiles of rows): keys that the block has, and whether it has any; of each key/value head.
+    keys = np.clip(packed.ends[sequence] - first_key[:, None], 0, split)
+    there = keys > 0
+    first_page = first_key // p.page_size
+    entry = sequence * p.table_shape[1] + first_page
+    entries = np.where(there, (first_key[:, None] + keys - 1) // p.page_size - first_page[:, None] + 1, 0)
+    lengths = run_bytes(0, np.minimum(p.sequences, blocks(sequence + 1, WARP_LANES) * WARP_LANES), INT32_BYTES)
+    per_head = 2 * key_bytes(p, keys, BC, at_once) + run_bytes(entry[:, None], entries, INT32_BYTES) + lengths[:, None]
+    Q = packed.tile_bytes(d, p.itemsize_bytes, at_once)[sequence] * there[:, None]
+    heads = np.arange(p.kv_heads, dtype=np.int64)[:, None] * packed.group_rows
+    stat = (number * sequence_rows)[:, None, None] + heads + packed.first_rows
+    rows = packed.rows * there[:, None]
+    written = run_bytes(stat * d, rows * d, FLOAT32_BYTES) + 2 * run_bytes(stat, rows, FLOAT32_BYTES)
+
+    # (splits, rows of a sequence): the splits of which a row sees a key.
+    row = np.arange(sequence_rows, dtype=np.int64)
+    seen = packed.end_seen(row % p.q_len)[sequence] > first_key[:, None]
+    of_split = run_bytes(((number * sequence_rows)[:, None] + row) * d, seen * d, FLOAT32_BYTES)
+    combine = (of_split + seen * 2 * SECTOR_BYTES).sum()
+    combine += sequence_rows * run_bytes(0, np.arange(p.sequences) + 1, INT32_BYTES).sum()
+
+    all_rows = np.arange(p.sequences * sequence_rows, dtype=np.int64)
+    output_bytes = run_bytes(all_rows * d, d, p.itemsize_bytes).sum() + len(all_rows) * SECTOR_BYTES
+    return Traffic(int(p.kv_heads * per_head.sum() + Q.sum() + combine), int(written.sum() + output_bytes))
+
+
+def tiles(problem: PagedProblem) -> list[dict[str, int]]:
+    """How many keys a split may have, the default first. Br is no choice: it says where tiles of rows end."""
+    return [{"Br": BR, "split": split} for split in SPLITS]
+
+
+def _split(problem: PagedProblem, tile: Mapping[str, int] | None) -> int:
+    return (tile or tiles(problem)[0])["split"]
+
+
+def _splits(problem: PagedProblem, split: int) -> list[int]:
+    """How many splits each sequence has."""
+    return [blocks(length, split) for length in problem.lengths]
+
+
+def supports(problem: PagedProblem) -> str | None:
+    """Why it cannot take the problem, or None."""
+    if problem.dtype == "float32":
+        return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
+    rows = problem.sequences * problem.heads * problem.q_len
+    most = max(rows, row_tiles(problem, BR) * sum(_splits(problem, min(SPLITS))))
+    if most > MOST_BLOCKS:
+        return f"it takes {most:,} blocks; a grid has at most 2^31 - 1 along x"
+    return _paged.unsupported(problem)
+
+
+def register(registry: Registry) -> None:
+    """Add `paged-split-kv-cupy`."""
+    registry.add(
+        Variant(
+            name="paged-split-kv-cupy",
+            operation="paged-attention",
+            algorithm="paged-split-kv",
+            backend="cupy",
+            idea="Flash-Decoding over pages: sequences in splits of one size, grouped heads share them, tensor cores",
+            plan=plan,
+            supports=supports,
+            claim=claim,
+            tiles=tiles,
+            takes=("causal",),
+            numerics=NUMERICS,
+        )
+    )
