@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from emulators import emulator
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lanes import is_thorough, thorough_unless
 
@@ -214,6 +214,7 @@ GRADIENT_MASKS = ("none", "causal", "window:20,3", "causal+window:33")
     rest=st.tuples(st.integers(1, 3), st.sampled_from(GRADIENT_MASKS), st.sampled_from(sorted(BACKWARD_REGIMES))),
     dropout=st.tuples(st.sampled_from((0.1, 0.5, 0.9, 2**-16)), st.integers(0, 2**64 - 1)),
 )
+@example(heads=(1, 1), lengths=(2, 1), rest=(2, "none", "subnormal"), dropout=(0.9, 0))  # V flushed, times ten
 @settings(
     max_examples=40 if is_thorough() else 5,
     deadline=None,

@@ -12,8 +12,9 @@ on tensor cores, which cut off; |.| of a matrix is element by element. Constants
                                             through memory in 16 bits
                + argument |s_ij - lse_i| + frame (|s_ij| + |lse_i|) + 4u    subtraction, log2 e, the exponential
     dP^_ij = dP_ij + f_ij,  delta^_i = delta_i + h_i
-        |f_ij| <= g_(d + 1) |dO_i|.|v_j|  (+ u_16 |dP^| where dP goes through memory in 16 bits)
-        |h_i| <= g_(d + 1) |dO_i|.|O_i|
+        |f_ij| <= g_(d + 1) |dO_i|.|v_j| + t(dO_i, v_j)  (+ u_16 |dP^| where dP goes through memory in 16 bits)
+        |h_i| <= g_(d + 1) |dO_i|.|O_i| + t(dO_i, O_i)
+        t(x, y) = (d + sum |x| + sum |y|) 2^-126    products and factors too small to be normal, flushed to zero
     dS^_ij = P^ (dP^ - delta^), two roundings
 
 so that, to first order and with the products of errors kept,
@@ -248,12 +249,13 @@ def _proved(block: Block, r: Roundings) -> _Pairs:
         exponent += SLACK * r.stored * np.abs(block.s) + r.stored_step
     exponent += r.frame * (np.abs(block.s) + np.abs(block.lse))
     P = np.where(seen, p * np.expm1(SLACK * exponent) + TINY, 0.0)
-    products = r.proved_sum(d + 1) * (np.abs(block.do) @ np.abs(block.v).mT) + d * TINY
+    products = r.proved_sum(d + 1) * (np.abs(block.do) @ np.abs(block.v).mT) + _flushed(block.do, block.v)
     if r.stored:
         products += np.maximum(r.stored * (np.abs(block.products) + products), r.stored_step)
     if block.problem.dropout:
         products = block.kept * (products + DROPOUT_ERROR * (np.abs(block.products) + products))
-    delta = r.proved_sum(d + 1) * (np.abs(block.do) * np.abs(block.o)).sum(axis=-1, keepdims=True) + d * TINY
+    delta = r.proved_sum(d + 1) * (np.abs(block.do) * np.abs(block.o)).sum(axis=-1, keepdims=True)
+    delta += _flushed_of_row(block)
     differences = products + delta + 3 * U * (np.abs(block.dp) + np.abs(block.delta) + products + delta)
     dS = np.where(seen, P * diff + (p + P) * differences + TINY, 0.0)
     if r.factor:
@@ -270,6 +272,20 @@ def _dot_error(block: Block, r: Roundings) -> Float64Array:
     d, tau = block.q.shape[-1], abs(block.problem.tau)
     sigma: Float64Array = r.proved_sum(d + SCORE_ROUNDINGS) * tau * (np.abs(block.q) @ np.abs(block.k).mT) + d * TINY
     return sigma
+
+
+def _flushed(x: Float64Array, y: Float64Array) -> Float64Array:
+    """t of all rows of x and all of y: (..., r, d) and (..., c, d) -> (..., r, c)."""
+    rows, columns = (np.abs(each).sum(axis=-1) for each in (x, y))
+    flushed: Float64Array = TINY * (x.shape[-1] + rows[..., :, None] + columns[..., None, :])
+    return flushed
+
+
+def _flushed_of_row(block: Block) -> Float64Array:
+    """t of dO and O of each row: (b, h, g, r, 1)."""
+    magnitudes = np.abs(block.do) + np.abs(block.o) + 1
+    flushed: Float64Array = TINY * magnitudes.sum(axis=-1, keepdims=True)
+    return flushed
 
 
 def _equal(
@@ -301,6 +317,7 @@ def _add_expected(totals: _Totals, block: Block, r: Roundings) -> None:
     squares_of_v = np.square(block.do) @ np.square(block.v).mT
     products = r.expected_sum(d + 1) * np.sqrt(np.square(block.products) + squares_of_v)
     products = np.square(products) + np.square(LAMBDA * r.stored * block.products)
+    products += np.square(_flushed(block.do, block.v))
     if block.problem.dropout:
         products = np.square(block.kept) * (products + np.square(DROPOUT_ERROR * block.products))
     rounded = 3 * U * LAMBDA * (np.abs(block.dp) + np.abs(block.delta))
@@ -318,6 +335,7 @@ def _add_expected(totals: _Totals, block: Block, r: Roundings) -> None:
     magnitudes = np.square(block.do * block.o).sum(axis=-1, keepdims=True)
     # sum_j P_ij dP_ij = delta_i: where dP hardly differ along a row, all are rounded alike.
     delta = r.expected_sum(d + 1) * np.sqrt(np.square(block.delta) + magnitudes) + r.stored * np.abs(block.delta)
+    delta += _flushed_of_row(block)
     rows = _Pairs(np.square(of_row * block.dropped_p), np.square(of_row * np.abs(ds) + delta * (p + P)))
     dQ, *_ = _through(block, _Pairs(weights, dS), np.square)
     _, dK, dV = _through(block, _Pairs(weights + rows.P, dS + rows.dS), np.square)
