@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
@@ -166,6 +166,12 @@ class AttentionBackward(Operation):
     def require_sweepable(self, problem: Any) -> None:
         """See `Operation.require_sweepable`."""
         operation_named("attention").require_sweepable(problem)
+
+    def libraries(self) -> Mapping[str, Callable[[Any], Any]]:
+        """See `libraries`."""
+        from harness.operations.attention_backward.libraries import libraries
+
+        return libraries()
 
 
 OPERATION = AttentionBackward()

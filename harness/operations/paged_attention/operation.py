@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
@@ -174,6 +174,12 @@ class PagedAttention(Operation):
                 f"--sweep reaches {max(problem.lengths):,} keys in a sequence and {rows:,} rows over all heads; the "
                 f"most is {LARGEST_SWEPT:,} either way"
             )
+
+    def libraries(self) -> Mapping[str, Callable[[Any], Any]]:
+        """See `libraries`."""
+        from harness.operations.paged_attention.libraries import libraries
+
+        return libraries()
 
 
 OPERATION = PagedAttention()
