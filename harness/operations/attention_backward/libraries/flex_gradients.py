@@ -1,4 +1,4 @@
-"""`flex_attention`'s gradients, by `torch.autograd.grad`: the compiled backward kernel that belongs to its forward one."""
+"""`flex_attention`'s gradients: the compiled backward kernel that belongs to its forward one, by `autograd`."""
 
 from __future__ import annotations
 
