@@ -173,5 +173,17 @@ class AttentionBackward(Operation):
 
         return libraries()
 
+    def libraries_in_words(self, torch: str) -> str:
+        """See `libraries`."""
+        return (
+            f"torch-*: the backward kernels of PyTorch {torch}, alone, one row per back end, with the O and lse of the "
+            "problem; torch-flex is compiled flex_attention's. torch-math is the gradient of a forward pass of its own."
+        )
+
+    @property
+    def flops_in_words(self) -> str:
+        """See `BackwardProblem.flops`."""
+        return "the five matrix products over the keys that each row sees"
+
 
 OPERATION = AttentionBackward()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance
+from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance, operation_named
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -180,6 +180,15 @@ class PagedAttention(Operation):
         from harness.operations.paged_attention.libraries import libraries
 
         return libraries()
+
+    def libraries_in_words(self, torch: str) -> str:
+        """See `libraries`."""
+        return f"cudnn: cuDNN's attention over pages by its own front end, on tensors of PyTorch {torch}."
+
+    @property
+    def flops_in_words(self) -> str:
+        """Attention's."""
+        return operation_named("attention").flops_in_words
 
 
 OPERATION = PagedAttention()
