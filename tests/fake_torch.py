@@ -155,12 +155,13 @@ class FakeTorch(types.ModuleType):
             stream=contextlib.nullcontext,
         )
         self.compiler = SimpleNamespace(reset=lambda: None)
-        self.compile = lambda function, dynamic, fullgraph: np.errstate(invalid="ignore")(function)
+        self.compile = lambda function, dynamic, fullgraph=False: np.errstate(invalid="ignore")(function)
         self._functorch = SimpleNamespace(config=SimpleNamespace(donated_buffer=True))
         self.autograd = SimpleNamespace(grad=self._grad)
         self.ops = SimpleNamespace(
             aten=SimpleNamespace(
                 _scaled_dot_product_flash_attention_backward=flash_backward,
+                _scaled_dot_product_cudnn_attention=cudnn_forward,
                 _scaled_dot_product_cudnn_attention_backward=cudnn_backward,
                 _efficient_attention_backward=efficient_backward,
             )
@@ -199,6 +200,7 @@ class FakeTorch(types.ModuleType):
         assert enable_gqa or Q.shape[1] == K.shape[1]
         assert not (is_causal and attn_mask is not None)
         if isinstance(attn_mask, str):
+            assert self.backend == "FLASH_ATTENTION" or Q.shape[2] <= K.shape[2]
             return attention(Q, K, V, scale, causal(Q, K, is_lower_right=True))[0]
         assert attn_mask is None or (attn_mask.dtype == Q.dtype and self.backend != "FLASH_ATTENTION")
         bias = 0.0 if attn_mask is None else attn_mask
@@ -221,7 +223,7 @@ def pad(tensor: Any, widths: tuple[int, int], value: float) -> FakeTensor:
 
 
 def create_block_mask(
-    rule: Any, batch: int | None, heads: int | None, q_len: int, kv_len: int, device: str, _compile: bool
+    rule: Any, batch: int | None, heads: int | None, q_len: int, kv_len: int, device: str
 ) -> tuple[Any, tuple[int | None, int | None]]:
     """The rule, and whether it may look at the batch entry and at the head."""
     return rule, (batch, heads)
@@ -249,13 +251,20 @@ def flash_backward(
     return gradients(dO, Q, K, V, O, lse, scale, causal(Q, K, is_lower_right=True) if is_causal else True)
 
 
+def cudnn_forward(Q: Any, K: Any, V: Any, bias: None, with_lse: bool, *, scale: float) -> tuple[Any, ...]:
+    """Its lse has a fourth axis, as PyTorch 2.11's has."""
+    O, lse = attention(Q, K, V, scale, True)
+    return O, lse[..., None], None, None
+
+
 def cudnn_backward(
     dO: Any, Q: Any, K: Any, V: Any, O: Any, lse: Any, seed: Any, offset: Any, bias: Any, cum_q: None, cum_k: None,
     max_q: int, max_k: int, dropout_p: float, is_causal: bool, *, scale: float,
 ) -> tuple[FakeTensor, ...]:  # fmt: skip
     assert dropout_p == 0 and not np.isneginf(lse).any() and O.strides == dO.strides
+    assert lse.shape == (*Q.shape[:3], 1)
     seen = causal(Q, K, is_lower_right=False) if is_causal else True
-    return gradients(dO, Q, K, V, O, lse, scale, seen, 0.0 if bias is None else bias)
+    return gradients(dO, Q, K, V, O, lse[..., 0], scale, seen, 0.0 if bias is None else bias)
 
 
 def efficient_backward(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,9 @@ from harness.support.errors import UnsupportedProblem
 
 C = TypeVar("C", bound="TorchContender")
 Tensors = Mapping[str, Any]
+
+NO_KERNEL = "No available kernel"
+"""What PyTorch says where a back end does not take a problem, after it has warned of the reasons."""
 
 
 class TorchContender(ABC):
@@ -50,7 +53,7 @@ class TorchContender(ABC):
         return {name: self._fetched(tensor, dtypes[name]) for name, tensor in self._outputs.items()}
 
     def tried(self: C) -> C:
-        """Itself, after a first run. Raises `UnsupportedProblem` with PyTorch's own reasons, which are warnings."""
+        """Itself, after a first run. Raises `UnsupportedProblem` with the library's own reasons."""
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
@@ -59,10 +62,10 @@ class TorchContender(ABC):
             except UnsupportedProblem:
                 raise
             except Exception as error:
-                reasons = [" ".join(str(w.message).split("(Triggered")[0].split()) for w in told]
-                # That the other back ends are off is our doing.
-                reasons = [r for r in reasons if "runtime disabled" not in r and not r.endswith("because:")]
-                raise UnsupportedProblem(self._name, "; ".join(reasons) or _one_line(error)) from error
+                reason = _one_line(error)
+                if NO_KERNEL in reason:
+                    reason = "; ".join(_reasons(told)) or reason
+                raise UnsupportedProblem(self._name, reason) from error
         return self
 
     def _fetched(self, tensor: Any, dtype: str) -> np.ndarray:
@@ -74,6 +77,13 @@ class TorchContender(ABC):
             return bits.view(ml_dtypes.bfloat16)
         fetched: np.ndarray = whole.cpu().numpy()
         return fetched
+
+
+def _reasons(told: Sequence[warnings.WarningMessage]) -> list[str]:
+    """Why a back end has no kernel, as PyTorch warns."""
+    reasons = [" ".join(str(w.message).split("(Triggered")[0].split()) for w in told]
+    # That the other back ends are off is our doing.
+    return [r for r in reasons if "runtime disabled" not in r and not r.endswith("because:")]
 
 
 def _one_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -96,9 +97,24 @@ def test_a_causal_mask_is_aligned_bottom_right(lengths: tuple[int, int], torch: 
         assert set(how.values()) == {(True, "NoneType")}
     else:
         own, tensor = (False, "str"), (False, "FakeTensor")
-        assert [how[name] for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION")] == [own, own]
+        assert how["FLASH_ATTENTION"] == own
+        assert how["EFFICIENT_ATTENTION"] == (own if q_len < kv_len else tensor)
         assert [how[name] for name in ("MATH", "CUDNN_ATTENTION")] == [tensor, tensor]
     assert (told["cudnn"] is None) == (q_len != kv_len and q_len > 1)
+
+
+def test_a_back_end_s_reasons_are_what_it_warns_of(monkeypatch: pytest.MonkeyPatch, torch: FakeTorch) -> None:
+    problem = posed("attention", **SMALL)
+
+    def refuses(*tensors: Any, **options: Any) -> None:
+        warnings.warn("Flash attention has been runtime disabled. (Triggered internally at x.cpp:1.)", stacklevel=1)
+        warnings.warn("Expected 16 bits. (Triggered internally at x.cpp:2.)", stacklevel=1)
+        raise RuntimeError("out of\n memory" if torch.backend == "MATH" else "No available kernel. Aborting.")
+
+    monkeypatch.setattr(sys.modules["torch.nn.functional"], "scaled_dot_product_attention", refuses)
+    told = verdicts(problem, *SDPA)
+    assert told.pop("torch-math") == "unsupported: out of memory"
+    assert set(told.values()) == {"unsupported: Expected 16 bits."}
 
 
 @pytest.mark.parametrize("mask", ["window:9,4", "causal+window:12"])

@@ -99,7 +99,9 @@ class FlexAttention(TorchAttention):
             return None
         batch = p.batch if p.mask.sequences > 1 else None
         heads = p.heads if p.mask.tells_heads_apart else None
-        return create_block_mask(sees, batch, heads, p.q_len, p.kv_len, given["Q"].device, _compile=True)
+        # Compiled, lest it makes a tensor of every pair of a row and a key.
+        made = self._torch.compile(create_block_mask, dynamic=False)
+        return made(sees, batch, heads, p.q_len, p.kv_len, given["Q"].device)
 
 
 def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[..., Any] | None:

@@ -11,15 +11,15 @@ from harness.operations.attention.libraries.torch_attention import TorchAttentio
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
 
-FLASH = "torch-flash"
+EFFICIENT, FLASH = "torch-efficient", "torch-flash"
 BACK_ENDS = {
     "torch-math": "MATH",
-    "torch-efficient": "EFFICIENT_ATTENTION",
+    EFFICIENT: "EFFICIENT_ATTENTION",
     FLASH: "FLASH_ATTENTION",
     "torch-cudnn": "CUDNN_ATTENTION",
 }
 """Our name -> PyTorch's (torch.nn.attention.SDPBackend)."""
-LOWER_RIGHT = ("torch-efficient", FLASH)
+LOWER_RIGHT = (EFFICIENT, FLASH)
 """Those that have a causal mask which is aligned bottom-right; PyTorch's own flag means top-left."""
 OWN_MASKS = ("none", "causal")
 """Those that some of its back ends have without a tensor of q_len x kv_len, whatever the lengths."""
@@ -43,8 +43,11 @@ class ScaledDotProduct(TorchAttention):
     def is_causal(self) -> bool:
         """Whether the mask is a causal one that the back end has itself."""
         p = self._problem
-        is_square = p.q_len == p.kv_len
-        return p.mask.text == "causal" and not sees_all(p) and (is_square or self._name in LOWER_RIGHT)
+        if p.mask.text != "causal" or sees_all(p):
+            return False
+        if p.q_len > p.kv_len and self._name == EFFICIENT:
+            return False  # it leaves NaN in rows that see nothing, but where a tensor says so
+        return p.q_len == p.kv_len or self._name in LOWER_RIGHT
 
     @functools.cached_property
     def mask_tensor(self) -> Any:

@@ -103,6 +103,13 @@ class EfficientKernel(BackwardKernel):
 class CudnnKernel(BackwardKernel):
     """cuDNN's, which takes O and dO as they lie."""
 
+    def _laid_out(self, given: Tensors) -> Tensors:
+        """Of lse with the axes that the forward operator gives it, three or four: that is run once, to see."""
+        laid_out = super()._laid_out(given)
+        forward = self._torch.ops.aten._scaled_dot_product_cudnn_attention
+        _, lse, *_ = forward(given["Q"], given["K"], given["V"], None, True, scale=self._problem.tau)
+        return {**laid_out, "lse": laid_out["lse"].reshape(lse.shape)}
+
     def _gradients(self, given: Tensors) -> tuple[Any, Any, Any]:
         p, x = self._problem, given
         dQ, dK, dV = self._torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
