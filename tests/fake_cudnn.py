@@ -66,7 +66,8 @@ class Graph:
             assert (np.asarray(node["seq_len_q"]) == Q.shape[2]).all()
         seen = visible(Q.shape[2], K.shape[2], lengths, node)
         seen = np.broadcast_to(seen, (len(Q), 1, Q.shape[2], K.shape[2]))
-        K, V = (as_tensor(np.where(seen.any(axis=2)[..., None], x, 0).astype(x.dtype)) for x in (K, V))
+        if Q.shape[2] == 1:  # else NaN behind the last key come through, as they do in cuDNN
+            K, V = (as_tensor(np.where(seen.any(axis=2)[..., None], x, 0).astype(x.dtype)) for x in (K, V))
         given[self.O][...] = attention(Q, K, V, node["attn_scale"], seen)[0]
 
 

@@ -60,6 +60,10 @@ class FakeTensor(np.ndarray):
     def masked_fill_(self, where: np.ndarray, value: float) -> None:
         self[np.asarray(np.broadcast_to(where, self.shape))] = value
 
+    def scatter_reduce_(self, dim: int, index: np.ndarray, values: np.ndarray, reduce: str) -> None:
+        assert (dim, reduce) == (0, "amax")
+        np.maximum.at(self, np.asarray(index), np.asarray(values))
+
     def sum(self, dim: int) -> FakeTensor:
         return np.add.reduce(self, axis=dim)
 
@@ -142,13 +146,14 @@ class FakeTorch(types.ModuleType):
         """What `scaled_dot_product_attention` was handed besides Q, K and V."""
         self.backend = ""
         self.as_tensor = as_tensor
-        for name in ("where", "tanh", "abs", "isneginf"):
+        self.where = lambda chosen, x, y: as_tensor(np.where(chosen, x, np.asarray(y, np.asarray(x).dtype)))
+        for name in ("tanh", "abs", "isneginf"):
             setattr(self, name, of_numpy(getattr(np, name)))
         self.sigmoid = lambda x: as_tensor(1 / (1 + np.exp(-np.asarray(x, np.float64))))
         self.full_like = lambda x, value: as_tensor(np.full_like(x, value))
         for name in ("full", "zeros", "empty", "arange"):
             setattr(self, name, of_numpy(getattr(np, name)))
-        self.tensor = lambda values, device=None: as_tensor(values)
+        self.clamp = of_numpy(np.clip)
         self.no_grad = self.enable_grad = contextlib.nullcontext
         self.cuda = SimpleNamespace(
             ExternalStream=lambda ptr: SimpleNamespace(synchronize=lambda: None, cuda_stream=ptr),

@@ -22,7 +22,8 @@ class CudnnPaged(CudnnContender):
     """A graph of one node.
 
     It gets a table of its own, made once, in which entries behind a sequence's last page name page 0: it may look them
-    up, if only to leave them out.
+    up, if only to leave them out. Where there are more rows than one it multiplies V behind a sequence's last key by
+    weights of 0, which leave the NaN there what they are: so it gets a pool of its own then, too, with 0 there.
     """
 
     def __init__(self, stage: Any) -> None:
@@ -40,16 +41,24 @@ class CudnnPaged(CudnnContender):
 
     def _laid_out(self, given: Tensors) -> Tensors:
         """Table and lengths with the axes that cuDNN gives them."""
-        p, lengths = self._problem, given["lengths"]
-        used = self._torch.tensor(p.sequence_pages, device=lengths.device)[:, None]
-        places = self._torch.arange(p.table_shape[1], device=lengths.device)[None, :]
-        table = self._torch.where(places < used, given["table"], 0).to(lengths.dtype)[:, None, :, None].contiguous()
-        rows = self._torch.full_like(lengths, p.q_len)
+        p, torch, lengths = self._problem, self._torch, given["lengths"]
+        places = torch.arange(p.table_shape[1], device=lengths.device)[None, :]
+        # Keys of a sequence in each of its pages.
+        filled = torch.clamp(lengths[:, None] - places * p.page_size, 0, p.page_size)
+        table = torch.where(filled > 0, given["table"], 0)
+        pool = {name: given[name] for name in "KV"}
+        if p.q_len > 1:
+            held = torch.zeros(p.pool_pages, dtype=torch.int64, device=lengths.device)
+            held.scatter_reduce_(0, table.flatten().to(torch.int64), filled.flatten().to(torch.int64), "amax")
+            is_key = torch.arange(p.page_size, device=lengths.device) < held[:, None]
+            pool = {name: torch.where(is_key[:, None, :, None], tensor, 0) for name, tensor in pool.items()}
+        of_pages = table.to(lengths.dtype)[:, None, :, None].contiguous()
         return {
-            **{name: given[name] for name in "QKV"},
-            "k_table": table,
-            "v_table": table.clone(),
-            "rows": rows[:, None, None, None],
+            "Q": given["Q"],
+            **pool,
+            "k_table": of_pages,
+            "v_table": of_pages.clone(),
+            "rows": torch.full_like(lengths, p.q_len)[:, None, None, None],
             "lengths": lengths[:, None, None, None],
         }
 

@@ -13,7 +13,7 @@ from typing import Any
 from harness.model.torch_contender import Tensors
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
-from harness.operations.attention.masks import rule_of_arrays
+from harness.operations.attention.masks import BLOCKS, rule_of_arrays
 from harness.operations.attention.problem import SCORE_FEATURES, SINKS, SLOPES, Problem
 from harness.support.errors import UnsupportedProblem
 
@@ -93,7 +93,10 @@ class FlexAttention(TorchAttention):
         """Which tiles of keys have to be read; None: all."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        p, given = self._problem, self._inputs[0]
+        p, given = self._problem, dict(self._inputs[0])
+        if BLOCKS in given:
+            # Looked up for every pair of a tile, in shared memory: as int32 there is no room for it.
+            given[BLOCKS] = given[BLOCKS] != 0
         sees = rule_of_arrays(p, given)
         if sees is None:
             return None
