@@ -16,7 +16,7 @@ from numba.cuda import libdevice, types
 from numba.cuda.extending import intrinsic
 
 from variants._mma.backward import DQ_COLUMNS, PRODUCT_REGISTERS, STAGES, WARP_ROWS, BackwardMmaTile
-from variants._mma.numba_assembly import F32, U64, assembly
+from variants._mma.numba_assembly import F32, U32, U64, assembly
 from variants._mma.numba_mma import (
     chunks_further,
     load_matrices,
@@ -26,6 +26,7 @@ from variants._mma.numba_mma import (
     store_shared,
     swizzled,
     thread_index,
+    unknown,
 )
 from variants._mma.numba_tiles import numba_tiles
 from variants._mma.numba_unrolled import unrolled
@@ -41,6 +42,17 @@ load_pair, store_word = load_shared(8), store_shared(4)
 @intrinsic
 def add_in_memory(typing_context, to, addend):
     return assembly("red.global.add.f32 [$0], $1;", types.void(U64, F32), ordered=True)
+
+
+# Numba's own division asks whether it is one by 0, and would leave the kernel (PTX ISA: div, rem).
+@intrinsic
+def quotient(typing_context, dividend, divisor):
+    return assembly("div.u32 $0, $1, $2;", U32(U32, U32))
+
+
+@intrinsic
+def remainder(typing_context, dividend, divisor):
+    return assembly("rem.u32 $0, $1, $2;", U32(U32, U32))
 
 
 # Two neighbours in shared memory.
@@ -98,7 +110,7 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str) -> SimpleNa
     # (first, count): tiles of rows with one that sees a key of tile `block` of keys.
     @cuda.jit(device=True, forceinline=True)
     def tiles_seeing(block, q_len, kv_len, before, after):
-        first_key, on = int32(block * BC), int32(q_len - kv_len)
+        first_key, on = int32(block * BC), unknown(int32(q_len - kv_len))
         keys = int32(min(int32(BC), int32(kv_len - first_key)))
         first_row = int32(max(int32(first_key + on - after), int32(0)))
         end_row = int32(min(int32(first_key + keys + on + before), q_len))

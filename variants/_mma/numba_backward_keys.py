@@ -14,7 +14,16 @@ from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._mma.backward import STAGES, BackwardMmaTile
-from variants._mma.numba_backward import FLOAT_BYTES, FRAGMENT, NOTHING, ZERO, load_floats, numba_backward
+from variants._mma.numba_backward import (
+    FLOAT_BYTES,
+    FRAGMENT,
+    NOTHING,
+    ZERO,
+    load_floats,
+    numba_backward,
+    quotient,
+    remainder,
+)
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
     block_index,
@@ -70,7 +79,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
     @cuda.jit(device=True, forceinline=True)
     def copy_rows(K_tile, Q, dO, L, delta, group, step, first_tile, count):
         stage, q_len = uint32(step) % uint32(STAGES), int32(Q.shape[2])
-        member, i = uint32(step) // uint32(count), uint32(step) % uint32(count)
+        member, i = quotient(uint32(step), uint32(count)), remainder(uint32(step), uint32(count))
         first_row = int32(int32(first_tile + int32(i)) * BR)
         rows = int32(min(int32(BR), int32(q_len - first_row)))
         head = head_index() * uint64(uint32(group)) + uint64(member)
@@ -196,7 +205,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
             # tile with a row that does not see all keys, both must be finite: products of 0 are not.
             first_key = int32(block_index() * BC)
             first_tile, count = tiles_seeing(block_index(), q_len, kv_len, before, after)
-            first_row = int32(int32(first_tile + int32(uint32(step) % uint32(count))) * BR)
+            first_row = int32(int32(first_tile + int32(remainder(uint32(step), uint32(count)))) * BR)
             last_row = int32(min(int32(first_row + BR), q_len) - 1)
             stage = uint32(step) % uint32(STAGES)
             Q_tile = uint32(K_tile + ROW_TILES + stage * uint32(2 * ROWS_BYTES))
@@ -232,7 +241,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
                 # Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
                 cuda.syncthreads()
                 count = tiles_seeing(block_index(), q_len, kv_len, before, after)[1]
-                head = head_index() * uint64(uint32(group)) + uint64(uint32(step) // uint32(count))
+                head = head_index() * uint64(uint32(group)) + uint64(quotient(uint32(step), uint32(count)))
                 fragments = head * uint64(uint32(q_len + 15) >> uint32(4)) * uint64(DQ_TILES)
                 of_head = dQ + fragments * uint64(FRAGMENT * FLOAT_BYTES)
                 add_dS_K(of_head, uint32(K_tile + DS_TILE), K_tile, first_row, q_len)

@@ -60,6 +60,13 @@ def unknown(typing_context, number):
     return assembly("mov.b32 $0, $1;", kind(kind), ordered=True)
 
 
+# At the beginning of a loop's body: ptxas, to which `unknown` numbers are none, does not unroll it either (PTX ISA:
+# .pragma "nounroll").
+@intrinsic
+def keep_loop(typing_context):
+    return assembly(r".pragma \22nounroll\22;", types.void(), ordered=True)  # quotes, as LLVM spells them
+
+
 # The grid is (blocks of a head, heads, batch). Heads are counted through the batch.
 @cuda.jit(device=True, forceinline=True)
 def head_index():

@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda, int32, uint32
 
 from variants._mma import LINE_BYTES, LINE_ELEMENTS
-from variants._mma.numba_mma import CHUNK_BYTES, load_shared, numba_mma, store_shared, swizzled, unknown
+from variants._mma.numba_mma import CHUNK_BYTES, keep_loop, load_shared, numba_mma, store_shared, swizzled, unknown
 from variants._mma.numba_tiles import NOTHING, STORED_BYTES
 
 CHUNK = CHUNK_BYTES // STORED_BYTES
@@ -31,6 +31,7 @@ def numba_not_finite(head_dim: int, dtype: str) -> SimpleNamespace:
     def clear_not_finite(tile, row):
         found = False
         for element in range(int32(0), unknown(int32(D)), int32(1)):
+            keep_loop()
             e = uint32(element)
             at = tile + swizzled(ROW_BYTES, row, e // uint32(CHUNK)) + e % uint32(CHUNK) * uint32(STORED_BYTES)
             if not_finite(uint32(load_element(at))):
