@@ -215,12 +215,6 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
         seen_from = first_seen(last_row, q_len, kv_len, before)
         seen_to = end_seen(first_row, q_len, kv_len, after)
-        warp_row = int32(first_row + first_of_warp())
-        warps_last = int32(min(int32(warp_row + WARP_ROWS), q_len) - 1)
-        warp_sees_from = first_seen(warps_last, q_len, kv_len, before)
-        warp_sees_to = end_seen(warp_row, q_len, kv_len, after)
-        warps_first_key = first_seen(warp_row, q_len, kv_len, before)
-        warps_end_key = end_seen(warps_last, q_len, kv_len, after)
         stage = uint32(0)
         while first_key < end_key:
             # K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile with
@@ -241,8 +235,13 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
 
             end = unknown(int32(BC)) if BC > KEYS_AT_ONCE else int32(BC)
             for beyond in range(int32(0), end, int32(KEYS_AT_ONCE)):
-                key = int32(first_key + beyond)
+                key, warp_row = int32(first_key + beyond), int32(first_row + first_of_warp())
+                warps_last = int32(min(int32(warp_row + WARP_ROWS), q_len) - 1)
+                warps_first_key = first_seen(warp_row, q_len, kv_len, before)
+                warps_end_key = end_seen(warps_last, q_len, kv_len, after)
                 if key < warps_end_key and int32(key + KEYS_AT_ONCE) > warps_first_key:
+                    warp_sees_from = first_seen(warps_last, q_len, kv_len, before)
+                    warp_sees_to = end_seen(warp_row, q_len, kv_len, after)
                     S, dS = cuda.local.array(SCORES, float32), cuda.local.array(SCORES, float32)
                     Q_lane = uint32(Q_tile + uint32(first_of_warp()) * uint32(ROW_BYTES) + lane_in_A())
                     K_lane = uint32(K_tile + uint32(beyond) * uint32(ROW_BYTES))
