@@ -33,7 +33,7 @@ _FORMULAS = (
         file=ENDS,
     ),
     _of_keys("half of a row's lanes left out of D", ("other = LANES // 2", "other = LANES // 4"), file=ENDS),
-    _of_keys("scale missing on dQ", ("packed(tau * low, tau * high)", "packed(low, high)"), file=ENDS),
+    _of_keys("scale missing on dQ", ("column), packed(tau * c0, tau * c1)", "column), packed(c0, c1)"), file=ENDS),
     _of_keys("scale missing on dK", ("gather(K_tile, dK_acc, tau)", "gather(K_tile, dK_acc, ONE)")),
     _of_keys("scale on dV", ("gather(V_tile, dV_acc, ONE)", "gather(V_tile, dV_acc, tau)")),
     _of_keys(
@@ -51,8 +51,8 @@ _FORMULAS = (
     _of_keys(
         "dQ not zeroed",
         (
-            "store_numbers(dQ_first + uint64(e) * uint64(16), NOTHINGS)",
-            "store_numbers(dQ_first + uint64(e) * uint64(16), "
+            "store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), NOTHINGS)",
+            "store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), "
             "(NOTHINGS[0], NOTHINGS[0], NOTHINGS[0], uint32(127 << 23)))",
         ),
         file=ENDS,

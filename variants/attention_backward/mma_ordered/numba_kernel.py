@@ -212,9 +212,6 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                 L_i[i, h] = libdevice.int_as_float(int32(load_word(at)))
                 D_i[i, h] = libdevice.int_as_float(int32(load_word(uint32(at + BR * FLOAT_BYTES))))
 
-        # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
-        seen_from = first_seen(last_row, q_len, kv_len, before)
-        seen_to = end_seen(first_row, q_len, kv_len, after)
         stage = uint32(0)
         while first_key < end_key:
             # K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile with
@@ -222,6 +219,10 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
             # which dP = dO_i V_j^T brings to those who see the key.
             K_tile = uint32(KV_tiles + stage * uint32(2 * KV_BYTES))
             V_tile = uint32(K_tile + KV_BYTES)
+            # Every row of the block sees the keys from its last row's first to its first row's end.
+            top = unknown(first_row)
+            bottom = int32(min(int32(top + BR), q_len) - 1)
+            seen_from, seen_to = first_seen(bottom, q_len, kv_len, before), end_seen(top, q_len, kv_len, after)
             wait_for_oldest()
             if first_key < seen_from or int32(first_key + BC) > seen_to:
                 if cuda.syncthreads_or(copied_not_finite(K_tile, BC)) != 0:
