@@ -13,7 +13,8 @@ from numba import cuda, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._mma.backward import DQ_COLUMNS, END_ROWS, END_WARPS
-from variants._mma.numba_backward import FLOAT_BYTES, FRAGMENT, ZERO
+from variants._mma.numba_backward import ZERO
+from variants._mma.numba_dq_fragments import FLOAT_BYTES, FRAGMENT, as_float, load_fragment, to_lane
 from variants._mma.numba_mma import (
     ALL_LANES,
     CHUNK_BYTES,
@@ -35,7 +36,6 @@ from variants._mma.numba_mma import (
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 
 BR, WARPS = END_ROWS, END_WARPS  # rows per block
-LINE, TWO_LINES, THREE_LINES = np.uint64(128), np.uint64(256), np.uint64(384)  # c0, c1 or c2 of all lanes, in bytes
 LANES = 8  # that share a row: each phase of a warp's loads has all chunks of one line
 CHUNK = CHUNK_BYTES // STORED_BYTES
 NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
@@ -50,11 +50,6 @@ def first_fragment(dQ, q_len, first_row, DQ_TILES):
     row_fragments = uint64(uint32(q_len + 15) >> uint32(4))
     fragments = (head_index() * row_fragments + uint64(uint32(first_row) >> uint32(4))) * uint64(DQ_TILES)
     return global_address(dQ) + fragments * uint64(FRAGMENT * FLOAT_BYTES)
-
-
-@cuda.jit(device=True, forceinline=True)
-def load_float(at):
-    return libdevice.int_as_float(int32(load_number(at)))
 
 
 @functools.cache
@@ -121,7 +116,7 @@ def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
         thread = thread_index()
         of_row = (first + uint64(thread)) * uint64(FLOAT_BYTES)
         if thread < rows:
-            lse_of_row = load_float(global_address(lse) + of_row)
+            lse_of_row = as_float(load_number(global_address(lse) + of_row))
             store_number(global_address(L) + of_row, uint32(libdevice.float_as_int(LOG2_E * lse_of_row)))
         wait_for_all()
         cuda.syncthreads()
@@ -147,13 +142,13 @@ def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
         dQ_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         q_len, first_row = int32(dQ.shape[2]), int32(cuda.blockIdx.x * BR)
         rows, lane = int32(min(int32(BR), int32(q_len - first_row))), lane_index()
-        running = first_fragment(dQ_running, q_len, first_row, DQ_TILES) + uint64(lane) * uint64(FLOAT_BYTES)
+        running = first_fragment(dQ_running, q_len, first_row, DQ_TILES) + to_lane(lane)
         f, fragments = int32(uint32(thread_index()) >> uint32(5)), int32((int32(rows + 15) >> 4) * DQ_TILES)
         while f < fragments:
             c = running + uint64(uint32(f)) * uint64(FRAGMENT * FLOAT_BYTES)
             first_of_fragment = uint32(uint32(f) // uint32(DQ_TILES) * uint32(16) + (lane >> uint32(2)))
             column = uint32(f) % uint32(DQ_TILES)
-            c0, c1, c2, c3 = load_float(c), load_float(c + LINE), load_float(c + TWO_LINES), load_float(c + THREE_LINES)
+            c0, c1, c2, c3 = load_fragment(c)
             at = dQ_tile + (lane & 3) * 4
             store_word(at + swizzled(ROW_BYTES, first_of_fragment, column), packed(tau * c0, tau * c1))
             store_word(at + swizzled(ROW_BYTES, uint32(first_of_fragment + 8), column), packed(tau * c2, tau * c3))

@@ -13,7 +13,8 @@ from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._mma import MmaTile
-from variants._mma.numba_backward import FLOAT_BYTES, NOTHING, ZERO
+from variants._mma.numba_backward import NOTHING, ZERO
+from variants._mma.numba_dq_fragments import FLOAT_BYTES
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
     chunks_further,
