@@ -98,8 +98,9 @@ def test_what_is_not_finite_reaches_those_who_see_it_and_no_bit_of_others(varian
     "tile",
     [
         {"Br": 32, "Bc": 64, "warps": 4},
-        {"Br": 128, "Bc": 128, "warps": 8},
-        {"Br": 64, "Bc": 64, "warps": 8},  # two warps to a run of keys
+        {"Br": 128, "Bc": 64, "warps": 8},  # a warp scores 32 keys and 32 rows
+        {"Br": 64, "Bc": 64, "warps": 8},  # 32 keys and 16 rows
+        {"Br": 32, "Bc": 128, "warps": 8},  # 32 keys and 16 rows, and each sum has 32 keys
     ],
     ids=str,
 )

@@ -31,6 +31,7 @@ from variants._mma.backward import (
     default_owning_keys,
     end_kernel,
     end_launch,
+    keys_grid,
     keys_kernel,
     options_of,
     prepare_bytes,
@@ -38,8 +39,7 @@ from variants._mma.backward import (
     scalars,
     tiles_owning_keys,
 )
-from variants._tiles import blocks, grid
-from variants._tiles.backward import key_grid
+from variants._tiles import blocks
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES
 
@@ -47,7 +47,7 @@ from variants._tiles.schedule import FLOAT32_BYTES
 def tile_owning_rows(head_dim: int) -> MmaTile:
     """Of the launch that works out dQ: as many rows of a warp as registers have room for beside dQ, S and dP."""
     if head_dim <= 64:
-        return MmaTile(Br=128, Bc=64, warps=4, stages=2)
+        return MmaTile(Br=128, Bc=96, warps=4, stages=2)
     return MmaTile(Br=128, Bc=32, warps=4 if head_dim <= 128 else 8, stages=2)
 
 
@@ -90,12 +90,12 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None
     p, tile, rows = problem, tile or default_owning_keys(problem.head_dim), tile_owning_rows(problem.head_dim)
     (prepare, of_keys, of_rows), lengths = kernels(p, tile)
     inputs, rest = ("Q", "K", "V", "dO", "L", "D"), (*lengths, *scalars(p))
-    keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim), shared_bytes_owning_rows(p.head_dim)
-    row_blocks = grid(p, blocks(p.q_len, rows.Br))
+    keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim, sums_dQ=False), shared_bytes_owning_rows(p.head_dim)
+    row_blocks = (p.heads, blocks(p.q_len, rows.Br), p.batch)  # the last rows of all heads start first
     return Plan(
         launches=(
             end_launch(p, prepare, ("O", "dO", "lse", "L", "D", *lengths[:1]), tiles=2),
-            Launch(of_keys, key_grid(p, tile), (32 * tile.warps,), (*inputs, "dK", "dV", *rest), keys_bytes),
+            Launch(of_keys, keys_grid(p, tile), (32 * tile.warps,), (*inputs, "dK", "dV", *rest), keys_bytes),
             Launch(of_rows, row_blocks, (32 * rows.warps,), (*inputs, "dQ", *rest), rows_bytes),
         ),
         buffers=(Buffer("L", p.lse_shape, "float32"), Buffer("D", p.lse_shape, "float32")),
