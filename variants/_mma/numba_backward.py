@@ -40,6 +40,12 @@ NOTHING = np.uint32(0)
 load_pair, store_word = load_shared(8), store_shared(4)
 
 
+# The grid is (heads, tiles, batch): tiles that most others see, or see most, of all heads start first.
+@cuda.jit(device=True, forceinline=True)
+def head_index_across():
+    return uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
+
+
 # PTX ISA: stmatrix, sm_90.
 @intrinsic
 def store_four_matrices(typing_context, at, x):
@@ -90,7 +96,7 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
     multiply_add, packed = mma.multiply_add, mma.packed
 
     STEPS = -(-D // 16)  # of 16 elements in which products over a row are summed; zeros fill the last
-    HANDS_WEIGHTS = WARPS > 4  # P^T and dS^T go from warp to warp
+    HANDS_WEIGHTS = tile.hands_weights  # P^T and dS^T go from warp to warp
     # What needs other warps' dS^T, or P^T, is summed one step later, so that one barrier for each step is enough.
     LAG = int(HANDS_WEIGHTS or sums_dQ)
 
@@ -104,8 +110,7 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
     TN = ROWS_AT_ONCE // 8
 
     # dV_j and dK_j: a warp's keys and columns, in steps of 16. Where several share columns, each has whole lines.
-    LINES = ROW_BYTES // 128
-    COLUMN_GROUPS = 1 if not HANDS_WEIGHTS else 4 if LINES == 3 else LINES
+    COLUMN_GROUPS = tile.column_groups(D)
     SUM_KEYS = BC // (WARPS // 2 // COLUMN_GROUPS) if HANDS_WEIGHTS else WARP_KEYS
     SUM_TILES = SUM_KEYS // 16
     SUM_STEPS = STEPS if COLUMN_GROUPS == 1 else 4
@@ -113,7 +118,7 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
 
     KEYS_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
     ROWS_BYTES = BR * ROW_BYTES  # of Q_i, and of dO_i
-    STAGES = 3 if HANDS_WEIGHTS else 2
+    STAGES = tile.stages
     W_ROW_BYTES = -(-2 * BR // 128) * 128  # of dS^T and P^T, which have a row per key
     W_BYTES = BC * W_ROW_BYTES
     W_STAGE_BYTES = LAG * (2 if HANDS_WEIGHTS else 1) * W_BYTES  # dS^T, then P^T

@@ -1,12 +1,11 @@
 """Gradients of attention on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 2, lines 5 to 19, whose numbers are
 below. What comes before and after is numba_backward_ends.py.
 
-The CUDA twin is backward_keys.cu: same names, same order of everything. Functions are passed on what belongs together as
-a tuple:
+The CUDA twin is backward_keys.cu: same names, same order of everything. What belongs together is passed on as a tuple:
 
 - `chip`: where dynamic shared memory begins, the words of `limits`, and `keys_not_finite`
 - `band`: q_len, kv_len, before, after
-- `rows`: Q, dO, L, delta and the number of heads that share K and V
+- `rows_of`: Q, dO, L, delta and the number of heads that share K and V
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._mma.backward import BackwardMmaTile
-from variants._mma.numba_backward import NOTHING, ZERO, load_floats, numba_backward
+from variants._mma.numba_backward import NOTHING, ZERO, head_index_across, load_floats, numba_backward
 from variants._mma.numba_dq_fragments import FLOAT_BYTES, FRAGMENT
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
@@ -50,12 +49,6 @@ NOTHINGS = (NOTHING, NOTHING, NOTHING, NOTHING)
 WORD = np.uint32(4)
 load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shared(16)
 copy_word, wait_for_all = copy_async(4), wait_for_copies(0)
-
-
-# The grid is (heads of K and V, tiles of keys, batch).
-@cuda.jit(device=True, forceinline=True)
-def kv_head_index():
-    return uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
 
 
 # The loop's limits are read anew, too: the first row, the end, and how often a tile of rows is scored or summed.
@@ -102,7 +95,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
     def copy_rows(chip, rows_of, band, member, first_row, stage):
         Q, dO, L, delta, group = rows_of
         rows = int32(min(int32(BR), int32(band[0] - first_row)))
-        head = kv_head_index() * uint64(uint32(group)) + uint64(uint32(member))
+        head = head_index_across() * uint64(uint32(group)) + uint64(uint32(member))
         first = head * uint64(uint32(band[0])) + uint64(uint32(first_row))
         Q_tile = uint32(chip[0] + SHARED_ROWS + uint32(stage) * uint32(2 * ROWS_BYTES))
         copy_tile_again(Q_tile, global_address(Q) + first * uint64(D * STORED_BYTES), rows)
@@ -157,7 +150,8 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
     @cuda.jit(device=True, forceinline=True)
     def score(sums, chip, band, tau2, first_key, first_row, stage, W_tile, all_seen):
         q_len, kv_len, before, after = band
-        for beyond in range(int32(0), unknown(int32(WARP_ROWS)), int32(ROWS_AT_ONCE)):
+        end = unknown(int32(WARP_ROWS)) if WARP_ROWS > ROWS_AT_ONCE else int32(WARP_ROWS)
+        for beyond in range(int32(0), end, int32(ROWS_AT_ONCE)):
             keep_loop()
             # Rows of the tile from `above` on, with the warp's keys.
             warp = uint32(thread_index()) >> uint32(5)
@@ -224,7 +218,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
             add_handed_Wt_Y(sums[0], W_lane, Y_lane, int32(STEPS - own_step))
         if SUMS_DQ:
             # Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
-            head = kv_head_index() * uint64(uint32(group)) + uint64(uint32(member))
+            head = head_index_across() * uint64(uint32(group)) + uint64(uint32(member))
             fragments = head * uint64(uint32(band[0] + 15) >> uint32(4)) * uint64(DQ_TILES)
             add_dS_K(dQ + fragments * uint64(FRAGMENT * FLOAT_BYTES), W_tile, chip[0], first_row, band[0])
 
@@ -238,7 +232,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
         sum_handed(sums, chip, band, dQ, group, int32(member - is_first), row_before, stage, W_before)
 
     # A block owns K_j and V_j of one head, and the query heads that share them. L is lse times log2 e, D = rowsum(dO o
-    # O), tau2 is tau times log2 e.
+    # O), tau2 is tau times log2 e. The grid is (heads of K and V, tiles of keys, batch).
     @cuda.jit(device=True, forceinline=True)
     def of_keys(Q, K, V, dO, L, delta, dQ, dK, dV, group, tau, tau2, before, after):
         K_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
@@ -266,7 +260,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
         # Line 6: load K_j, V_j, if any row sees one of the keys. Line 7: dK_j = 0, dV_j = 0, in registers.
         sums = cuda.local.array(OF_SUMS, float32)  # dV_j, dK_j, not yet times tau; or one of them
         clear_all_sums(sums)
-        first_kv = (kv_head_index() * uint64(uint32(kv_len)) + uint64(uint32(first_key))) * uint64(D * STORED_BYTES)
+        first_kv = (head_index_across() * uint64(uint32(kv_len)) + uint64(uint32(first_key))) * uint64(D * STORED_BYTES)
         if count > 0:
             copy_tile(K_tile, BC, global_address(K) + first_kv, keys)
             copy_tile(V_tile, BC, global_address(V) + first_kv, keys)

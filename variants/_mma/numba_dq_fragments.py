@@ -1,8 +1,8 @@
-"""dQ where blocks sum it in memory, in float32, in fragments of C: 16 rows and 8 columns are 128 floats, of which a warp
-adds all at once.
+"""dQ where blocks sum it in memory, in float32, in fragments of C: 16 rows and 8 columns are 128 floats, of which a
+warp adds all at once.
 
-The CUDA twin is dq_fragments.cuh. Where a request has up to 16 bytes of a lane (sm_90), its four floats lie side by side;
-else c0 of all lanes, then c1, c2 and c3.
+The CUDA twin is dq_fragments.cuh. Where a request has up to 16 bytes of a lane (sm_90), its four floats lie side by
+side; else c0 of all lanes, then c1, c2 and c3.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._mma import MmaTile
-from variants._mma.numba_backward import NOTHING, ZERO
+from variants._mma.numba_backward import NOTHING, ZERO, head_index_across
 from variants._mma.numba_dq_fragments import FLOAT_BYTES
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
@@ -24,7 +24,6 @@ from variants._mma.numba_mma import (
     exp2_approx,
     first_seen,
     global_address,
-    head_index,
     lane_index,
     load_matrices,
     load_matrices_transposed,
@@ -169,12 +168,13 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles, L_tile = uint32(Q_tile + 2 * ROWS_BYTES), uint32(Q_tile + SHARED_STATS)
 
-        # The block owns Q_i, dO_i and dQ_i of one head. The last rows, which see most keys where causal, start first.
+        # The block owns Q_i, dO_i and dQ_i of one head. The last rows, which see most keys where causal, of all heads
+        # start first.
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
-        first_row = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x) * BR)
+        first_row = int32((cuda.gridDim.y - 1 - cuda.blockIdx.y) * BR)
         rows = int32(min(int32(BR), int32(q_len - first_row)))
-        first = head_index() * uint64(q_len) + uint64(first_row)
-        kv_heads, kv_head = uint32(cuda.gridDim.y) // uint32(group), uint32(cuda.blockIdx.y) // uint32(group)
+        first = head_index_across() * uint64(q_len) + uint64(first_row)
+        kv_heads, kv_head = uint32(cuda.gridDim.x) // uint32(group), uint32(cuda.blockIdx.x) // uint32(group)
         of_kv_head = (uint64(cuda.blockIdx.z) * uint64(kv_heads) + uint64(kv_head)) * uint64(kv_len)
         kv_first = of_kv_head * uint64(D * STORED_BYTES)
         K_head, V_head = global_address(K) + kv_first, global_address(V) + kv_first
