@@ -36,6 +36,7 @@ from variants._mma.numba_mma import (
     commit_copies,
     exp2_approx,
     global_address,
+    head_index,
     lane_index,
     load_matrices,
     load_matrices_transposed,
@@ -69,12 +70,7 @@ KEPT_REGISTERS = 160
 BESIDE_DROPOUT = 152
 
 
-# The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
-@cuda.jit(device=True, forceinline=True)
-def head_index():
-    return uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)
-
-
+# `group` heads share K and V, see `head_index`.
 @cuda.jit(device=True, forceinline=True)
 def kv_head_index(group):
     kv_heads, kv_head = uint32(cuda.gridDim.y) // uint32(group), uint32(cuda.blockIdx.y) // uint32(group)
