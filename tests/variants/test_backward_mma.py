@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from emulators import emulator
 from lanes import thorough_unless
 
-from harness.compilers import compile_kernel
+from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator.instruments import Instruments
 from harness.emulator.memory.residency import residency
@@ -16,7 +18,7 @@ from harness.execution.question import Question
 from harness.execution.tiles import with_tile
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
-from harness.model.plan import Launch
+from harness.model.plan import Buffer, Launch
 from harness.model.variant import Variant
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.errors import PlanError
@@ -130,10 +132,12 @@ def test_no_bank_conflicts(variant: Variant, head_dim: int):
             assert line.wavefronts == line.ideal_wavefronts, line
 
 
-def assert_fits(launch: Launch, blocks_per_sm: int) -> None:
+def assert_fits(launch: Launch, buffers: Mapping[str, Buffer], blocks_per_sm: int) -> None:
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
-    kernel = compile_kernel(launch.kernel, launch.args, "sm_90")
+    args = (DevicePointer(0, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args)
+    kernel = compile_kernel(launch.kernel, tuple(args), "sm_90")
+    assert ".f64" not in kernel.ptx  # what Numba makes of uint64 + int64
     found = resources(kernel.ptx, "sm_90", kernel.entry, kernel.max_registers)
     if found is None:
         pytest.skip("ptxas is older than the compiler")
@@ -155,11 +159,12 @@ def assert_fits(launch: Launch, blocks_per_sm: int) -> None:
     ),
 )
 def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: str):
-    plan = variant.plan(BackwardProblem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype))
-    of_keys, other = plan.launches[1:]
-    assert_fits(of_keys, default_owning_keys(head_dim).blocks_per_sm)
+    asked = BackwardProblem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype)
+    plan = variant.plan(asked)
+    buffers, (of_keys, other) = plan.all_buffers(asked), plan.launches[1:]
+    assert_fits(of_keys, buffers, default_owning_keys(head_dim).blocks_per_sm)
     if variant.deterministic:
-        assert_fits(other, tile_owning_rows(head_dim).blocks_per_sm)
+        assert_fits(other, buffers, tile_owning_rows(head_dim).blocks_per_sm)
 
 
 @pytest.mark.parametrize("head_dim", [1, 33, 64, 128, 129, 256])

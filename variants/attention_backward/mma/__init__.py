@@ -55,7 +55,17 @@ def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ..
     return (prepare, keys_kernel(problem, tile, sums_dQ=True), rounding), pointer_lengths(problem)
 
 
-LANGUAGES = {"cupy": cupy_kernels}
+def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._mma.numba_backward_ends import end_kernels
+    from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
+
+    ends = end_kernels(problem.head_dim, problem.dtype)
+    of_keys = numba_keys_kernel(problem.head_dim, tile, problem.dtype, sums_dQ=True)
+    return (ends.bwd_mma_prepare_sums, of_keys, ends.bwd_mma_round), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
@@ -90,7 +100,7 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
 
 
 def register(registry: Registry) -> None:
-    """Add `bwd-mma-cupy`."""
+    """Add `bwd-mma-cupy` and `bwd-mma-numba`."""
     register_languages(
         registry,
         "bwd-mma",

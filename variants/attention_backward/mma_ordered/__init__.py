@@ -71,7 +71,18 @@ def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ..
     return kernels, pointer_lengths(problem)
 
 
-LANGUAGES = {"cupy": cupy_kernels}
+def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._mma.numba_backward_ends import end_kernels
+    from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
+    from variants.attention_backward.mma_ordered.numba_kernel import rows_kernel
+
+    d, dtype = problem.head_dim, problem.dtype
+    of_keys = numba_keys_kernel(d, tile, dtype, sums_dQ=False)
+    return (end_kernels(d, dtype).bwd_mma_prepare, of_keys, rows_kernel(d, tile_owning_rows(d), dtype)), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
@@ -104,7 +115,7 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
 
 
 def register(registry: Registry) -> None:
-    """Add `bwd-mma-ordered-cupy`."""
+    """Add `bwd-mma-ordered-cupy` and `bwd-mma-ordered-numba`."""
     register_languages(
         registry,
         "bwd-mma-ordered",
