@@ -235,26 +235,34 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
                 first[i] = limit_of(first_row + row_of(i), before) - first_key
                 end[i] = min(limit_of(first_row + row_of(i), after) - first_key, keys)
 
+    # S += the products of STEP elements of Q_i and of K_j, from k on.
+    @cuda.jit(device=True, forceinline=True)
+    def add_q_k(S, Q_tile, K_tile, k):
+        key = cuda.local.array((TN, STEP), float32)
+        q = cuda.local.array((TM, STEP), float32)
+        for j in range(TN):
+            for e in range(STEP):
+                key[j, e] = K_tile[tile_key(j), k + e]
+        for i in range(TM):
+            for e in range(STEP):
+                q[i, e] = Q_tile[tile_row(i), k + e]
+        for e in range(STEP):
+            for i in range(TM):
+                for j in range(TN):
+                    S[i, j] += q[i, e] * key[j, e]
+
     # S = Q_i K_j^T, each element one sum over D in ascending order.
     @cuda.jit(device=True, forceinline=True)
     def multiply_Q_Kt(S, Q_tile, K_tile):
         for i in range(TM):
             for j in range(TN):
                 S[i, j] = ZERO
-        key = cuda.local.array((TN, STEP), float32)
-        q = cuda.local.array((TM, STEP), float32)
-        for step in range(D // STEP):
-            k = STEP * (step & MASK)
-            for j in range(TN):
-                for e in range(STEP):
-                    key[j, e] = K_tile[tile_key(j), k + e]
-            for i in range(TM):
-                for e in range(STEP):
-                    q[i, e] = Q_tile[tile_row(i), k + e]
-            for e in range(STEP):
-                for i in range(TM):
-                    for j in range(TN):
-                        S[i, j] += q[i, e] * key[j, e]
+        # Two steps at once, of which one loads while the other multiplies.
+        for step in range(0, D // STEP // 2 * 2, 2):
+            add_q_k(S, Q_tile, K_tile, STEP * (step & MASK))
+            add_q_k(S, Q_tile, K_tile, STEP * (step & MASK) + STEP)
+        if D // STEP % 2 == 1:
+            add_q_k(S, Q_tile, K_tile, D - STEP)
 
     # S = tau S, and what else scores become, where the row sees the key, -inf elsewhere: chosen, not added, so that NaN
     # behind the mask stays there. first[i] to end[i]: the keys of this tile that row i sees.
@@ -287,24 +295,32 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
                     if first[i] <= k and k < end[i]:
                         O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
 
+    # O += P V_j over STEP_P keys from k on, which all rows see.
+    @cuda.jit(device=True, forceinline=True)
+    def add_p_v(O, P_tile, V_tile, k):
+        p = cuda.local.array((TM, STEP_P), float32)
+        for i in range(TM):
+            for e in range(STEP_P):
+                p[i, e] = P_tile[row_of(i), k + e]
+        for e in range(STEP_P):
+            for j in range(TD):
+                v = V_tile[k + e, tile_element(j)]
+                for i in range(TM):
+                    O[i, j] += p[i, e] * v
+
     # O += P V_j over the tile's `keys` keys in ascending order; all rows see those from first_by_all to end_by_all.
     # Elsewhere a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
     @cuda.jit(device=True, forceinline=True)
     def add_P_V(O, P_tile, V_tile, first_by_all, end_by_all, keys, first, end):
-        p = cuda.local.array((TM, STEP_P), float32)
         first_step = (max(first_by_all, 0) + STEP_P - 1) // STEP_P
         end_step = max(first_step, min(end_by_all, keys) // STEP_P)
         add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), first, end)
-        for step in range(first_step, end_step):
-            k = STEP_P * (step & MASK)
-            for i in range(TM):
-                for e in range(STEP_P):
-                    p[i, e] = P_tile[row_of(i), k + e]
-            for e in range(STEP_P):
-                for j in range(TD):
-                    v = V_tile[k + e, tile_element(j)]
-                    for i in range(TM):
-                        O[i, j] += p[i, e] * v
+        pairs_end = first_step + (end_step - first_step) // 2 * 2
+        for step in range(first_step, pairs_end, 2):
+            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK))
+            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK) + STEP_P)
+        if pairs_end < end_step:
+            add_p_v(O, P_tile, V_tile, STEP_P * (pairs_end & MASK))
         add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, first, end)
 
     return SimpleNamespace(

@@ -259,10 +259,12 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int first_by_all,
                                         int end_by_all, int keys, const int (&first)[TM], const int (&end)[TM])
 {
-    int k = min((max(first_by_all, 0) + STEP_P - 1) / STEP_P * STEP_P, keys);
-    add_P_V_where_seen(O, P_tile, V_tile, 0, k, first, end);
+    const int first_step = (max(first_by_all, 0) + STEP_P - 1) / STEP_P;
+    const int end_step = max(first_step, min(end_by_all, keys) / STEP_P);
+    add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), first, end);
 #pragma unroll 2
-    for (; k + STEP_P <= min(end_by_all, keys); k += STEP_P) {
+    for (int step = first_step; step < end_step; ++step) {
+        const int k = STEP_P * step;
         float p[TM][STEP_P];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
@@ -277,5 +279,5 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-    add_P_V_where_seen(O, P_tile, V_tile, k, keys, first, end);
+    add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, first, end);
 }

@@ -58,7 +58,7 @@ def fa2_visits_kernel(
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     Q_place, K_place = shared_tile(0, BR, LD), shared_tile(BR * LD, BC, LD)
     V_place, P_place = shared_tile((BR + BC) * LD, BC, LD), shared_tile((BR + 2 * BC) * LD, P_ROWS, LP)
-    stat_place = shared_tile((BR + 2 * BC) * LD, 2, P_ROWS)
+    statistics_place = shared_tile((BR + 2 * BC) * LD, 2, P_ROWS)
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
@@ -197,15 +197,16 @@ def fa2_visits_kernel(
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
         wait_for_copies()
         cuda.syncthreads()
-        l_and_m = stat_place()
+        statistics = statistics_place()
+        l_tile, m_tile = statistics[0], statistics[1]
         for i in range(TM):
             inverse = ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
                     Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
             if thread_column() == 0:
-                l_and_m[0, row_of(i)] = l[i]
-                l_and_m[1, row_of(i)] = m[i]
+                l_tile[row_of(i)] = l[i]
+                m_tile[row_of(i)] = m[i]
         cuda.syncthreads()
 
         # Line 14: write O_i.
@@ -214,6 +215,6 @@ def fa2_visits_kernel(
         # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf where nothing was seen; write it.
         t = thread_index()
         if t < rows:
-            lse_head[first_row + t] = l_and_m[1, t] + math.log(l_and_m[0, t])
+            lse_head[first_row + t] = m_tile[t] + math.log(l_tile[t])
 
     return fa2
