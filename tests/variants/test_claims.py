@@ -43,6 +43,7 @@ from variants._tiles.schedule import Schedule
 from variants._tiles.sectors import run_bytes, tiled_run_bytes
 from variants.attention.fa1 import claim as fa1_claim
 from variants.attention.fa1 import fa1_tile
+from variants.attention.fa2 import default_tile as fa2_tile
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 NAME_WITHOUT_CLAIM = "one-thread-per-row"
@@ -180,13 +181,16 @@ LITERATURE: dict[str, Callable[[int, int, int, int, Tile], tuple[int, int]]] = {
     ),
 }
 
+OWN_TILES = {"fa1": fa1_tile, "fa2": fa2_tile}
+"""Of `LITERATURE`, those which have no `default_tile` of all."""
+
 
 @pytest.mark.compiles(False)
 @pytest.mark.parametrize("algorithm", LITERATURE)
 @pytest.mark.parametrize(("length", "head_dim"), [(512, 64), (1024, 128)])
 def test_claims_are_the_formulas_of_the_literature(algorithm: str, length: int, head_dim: int):
     problem = Problem(heads=3, q_len=length, kv_len=length, head_dim=head_dim)
-    tile = fa1_tile(head_dim) if algorithm == "fa1" else default_tile(head_dim)
+    tile = OWN_TILES.get(algorithm, default_tile)(head_dim)
     X = length * head_dim * 4
     read_bytes, write_bytes = LITERATURE[algorithm](X, length, 4, length // tile.Br, tile)
     for variant in by_algorithm(algorithm):
