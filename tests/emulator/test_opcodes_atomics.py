@@ -174,6 +174,41 @@ def test_floats_on_global_memory_are_flushed(space: str, place: str):
     np.testing.assert_array_equal(found[1], expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "form"), [("add.v2.f32", F32), ("add.v4.f32", F32), ("add.noftz.v8.bf16", BF16), ("add.noftz.v4.f16", F16)]
+)
+def test_each_element_of_a_vector_is_added_to(name: str, form: Format):
+    """Lanes 3 to 31 with atom, then all lanes with red, on three vectors that several lanes share."""
+    *_, vector, kind = name.split(".")
+    count, bits = int(vector[1:]), int(kind[-2:])
+    size, register = bits // 8, {16: "h", 32: "r"}[bits]
+    values = np.resize(floats_near_one(kind, 1, 32)[0], 32 * count).reshape(32, count)
+    start, places = values[5:8].copy(), np.arange(32) % 3
+    words, found = start.copy(), np.zeros((32, count), values.dtype)
+    registers = [f"{register}{5 + i}" for i in range(count)]
+    addends = ", ".join(registers)
+    body = [
+        f"mul.wide.u32 q1, tid, {size * count}; add.u64 q2, q1, values; add.u64 q3, q1, found;",
+        f"rem.u32 r1, tid, 3; mul.wide.u32 q4, r1, {size * count}; add.u64 q4, q4, words; setp.gt.u32 p1, tid, 2;",
+        *(f"ld.global.b{bits} {r}, [q2+{size * i}];" for i, r in enumerate(registers)),
+        f"@p1 atom.global.{name} {{{addends}}}, [q4], {{{addends}}};",
+        *(f"@p1 st.global.b{bits} [q3+{size * i}], {r};" for i, r in enumerate(registers)),
+        *(f"ld.global.b{bits} {r}, [q2+{size * i}];" for i, r in enumerate(registers)),
+        f"red.relaxed.gpu.global.{name} [q4], {{{addends}}};",
+    ]
+    run_body("\n".join(body), {"values": values, "words": words, "found": found})
+    add = in_format(form)
+    expected, olds = start.astype(np.int64), np.zeros_like(found)
+    for turn, lanes in enumerate((range(3, 32), range(32))):
+        for lane in lanes:
+            if turn == 0:
+                olds[lane] = expected[places[lane]]
+            for i in range(count):
+                expected[places[lane], i] = add(int(expected[places[lane], i]), int(values[lane, i]))
+    np.testing.assert_array_equal(found, olds)
+    np.testing.assert_array_equal(words, expected)
+
+
 def test_scopes_orders_and_sinks():
     words = np.zeros(4, dtype=np.uint32)
     run_body(

@@ -6,6 +6,7 @@ from tests.mutants import (
     addressing,
     backward,
     backward_tensor_cores,
+    backward_tensor_cores_numba,
     barriers,
     boundaries,
     dropout,
@@ -49,7 +50,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "softmax": softmax.MUTANTS,
     "pages, tables and lengths": paged.MUTANTS,
     "backward pass": backward.MUTANTS,
-    "backward pass on tensor cores": backward_tensor_cores.MUTANTS,
+    "backward pass on tensor cores": (*backward_tensor_cores.MUTANTS, *backward_tensor_cores_numba.MUTANTS),
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}
 

@@ -62,7 +62,7 @@ _DRAWN = (
     ),
     *_in_dropout(
         "fa2", "what is to drop out is kept",
-        ("(words[w] >> 16 >= threshold)", "(words[w] >> 16 < threshold)"),
+        ("if (words[w] >= threshold << 16)", "if (words[w] < threshold << 16)"),
         ("(word >> uint32(16)) >= threshold", "(word >> uint32(16)) < threshold"),
     ),
 )  # fmt: skip
@@ -121,7 +121,7 @@ _WEIGHTS = (
 _ON_TENSOR_CORES = (
     *_in_dropout(
         "fa2-mma", "one number for two neighbouring columns",
-        ("first_key, lane % 4 * 2 + c)", "first_key, lane % 4 * 2)"), ("uint32(2) + uint32(c)", "uint32(2)"),
+        ("of_block, lane % 4 * 2 + 1)", "of_block, lane % 4 * 2)"), ("uint32(2) + uint32(c)", "uint32(2)"),
     ),
     *_in_dropout(
         "fa2-mma", "numbers of row g for row g + 8",

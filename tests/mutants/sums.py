@@ -23,7 +23,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "O not rescaled",
         ("O_acc[i][j] *= correction;", "O_acc[i][j] *= 1.0f;"),
-        ("O_acc[i, j] *= correction", "O_acc[i, j] *= ONE"),
+        ("O_acc[i, j] *= correction", "O_acc[i, j] *= float32(1)"),
     ),
     *in_kernel(
         "fa1", "O not rescaled",

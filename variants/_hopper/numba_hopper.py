@@ -23,14 +23,6 @@ from variants._mma.numba_mma import CHUNK_BYTES
 WARPGROUP = 128  # threads
 
 
-# `number`, of which the compiler knows nothing from here on: a loop that ends there stays a loop, and what is worked
-# out from it is not worked out earlier.
-@intrinsic
-def unknown(typing_context, number):
-    kind = U32 if number == U32 else I32
-    return assembly("mov.b32 $0, $1;", kind(kind), ordered=True)
-
-
 # Registers that each thread of the warpgroup has from here on.
 @functools.cache
 def set_registers(change: str, REGISTERS: int) -> Any:

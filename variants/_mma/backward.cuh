@@ -1,46 +1,73 @@
 // Gradients of attention on tensor cores where a block owns keys: S^T = K Q^T has a key per row, so that P^T and dS^T
-// are in the layout of A, in registers, when dV_j += P^T dO_i and dK_j += dS^T Q_i want them. mma.cuh, tiles.cuh and
-// not_finite.cuh are put before this text.
+// are in the layout of A when dV_j += P^T dO_i and dK_j += dS^T Q_i want them. mma.cuh, tiles.cuh, not_finite.cuh and
+// dq_fragments.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, BLOCKS_PER_SM.
+// Four warps keep P^T and dS^T in registers and sum dV_j and dK_j of their own keys. Of eight, four sum dV_j and four dK_j,
+// with larger tiles each: P^T and dS^T come to them through shared memory.
+//
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, BLOCKS_PER_SM, and SUMS_DQ
+// where blocks add their parts to dQ in memory, all at once.
 
 constexpr int STEPS = (D + 15) / 16;  // of 16 elements in which products over a row are summed; zeros fill the last
-constexpr int KEY_GROUPS = WARPS < BC / 16 ? WARPS : BC / 16;
-constexpr int COLUMN_GROUPS = WARPS / KEY_GROUPS;   // warps that have the same keys, and columns of dK_j and dV_j each
-constexpr int TM = BC / 16 / KEY_GROUPS;            // tiles of 16 keys of a warp
-constexpr int WARP_KEYS = 16 * TM;
-constexpr int ROWS_AT_ONCE = BR < 64 / TM ? BR : 64 / TM;  // S^T and dP^T of so many are 64 registers of a thread
-constexpr int TN = ROWS_AT_ONCE / 8;
-// Columns of dK_j and dV_j that a warp has, in steps of 16: whole lines where several share them, as swizzles want it.
-constexpr int OWN_STEPS = COLUMN_GROUPS == 1 ? STEPS : (STEPS + 4 * COLUMN_GROUPS - 1) / (4 * COLUMN_GROUPS) * 4;
+constexpr bool HANDS_WEIGHTS = WARPS > 4;  // P^T and dS^T go from warp to warp
+#ifdef SUMS_DQ
+constexpr bool SUMMING_DQ = true;
+#else
+constexpr bool SUMMING_DQ = false;
+#endif
+// What needs other warps' dS^T, or P^T, is summed one step later, so that one barrier for each step is enough.
+constexpr int LAG = HANDS_WEIGHTS || SUMMING_DQ;
 
-constexpr int KEYS_BYTES = BC * ROW_BYTES;            // of K_j, and of V_j
-constexpr int ROWS_BYTES = BR * ROW_BYTES;            // of Q_i, and of dO_i
-constexpr int DS_ROW_BYTES = (2 * BR + 127) / 128 * 128;  // of dS^T, which has a row per key
-constexpr int STAGES = 2;
+// S^T and dP^T: a warp's keys and rows.
+constexpr int GROUPS_WANTED = BC / 32 > 16 * WARPS / BR ? BC / 32 : 16 * WARPS / BR;
+constexpr int KEY_GROUPS = HANDS_WEIGHTS ? GROUPS_WANTED : WARPS;
+constexpr int WARP_KEYS = BC / KEY_GROUPS, WARP_ROWS = BR / (WARPS / KEY_GROUPS);
+constexpr int TM = WARP_KEYS / 16;                                     // tiles of 16 keys
+// S^T and dP^T of so many are 64 registers; or 32, where rows are no whole lines, whose ends take some.
+constexpr int FITTING_ROWS = (HANDS_WEIGHTS && D % 64 != 0 ? 32 : 64) / TM;
+constexpr int ROWS_AT_ONCE = WARP_ROWS < FITTING_ROWS ? WARP_ROWS : FITTING_ROWS;
+constexpr int TN = ROWS_AT_ONCE / 8;
+
+// dV_j and dK_j: a warp's keys and columns, in steps of 16. Where several share columns, each has whole lines.
+constexpr int LINES = ROW_BYTES / 128;
+constexpr int COLUMN_GROUPS = !HANDS_WEIGHTS ? 1 : LINES == 3 ? 4 : LINES;
+constexpr int SUM_KEYS = HANDS_WEIGHTS ? BC / (WARPS / 2 / COLUMN_GROUPS) : WARP_KEYS;
+constexpr int SUM_TILES = SUM_KEYS / 16;
+constexpr int SUM_STEPS = COLUMN_GROUPS == 1 ? STEPS : 4;
+constexpr int SUMS = HANDS_WEIGHTS ? 1 : 2;  // of a warp
+
+constexpr int KEYS_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
+constexpr int ROWS_BYTES = BR * ROW_BYTES;  // of Q_i, and of dO_i
+constexpr int STAGES = HANDS_WEIGHTS ? 3 : 2;
+constexpr int W_ROW_BYTES = (2 * BR + 127) / 128 * 128;  // of dS^T and P^T, which have a row per key
+constexpr int W_BYTES = BC * W_ROW_BYTES;
+constexpr int W_STAGE_BYTES = LAG * (HANDS_WEIGHTS ? 2 : 1) * W_BYTES;  // dS^T, then P^T
+constexpr int SHARED_ROWS = 2 * KEYS_BYTES;                           // where Q_i and dO_i of each stage begin
+constexpr int SHARED_W = SHARED_ROWS + STAGES * 2 * ROWS_BYTES;       // dS^T and P^T, of this step and the one before
+constexpr int SHARED_STATS = SHARED_W + 2 * W_STAGE_BYTES;            // L_i and D_i of each stage
 static_assert(BR <= THREADS && BC <= THREADS, "a thread per row and key");
-constexpr int SHARED_STATS = 2 * KEYS_BYTES + STAGES * 2 * ROWS_BYTES + BC * DS_ROW_BYTES;  // where L and D begin
 
 // dQ_i is 32 rows of so many columns per warp.
 constexpr int ROW_GROUPS = BR / 32;
 constexpr int DQ_GROUPS = WARPS / ROW_GROUPS;
 constexpr int DQ_STEPS = (STEPS + DQ_GROUPS - 1) / DQ_GROUPS;
 
-// dQ is summed in fragments of C: 16 rows and 8 columns are 128 floats, c0 of all lanes, then c1, c2 and c3. So a warp
-// adds 128 bytes at once.
-constexpr int DQ_TILES = (D + 7) / 8;
-constexpr int FRAGMENT = 128;
-
 // In the layout of C: keys g and g + 8 of each tile of 16, rows 2 q and 2 q + 1 of each tile of 8.
 typedef float Scores[TM][TN][4];
-typedef float Sums[TM][2 * OWN_STEPS][4];
+typedef float Sums[SUM_TILES][2 * SUM_STEPS][4];
 typedef unsigned Weights[TN / 2][TM][4];  // A: keys, over 16 rows at a time
 
-// A warp's first key in the tile, and its first step of columns of dK_j and dV_j.
-__device__ __forceinline__ int first_key_of(int thread) { return thread / 32 % KEY_GROUPS * WARP_KEYS; }
-__device__ __forceinline__ int first_step_of(int thread)
+// Of dV_j and dK_j: the warp's first key, its first step of columns, and which of the two, where it has one.
+struct Share {
+    int key, step;
+    bool of_dV;
+};
+
+__device__ __forceinline__ Share share_of(int thread)
 {
-    return COLUMN_GROUPS == 1 ? 0 : thread / 32 / KEY_GROUPS * OWN_STEPS;
+    const int warp = thread / 32, own = warp % (WARPS / 2);
+    if (!HANDS_WEIGHTS) return {warp * SUM_KEYS, 0, false};
+    return {own / COLUMN_GROUPS * SUM_KEYS, own % COLUMN_GROUPS * SUM_STEPS, warp >= WARPS / 2};
 }
 
 // Tiles of rows with one that sees a key of tile `block` of keys: `count` of them, from `first` on.
@@ -56,43 +83,69 @@ __device__ __forceinline__ RowTiles tiles_seeing(int block, int q_len, int kv_le
     return {first, first_row < end_row ? (end_row + BR - 1) / BR - first : 0};
 }
 
-// threadIdx.x and blockIdx.x, read anew: what is worked out from them in the loop over rows is not kept around it, in
-// registers that sums want.
+// threadIdx.x, read anew: what is worked out from it in the loop over rows is not kept around it, in registers that sums
+// want.
 __device__ __forceinline__ int thread_again()
 {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
-__device__ __forceinline__ int block_again()
-{
-    unsigned block;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-    return block;
-}
 
-// copy_tile, by the thread read anew.
+// copy_tile, by the thread read anew; `tile` is an address in shared memory.
 template <int EXTENT>
-__device__ __forceinline__ void copy_tile_again(unsigned char *tile, const stored *source, int rows, int thread)
+__device__ __forceinline__ void copy_tile_again(unsigned tile, const stored *source, int rows)
 {
-    const stored *const from = source + thread * UNIT;
-#pragma unroll(UNIT == 8 ? EXTENT * UNITS / THREADS + 1 : 1)
-    for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
-        const int e = thread + further;
-        if (EXTENT * UNITS % THREADS != 0 && e >= EXTENT * UNITS) break;
+    const int thread = thread_again();
+    // Steps are whole lines of swizzled rows: constants.
+    if (UNIT > 1 && EXTENT * UNITS % THREADS == 0 && THREADS % (8 * UNITS) == 0 && rows >= EXTENT) {
+        const stored *const from = source + thread * UNIT;
+        const unsigned to = tile + place(thread);
+#pragma unroll
+        for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
+            copy_async<UNIT_BYTES>(to + further / UNITS * ROW_BYTES, from + further * UNIT);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int e = thread; e < EXTENT * UNITS; e += THREADS) {
         const bool valid = e < rows * UNITS;
         if constexpr (UNIT > 1) {
-            // Whole lines of swizzled rows further: a constant.
-            const unsigned at = THREADS % (8 * UNITS) == 0 ? place(thread) + further / UNITS * ROW_BYTES : place(e);
-            copy_async<UNIT_BYTES>(shared_address(tile) + at, valid ? from + further * UNIT : source, valid);
+            copy_async<UNIT_BYTES>(tile + place(e), valid ? source + e * UNIT : source, valid);
         } else {
-            *reinterpret_cast<stored *>(tile + place(e)) = valid ? from[further] : stored();
+            const unsigned short bits = valid ? reinterpret_cast<const unsigned short *>(source)[e] : 0;
+            asm volatile("st.shared.b16 [%0], %1;" ::"r"(tile + place(e)), "h"(bits) : "memory");
         }
     }
 }
 
-// See lane_in_A and lane_in_K.
-__device__ __forceinline__ unsigned again_in_A(int lane) { return swizzled<ROW_BYTES>(lane % 16, lane / 16); }
+// copied_not_finite, by the thread read anew, and with one load for each unit.
+template <int EXTENT>
+__device__ __forceinline__ bool copied_not_finite_again(const unsigned char *tile)
+{
+    bool found = false;
+#pragma unroll 1
+    for (int e = thread_again(); e < EXTENT * UNITS; e += THREADS) {
+        const unsigned char *const unit = tile + place(e);
+        uint4 words = make_uint4(0, 0, 0, 0);
+        if constexpr (UNIT == 8) words = *reinterpret_cast<const uint4 *>(unit);
+        if constexpr (UNIT == 4) {
+            const uint2 two = *reinterpret_cast<const uint2 *>(unit);
+            words.x = two.x, words.y = two.y;
+        }
+        if constexpr (UNIT == 2) words.x = *reinterpret_cast<const unsigned *>(unit);
+        if constexpr (UNIT == 1) words.x = *reinterpret_cast<const unsigned short *>(unit);
+        found |= not_finite(words.x) || not_finite(words.y) || not_finite(words.z) || not_finite(words.w);
+    }
+    return found;
+}
+
+// A lane's part in loads of fragments, from the thread read anew: see lane_in_A and lane_in_K.
+template <int BYTES = ROW_BYTES>
+__device__ __forceinline__ unsigned again_in_A(int lane)
+{
+    return swizzled<BYTES>(lane % 16, lane / 16);
+}
 __device__ __forceinline__ unsigned again_in_K(int lane)
 {
     return swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -125,22 +178,21 @@ __device__ __forceinline__ void multiply_A_Bt(Scores &X, unsigned A_lane, unsign
     }
 }
 
-// X += W^T Y over ROWS_AT_ONCE rows: dV_j += P^T dO_i, dK_j += dS^T Q_i. `steps` of 16 columns are there.
-__device__ __forceinline__ void add_Wt_Y(Sums &X, const Weights &W, unsigned Y_lane, int steps)
+// X += W^T Y over rows 16 s to 16 s + 15: dV_j += P^T dO_i, dK_j += dS^T Q_i. `steps` of 16 columns are there.
+template <int TILES>
+__device__ __forceinline__ void add_Wt_Y(Sums &X, const unsigned (&W)[TILES][4], unsigned Y_lane, int s, int steps)
 {
 #pragma unroll
-    for (int s = 0; s < TN / 2; ++s)
+    for (int k = 0; k < SUM_STEPS; ++k) {
+        if (STEPS % SUM_STEPS != 0 && k >= steps) break;
+        unsigned y[4];
+        load_matrices_transposed(y, chunks_further(Y_lane, 2 * k) + s * 16 * ROW_BYTES);
 #pragma unroll
-        for (int k = 0; k < OWN_STEPS; ++k) {
-            if (STEPS % OWN_STEPS != 0 && k >= steps) break;
-            unsigned y[4];
-            load_matrices_transposed(y, chunks_further(Y_lane, 2 * k) + s * 16 * ROW_BYTES);
-#pragma unroll
-            for (int i = 0; i < TM; ++i) {
-                multiply_add(X[i][2 * k], W[s][i], y[0], y[1]);
-                multiply_add(X[i][2 * k + 1], W[s][i], y[2], y[3]);
-            }
+        for (int i = 0; i < TILES && i < SUM_TILES; ++i) {
+            multiply_add(X[i][2 * k], W[i], y[0], y[1]);
+            multiply_add(X[i][2 * k + 1], W[i], y[2], y[3]);
         }
+    }
 }
 
 // Rounded to 16 bits: what products left in C is the A of the next ones.
@@ -179,24 +231,36 @@ __device__ __forceinline__ void mask(Scores &P, Scores &dS, int own_key, int key
         }
 }
 
-// dS^T of the warp's keys -> its tile, from row `first_row` of the tile on.
-__device__ __forceinline__ void store_dSt(unsigned char *dS_tile, const Weights &dS, int first_key, int first_row)
+// A fragment of A -> the rows that load_matrices takes it from (PTX ISA: stmatrix, sm_90).
+__device__ __forceinline__ void store_matrices(unsigned address, const unsigned (&x)[4])
 {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
+#else
+    // Lane t has the address of row t % 8 of matrix t / 8, and of each matrix row t / 4, two columns.
     const int lane = thread_again() % 32;
 #pragma unroll
-    for (int i = 0; i < TM; ++i)
+    for (int m = 0; m < 4; ++m) {
+        const unsigned row = __shfl_sync(0xffffffff, address, 8 * m + lane / 4);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(row + lane % 4 * 4), "r"(x[m]) : "memory");
+    }
+#endif
+}
+
+// P^T or dS^T of the warp's keys and ROWS_AT_ONCE rows -> its tile, as fragments of A are loaded.
+__device__ __forceinline__ void store_weights(unsigned W_lane, const Weights &W)
+{
 #pragma unroll
-        for (int j = 0; j < TN; ++j)
+    for (int s = 0; s < TN / 2; ++s)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const unsigned at = swizzled<DS_ROW_BYTES>(first_key + 16 * i + 8 * h + lane / 4, first_row / 8 + j);
-                *reinterpret_cast<unsigned *>(dS_tile + at + lane % 4 * 4) = dS[j / 2][i][j % 2 * 2 + h];
-            }
+        for (int i = 0; i < TM; ++i) store_matrices(chunks_further(W_lane, 2 * s) + i * 16 * W_ROW_BYTES, W[s][i]);
 }
 
 // Line 15: dQ_i += dS K_j, in memory, while other blocks add theirs; not yet times tau. `dQ` is the head's.
-__device__ __forceinline__ void add_dS_K(float *__restrict__ dQ, const unsigned char *dS_tile,
-                                         const unsigned char *K_tile, int first_row, int q_len)
+__device__ __forceinline__ void add_dS_K(float *__restrict__ dQ, unsigned dS_tile, unsigned K_tile, int first_row,
+                                         int q_len)
 {
     const int thread = thread_again(), lane = thread % 32, warp = thread / 32;
     const int row_group = warp % ROW_GROUPS, column_group = warp / ROW_GROUPS;
@@ -206,11 +270,11 @@ __device__ __forceinline__ void add_dS_K(float *__restrict__ dQ, const unsigned 
     for (int i = 0; i < 2; ++i) {
         // A, transposed as it is loaded: keys 0 to 7 of both runs of eight rows, then keys 8 to 15.
         const unsigned chunk = 4 * row_group + 2 * i + lane / 8 % 2;
-        dS_lane[i] = shared_address(dS_tile) + swizzled<DS_ROW_BYTES>(lane / 16 * 8 + lane % 8, chunk);
+        dS_lane[i] = dS_tile + swizzled<W_ROW_BYTES>(lane / 16 * 8 + lane % 8, chunk);
     }
 #pragma unroll
     for (int k = 0; k < DQ_STEPS; ++k) {
-        K_lane[k] = chunks_further(shared_address(K_tile) + again_in_A(lane), 2 * (k * DQ_GROUPS + column_group));
+        K_lane[k] = chunks_further(K_tile + again_in_A(lane), 2 * (k * DQ_GROUPS + column_group));
 #pragma unroll
         for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -222,7 +286,7 @@ __device__ __forceinline__ void add_dS_K(float *__restrict__ dQ, const unsigned 
     for (int s = 0; s < BC / 16; ++s) {
         unsigned ds[2][4];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) load_matrices_transposed(ds[i], dS_lane[i] + s * 16 * DS_ROW_BYTES);
+        for (int i = 0; i < 2; ++i) load_matrices_transposed(ds[i], dS_lane[i] + s * 16 * W_ROW_BYTES);
 #pragma unroll
         for (int k = 0; k < DQ_STEPS; ++k) {
             if (STEPS % DQ_GROUPS != 0 && k * DQ_GROUPS + column_group >= STEPS) break;
@@ -235,36 +299,34 @@ __device__ __forceinline__ void add_dS_K(float *__restrict__ dQ, const unsigned 
             }
         }
     }
+    const int row = first_row + 32 * row_group;
+    float *const to = dQ + ((size_t)(row / 16) * DQ_TILES + 2 * column_group) * FRAGMENT + LANE_STRIDE * lane;
+    constexpr bool ALL_THERE = STEPS % DQ_GROUPS == 0 && DQ_TILES % 2 == 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const int row = first_row + 32 * row_group + 16 * i;
-        if (row >= q_len) break;
+        if (row + 16 * i >= q_len) break;
 #pragma unroll
         for (int k = 0; k < DQ_STEPS; ++k)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const int tile = 2 * (k * DQ_GROUPS + column_group) + e;
-                if (tile >= DQ_TILES) break;
-                float *const to = dQ + ((size_t)(row / 16) * DQ_TILES + tile) * FRAGMENT + lane;
-#pragma unroll
-                for (int c = 0; c < 4; ++c) atomicAdd(to + 32 * c, part[i][k][e][c]);
+                if (!ALL_THERE && 2 * (k * DQ_GROUPS + column_group) + e >= DQ_TILES) break;
+                add_fragment(to + (i * DQ_TILES + 2 * k * DQ_GROUPS + e) * FRAGMENT, part[i][k][e]);
             }
     }
 }
 
 // Line 18: `factor` X, in 16 bits, where K_j or V_j was.
-__device__ __forceinline__ void gather(unsigned char *tile, const Sums &X, float factor)
+__device__ __forceinline__ void gather(unsigned char *tile, const Sums &X, float factor, Share own)
 {
-    const int thread = threadIdx.x, lane = thread % 32, first_key = first_key_of(thread);
-    const int first_step = first_step_of(thread), steps = STEPS - first_step;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < TM; ++i)
+    for (int i = 0; i < SUM_TILES; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
-            for (int j = 0; j < 2 * OWN_STEPS; ++j) {
-                if (STEPS % OWN_STEPS != 0 && j >= 2 * steps) break;
-                const unsigned at = swizzled<ROW_BYTES>(first_key + 16 * i + 8 * h + lane / 4, 2 * first_step + j);
+            for (int j = 0; j < 2 * SUM_STEPS; ++j) {
+                if (STEPS % SUM_STEPS != 0 && j >= 2 * (STEPS - own.step)) break;
+                const unsigned at = swizzled<ROW_BYTES>(own.key + 16 * i + 8 * h + lane / 4, 2 * own.step + j);
                 *reinterpret_cast<unsigned *>(tile + at + lane % 4 * 4) =
                     packed(factor * X[i][j][2 * h], factor * X[i][j][2 * h + 1]);
             }

@@ -29,16 +29,19 @@ from variants._tiles.sectors import Integers
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
 """P and dS are rounded to 16 bits, as tensor cores take them; dS is of P before that. Sums are cut off."""
 COMMON = (*COMMON_WITH_TILES, ("_mma", "not_finite.cuh"))
-COMMON_OWNING_KEYS = (*COMMON, ("_mma", "backward.cuh"))
+DQ_FRAGMENTS = ("_mma", "dq_fragments.cuh")
+COMMON_OWNING_KEYS = (*COMMON, DQ_FRAGMENTS, ("_mma", "backward.cuh"))
 """What sources begin with."""
 SUMS_DQ = "-DSUMS_DQ"
 """Where dQ is summed in memory."""
-STAGES = 2
-"""Tiles of rows on chip at once: one is read while the other is on its way."""
+KEEPING_WARPS = 4
+"""Of a block whose warps keep P and dS of their own keys. Where there are more, half of them sum dV and half dK."""
 WARP_ROWS = 32
 """Of dQ_i, which a warp multiplies at once."""
 PRODUCT_REGISTERS = 64
 """Of a thread, for S and dP: as many rows at once as these hold."""
+STATIC_BYTES = 128
+"""Of shared memory, that a block has besides: a few limits, whole lines."""
 LARGEST_PART = 192
 """Elements of dK, dV, S and dP together that a thread may hold, so that nothing spills."""
 END_ROWS, END_WARPS = 64, 8
@@ -54,8 +57,8 @@ class BackwardMmaTile(Tile):
     """Sizes of tiles of a block that owns keys. Raises `PlanError` where no kernel here can have them."""
 
     warps: int
-    """Of a block. They lie side by side along keys, 16 or more for each; where there are more warps than that, several
-    have the same keys, and some columns of dK and dV each."""
+    """Of a block. Up to `KEEPING_WARPS` have 16 keys or more each. Of more, half sum dV and half dK, each some keys and
+    some whole lines of columns; P and dS come to them through shared memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,45 +66,66 @@ class BackwardMmaTile(Tile):
             raise PlanError(f"{self}: Br has to be a multiple of {WARP_ROWS}, the rows of dQ that a warp has")
         if self.Bc % FRAGMENT:
             raise PlanError(f"{self}: Bc has to be a multiple of {FRAGMENT}, the keys that one product has")
-        shares = self.warps % self.key_groups == 0 == (self.Bc // FRAGMENT) % self.key_groups
-        if self.warps < 1 or not shares or self.warps % (self.Br // WARP_ROWS):
+        fragments, scored = self.Bc // FRAGMENT, self.Br // FRAGMENT * (self.Bc // FRAGMENT)
+        shared = self.hands_weights or (self.warps > 0 and fragments % self.warps == 0)
+        if self.warps < 1 or not shared or scored % self.warps or self.warps % (self.Br // WARP_ROWS):
             raise PlanError(f"{self}: {self.warps} warps cannot share that many rows and keys evenly")
 
     @property
-    def key_groups(self) -> int:
-        """Warps that have different keys."""
-        return max(1, min(self.warps, self.Bc // FRAGMENT))
+    def hands_weights(self) -> bool:
+        """Whether P and dS go from warp to warp, through shared memory."""
+        return self.warps > KEEPING_WARPS
+
+    @property
+    def stages(self) -> int:
+        """Tiles of rows on chip at once: one on its way, one that is scored, one that is summed one step later."""
+        return 3 if self.hands_weights else 2
 
     @property
     def blocks_per_sm(self) -> int:
         """Blocks that share a multiprocessor at least."""
         return max(1, WARPS_PER_SM // self.warps)
 
-    def shared_bytes(self, head_dim: int) -> int:
-        """K_j and V_j, twice Q_i and dO_i with what rows have besides, and dS^T."""
-        rows = 2 * self.Bc + 2 * STAGES * self.Br
-        dS_row_bytes = LINE_BYTES * blocks(2 * self.Br, LINE_BYTES)
-        return int(rows * row_bytes(head_dim) + self.Bc * dS_row_bytes + STAGES * 2 * FLOAT32_BYTES * self.Br)
+    def column_groups(self, head_dim: int) -> int:
+        """Warps that sum the same keys, with lines of columns for each. Three lines take four warps."""
+        lines = blocks(head_dim, LINE_ELEMENTS)
+        return {3: 4}.get(lines, lines) if self.hands_weights else 1
+
+    def suits(self, head_dim: int) -> bool:
+        """Whether the warps that sum dV, or dK, can share keys and columns evenly."""
+        if not self.hands_weights:
+            return True
+        groups = self.column_groups(head_dim)
+        return (self.warps // 2) % groups == 0 and self.Bc % (FRAGMENT * (self.warps // 2 // groups)) == 0
+
+    def shared_bytes(self, head_dim: int, sums_dQ: bool = True) -> int:
+        """K_j and V_j, Q_i and dO_i with what rows have besides, and two steps' dS^T and P^T that are handed on."""
+        rows = 2 * self.Bc + 2 * self.stages * self.Br
+        handed_tiles = 2 if self.hands_weights else int(sums_dQ)
+        handed_bytes = 2 * handed_tiles * self.Bc * LINE_BYTES * blocks(2 * self.Br, LINE_BYTES)
+        return int(rows * row_bytes(head_dim) + handed_bytes + self.stages * 2 * FLOAT32_BYTES * self.Br)
 
     def part(self, head_dim: int) -> int:
         """Elements of dK, dV, S and dP that a thread holds."""
-        keys, column_groups = self.Bc // self.key_groups, self.warps // self.key_groups
-        # Where warps share keys, each has whole lines of columns.
-        unit = FRAGMENT if column_groups == 1 else LINE_ELEMENTS
-        columns = unit * blocks(blocks(head_dim, unit), column_groups)
-        rows = min(self.Br, PRODUCT_REGISTERS * FRAGMENT // keys)
-        return int(2 * keys * (columns + rows) // 32)
+        if self.hands_weights:
+            columns = LINE_ELEMENTS if head_dim > LINE_ELEMENTS else FRAGMENT * blocks(head_dim, FRAGMENT)
+            keys = self.Bc * self.column_groups(head_dim) // (self.warps // 2)
+            return int(keys * columns // 32 + min(PRODUCT_REGISTERS, 2 * self.Br * self.Bc // (32 * self.warps)))
+        keys, columns = self.Bc // self.warps, FRAGMENT * blocks(head_dim, FRAGMENT)
+        return int(2 * keys * (columns + min(self.Br, PRODUCT_REGISTERS * FRAGMENT // keys)) // 32)
 
 
 def default_owning_keys(head_dim: int) -> BackwardMmaTile:
-    """What moves the fewest bytes of shared memory for a product, of what registers and shared memory have room for.
+    """What was fastest on an H200, of what registers and shared memory have room for: docs/backward.md.
 
-    A warp with 32 keys multiplies each fragment of Q and dO that it loads twice; beyond 64 elements per row dK and dV
-    leave room for 16 keys, beyond 128 two warps share those.
+    A warp with 32 keys multiplies each fragment of Q and dO that it loads twice. Beyond 64 elements per row dK and dV
+    of them do not fit beside S and dP: warps then sum 64 keys and 64 columns of one of the two.
     """
     if head_dim <= 64:
         return BackwardMmaTile(Br=64, Bc=128, warps=4)
-    return BackwardMmaTile(Br=64, Bc=128 if head_dim <= 128 else 64, warps=8)
+    if head_dim <= 128:
+        return BackwardMmaTile(Br=64, Bc=128, warps=8)
+    return BackwardMmaTile(Br=32, Bc=64, warps=8)
 
 
 def tiles_owning_keys(problem: Problem) -> list[dict[str, int]]:
@@ -109,11 +133,16 @@ def tiles_owning_keys(problem: Problem) -> list[dict[str, int]]:
     d, default = problem.head_dim, default_owning_keys(problem.head_dim)
 
     def fits(tile: BackwardMmaTile) -> bool:
-        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(d) + RESERVED_BYTES)
-        return tile.part(d) <= LARGEST_PART and shared_bytes <= SHARED_BYTES_PER_SM
+        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(d) + STATIC_BYTES + RESERVED_BYTES)
+        return tile.suits(d) and tile.part(d) <= LARGEST_PART and shared_bytes <= SHARED_BYTES_PER_SM
 
     sizes = (BackwardMmaTile(Br, Bc, warps) for Br in CHOICES[0] for Bc in CHOICES[1] for warps in CHOICES[2])
     return [asdict(tile) for tile in (default, *(tile for tile in sizes if tile != default and fits(tile)))]
+
+
+def keys_grid(problem: Problem, tile: BackwardMmaTile) -> tuple[int, int, int]:
+    """Heads side by side: blocks start with the first keys of all heads, which most rows see where causal."""
+    return problem.kv_heads_count, blocks(problem.kv_len, tile.Bc), problem.batch
 
 
 def row_bytes(head_dim: int) -> int:
@@ -153,7 +182,7 @@ def end_kernel(problem: Problem, name: str, sums_dQ: bool) -> Any:
 
     options = (f"-DD={problem.head_dim}", f"-DBR={END_ROWS}", f"-DWARPS={END_WARPS}", f"-DSTORED_AS_{problem.dtype}")
     options = (*options, SUMS_DQ) if sums_dQ else options
-    return raw_kernel("_mma", name, options, COMMON_WITH_TILES, file="backward_ends.cu")
+    return raw_kernel("_mma", name, options, (*COMMON_WITH_TILES, DQ_FRAGMENTS), file="backward_ends.cu")
 
 
 def end_launch(problem: Problem, kernel: Any, args: tuple[Any, ...], tiles: int) -> Launch:

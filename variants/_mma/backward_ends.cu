@@ -1,12 +1,9 @@
-// What comes before and after gradients on tensor cores: sums over rows, and dQ in 16 bits. mma.cuh and tiles.cuh are
-// put before this text.
+// What comes before and after gradients on tensor cores: sums over rows, and dQ in 16 bits. mma.cuh, tiles.cuh and
+// dq_fragments.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), BR (rows per block), WARPS, and SUMS_DQ where dQ is summed in memory,
-// in the order that backward.cuh has it in.
+// Compile-time parameters: D (elements per row), BR (rows per block), WARPS, and SUMS_DQ where dQ is summed in memory.
 
 constexpr int LANES = 8;  // that share a row: each phase of a warp's loads has all chunks of one line
-constexpr int DQ_TILES = (D + 7) / 8;
-constexpr int FRAGMENT = 128;  // floats of 16 rows and 8 columns of dQ
 
 __device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
 
@@ -76,11 +73,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_mma_round(
     const int lane = threadIdx.x % 32, first_row = blockIdx.x * BR, rows = min(BR, q_len - first_row);
     const size_t first_fragment = (head_index() * ((q_len + 15) / 16) + first_row / 16) * DQ_TILES;
     for (int f = threadIdx.x / 32; f < (rows + 15) / 16 * DQ_TILES; f += WARPS) {
-        const float *const c = dQ_running + (first_fragment + f) * FRAGMENT + lane;
+        float c[4];
+        load_fragment(c, dQ_running + (first_fragment + f) * FRAGMENT + LANE_STRIDE * lane);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const unsigned at = swizzled<ROW_BYTES>(f / DQ_TILES * 16 + 8 * h + lane / 4, f % DQ_TILES);
-            *reinterpret_cast<unsigned *>(dQ_tile + at + lane % 4 * 4) = packed(tau * c[64 * h], tau * c[64 * h + 32]);
+            *reinterpret_cast<unsigned *>(dQ_tile + at + lane % 4 * 4) = packed(tau * c[2 * h], tau * c[2 * h + 1]);
         }
     }
     __syncthreads();

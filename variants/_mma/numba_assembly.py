@@ -19,6 +19,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
+from numba.cuda.core.targetconfig import ConfigStack
 
 I32, U16, U32, U64, F32 = types.int32, types.uint16, types.uint32, types.uint64, types.float32
 _LETTERS = ((I32, "r"), (U16, "h"), (U32, "r"), (U64, "l"), (F32, "f"))
@@ -82,6 +83,12 @@ def assembly_in_place(
         return context.get_dummy_value()
 
     return signature, emit
+
+
+def capability() -> int:
+    """Of the GPU that a kernel is being compiled for, while an intrinsic is asked what it is: 90 for sm_90."""
+    major, minor = ConfigStack().top().compute_capability
+    return int(10 * major + minor)
 
 
 def _operands(builder: Any, kinds: Any, arguments: Any) -> tuple[list[Any], list[str]]:

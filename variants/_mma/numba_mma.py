@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32, uint32
+from numba import cuda, int32, uint32, uint64
 from numba.cuda import libdevice, types
 from numba.cuda.extending import intrinsic
 
@@ -41,9 +41,36 @@ def thread_index(typing_context):
     return assembly("mov.u32 $0, %tid.x;", I32(), ordered=True)
 
 
+# blockIdx.x, likewise.
+@intrinsic
+def block_index(typing_context):
+    return assembly("mov.u32 $0, %ctaid.x;", I32(), ordered=True)
+
+
 @cuda.jit(device=True, forceinline=True)
 def lane_index():
     return uint32(thread_index() & 31)
+
+
+# `number`, of which the compiler knows nothing from here on: a loop that ends there stays a loop, and what is worked
+# out from it is not worked out earlier.
+@intrinsic
+def unknown(typing_context, number):
+    kind = U32 if number == U32 else I32
+    return assembly("mov.b32 $0, $1;", kind(kind), ordered=True)
+
+
+# At the beginning of a loop's body: ptxas, to which `unknown` numbers are none, does not unroll it either (PTX ISA:
+# .pragma "nounroll").
+@intrinsic
+def keep_loop(typing_context):
+    return assembly(r".pragma \22nounroll\22;", types.void(), ordered=True)  # quotes, as LLVM spells them
+
+
+# The grid is (blocks of a head, heads, batch). Heads are counted through the batch.
+@cuda.jit(device=True, forceinline=True)
+def head_index():
+    return uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)
 
 
 # --- Masks: a query row sees a run of keys ---------------------------------------------------------------------------

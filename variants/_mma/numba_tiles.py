@@ -121,6 +121,10 @@ def numba_tiles(head_dim: int, warps: int, dtype: str) -> SimpleNamespace:
     return SimpleNamespace(
         THREADS=THREADS,
         ROW_BYTES=ROW_BYTES,
+        UNIT=UNIT,
+        UNITS=UNITS,
+        place=place,
+        copy_unit=copy_unit,
         copy_tile=copy_tile,
         copied_not_finite=copied_not_finite,
         store_tile=store_tile,

@@ -1,4 +1,4 @@
-"""atom and red (PTX ISA 9.7.13.10 ff.): lane after lane, lowest first.
+"""atom and red (PTX ISA 9.7.13.10 ff.): lane after lane, lowest first, of a vector each element on its own.
 
 A kernel with atomics on global memory runs its blocks one after the other, so the result does not depend on the number
 of CPU cores; within a block warps take turns. No host atomics are needed.
@@ -14,7 +14,7 @@ from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import generic_addresses, translate
 from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_memory
-from harness.emulator.ptx.instructions import Address, Instruction, Operand
+from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
 from harness.emulator.ptx.types import PtxType
 
 _ORDERING = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz")
@@ -32,6 +32,9 @@ _TYPES = {
     "dec": "u32",
 }
 """Operation -> its types."""
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_WIDEST = 16
+"""Bytes that a lane may add to at once, each element on its own: `.v4.f32`, `.v8.bf16`."""
 
 
 @emits("atom")
@@ -43,6 +46,7 @@ def atomic(lanes: Lanes, instruction: Instruction) -> None:
         form.flag(word)
     space = form.choice("global", "shared", "shared::cta", "shared::cluster") or "generic"
     operation = form.choice(*_TYPES)
+    elements = _VECTORS.get(form.choice(*_VECTORS) or "", 1)
     kind = form.type(_TYPES.get(operation or "", ""))
     # What a policy keeps in L2 no kernel can see.
     has_policy = form.flag("L2::cache_hint")
@@ -53,11 +57,27 @@ def atomic(lanes: Lanes, instruction: Instruction) -> None:
     no_such_form = (destination is None and operation in ("exch", "cas")) or (has_policy and operation == "cas")
     if operation is None or no_such_form or not isinstance(address, Address) or len(values) != 1 + (operation == "cas"):
         raise instruction.unsupported()
+    if elements > 1 and not (operation == "add" and space in ("global", "generic") and _is_vector_of(kind, elements)):
+        raise instruction.unsupported()
+    items = [[item] for item in _elements(values[0])] if elements > 1 else [values]
+    olds_to = _elements(destination) if elements > 1 and destination is not None else [destination]
+    if len(items) != elements or (destination is not None and len(olds_to) != elements):
+        raise instruction.unsupported("its operands do not fit its form")
     addresses = generic_addresses(lanes, address, space) if space == "shared::cluster" else lanes.address(address)
     space = "generic" if space == "shared::cluster" else space.removesuffix("::cta")
-    old = _one_by_one(lanes, instruction, space, operation, kind, addresses, values)
-    if destination is not None:
-        lanes.put(destination, old, INTEGER[kind.total_bits])
+    olds = _one_by_one(lanes, instruction, space, operation, kind, addresses, items)
+    for register, old in zip(olds_to, olds):
+        if register is not None:
+            lanes.put(register, old, INTEGER[kind.total_bits])
+
+
+def _is_vector_of(kind: PtxType, elements: int) -> bool:
+    """Whether so many of a type are added to at once (PTX ISA: .vec_16_bit, .vec_32_bit)."""
+    return kind.is_float and kind.size_bytes <= 4 and kind.size_bytes * elements <= _WIDEST
+
+
+def _elements(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def _one_by_one(
@@ -67,43 +87,45 @@ def _one_by_one(
     operation: str,
     kind: PtxType,
     addresses: str,
-    values: list[Operand],
-) -> str:
-    """A loop over the active lanes: read, combine, write. The old values, lane by lane."""
+    items: list[list[Operand]],
+) -> list[str]:
+    """A loop over the active lanes: read, combine, write. The old values of each element, lane by lane."""
     element = INTEGER[kind.total_bits]
-    size = str(kind.size_bytes)
-    operands = [lanes.use(value, element) for value in values]
+    shape = (str(kind.size_bytes), str(len(items)))
+    operands = [[lanes.use(value, element) for value in values] for values in items]
     flushed = _flushed_lanes(lanes, space, addresses) if (operation, kind.name) == ("add", "f32") else None
-    mask64 = translate(lanes, instruction, space, addresses, kind.size_bytes)
-    watch_memory(lanes, instruction, space, mask64, (size, "1"))
+    mask64 = translate(lanes, instruction, space, addresses, kind.size_bytes * len(items))
+    watch_memory(lanes, instruction, space, mask64, shape)
     mask = lanes.op(f"trunc i64 {mask64} to i32")
     before, loop, after = (lanes.fresh_label(word) for word in ("before", "atomic", "after"))
     lanes.do(f"br label %{before}")
     lanes.label(before)
     lanes.do(f"br label %{loop}")
     lanes.label(loop)
-    left, olds = lanes.fresh_label("%left"), lanes.fresh_label("%olds")
-    next_left, next_olds = lanes.fresh_label("%left"), lanes.fresh_label("%olds")
+    left, next_left = lanes.fresh_label("%left"), lanes.fresh_label("%left")
+    olds = [(lanes.fresh_label("%olds"), lanes.fresh_label("%olds")) for _ in items]
     lanes.do(f"{left} = phi i32 [ {mask}, %{before} ], [ {next_left}, %{loop} ]")
-    lanes.do(f"{olds} = phi {vector(element)} [ zeroinitializer, %{before} ], [ {next_olds}, %{loop} ]")
+    for so_far, with_lane in olds:
+        lanes.do(f"{so_far} = phi {vector(element)} [ zeroinitializer, %{before} ], [ {with_lane}, %{loop} ]")
     lowest = lanes.op(f"and i32 {left}, {lanes.op(f'sub i32 0, {left}')}")
     one_lane = lanes.widen(lowest)
-    lanes.runtime("gather", "%warp", one_lane, size, "1")
-    old = lanes.warp_load(vector(element), at.DATA)
-    if kind.is_float and operation == "add":
-        new = _float_add(lanes, kind, element, old, operands[0], flushed)
-    else:
-        new = _combine(lanes, operation, kind, element, old, operands)
-    lanes.warp_store(vector(element), new, at.DATA)
-    lanes.runtime("scatter", "%warp", one_lane, size, "1")
-    lanes.do(
-        f"{next_olds} = select <32 x i1> {lanes.lanes_of(lowest)}, {vector(element)} {old}, {vector(element)} {olds}"
-    )
+    lanes.runtime("gather", "%warp", one_lane, *shape)
+    for index, (values, (so_far, with_lane)) in enumerate(zip(operands, olds)):
+        place = at.DATA + index * at.LANES * kind.size_bytes
+        old = lanes.warp_load(vector(element), place)
+        if kind.is_float and operation == "add":
+            new = _float_add(lanes, kind, element, old, values[0], flushed)
+        else:
+            new = _combine(lanes, operation, kind, element, old, values)
+        lanes.warp_store(vector(element), new, place)
+        chosen = f"select <32 x i1> {lanes.lanes_of(lowest)}, {vector(element)} {old}, {vector(element)} {so_far}"
+        lanes.do(f"{with_lane} = {chosen}")
+    lanes.runtime("scatter", "%warp", one_lane, *shape)
     lanes.do(f"{next_left} = xor i32 {left}, {lowest}")
     again = lanes.op(f"icmp ne i32 {next_left}, 0")
     lanes.do(f"br i1 {again}, label %{loop}, label %{after}")
     lanes.label(after)
-    return next_olds
+    return [with_lane for _, with_lane in olds]
 
 
 def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str, values: list[str]) -> str:

@@ -36,6 +36,7 @@ from variants._mma.numba_mma import (
     commit_copies,
     exp2_approx,
     global_address,
+    head_index,
     lane_index,
     load_matrices,
     load_matrices_transposed,
@@ -69,12 +70,7 @@ KEPT_REGISTERS = 160
 BESIDE_DROPOUT = 152
 
 
-# The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
-@cuda.jit(device=True, forceinline=True)
-def head_index():
-    return uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)
-
-
+# `group` heads share K and V, see `head_index`.
 @cuda.jit(device=True, forceinline=True)
 def kv_head_index(group):
     kv_heads, kv_head = uint32(cuda.gridDim.y) // uint32(group), uint32(cuda.blockIdx.y) // uint32(group)
@@ -350,6 +346,9 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         first_key = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))
         end_key = end_seen(last_row, q_len, kv_len, after)
 
+        # Read ahead of a barrier: LLVM would put it into the loop, which a block that sees no key does not enter.
+        slope = LOG2_E * slope_of(slopes, cuda.blockIdx.y)
+
         # Line 4: load Q_i.
         copy_tile(Q_tile, BR, global_address(Q) + first, rows)
         commit_copies()
@@ -377,8 +376,6 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
             for j in range(TD):
                 for c in range(4):
                     O_i[i, j, c] = ZERO
-
-        slope = LOG2_E * slope_of(slopes, cuda.blockIdx.y)
 
         # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
         seen_from = first_seen(last_row, q_len, kv_len, before)

@@ -31,7 +31,6 @@ from variants._hopper.numba_hopper import (
     set_registers,
     store_matrices,
     sync_threads,
-    unknown,
     wait,
     wait_for_products,
     wait_until_read,
@@ -49,6 +48,7 @@ from variants._mma.numba_mma import (
     store_global,
     store_shared,
     thread_index,
+    unknown,
 )
 from variants._mma.numba_unrolled import unrolled
 from variants.attention.fa3.numba_block import numba_block

@@ -15,10 +15,9 @@ from variants._hopper.numba_hopper import (
     numba_hopper,
     publish_to_async,
     sync_threads,
-    unknown,
 )
 from variants._hopper.numba_softmax import numba_softmax
-from variants._mma.numba_mma import ALL_LANES, lane_index, load_shared, numba_mma, store_shared, thread_index
+from variants._mma.numba_mma import ALL_LANES, lane_index, load_shared, numba_mma, store_shared, thread_index, unknown
 from variants._mma.numba_unrolled import unrolled
 
 ALL_CONSUMERS = 1  # a named barrier

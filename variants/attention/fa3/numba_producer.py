@@ -15,10 +15,9 @@ from variants._hopper.numba_hopper import (
     atomic_increment,
     module_variable,
     numba_hopper,
-    unknown,
     wait,
 )
-from variants._mma.numba_mma import store_shared
+from variants._mma.numba_mma import store_shared, unknown
 from variants.attention.fa3.numba_block import numba_block
 
 store_word = store_shared(4)

@@ -1,12 +1,14 @@
-"""FlashAttention-2's backward pass on tensor cores: P and dS stay in registers for dV and dK, dQ is summed by atomics.
+"""FlashAttention-2's backward pass on tensor cores: S and dP transposed, dQ summed by atomics.
 
 The algorithm is that of `bwd-fa2` (Dao 2023, arXiv 2307.08691, algorithm 2). A block computes S^T = K_j Q_i^T, with a
 key per row: what that product leaves in registers is P^T, and then dS^T, as the next products take them. Only dQ_i +=
-dS K_j needs dS the other way round, and gets it through shared memory. Q_i and dO_i arrive while those before are
-multiplied (_mma/backward_keys.cu). Sums into dQ come in any order, and so it is not the same to the bit each time.
+dS K_j needs dS the other way round, and gets it through shared memory, one step later. Beyond head_dim 64 the other
+two get P and dS through shared memory as well: half of the warps sum dV, half dK. Q_i and dO_i arrive while those
+before are multiplied (_mma/backward_keys.cu). Sums into dQ come in any order, and so it is not the same to the bit each
+time.
 
-dQ is summed in float32, in the order in which products leave it in registers: 16 rows and 8 columns are a fragment,
-which a warp adds as four runs of 128 bytes. A last launch puts it in order and rounds it.
+dQ is summed in float32, in the order in which products leave it in registers: 16 rows and 8 columns are a fragment of
+512 bytes, which a warp adds at once. A last launch puts it in order and rounds it (_mma/backward_ends.cu).
 
 Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees; X_r is dQ in whole
 fragments, 4 N_q d bytes where N_q is a multiple of 16 and d of 8:
@@ -36,6 +38,7 @@ from variants._mma.backward import (
     default_owning_keys,
     end_kernel,
     end_launch,
+    keys_grid,
     keys_kernel,
     prepare_bytes,
     running_shape,
@@ -43,7 +46,6 @@ from variants._mma.backward import (
     tiles_owning_keys,
 )
 from variants._tiles import Tile
-from variants._tiles.backward import key_grid
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 
 
@@ -53,7 +55,17 @@ def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ..
     return (prepare, keys_kernel(problem, tile, sums_dQ=True), rounding), pointer_lengths(problem)
 
 
-LANGUAGES = {"cupy": cupy_kernels}
+def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._mma.numba_backward_ends import end_kernels
+    from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
+
+    ends = end_kernels(problem.head_dim, problem.dtype)
+    of_keys = numba_keys_kernel(problem.head_dim, tile, problem.dtype, sums_dQ=True)
+    return (ends.bwd_mma_prepare_sums, of_keys, ends.bwd_mma_round), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
@@ -64,7 +76,7 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None
     return Plan(
         launches=(
             end_launch(p, prepare, ("O", "dO", "lse", "L", "D", "dQ_running", *lengths[:1]), tiles=2),
-            Launch(of_keys, key_grid(p, tile), (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim)),
+            Launch(of_keys, keys_grid(p, tile), (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim)),
             end_launch(p, rounding, ("dQ_running", "dQ", *lengths[:1], np.float32(p.tau)), tiles=1),
         ),
         buffers=(
@@ -88,11 +100,11 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
 
 
 def register(registry: Registry) -> None:
-    """Add `bwd-mma-cupy`."""
+    """Add `bwd-mma-cupy` and `bwd-mma-numba`."""
     register_languages(
         registry,
         "bwd-mma",
-        "FlashAttention-2 backward on tensor cores: P and dS in registers, dQ summed by atomics",
+        "FlashAttention-2 backward on tensor cores: S and dP transposed, dQ summed by atomics",
         LANGUAGES,
         plan,
         claim,

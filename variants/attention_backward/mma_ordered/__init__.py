@@ -31,6 +31,7 @@ from variants._mma.backward import (
     default_owning_keys,
     end_kernel,
     end_launch,
+    keys_grid,
     keys_kernel,
     options_of,
     prepare_bytes,
@@ -38,8 +39,7 @@ from variants._mma.backward import (
     scalars,
     tiles_owning_keys,
 )
-from variants._tiles import blocks, grid
-from variants._tiles.backward import key_grid
+from variants._tiles import blocks
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES
 
@@ -47,7 +47,7 @@ from variants._tiles.schedule import FLOAT32_BYTES
 def tile_owning_rows(head_dim: int) -> MmaTile:
     """Of the launch that works out dQ: as many rows of a warp as registers have room for beside dQ, S and dP."""
     if head_dim <= 64:
-        return MmaTile(Br=128, Bc=64, warps=4, stages=2)
+        return MmaTile(Br=128, Bc=96, warps=4, stages=2)
     return MmaTile(Br=128, Bc=32, warps=4 if head_dim <= 128 else 8, stages=2)
 
 
@@ -71,7 +71,18 @@ def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ..
     return kernels, pointer_lengths(problem)
 
 
-LANGUAGES = {"cupy": cupy_kernels}
+def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`."""
+    from variants._mma.numba_backward_ends import end_kernels
+    from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
+    from variants.attention_backward.mma_ordered.numba_kernel import rows_kernel
+
+    d, dtype = problem.head_dim, problem.dtype
+    of_keys = numba_keys_kernel(d, tile, dtype, sums_dQ=False)
+    return (end_kernels(d, dtype).bwd_mma_prepare, of_keys, rows_kernel(d, tile_owning_rows(d), dtype)), ()
+
+
+LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
@@ -79,12 +90,12 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None
     p, tile, rows = problem, tile or default_owning_keys(problem.head_dim), tile_owning_rows(problem.head_dim)
     (prepare, of_keys, of_rows), lengths = kernels(p, tile)
     inputs, rest = ("Q", "K", "V", "dO", "L", "D"), (*lengths, *scalars(p))
-    keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim), shared_bytes_owning_rows(p.head_dim)
-    row_blocks = grid(p, blocks(p.q_len, rows.Br))
+    keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim, sums_dQ=False), shared_bytes_owning_rows(p.head_dim)
+    row_blocks = (p.heads, blocks(p.q_len, rows.Br), p.batch)  # the last rows of all heads start first
     return Plan(
         launches=(
             end_launch(p, prepare, ("O", "dO", "lse", "L", "D", *lengths[:1]), tiles=2),
-            Launch(of_keys, key_grid(p, tile), (32 * tile.warps,), (*inputs, "dK", "dV", *rest), keys_bytes),
+            Launch(of_keys, keys_grid(p, tile), (32 * tile.warps,), (*inputs, "dK", "dV", *rest), keys_bytes),
             Launch(of_rows, row_blocks, (32 * rows.warps,), (*inputs, "dQ", *rest), rows_bytes),
         ),
         buffers=(Buffer("L", p.lse_shape, "float32"), Buffer("D", p.lse_shape, "float32")),
@@ -104,7 +115,7 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
 
 
 def register(registry: Registry) -> None:
-    """Add `bwd-mma-ordered-cupy`."""
+    """Add `bwd-mma-ordered-cupy` and `bwd-mma-ordered-numba`."""
     register_languages(
         registry,
         "bwd-mma-ordered",

@@ -102,9 +102,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     float *const L_tile = reinterpret_cast<float *>(Q_tile + SHARED_STATS), *const D_tile = L_tile + BR;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // The block owns Q_i, dO_i and dQ_i of one head. The last rows, which see most keys where causal, start first.
-    const size_t head = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
-    const int first_row = (gridDim.x - 1 - blockIdx.x) * BR, rows = min(BR, q_len - first_row);
+    // The block owns Q_i, dO_i and dQ_i of one head. The last rows, which see most keys where causal, of all heads start
+    // first: the grid is (heads, tiles of rows, batch).
+    const size_t head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;
+    const int first_row = (gridDim.y - 1 - blockIdx.y) * BR, rows = min(BR, q_len - first_row);
     const size_t first = head * q_len + first_row;
     const stored *const K_head = K + head / group * kv_len * D, *const V_head = V + head / group * kv_len * D;
 

@@ -1,0 +1,165 @@
+"""The mistakes of backward_tensor_cores.py in the twins from Python: the same bugs, by the same names."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+
+KEYS, PRODUCTS, ENDS = (f"_mma/numba_{name}.py" for name in ("backward_keys", "backward", "backward_ends"))
+ROWS = "attention_backward/mma_ordered/numba_kernel.py"
+
+
+def _of_keys(bug: str, *changes: tuple[str, str], file: str = KEYS, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "bwd-mma-numba", tuple(Patch(file, *change) for change in changes), sanitize)
+
+
+def _of_products(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
+    return _of_keys(bug, *changes, file=PRODUCTS, sanitize=sanitize)
+
+
+def _of_rows(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "bwd-mma-ordered-numba", tuple(Patch(ROWS, *change) for change in changes), sanitize)
+
+
+_ADD_APART = '"{ .reg .f32 sum; ld.global.f32 sum, [$0]; add.f32 sum, sum, $1; st.global.f32 [$0], sum; }"'
+
+_FORMULAS = (
+    _of_keys("D left out", ("D_low, D_high = load_floats(", "D_low, D_high = ZERO, ZERO  # load_floats(")),
+    _of_keys("D of the row beside", ("D_low, D_high = load_floats(", "D_high, D_low = load_floats(")),
+    _of_keys("log-sum-exp of the row beside", ("tau2, -L_high)", "tau2, -L_low)")),
+    _of_keys("P from a log-sum-exp to base e", ("LOG2_E * lse_of_row", "lse_of_row"), file=ENDS),
+    _of_keys(
+        "D without the last elements of a row",
+        ("if chunk * CHUNK < D:", "if chunk * CHUNK + CHUNK <= D:"),
+        file=ENDS,
+    ),
+    _of_keys("half of a row's lanes left out of D", ("other = LANES // 2", "other = LANES // 4"), file=ENDS),
+    _of_keys("scale missing on dQ", ("column), packed(tau * c0, tau * c1)", "column), packed(c0, c1)"), file=ENDS),
+    _of_keys("scale missing on dK", ("gather(K_tile, dK_acc, tau)", "gather(K_tile, dK_acc, ONE)")),
+    _of_keys("scale on dV", ("gather(V_tile, dV_acc, ONE)", "gather(V_tile, dV_acc, tau)")),
+    _of_keys(
+        "group not summed",
+        ("while step < int32(group * tiles_seeing(", "while step < int32(1 * tiles_seeing("),
+        ("if int32(step + 1) < int32(group * count):", "if int32(step + 1) < count:"),
+    ),
+    _of_keys(
+        "group's heads mapped by tiling",
+        (
+            "head = head_index() * uint64(uint32(group)) + uint64(member)",
+            "head = head_index() + uint64(member) * uint64(cuda.gridDim.y)",
+        ),
+    ),
+    _of_keys(
+        "dQ not zeroed",
+        (
+            "store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), NOTHINGS)",
+            "store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), "
+            "(NOTHINGS[0], NOTHINGS[0], NOTHINGS[0], uint32(127 << 23)))",
+        ),
+        file=ENDS,
+    ),
+)
+_MASKS = (
+    _of_keys("mask not repeated", ("if not all_seen or load_word(", "if load_word(")),
+    _of_keys(
+        "window before and after mixed up",
+        ("int32(q_len - row), before, after)", "int32(q_len - row), after, before)"),
+    ),
+    _of_products(
+        "causal off by one in tiles that are masked",
+        ("int32(key - own_key - after - column)", "int32(key - own_key - after - 1 - column)"),
+    ),
+    _of_keys("a tile on the diagonal taken for unmasked", ("end_key <= end_of_row", "end_key <= end_of_last")),
+    _of_keys("keys on the diagonal skipped", ("key < end_of_last", "key < end_of_row")),
+    _of_keys("dS of a warp whose keys nobody sees left as it was", ("dS[s, m, c] = NOTHING", "pass")),
+    _of_products(
+        "last tile of rows left out", ("uint32(end_row + BR - 1) // uint32(BR)", "uint32(end_row) // uint32(BR)")
+    ),
+    _of_products(
+        "first tile of rows left out",
+        ("int32(uint32(first_row) // uint32(BR))", "int32(uint32(first_row + BR - 1) // uint32(BR))"),
+    ),
+    _of_keys("NaN in dO reaches keys behind the mask", (" | copied_not_finite(dO_tile, BR)", "")),
+    _of_keys(
+        "NaN in K reaches rows that do not see it",
+        ("if found and thread_index() < BC:", "if found and thread_index() < 0:"),
+    ),
+    _of_rows(
+        "NaN in K reaches rows that do not see it",
+        ("if cuda.syncthreads_or(copied_not_finite(K_tile, BC)) != 0:", "if cuda.syncthreads_or(0) != 0:"),
+    ),
+    _of_rows(
+        "causal off by one in tiles that are masked",
+        ("min(int32(on + after + 1), keys)", "min(int32(on + after), keys)"),
+    ),
+    _of_rows(
+        "last tile of keys left out of dQ",
+        ("while first_key < end_key:", "while int32(first_key + BC) <= end_key:"),
+    ),
+    _of_rows(
+        "a tile that lacks one key taken for unmasked",
+        ("int32(key + KEYS_AT_ONCE) > warp_sees_to:", "int32(key + KEYS_AT_ONCE) > int32(warp_sees_to + 1):"),
+    ),
+)
+_FRAGMENTS = (
+    _of_products(
+        "registers of P in the order of C",
+        ("W[j >> 1, i, (j & 1) * 2 + h] = packed", "W[j >> 1, i, 2 * h + (j & 1)] = packed"),
+    ),
+    _of_products(
+        "dS stored in the place of the eight rows beside",
+        ("(first_row >> 3) + j)", "(first_row >> 3) + (j ^ 1))"),
+    ),
+    _of_products(
+        "keys g and g + 8 of dS swapped",
+        ("dS[j >> 1, i, (j & 1) * 2 + h])", "dS[j >> 1, i, (j & 1) * 2 + 1 - h])"),
+    ),
+    _of_products("dS not transposed", ("= load_matrices_transposed(at)", "= load_matrices(at)")),
+    _of_products(
+        "rows g and g + 8 of dQ swapped",
+        ("add_in_memory(to + uint64(32 * c * FLOAT_BYTES)", "add_in_memory(to + uint64(32 * (c ^ 2) * FLOAT_BYTES)"),
+    ),
+    _of_products(
+        "dQ of the columns beside",
+        ("int32(2 * (k * DQ_GROUPS + column_group) + e)", "int32(2 * (k * DQ_GROUPS + column_group) + 1 - e)"),
+    ),
+    _of_keys("dK from P", ("add_Wt_Y(dK_acc, dS,", "add_Wt_Y(dK_acc, P,")),
+    _of_rows("D of rows g for rows g + 8", ("- delta[i, h])", "- delta[i, 0])")),
+    _of_rows(
+        "K not transposed",
+        ("= load_matrices_transposed(chunks_further(K_lane,", "= load_matrices(chunks_further(K_lane,"),
+    ),
+)
+_COPIES = (
+    _of_keys(
+        "no barrier before the next rows are copied",
+        (
+            "            else:\n                cuda.syncthreads()\n            if int32(step + 1)",
+            "            if int32(step + 1)",
+        ),
+        sanitize=True,
+    ),
+    _of_keys(
+        "no barrier between dS stored and read",
+        ("                cuda.syncthreads()\n                count =", "                count ="),
+        sanitize=True,
+    ),
+    _of_keys("rows copied to the stage that is read", ("ONE = np.float32(1)", "ONE, STAGES = np.float32(1), 1")),
+    _of_keys("copies not waited for", ("wait_for_copies(0)", "wait_for_copies(1)")),
+    _of_keys(
+        "no barrier before dK is gathered where K was",
+        ("        cuda.syncthreads()\n        gather(K_tile", "        gather(K_tile"),
+        sanitize=True,
+    ),
+    _of_products("dQ added without atomics", ('"red.global.add.f32 [$0], $1;"', _ADD_APART), sanitize=True),
+    _of_rows(
+        "no barrier before the next keys are copied",
+        ("            else:\n                cuda.syncthreads()\n            free_tile", "            free_tile"),
+        sanitize=True,
+    ),
+    _of_rows(
+        "no barrier before dQ is stored",
+        ("        cuda.syncthreads()\n        store_tile(global_address(dQ)", "        store_tile(global_address(dQ)"),
+        sanitize=True,
+    ),
+)
+MUTANTS = (*_FORMULAS, *_MASKS, *_FRAGMENTS, *_COPIES)

@@ -1,0 +1,162 @@
+"""What comes before and after gradients on tensor cores: sums over rows, and dQ in 16 bits.
+
+The CUDA twin is backward_ends.cu: same names, same order.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+from numba import cuda, int32, uint32, uint64
+from numba.cuda import libdevice
+
+from variants._mma.backward import DQ_COLUMNS, END_ROWS, END_WARPS
+from variants._mma.numba_backward import ZERO
+from variants._mma.numba_dq_fragments import FLOAT_BYTES, FRAGMENT, as_float, load_fragment, to_lane
+from variants._mma.numba_mma import (
+    ALL_LANES,
+    CHUNK_BYTES,
+    LOG2_E,
+    commit_copies,
+    global_address,
+    head_index,
+    lane_index,
+    load_global,
+    load_shared,
+    numba_mma,
+    shared_address,
+    store_global,
+    store_shared,
+    swizzled,
+    thread_index,
+    wait_for_copies,
+)
+from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
+
+BR, WARPS = END_ROWS, END_WARPS  # rows per block
+LANES = 8  # that share a row: each phase of a warp's loads has all chunks of one line
+CHUNK = CHUNK_BYTES // STORED_BYTES
+NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
+load_word, store_word, load_chunk, store_chunk = load_shared(4), store_shared(4), load_shared(16), store_shared(16)
+load_number, store_number, store_numbers = load_global(4), store_global(4), store_global(16)
+wait_for_all = wait_for_copies(0)
+
+
+# A head's first fragment of dQ of the block's, of so many tiles of 8 columns: where it lies.
+@cuda.jit(device=True, forceinline=True)
+def first_fragment(dQ, q_len, first_row, DQ_TILES):
+    row_fragments = uint64(uint32(q_len + 15) >> uint32(4))
+    fragments = (head_index() * row_fragments + uint64(uint32(first_row) >> uint32(4))) * uint64(DQ_TILES)
+    return global_address(dQ) + fragments * uint64(FRAGMENT * FLOAT_BYTES)
+
+
+@functools.cache
+def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
+    """The kernels `bwd_mma_prepare`, with dQ to be summed in memory and without, and `bwd_mma_round`."""
+    D = head_dim
+    tiles, mma = numba_tiles(D, WARPS, dtype), numba_mma(dtype)
+    THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
+    packed, unpacked = mma.packed, mma.unpacked
+    TILE_BYTES = BR * ROW_BYTES
+    DQ_TILES = -(-D // DQ_COLUMNS)
+
+    # The sum of what the lanes have that share a row.
+    @cuda.jit(device=True, forceinline=True)
+    def sum_of_row(sum):
+        other = LANES // 2
+        while other > 0:
+            sum += cuda.shfl_xor_sync(ALL_LANES, sum, other)
+            other //= 2
+        return sum
+
+    # Line 4: D = rowsum(dO o O), for each row of the tiles.
+    @cuda.jit(device=True, forceinline=True)
+    def sum_rows(sums, O_tile, dO_tile):
+        for start in range(0, BR, THREADS // LANES):
+            row = uint32(start + (thread_index() >> 3))
+            sum = ZERO
+            for first_chunk in range(0, -(-D // CHUNK), LANES):
+                chunk = uint32(first_chunk + (thread_index() & (LANES - 1)))
+                if chunk * CHUNK < D:
+                    at = swizzled(ROW_BYTES, row, chunk)
+                    os, gs = load_chunk(O_tile + at), load_chunk(dO_tile + at)
+                    for o, g in zip(os, gs):
+                        o_low, o_high = unpacked(o)
+                        g_low, g_high = unpacked(g)
+                        sum = libdevice.fmaf(o_low, g_low, sum)
+                        sum = libdevice.fmaf(o_high, g_high, sum)
+            sum = sum_of_row(sum)
+            if thread_index() & (LANES - 1) == 0:
+                store_word(sums + row * uint32(4), uint32(libdevice.float_as_int(sum)))
+
+    # Dao 2023, arXiv 2307.08691, algorithm 2, line 3: dQ = 0, where `dQ_first` is summed in memory, and 0 stands for
+    # nowhere. Line 4. And L = log2(e) lse.
+    @cuda.jit(device=True, forceinline=True)
+    def prepare(O, dO, lse, L, delta, dQ_first, sums_dQ):
+        O_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
+        dO_tile = uint32(O_tile + TILE_BYTES)
+        q_len, first_row = int32(O.shape[2]), int32(cuda.blockIdx.x * BR)
+        rows = int32(min(int32(BR), int32(q_len - first_row)))
+        first = head_index() * uint64(q_len) + uint64(first_row)
+        if D % CHUNK != 0:
+            for e in range(thread_index(), int32(2 * TILE_BYTES // CHUNK_BYTES), int32(cuda.blockDim.x)):
+                store_chunk(O_tile + uint32(e) * uint32(CHUNK_BYTES), NOTHINGS)
+            cuda.syncthreads()
+        copy_tile(O_tile, BR, global_address(O) + first * uint64(D * STORED_BYTES), rows)
+        copy_tile(dO_tile, BR, global_address(dO) + first * uint64(D * STORED_BYTES), rows)
+        commit_copies()
+        if sums_dQ:
+            quads = int32((int32(rows + 15) >> 4) * (DQ_TILES * FRAGMENT // 4))
+            e = thread_index()
+            while e < quads:
+                store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), NOTHINGS)
+                e = int32(e + THREADS)
+        thread = thread_index()
+        of_row = (first + uint64(thread)) * uint64(FLOAT_BYTES)
+        if thread < rows:
+            lse_of_row = as_float(load_number(global_address(lse) + of_row))
+            store_number(global_address(L) + of_row, uint32(libdevice.float_as_int(LOG2_E * lse_of_row)))
+        wait_for_all()
+        cuda.syncthreads()
+
+        sums = uint32(O_tile + 2 * TILE_BYTES)
+        sum_rows(sums, O_tile, dO_tile)
+        cuda.syncthreads()
+        if thread < rows:
+            store_number(global_address(delta) + of_row, load_word(sums + uint32(thread) * uint32(4)))
+
+    @cuda.jit(launch_bounds=THREADS)
+    def bwd_mma_prepare(O, dO, lse, L, delta):
+        prepare(O, dO, lse, L, delta, uint64(0), False)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def bwd_mma_prepare_sums(O, dO, lse, L, delta, dQ):
+        dQ_first = first_fragment(dQ, int32(O.shape[2]), int32(cuda.blockIdx.x * BR), DQ_TILES)
+        prepare(O, dO, lse, L, delta, dQ_first, True)
+
+    # Line 20: return dQ, which is times tau, in the problem's own dtype and order.
+    @cuda.jit(launch_bounds=THREADS)
+    def bwd_mma_round(dQ_running, dQ, tau):
+        dQ_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
+        q_len, first_row = int32(dQ.shape[2]), int32(cuda.blockIdx.x * BR)
+        rows, lane = int32(min(int32(BR), int32(q_len - first_row))), lane_index()
+        running = first_fragment(dQ_running, q_len, first_row, DQ_TILES) + to_lane(lane)
+        f, fragments = int32(uint32(thread_index()) >> uint32(5)), int32((int32(rows + 15) >> 4) * DQ_TILES)
+        while f < fragments:
+            c = running + uint64(uint32(f)) * uint64(FRAGMENT * FLOAT_BYTES)
+            first_of_fragment = uint32(uint32(f) // uint32(DQ_TILES) * uint32(16) + (lane >> uint32(2)))
+            column = uint32(f) % uint32(DQ_TILES)
+            c0, c1, c2, c3 = load_fragment(c)
+            at = dQ_tile + (lane & 3) * 4
+            store_word(at + swizzled(ROW_BYTES, first_of_fragment, column), packed(tau * c0, tau * c1))
+            store_word(at + swizzled(ROW_BYTES, uint32(first_of_fragment + 8), column), packed(tau * c2, tau * c3))
+            f = int32(f + WARPS)
+        cuda.syncthreads()
+        first = head_index() * uint64(q_len) + uint64(first_row)
+        store_tile(global_address(dQ) + first * uint64(D * STORED_BYTES), dQ_tile, rows)
+
+    return SimpleNamespace(
+        bwd_mma_prepare=bwd_mma_prepare, bwd_mma_prepare_sums=bwd_mma_prepare_sums, bwd_mma_round=bwd_mma_round
+    )
