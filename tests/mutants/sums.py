@@ -52,7 +52,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "l summed in one thread only",
         ("row_sum(sum)", "TX * sum"),
-        ("row_sum(total)", "float32(TX) * total"),
+        ("row_sum(total)", "float32(8) * total"),
     ),
     *in_kernel(
         "fa2", "l kept in 16 bits",

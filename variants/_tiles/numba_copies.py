@@ -46,7 +46,11 @@ def copy_tile_of(D: int, extent: int, dtype: str) -> Any:
                 # Whole rows further: without a division.
                 to = uint32(place(own) + place(c * AT_ONCE)) if AT_ONCE % D == 0 else uint32(place(e))
                 if extent * D % AT_ONCE == 0 or e < extent * D:
-                    copy(uint32(target + to * FLOAT_BYTES), uint64(own_source + c * AT_ONCE * FLOAT_BYTES), int32(e) < rows * D)
+                    copy(
+                        uint32(target + to * FLOAT_BYTES),
+                        uint64(own_source + c * AT_ONCE * FLOAT_BYTES),
+                        int32(e) < rows * D,
+                    )
 
     # What is widened passes through registers, and is there at once.
     else:

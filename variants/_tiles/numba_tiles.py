@@ -162,9 +162,9 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
     # from ty on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row
     # lies in a quarter of a warp, so its maximum and sum need only shuffles.
     #
-    # Lanes n and n + 1, n even, stand in one column. Hardware serves a warp's loads of 16 bytes a lane from shared memory
-    # to eight lanes at once, and to sixteen where such neighbours, or n and n + 2, want the same: those of K and V, and
-    # of Q and P, then take half as long.
+    # Lanes n and n + 1, n even, stand in one column. Hardware serves a warp's loads of 16 bytes a lane from shared
+    # memory to eight lanes at once, and to sixteen where such neighbours, or n and n + 2, want the same: those of K and
+    # V, and of Q and P, then take half as many turns.
     TM = -(-BR // TY)  # rows of S and O per thread
     TN = -(-BC // TX)  # keys per thread and row of S
     TD = -(-D // TX)  # elements per thread and row of O

@@ -23,8 +23,9 @@ def tile_space(
 ) -> list[dict[str, int]]:
     """The default first, then every other tile that fits, Br and Bc ascending.
 
-    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory, of which it may have so many
-    bytes; with `spans`, what its rows see is kept there, too. The default's own sizes are choices too, combined with all others.
+    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory, where it may have
+    `shared_bytes`; with `spans`, what its rows see is kept there, too. The default's own sizes are choices too,
+    combined with all others.
     """
 
     def fits(tile: Tile) -> bool:

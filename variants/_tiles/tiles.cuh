@@ -25,7 +25,7 @@ __device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
 //
 // Lanes n and n + 1, n even, stand in one column. Hardware serves a warp's loads of 16 bytes a lane from shared memory to
 // eight lanes at once, and to sixteen where such neighbours, or n and n + 2, want the same: those of K and V, and of Q
-// and P, then take half as long.
+// and P, then take half as many turns.
 constexpr int THREADS = 128;
 constexpr int TX = 8;
 constexpr int TY = THREADS / TX;

@@ -13,6 +13,10 @@ with J_i the tiles that have a key which row block i sees, and 8 N_q of the firs
 where the mask is no band. The head's slope and its sink, where it has them, are read by each of a block's 4 warps: T_r
 4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py).
 
+K_j and V_j have a place each in shared memory, Q_i and P one more, beyond what a block may have without asking: while
+one is multiplied the other comes (cp.async where float32 is stored, which needs no registers; what is widened passes
+through them), and two barriers per tile are enough.
+
 Where what a row sees is no run of keys (masks of blocks, FlashMask), a launch of its own lists the tiles of which some
 row of a block sees a key, and J_i leaves out the others; what that costs says _tiles/visits.py. A tile whose keys all
 rows see is worked on as without that mask.
