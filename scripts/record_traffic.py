@@ -31,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -265,11 +266,14 @@ def is_too_slow(variant: Variant, problem: BaseProblem) -> bool:
     )
 
 
-def record(kept: Sequence[dict[str, Any]], share: tuple[int, int], seconds: float) -> dict[str, Any]:
+def record(
+    kept: Sequence[dict[str, Any]], share: tuple[int, int], seconds: float, variants: str = "*"
+) -> dict[str, Any]:
     """The whole record: what `kept` have of the same plans, and what is measured now of the others.
 
-    Of these, every share[1]-th from number share[0] on, as long as there are `seconds`. A run that fails under ncu is
-    named and left out. Raises `UsageError` where a kept record is from another machine.
+    Of these, those of `variants`, every share[1]-th from number share[0] on, as long as there are `seconds`: small
+    problems first. A run that fails under ncu is named and left out. Raises `UsageError` where a kept record is from
+    another machine.
     """
     runs, registry = all_runs(), discover().registry
     plans = {case: registry.get(case[1].variant).plan(case[1].problem) for case in runs}
@@ -281,7 +285,8 @@ def record(kept: Sequence[dict[str, Any]], share: tuple[int, int], seconds: floa
         entries += old.rows("launches", METRICS, new)
         ranges += old.rows("ranges", RANGE_METRICS, new)
         known |= new
-    missing = [case for case in runs if name_of(case) not in known][share[0] :: share[1]]
+    missing = [case for case in runs if name_of(case) not in known and fnmatch(case[1].variant, variants)]
+    missing = sorted(missing, key=lambda case: case[1].problem.flops)[share[0] :: share[1]]
     end = time.monotonic() + seconds
     with progress_bar(len(missing)) as progress:
         for some in (missing[at : at + AT_ONCE] for at in range(0, len(missing), AT_ONCE)):
@@ -393,13 +398,14 @@ def main() -> None:
         help="an earlier record: what it has of the same plans is kept; may be given several times",
     )  # fmt: skip
     parser.add_argument("--share", default="0/1", metavar="I/N", help="measure every N-th run from number I on")
+    parser.add_argument("--variants", default="*", metavar="GLOB", help="measure these alone")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more runs after so long")
     arguments = parser.parse_args()
     output: Path = arguments.output
     try:
         require_writable(output)
         kept = [json.loads(path.read_text()) for path in arguments.keep]
-        found = record(kept, share_of(arguments.share), arguments.seconds)
+        found = record(kept, share_of(arguments.share), arguments.seconds, arguments.variants)
         replace_files({output: text_of(found).encode()})
     except (CountersUnavailable, UsageError) as error:
         sys.exit(str(error))
