@@ -167,11 +167,12 @@ def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: 
         assert_fits(other, buffers, tile_owning_rows(head_dim).blocks_per_sm)
 
 
-@pytest.mark.parametrize("head_dim", [1, 33, 64, 128, 129, 256])
-def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: int):
+# Beyond 192 elements three stages of Q and dO leave room for one tile alone.
+@pytest.mark.parametrize(("head_dim", "at_least"), [(1, 2), (33, 2), (64, 2), (128, 2), (129, 2), (192, 2), (256, 1)])
+def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: int, at_least: int):
     tiles = [BackwardMmaTile(**tile) for tile in tiles_owning_keys(BackwardProblem(head_dim=head_dim))]
     assert tiles[0] == default_owning_keys(head_dim)
-    assert len(set(tiles)) == len(tiles) >= 2
+    assert len(set(tiles)) == len(tiles) >= at_least
     for tile in tiles:
         shared_bytes = tile.shared_bytes(head_dim)
         assert residency(H200.multiprocessor, 32 * tile.warps, 255, shared_bytes).blocks >= tile.blocks_per_sm
