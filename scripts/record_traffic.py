@@ -13,7 +13,14 @@ What changed alone is measured with `--keep`, on the machine that the record is 
 
     python scripts/record_traffic.py tests/hardware/traffic_h200.json --keep tests/hardware/traffic_h200.json
 
-Counters that the kept record does not have are null in what is kept of it.
+Counters that the kept record does not have are null in what is kept of it. Where there are two GPUs, each can have half
+of the runs, and a third call puts both together:
+
+    CUDA_VISIBLE_DEVICES=0 TMPDIR=/tmp/0 python scripts/record_traffic.py a.json --share 0/2 &
+    CUDA_VISIBLE_DEVICES=1 TMPDIR=/tmp/1 python scripts/record_traffic.py b.json --share 1/2; wait
+    python scripts/record_traffic.py tests/hardware/traffic_h200.json --keep a.json --keep b.json
+
+(ncu keeps a lock in the temporary folder, so that there is one at a time.)
 """
 
 from __future__ import annotations
@@ -23,21 +30,27 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness import Problem, Variant  # noqa: E402
+from harness import Variant  # noqa: E402
 from harness.execution.planning import refusal_of  # noqa: E402
 from harness.gpu.hardware_counters import Run, profile  # noqa: E402
 from harness.gpu.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
+from harness.model.plan import Plan  # noqa: E402
+from harness.model.problem import BaseProblem  # noqa: E402
 from harness.support.errors import CountersUnavailable, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
+from harness.support.progress import progress_bar  # noqa: E402
 from scripts.recording.environment import environment  # noqa: E402
 from scripts.recording.plan_hash import plan_hash  # noqa: E402
+from scripts.recording.recorded_problem import recorded_problem  # noqa: E402
 
 TRAFFIC = {
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -148,53 +161,150 @@ PROBLEMS: list[dict[str, Any]] = [
     # Windows: short and ragged, and long with most tiles outside.
     {"heads": 2, "q_len": 131, "kv_len": 257, "dtype": "float16", "mask": "window:70,9"},
     {"heads": 16, "q_len": 2048, "kv_len": 2048, "mask": "causal+window:256"},
+    # Documents and prefixes: more than one in a tile, one that is a single key, whole tiles between them.
+    {"q_len": 200, "kv_len": 200, "mask": "documents:70+1+129"},
+    {"q_len": 200, "kv_len": 200, "dtype": "float16", "mask": "causal+documents:70+1+129"},
+    {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 77,
+        "kv_len": 130,
+        "mask": "documents:40+90/129+1",
+        "head_dim": 40,
+    },
+    {"q_len": 131, "kv_len": 257, "dtype": "bfloat16", "mask": "causal+prefix:90"},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "dtype": "bfloat16", "mask": "causal+documents:700+48+1300"},
+    # Masks that are no runs of keys.
+    {"q_len": 200, "kv_len": 200, "mask": "blocks:48x32,3"},
+    {"q_len": 200, "kv_len": 200, "dtype": "float16", "mask": "causal+blocks:48x32,5,heads"},
+    {"q_len": 200, "kv_len": 200, "dtype": "bfloat16", "mask": "flashmask:4,2"},
+    {"q_len": 150, "kv_len": 150, "mask": "causal+flashmask:1"},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "mask": "blocks:128x128,1"},
+    # What becomes of scores and of weights.
+    {"q_len": 131, "kv_len": 257, "softcap": 20.0, "alibi": True, "sinks": True},
+    {"heads": 8, "kv_heads": 2, "q_len": 131, "kv_len": 257, "dtype": "float16", "alibi": True, "mask": "causal"},
+    {"heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 1000, "dtype": "bfloat16", "softcap": 20.0, "sinks": True},
+    {"q_len": 131, "kv_len": 257, "dropout": 0.2, "dropout_seed": 7},
+    {"q_len": 131, "kv_len": 257, "dtype": "bfloat16", "dropout": 0.2, "mask": "causal"},
+    # Gradients: aligned, ragged, grouped, wide, with a window, with dropout, and large.
+    {"operation": "attention-backward"},
+    {"operation": "attention-backward", "dtype": "bfloat16", "mask": "causal"},
+    {"operation": "attention-backward", "heads": 4, "kv_heads": 2, "q_len": 131, "kv_len": 257, "head_dim": 37},
+    {
+        "operation": "attention-backward",
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 131,
+        "kv_len": 257,
+        "head_dim": 40,
+        "dtype": "float16",
+        "mask": "causal",
+    },
+    {"operation": "attention-backward", "q_len": 200, "kv_len": 200, "head_dim": 128, "dtype": "bfloat16"},
+    {"operation": "attention-backward", "q_len": 131, "kv_len": 257, "dtype": "float16", "mask": "window:70,9"},
+    {"operation": "attention-backward", "q_len": 131, "kv_len": 97, "dropout": 0.2, "mask": "causal"},
+    {
+        "operation": "attention-backward",
+        "heads": 16,
+        "q_len": 1024,
+        "kv_len": 1024,
+        "dtype": "bfloat16",
+        "head_dim": 128,
+    },
+    # Pages: one row each, guessed tokens, pages that sequences share, sequences without keys.
+    {"operation": "paged-attention"},
+    {"operation": "paged-attention", "dtype": "float32", "lengths": [1, 0, 130, 1000], "head_dim": 40},
+    {
+        "operation": "paged-attention",
+        "dtype": "bfloat16",
+        "q_len": 3,
+        "lengths": [500, 900],
+        "page_size": 64,
+        "prefix": 256,
+    },
+    {
+        "operation": "paged-attention",
+        "heads": 32,
+        "kv_heads": 8,
+        "lengths": [4096] * 8,
+        "head_dim": 128,
+        "page_size": 64,
+    },
+    # Softmax: short and long rows.
+    {"operation": "softmax"},
+    {"operation": "softmax", "rows": 33, "columns": 777, "dtype": "float16"},
 ]
 SLOWEST_BLOCK_FLOPS = 1e10
 """fa1 has one thread block per head, which counts a head's keys in order: beyond, it takes a second per pass of ncu."""
+ONE_BLOCK_PER_HEAD = ("fa1", "bwd-fa1")
+"""Algorithms with so few."""
 
 
-def all_runs() -> list[tuple[int, Run]]:
-    """Each run with the index of its problem."""
+Case = tuple[int, Run]
+"""A run with the index of its problem."""
+Measured = tuple[tuple[Counters, ...], tuple[Counters, ...]]
+"""Of each launch; of the plan as a whole."""
+AT_ONCE = 24
+"""Runs that one call of ncu measures."""
+
+
+def all_runs() -> list[Case]:
+    """All that the record wants."""
     return [
         (index, Run(variant.name, problem))
-        for index, problem in enumerate(Problem(**fields) for fields in PROBLEMS)
+        for index, problem in enumerate(map(recorded_problem, PROBLEMS))
         for variant in discover().registry
         if refusal_of(variant, problem) is None and not is_too_slow(variant, problem)
     ]
 
 
-def is_too_slow(variant: Variant, problem: Problem) -> bool:
+def is_too_slow(variant: Variant, problem: BaseProblem) -> bool:
     """Whether one block has too much to do."""
-    head_flops = 4 * problem.q_len * problem.kv_len * problem.head_dim
-    return variant.algorithm == "fa1" and head_flops > SLOWEST_BLOCK_FLOPS
+    return (
+        variant.algorithm in ONE_BLOCK_PER_HEAD and problem.flops > SLOWEST_BLOCK_FLOPS * problem.heads * problem.batch
+    )
 
 
-def record(kept: dict[str, Any]) -> dict[str, Any]:
-    """The whole record; what `kept` has of the same plans is not measured again. Raises `CountersUnavailable`.
+def record(
+    kept: Sequence[dict[str, Any]], share: tuple[int, int], seconds: float, variants: str = "*"
+) -> dict[str, Any]:
+    """The whole record: what `kept` have of the same plans, and what is measured now of the others.
 
-    Raises `UsageError` where `kept` is from another machine.
+    Of these, those of `variants`, every share[1]-th from number share[0] on, as long as there are `seconds`: small
+    problems first. A run that fails under ncu is named and left out. Raises `UsageError` where a kept record is from
+    another machine.
     """
     runs, registry = all_runs(), discover().registry
-    plans = [registry.get(run.variant).plan(run.problem) for _, run in runs]
-    hashes = [plan_hash(plan, run.problem) for (_, run), plan in zip(runs, plans)]
+    plans = {case: registry.get(case[1].variant).plan(case[1].problem) for case in runs}
+    hashes = {case: plan_hash(plan, case[1].problem) for case, plan in plans.items()}
     made_on = {**environment(), "ncu": ncu_version()}
-    old = Kept(kept, made_on)
-    held = {(index, run.variant) for (index, run), known in zip(runs, hashes) if old.has(index, run.variant, known)}
-    missing = [(index, run) for index, run in runs if (index, run.variant) not in held]
-    entries, begun = old.rows("launches", METRICS, held), time.monotonic()
-    for (index, run), counters in zip(missing, profile([run for _, run in missing], list(METRICS.values()))):
-        for number, launch in enumerate(counters):
-            found = {"problem": index, "variant": run.variant, "launch": number, "kernel": launch.name}
-            entries.append({**found, "values": values(launch, METRICS)})
-    print(f"{len(missing)} plans in {time.monotonic() - begun:.0f} s, {len(entries)} launches", flush=True)
-    begun = time.monotonic()
-    several = [run for run, plan in zip(runs, plans) if len(plan.launches) > 1 and run in missing]
-    wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN)
-    ranges = old.rows("ranges", RANGE_METRICS, held)
-    for (index, run), (whole,) in zip(several, wholes):
-        ranges.append({"problem": index, "variant": run.variant, "values": values(whole, RANGE_METRICS)})
-    print(f"{len(several)} plans of several launches in {time.monotonic() - begun:.0f} s", flush=True)
-    order = {(index, run.variant): number for number, (index, run) in enumerate(runs)}
+    entries, ranges, known = [], [], set()
+    for old in (Kept(record, made_on) for record in kept):
+        new = {name_of(case) for case in runs if old.has(*name_of(case), hashes[case])} - known
+        entries += old.rows("launches", METRICS, new)
+        ranges += old.rows("ranges", RANGE_METRICS, new)
+        known |= new
+    missing = [case for case in runs if name_of(case) not in known and fnmatch(case[1].variant, variants)]
+    missing = sorted(missing, key=lambda case: case[1].problem.flops)[share[0] :: share[1]]
+    end = time.monotonic() + seconds
+    with progress_bar(len(missing)) as progress:
+        for some in (missing[at : at + AT_ONCE] for at in range(0, len(missing), AT_ONCE)):
+            if time.monotonic() > end:
+                break
+            for case, (launches, whole) in measured(some, plans).items():
+                index, variant = name_of(case)
+                row = {"problem": index, "variant": variant}
+                entries += [
+                    {**row, "launch": number, "kernel": launch.name, "values": values(launch, METRICS)}
+                    for number, launch in enumerate(launches)
+                ]
+                ranges += [{**row, "values": values(one, RANGE_METRICS)} for one in whole]
+                known.add((index, variant))
+            for case in some:
+                progress.step(case[1].variant)
+    print(f"{len(known)} of {len(runs)} plans, {len(entries)} launches", flush=True)
+    order = {name_of(case): number for number, case in enumerate(runs)}
     for rows in (entries, ranges):
         rows.sort(key=lambda row: (order[row["problem"], row["variant"]], row.get("launch", 0)))
     return {
@@ -203,11 +313,36 @@ def record(kept: dict[str, Any]) -> dict[str, Any]:
         "range_metrics": RANGE_METRICS,
         "problems": PROBLEMS,
         "plans": [
-            {"problem": index, "variant": run.variant, "hash": known} for (index, run), known in zip(runs, hashes)
+            {"problem": index, "variant": variant, "hash": hashes[case]}
+            for case, (index, variant) in ((case, name_of(case)) for case in runs)
+            if (index, variant) in known
         ],
         "ranges": ranges,
         "launches": entries,
     }
+
+
+def name_of(case: Case) -> tuple[int, str]:
+    """What the record knows a run by: the problem's index, the variant's name."""
+    return case[0], case[1].variant
+
+
+def measured(cases: Sequence[Case], plans: Mapping[Case, Plan]) -> dict[Case, Measured]:
+    """The counters of each launch, and, where there are several, of the plan as a whole: none or one.
+
+    Where ncu fails, one by one; what fails then is named, and left out.
+    """
+    try:
+        launches = profile([run for _, run in cases], list(METRICS.values()))
+        several = [case for case in cases if len(plans[case].launches) > 1]
+        wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN)
+    except CountersUnavailable as error:
+        if len(cases) > 1:
+            return {case: found for one in cases for case, found in measured([one], plans).items()}
+        print(f"{cases[0][1].variant} on problem {cases[0][0]} is left out: {error}", file=sys.stderr, flush=True)
+        return {}
+    of_plan = dict(zip(several, wholes))
+    return {case: (found, of_plan.get(case, ())) for case, found in zip(cases, launches)}
 
 
 class Kept:
@@ -258,16 +393,34 @@ def main() -> None:
     """Parse, record, write whole."""
     parser = argparse.ArgumentParser(description="Record the hardware's counters of every variant.")
     parser.add_argument("output", type=Path, help="where the record goes (JSON)")
-    parser.add_argument("--keep", type=Path, help="an earlier record: what it has of the same plans is kept")
+    parser.add_argument(
+        "--keep", type=Path, action="append", default=[], metavar="FILE",
+        help="an earlier record: what it has of the same plans is kept; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="measure every N-th run from number I on")
+    parser.add_argument("--variants", default="*", metavar="GLOB", help="measure these alone")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more runs after so long")
     arguments = parser.parse_args()
     output: Path = arguments.output
     try:
         require_writable(output)
-        found = record({} if arguments.keep is None else json.loads(arguments.keep.read_text()))
+        kept = [json.loads(path.read_text()) for path in arguments.keep]
+        found = record(kept, share_of(arguments.share), arguments.seconds, arguments.variants)
         replace_files({output: text_of(found).encode()})
     except (CountersUnavailable, UsageError) as error:
         sys.exit(str(error))
     print(f"recorded in {output}")
+
+
+def share_of(text: str) -> tuple[int, int]:
+    """`1/2` -> (1, 2). Raises `UsageError`."""
+    try:
+        number, shares = map(int, text.split("/"))
+    except ValueError:
+        number, shares = -1, 0
+    if not 0 <= number < shares:
+        raise UsageError(f"--share {text} is not I/N with I from 0 to N - 1, such as 0/2")
+    return number, shares
 
 
 def text_of(found: dict[str, Any]) -> str:

@@ -265,6 +265,15 @@ class Operation(ABC):
         """Other people's kernels, by name: each makes a contender of a GPU's stage (`gpu.stage.GpuStage`)."""
         return {}
 
+    def libraries_in_words(self, torch: str) -> str | None:
+        """What these rows are, where PyTorch has that version: a note below their times. None where there are none."""
+        return None
+
+    @property
+    def flops_in_words(self) -> str:
+        """What a problem's `flops` are of."""
+        return "the operations that the problem counts"
+
 
 def operation_names() -> tuple[str, ...]:
     """Every operation, the default one first."""

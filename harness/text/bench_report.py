@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from harness.execution.timings import BenchResult, BenchRow
+from harness.model.operation import operation_of
 from harness.text.report import Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite
 
@@ -49,7 +50,7 @@ def _document(result: BenchResult) -> dict[str, Any]:
 
 
 def tera_flops(row: BenchRow, result: BenchResult) -> float | None:
-    """10^12 floating-point operations of the two matrix products per second."""
+    """10^12 of the problem's floating-point operations per second."""
     return None if row.time_ms is None else result.problem.flops / row.time_ms / 1e9
 
 
@@ -93,7 +94,7 @@ def _noise_percent(row: BenchRow) -> float:
 
 
 def _notes(result: BenchResult) -> list[str]:
-    ceilings = result.ceilings
+    ceilings, operation = result.ceilings, operation_of(result.problem)
     driver = f", driver {result.driver}" if result.driver else ""
     notes = [
         f"Device: {device_line(result.device)}{driver}. Measured on it just now: copy "
@@ -103,14 +104,12 @@ def _notes(result: BenchResult) -> list[str]:
         "of the median. Ranked by it; = marks those whose intervals overlap, whose order is not known.",
         f"sustained: mean of at least {result.effort.sustained_seconds:g} s back to back, caches warm; the clock is "
         "the one of that while. Where it is longer than a cold run, the host could not launch any faster.",
-        "TFLOP/s: the two matrix products over the keys that each row sees. GB/s: bytes at the sectors level as the "
-        "variant claims them; above 100 % of a copy, caches served the rest.",
+        f"TFLOP/s: {operation.flops_in_words}. GB/s: bytes at the sectors level as the variant claims them; above "
+        "100 % of a copy, caches served the rest.",
     ]
-    if result.torch is not None:
-        notes.append(
-            f"torch-*: scaled_dot_product_attention of PyTorch {result.torch}, one row per back end; torch-flex is its "
-            "compiled flex_attention, cudnn is cuDNN by its own front end."
-        )
+    libraries = None if result.torch is None else operation.libraries_in_words(result.torch)
+    if libraries is not None:
+        notes.append(libraries)
     for row in result.rows:
         if row.held_down_by is not None:
             notes.append(f"{row.variant}: clock held down by {row.held_down_by} during the sustained runs")

@@ -9,8 +9,8 @@ from typing import Any
 from harness.emulator.executor import CacheModel, EmulatorExecutor
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
-from harness.operations.attention.problem import Problem
 from harness.support.gpus import GPUS
+from scripts.recording.recorded_problem import recorded_problem
 
 GPU = GPUS["h200"]
 MODEL = CacheModel(GPU, flushed=True)
@@ -75,7 +75,7 @@ class Comparison:
 
 def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[Comparison]:
     """Run one variant on one problem of the record, and yield its launches."""
-    asked = Problem.from_fields(record["problems"][problem])
+    asked = recorded_problem(record["problems"][problem])
     plan = discover().registry.get(variant).plan(asked)
     sizes = {name: buffer.size_bytes for name, buffer in plan.all_buffers(asked).items()}
     execution = EmulatorExecutor(caches=MODEL).run(asked, plan, draw_inputs(asked))

@@ -46,6 +46,16 @@ CASES: list[tuple[dict[str, Any], str]] = [
         for mask in ("window:20,5", "causal+window:30")
     ),
     ({"q_len": 70, "kv_len": 33, "mask": "causal+window:20", "scale": 0.0}, "normal"),
+    # Other masks, and weights that drop out.
+    *(
+        ({"q_len": 70, "kv_len": 97, "mask": mask, "scale": 0.0, **kernel}, "normal")
+        for mask in ("documents:40+1+56", "causal+prefix:50", "blocks:24x20,3,heads", "flashmask:4,2")
+        for kernel in ({}, {"dtype": "float16"})
+    ),
+    *(
+        ({"q_len": 70, "kv_len": 97, "dropout": 0.2, "dropout_seed": 7, "scale": 0.0, **kernel}, "normal")
+        for kernel in ({}, {"dtype": "float16"})
+    ),
 ]
 """Problem and regime. Few kernels, so that there is little to compile."""
 SEED = 11

@@ -9,11 +9,11 @@ import numpy as np
 
 from harness.compilers.ptx_text import PtxKernel
 from harness.model.plan import Launch, Plan
-from harness.operations.attention.problem import Problem
+from harness.model.problem import BaseProblem
 from scripts.recording.kernel_text import cuda_text, numba_text
 
 
-def plan_hash(plan: Plan, problem: Problem) -> str:
+def plan_hash(plan: Plan, problem: BaseProblem) -> str:
     """Changes with anything that decides what the plan's launches do, and with nothing else.
 
     That is: the kernels' text and options, grids, blocks, shared bytes, arguments, and the buffers.

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness.compilers.ptxas import find_ptxas
-from harness.operations.attention.problem import Problem
 from scripts.recording.cache_comparison import Comparison, compare, half
+from scripts.recording.recorded_problem import recorded_problem
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "traffic_h200.json").read_text())
 LARGEST_EMULATED_FLOPS = 1e7
@@ -25,13 +25,9 @@ NOISE_SECTORS = 64
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed: no residency, so no caches")
 
 
-def flops(problem: Problem) -> float:
-    return 4.0 * problem.batch * problem.heads * problem.q_len * problem.kv_len * problem.head_dim
-
-
 def small() -> list[Comparison]:
     cases = sorted({(row["problem"], row["variant"]) for row in RECORD["launches"]})
-    few = [(p, v) for p, v in cases if flops(Problem.from_fields(RECORD["problems"][p])) <= LARGEST_EMULATED_FLOPS]
+    few = [(p, v) for p, v in cases if recorded_problem(RECORD["problems"][p]).flops <= LARGEST_EMULATED_FLOPS]
     return [
         c for problem, variant in few if half(problem, variant) == JUDGES for c in compare(RECORD, problem, variant)
     ]

@@ -18,9 +18,11 @@ from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
+from harness.model.problem import BaseProblem
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
 from scripts.recording.plan_hash import plan_hash
+from scripts.recording.recorded_problem import recorded_problem
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "traffic_h200.json").read_text())
 LARGEST_EMULATED_FLOPS = 1.4e7
@@ -58,12 +60,8 @@ def launches_of(index: int, name: str) -> list[dict[str, int]]:
     return [dict(zip(RECORD["metrics"], row["values"])) for row in rows]
 
 
-def problem(index: int) -> Problem:
-    return Problem.from_fields(RECORD["problems"][index])
-
-
-def flops(problem: Problem) -> float:
-    return 4.0 * problem.batch * problem.heads * problem.q_len * problem.kv_len * problem.head_dim
+def problem(index: int) -> BaseProblem:
+    return recorded_problem(RECORD["problems"][index])
 
 
 @functools.cache
@@ -79,14 +77,14 @@ CASES = sorted({(row["problem"], row["variant"]) for row in RECORD["launches"] i
 
 def is_emulated(case: tuple[int, str]) -> bool:
     """Whether the emulator counts it here; else the claim stands in, which other tests hold against counts."""
-    return flops(problem(case[0])) <= LARGEST_EMULATED_FLOPS
+    return problem(case[0]).flops <= LARGEST_EMULATED_FLOPS
 
 
 def is_quick(case: tuple[int, str]) -> bool:
     """Whether it has kernels that other tests of the default lane compile, too, and few operations."""
     asked, variant = problem(case[0]), REGISTRY.get(case[1])
     dtype = "float32" if refusal_of(variant, Problem()) is None else "bfloat16"
-    return (asked.head_dim, asked.dtype) == (64, dtype) and is_emulated(case)
+    return asked.build_key == Problem(head_dim=64, dtype=dtype).build_key and is_emulated(case)
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -123,15 +121,15 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
 
 
 def first_of_each_kernel() -> list[tuple[int, str]]:
-    """Cases whose kernels no case before them has: head_dim and dtype are compiled in.
+    """Cases whose kernels no case before them has, as far as problems say what is compiled in.
 
     Of those that are not emulated either, and so compiled for this alone, the ones with most registers.
     """
-    kernels = {(problem(i).head_dim, problem(i).dtype, name): (i, name) for i, name in reversed(CASES)}
+    kernels = {(problem(i).build_key, name): (i, name) for i, name in reversed(CASES)}
     return sorted(
         (i, name)
         for i, name in kernels.values()
-        if flops(problem(i)) <= LARGEST_EMULATED_FLOPS or problem(i).head_dim >= WIDE
+        if problem(i).flops <= LARGEST_EMULATED_FLOPS or getattr(problem(i), "head_dim", 0) >= WIDE
     )
 
 

@@ -38,19 +38,17 @@ MUTANTS = (
     *in_tiles(
         "fa2", "head_dim hard-coded",
         ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < 64; k += STEP)"),
-        ("for step in range(D // STEP)", "for step in range(64 // STEP)"),
+        ("range(0, D // STEP // 2 * 2, 2)", "range(0, 64 // STEP // 2 * 2, 2)"),
     ),
     *in_tiles(
         "two-pass", "products stop at 64 elements",
         ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < min(D, 64); k += STEP)"),
-        ("for step in range(D // STEP)", "for step in range(min(D, 64) // STEP)"),
+        ("range(0, D // STEP // 2 * 2, 2)", "range(0, min(D, 64) // STEP // 2 * 2, 2)"),
     ),
     *in_kernel(
         "fa2", "V read with the length of Q",
-        ("load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);",
-         "load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, min(BC, q_len - first_key));"),
-        ("load_tile(KV_tile, BC, V_head, first_key, keys)",
-         "load_tile(KV_tile, BC, V_head, first_key, min(BC, q_len - first_key))"),
+        ("copy_keys(V_tile, V_head, first_key, kv_len);", "copy_keys(V_tile, V_head, first_key, q_len);"),
+        ("copy_keys(V_tile, V_head, first_key, kv_len)", "copy_keys(V_tile, V_head, first_key, q_len)"),
     ),
     *in_kernel(
         "two-pass", "K of the first tile in every tile of sweep two",

@@ -47,7 +47,7 @@ MUTANTS = (
     *in_kernel(
         "bwd-fa2", "scale missing on dQ",
         ("gather<ROWS>(dO_tile, dQ_part, tau)", "gather<ROWS>(dO_tile, dQ_part, 1.0f)"),
-        ("gather(dO_tile, ROWS, dQ_part, TQ, tau)", "gather(dO_tile, ROWS, dQ_part, TQ, ONE)"),
+        ("gather(dO_tile, ROWS, dQ_part, TQ, tau)", "gather(dO_tile, ROWS, dQ_part, TQ, float32(1))"),
     ),
     *in_kernel(
         "bwd-fa1", "scale missing on dK",

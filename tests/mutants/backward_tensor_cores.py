@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 KEYS, PRODUCTS, ENDS = "_mma/backward_keys.cu", "_mma/backward.cuh", "_mma/backward_ends.cu"
+FRAGMENTS_OF_DQ = "_mma/dq_fragments.cuh"
 ROWS = "attention_backward/mma_ordered/kernel.cu"
 
 
@@ -31,21 +32,20 @@ _FORMULAS = (
     _of_keys("half of a row's lanes left out of D", ("other = LANES / 2", "other = LANES / 4"), file=ENDS),
     _of_keys(
         "scale missing on dQ",
-        ("packed(tau * c[64 * h], tau * c[64 * h + 32])", "packed(c[64 * h], c[64 * h + 32])"),
+        ("packed(tau * c[2 * h], tau * c[2 * h + 1])", "packed(c[2 * h], c[2 * h + 1])"),
         file=ENDS,
     ),
-    _of_keys("scale missing on dK", ("gather(K_tile, dK_acc, tau)", "gather(K_tile, dK_acc, 1.0f)")),
-    _of_keys("scale on dV", ("gather(V_tile, dV_acc, 1.0f)", "gather(V_tile, dV_acc, tau)")),
+    _of_keys("scale missing on dK", ("gather(K_tile, sums[SUMS - 1], tau,", "gather(K_tile, sums[SUMS - 1], 1.0f,")),
+    _of_keys("scale on dV", ("gather(V_tile, sums[0], 1.0f,", "gather(V_tile, sums[0], tau,")),
     _of_keys(
         "group not summed",
-        ("step < group * rows_seeing().count", "step < rows_seeing().count"),
-        ("step + 1 < group * seeing.count", "step + 1 < seeing.count"),
+        ("seeing.count > 0 ? group * seeing.count + LAG", "seeing.count > 0 ? seeing.count + LAG"),
     ),
     _of_keys(
         "group's heads mapped by tiling",
         (
             "const size_t first = (kv_head * group + member) * q_len",
-            "const size_t first = (kv_head + member * gridDim.y) * q_len",
+            "const size_t first = (kv_head + member * gridDim.x) * q_len",
         ),
     ),
     _of_keys(
@@ -55,7 +55,7 @@ _FORMULAS = (
     ),
 )
 _MASKS = (
-    _of_keys("mask not repeated", ("if (!all_seen || keys_not_finite) {", "if (keys_not_finite) {")),
+    _of_keys("mask not repeated", ("if (!by_all) mask(", "if (keys_not_finite) mask(")),
     _of_keys("window before and after mixed up", ("q_len - row, before, after);", "q_len - row, after, before);")),
     _of_products(
         "causal off by one in tiles that are masked",
@@ -68,14 +68,14 @@ _MASKS = (
     _of_keys("keys on the diagonal skipped", ("key < end_seen(last, q_len", "key < end_seen(row, q_len")),
     _of_keys(
         "dS of a warp whose keys nobody sees left as it was",
-        ("if (first_step == 0) store", "if (first_step == 0 && some_seen) store"),
+        ("store_weights(to, dS);", "if (by_some) store_weights(to, dS);"),
     ),
     _of_products("last tile of rows left out", ("(end_row + BR - 1) / BR", "end_row / BR")),
     _of_products(
         "first tile of rows left out",
         ("const int first = first_row / BR;", "const int first = (first_row + BR - 1) / BR;"),
     ),
-    _of_keys("NaN in dO reaches keys behind the mask", ("|| copied_not_finite<BR>(dO_tile)", "")),
+    _of_keys("NaN in dO reaches keys behind the mask", ("|| copied_not_finite_again<BR>(dO_tile)", "")),
     _of_keys(
         "NaN in K reaches rows that do not see it", ("if (found && threadIdx.x < BC)", "if (found && threadIdx.x < 0)")
     ),
@@ -95,22 +95,32 @@ _FRAGMENTS = (
         "registers of P in the order of C",
         ("W[j / 2][i][j % 2 * 2 + h] = packed", "W[j / 2][i][2 * h + j % 2] = packed"),
     ),
-    _of_products(
-        "dS stored in the place of the eight rows beside", ("first_row / 8 + j);", "first_row / 8 + (j ^ 1));")
+    _of_keys(
+        "dS stored in the place of the eight rows beside",
+        ("again_in_A<W_ROW_BYTES>(lane) + warps_key", "(again_in_A<W_ROW_BYTES>(lane) ^ 16) + warps_key"),
     ),
-    _of_products(
-        "keys g and g + 8 of dS swapped", ("= dS[j / 2][i][j % 2 * 2 + h];", "= dS[j / 2][i][j % 2 * 2 + 1 - h];")
+    _of_keys(
+        "keys g and g + 8 of dS swapped",
+        ("again_in_A<W_ROW_BYTES>(lane) + warps_key", "again_in_A<W_ROW_BYTES>(lane ^ 8) + warps_key"),
+    ),
+    _of_keys(
+        "dS of the warp beside", ("lane) + warps_key * W_ROW_BYTES", "lane) + (warps_key ^ WARP_KEYS) * W_ROW_BYTES")
     ),
     _of_products("dS not transposed", ("load_matrices_transposed(ds[i],", "load_matrices(ds[i],")),
-    _of_products("rows g and g + 8 of dQ swapped", ("atomicAdd(to + 32 * c,", "atomicAdd(to + 32 * (c ^ 2),")),
+    _of_keys(
+        "rows g and g + 8 of dQ swapped",
+        ('"f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3])', '"f"(c[2]), "f"(c[3]), "f"(c[0]), "f"(c[1])'),
+        file=FRAGMENTS_OF_DQ,
+    ),
     _of_products(
         "dQ of the columns beside",
-        (
-            "const int tile = 2 * (k * DQ_GROUPS + column_group) + e;",
-            "const int tile = 2 * (k * DQ_GROUPS + column_group) + 1 - e;",
-        ),
+        ("2 * k * DQ_GROUPS + e) * FRAGMENT, part", "2 * k * DQ_GROUPS + 1 - e) * FRAGMENT, part"),
     ),
-    _of_keys("dK from P", ("add_Wt_Y(dK_acc, dS,", "add_Wt_Y(dK_acc, P,")),
+    _of_keys("dK from P", ("add_Wt_Y(sums[SUMS - 1], dS[s],", "add_Wt_Y(sums[SUMS - 1], P[s],")),
+    _of_keys(
+        "weights for dV where those for dK are", ("W_tile + own.of_dV * W_BYTES", "W_tile + !own.of_dV * W_BYTES")
+    ),
+    _of_products("half of the columns of a warp that sums", ("own % COLUMN_GROUPS * SUM_STEPS, warp", "0, warp")),
     _of_rows("D of rows g for rows g + 8", ("- D_i[i][c / 2]);", "- D_i[i][0]);")),
     _of_rows("K not transposed", ("load_matrices_transposed(key,", "load_matrices(key,")),
 )
@@ -124,25 +134,35 @@ _COPIES = (
         sanitize=True,
     ),
     _of_keys(
-        "no barrier between dS stored and read",
-        ("        __syncthreads();\n        const size_t fragments", "        const size_t fragments"),
+        "dS stored where that of the step before is read",
+        ("(step + 1) % 2 * W_STAGE_BYTES", "step % 2 * W_STAGE_BYTES"),
         sanitize=True,
     ),
     _of_products(
         "rows copied to the stage that is read",
-        ("constexpr int STAGES = 2;", "constexpr int STAGES = 1;"),
+        ("STAGES = HANDS_WEIGHTS ? 3 : 2;", "STAGES = 1;"),
+    ),
+    _of_products(
+        "rows copied to the stage that is summed",
+        ("STAGES = HANDS_WEIGHTS ? 3 : 2;", "STAGES = 2;"),
+        sanitize=True,
     ),
     _of_keys(
         "copies not waited for", ("after);\n        wait_for_copies<0>();", "after);\n        wait_for_copies<1>();")
     ),
+    _of_keys("dQ of the step's own rows", ("(is_first ? end : first_row) - BR,", "(is_first ? end : first_row),")),
     _of_keys(
         "no barrier before dK is gathered where K was",
-        ("    __syncthreads();\n    gather(K_tile", "    gather(K_tile"),
+        ("    __syncthreads();\n    const Share own", "    const Share own"),
         sanitize=True,
     ),
-    _of_products(
+    _of_keys(
         "dQ added without atomics",
-        ("atomicAdd(to + 32 * c, part[i][k][e][c]);", "to[32 * c] += part[i][k][e][c];"),
+        (
+            'asm volatile("red.global.add.v4.f32',
+            'for (int e = 0; e < 4; ++e) to[e] += c[e];\n    if (false) asm volatile("red.global.add.v4.f32',
+        ),
+        file=FRAGMENTS_OF_DQ,
         sanitize=True,
     ),
     _of_rows(

@@ -7,40 +7,47 @@ from tests.mutants.planting import in_kernel
 _CUDA, _NUMBA = "        __syncthreads();\n", "            cuda.syncthreads()\n"
 """A barrier in the loop over tiles of keys."""
 _K_CUDA = "        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);\n"
-_NOTES_CUDA = (
-    "#ifdef VISITS\n"
-    "        if (visit.is_mixed()) note_seen<ROWS_NOTED * 32 / THREADS>"
-    "(noted, RULE_OF_HEAD, first_row, rows, first_key, keys);\n"
-    "#endif\n"
-)
 _V_CUDA = "        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);\n"
 _K_NUMBA = "            load_tile(KV_tile, BC, K_head, first_key, keys)\n"
 _V_NUMBA = "            load_tile(KV_tile, BC, V_head, first_key, keys)\n"
-_LOADS_OF_K = {"fa2": (_K_CUDA + _NOTES_CUDA, _K_NUMBA), "two-pass": (_K_CUDA, _K_NUMBA)}
-_BEFORE_K = {"fa2": ("reads V_(j-1) any more.\n",) * 2, "two-pass": ("first_key);\n\n", "first_key)\n\n")}
-"""What stands before the barrier before the load of K, in CUDA and in Numba; of two-pass, in sweep two."""
+_BEFORE_K = ("first_key);\n\n", "first_key)\n\n")
+"""What stands before the barrier before the load of K in sweep two of two-pass, in CUDA and in Numba."""
+_WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies();\n", "            wait_for_copies()\n"
+_COPIES = {
+    "K": ("        copy_keys(V_tile", "            copy_keys(V_tile"),
+    "V": ("        if (!is_last)", "            if not is_last:"),
+}
+"""What fa2 copies once K_j, or V_j, is there."""
 
 
-def _without_barrier(algorithm: str, bug: str, before: tuple[str, str], loads: tuple[str, str], after: bool):
+def _without_barrier(bug: str, before: tuple[str, str], loads: tuple[str, str], after: bool):
     """The barrier before, or `after`, the load of a tile is left out."""
     replacements = [
         (text + barrier + load + barrier, text + (barrier + load if after else load + barrier))
         for text, load, barrier in zip(before, loads, (_CUDA, _NUMBA), strict=True)
     ]
-    return in_kernel(algorithm, bug, *replacements, sanitize=True)
+    return in_kernel("two-pass", bug, *replacements, sanitize=True)
 
 
 MUTANTS = (
     *(
         mutant
-        for algorithm in ("fa2", "two-pass")
-        for tile, before, loads in (
-            ("K", _BEFORE_K[algorithm], _LOADS_OF_K[algorithm]),
-            ("V", ("", ""), (_V_CUDA, _V_NUMBA)),
-        )
+        for tile, before, loads in (("K", _BEFORE_K, (_K_CUDA, _K_NUMBA)), ("V", ("", ""), (_V_CUDA, _V_NUMBA)))
         for place in ("after", "before")
-        for mutant in _without_barrier(
-            algorithm, f"no barrier {place} the load of {tile}", before, loads, place == "after"
+        for mutant in _without_barrier(f"no barrier {place} the load of {tile}", before, loads, place == "after")
+    ),
+    *(
+        mutant
+        for tile, (cuda, numba) in _COPIES.items()
+        for bug, left_cuda, left_numba in (
+            (f"no barrier once {tile} has come", _WAIT_CUDA, _WAIT_NUMBA),
+            (f"copies of {tile} not waited for", _CUDA, _NUMBA),
+        )
+        for mutant in in_kernel(
+            "fa2", bug,
+            (_WAIT_CUDA + _CUDA + cuda, left_cuda + cuda),
+            (_WAIT_NUMBA + _NUMBA + numba, left_numba + numba),
+            sanitize=True,
         )
     ),
     *in_kernel(

@@ -30,8 +30,8 @@ MUTANTS = (
          "first_row + kv_len - q_len - first_key), none, all);"),
         ("scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)",
          "for i in range(TM):\n                for j in range(TN):\n                    S[i, j] *= tau"),
-        (("        multiply_Q_Kt(S, Q_tile, KV_tile);\n",
-          "        multiply_Q_Kt(S, Q_tile, KV_tile);\n        int none[TM], all[TM];\n"
+        (("        multiply_Q_Kt(S, Q_tile, K_tile);\n",
+          "        multiply_Q_Kt(S, Q_tile, K_tile);\n        int none[TM], all[TM];\n"
           "        for (int i = 0; i < TM; ++i) none[i] = 0, all[i] = BC;\n"), None),
         (("const float p = exp_below(S[i][j], m_new);",
           "const float p = first[i] <= key_of(j) && key_of(j) < end[i] ? exp_below(S[i][j], m_new) : 0.0f;"),
@@ -102,7 +102,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "loop one tile short",
         ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
-        ("// BC * BC, end_by_last, BC)", "// BC * BC, end_by_last - BC + 1, BC)"),
+        ("range(start_key, end_by_last, BC)", "range(start_key, end_by_last - BC + 1, BC)"),
     ),
     *in_kernel(
         "fa1", "loop one tile short",
@@ -128,7 +128,7 @@ MUTANTS = (
          "if (e + c * THREADS < rows * D) {"),
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
          "if e + c * THREADS < rows * D:"),
-        (("add_P_V_where_seen(O, P_tile, V_tile, k, keys,", "add_P_V_where_seen(O, P_tile, V_tile, k, BC,"),
+        (("V_tile, end_step * STEP_P, keys,", "V_tile, end_step * STEP_P, BC,"),
          ("end_step * STEP_P, keys,", "end_step * STEP_P, BC,")),
         (("O[i][j] = first[i] <= k && k < end[i] ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
          ("if first[i] <= k and k < end[i]:", "if True:")),
@@ -161,7 +161,7 @@ MUTANTS = (
     ),
     *in_tiles(
         "two-pass", "last key of a tile left out of P V",
-        ("add_P_V_where_seen(O, P_tile, V_tile, k, keys,", "add_P_V_where_seen(O, P_tile, V_tile, k, keys - 1,"),
+        ("V_tile, end_step * STEP_P, keys,", "V_tile, end_step * STEP_P, keys - 1,"),
         ("end_step * STEP_P, keys,", "end_step * STEP_P, keys - 1,"),
     ),
     *in_kernel(

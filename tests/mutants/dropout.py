@@ -62,7 +62,7 @@ _DRAWN = (
     ),
     *_in_dropout(
         "fa2", "what is to drop out is kept",
-        ("(words[w] >> 16 >= threshold)", "(words[w] >> 16 < threshold)"),
+        ("if (words[w] >= threshold << 16)", "if (words[w] < threshold << 16)"),
         ("(word >> uint32(16)) >= threshold", "(word >> uint32(16)) < threshold"),
     ),
 )  # fmt: skip
@@ -74,13 +74,13 @@ _COUNTED = (
     ),
     *in_kernel(
         "fa2", "numbers of the first tile of keys",
-        ("row_of(i), first_key, threadIdx.x", "row_of(i), 0, threadIdx.x"),
-        ("row_of(i), first_key, cuda.threadIdx.x", "row_of(i), 0, cuda.threadIdx.x"),
+        ("row_of(i), first_key, thread_column()", "row_of(i), 0, thread_column()"),
+        ("row_of(i), first_key, thread_column()", "row_of(i), 0, thread_column()"),
     ),
     *in_kernel(
         "fa2", "numbers of the key/value head",
         ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(blockIdx.y / group, blockIdx.z)"),
-        ("cuda.threadIdx.x, head_index(), batch_index())", "cuda.threadIdx.x, kv_head_index(group), batch_index())"),
+        ("thread_column(), head_index(), batch_index())", "thread_column(), kv_head_index(group), batch_index())"),
     ),
     *in_kernel(
         "three-pass", "numbers of the first batch entry",
@@ -121,7 +121,7 @@ _WEIGHTS = (
 _ON_TENSOR_CORES = (
     *_in_dropout(
         "fa2-mma", "one number for two neighbouring columns",
-        ("first_key, lane % 4 * 2 + c)", "first_key, lane % 4 * 2)"), ("uint32(2) + uint32(c)", "uint32(2)"),
+        ("of_block, lane % 4 * 2 + 1)", "of_block, lane % 4 * 2)"), ("uint32(2) + uint32(c)", "uint32(2)"),
     ),
     *_in_dropout(
         "fa2-mma", "numbers of row g for row g + 8",
@@ -182,12 +182,12 @@ _OF_GRADIENTS = (
     ),
     *in_backward(
         "bwd-fa2", "numbers of rows counted within the tile",
-        ("(first_row + key_of(j), first_key, threadIdx.y % 8)", "(key_of(j), first_key, threadIdx.y % 8)"),
+        ("(first_row + key_of(j), first_key, thread_row() % 8)", "(key_of(j), first_key, thread_row() % 8)"),
         ("kept(draw, first_row + key_of(j), first_key,", "kept(draw, key_of(j), first_key,"),
     ),
     *in_backward(
         "bwd-fa2", "numbers of the keys' transposed place",
-        ("first_key, threadIdx.y % 8)", "first_key, threadIdx.x)"), ("cuda.threadIdx.y & 7", "cuda.threadIdx.x"),
+        ("first_key, thread_row() % 8)", "first_key, thread_column())"), ("thread_row() & 7", "thread_column()"),
     ),
     *in_kernel(
         "bwd-fa2", "numbers of the key/value head",

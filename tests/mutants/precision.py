@@ -23,8 +23,8 @@ MUTANTS = (
          "                    S[i, j] = widen(narrow(S[i, j]))\n            span_in_tile(first, end, first_row"),
         (None, ("    copies,\n", "    conversions,\n    copies,\n")),
         (None,
-         ("    load_tile, store_tile = copies(D, dtype)\n",
-          "    load_tile, store_tile = copies(D, dtype)\n    _, widen, narrow = conversions(dtype)\n")),
+         ("    _, store_tile = copies(D, dtype)\n",
+          "    _, store_tile = copies(D, dtype)\n    _, widen, narrow = conversions(dtype)\n")),
     ),
     *in_tiles(
         "fa1", "powers of 2 in the place of e",

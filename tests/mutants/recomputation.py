@@ -12,8 +12,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "three-pass-recompute", "l of the last tile only",
-        ("l[i] += lanes_sum<TX>(sum);", "l[i] = lanes_sum<TX>(sum);"),
-        ("l[i] += lanes_sum(total, TX)", "l[i] = lanes_sum(total, TX)"),
+        ("l[i] += row_sum(sum);", "l[i] = row_sum(sum);"),
+        ("l[i] += row_sum(total)", "l[i] = row_sum(total)"),
     ),
     *in_kernel(
         "three-pass-recompute", "l without the maximum",

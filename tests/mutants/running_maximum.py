@@ -46,7 +46,7 @@ MUTANTS = (
           "const float m_old = m[i] == MINUS_INFINITY ? m_new : m[i];\n"
           "            const float correction = exp_below(m[i], m_new);"),
          ("correction = exp_below(m[i], m_new)",
-          "m_old = m_new if m[i] == MINUS_INFINITY else m[i]\n                correction = exp_below(m[i], m_new)")),
+          "m_old = m_new if m[i] == -math.inf else m[i]\n                correction = exp_below(m[i], m_new)")),
     ),
     *in_kernel(
         "fa1", "P V not brought to the new maximum",
@@ -58,7 +58,7 @@ MUTANTS = (
         ("const float correction = exp_below(m[i], m_new);",
          "const float correction = m[i] == MINUS_INFINITY ? 0.0f : exp_below(m_new, m[i]);"),
         ("correction = exp_below(m[i], m_new)",
-         "correction = ZERO if m[i] == MINUS_INFINITY else exp_below(m_new, m[i])"),
+         "correction = ZERO if m[i] == -math.inf else exp_below(m_new, m[i])"),
     ),
     *in_kernel(
         "fa1", "sign of the correction inverted",
@@ -74,13 +74,13 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "maximum over one thread's keys only",
-        ("return lanes_max<TX>(largest);", "return largest;"),
-        ("return lanes_max(largest, TX)", "return largest"),
+        ("return lanes_max<TX, APART>(largest);", "return largest;"),
+        ("return lanes_max(largest, TX, APART)", "return largest"),
     ),
     *in_tiles(
         "fa2", "maximum over the rows of a warp",
-        ("return lanes_max<TX>(largest);", "return lanes_max<32>(largest);"),
-        ("return lanes_max(largest, TX)", "return lanes_max(largest, 32)"),
+        ("return lanes_max<TX, APART>(largest);", "return lanes_max<32>(largest);"),
+        ("return lanes_max(largest, TX, APART)", "return lanes_max(largest, 32, 1)"),
     ),
     *in_kernel(
         "fa2", "maximum starts at 0",

@@ -7,13 +7,13 @@ from tests.mutants.planting import in_kernel
 MUTANTS = (
     *in_kernel(
         "fa2", "l not rescaled",
-        ("l[i] = correction * l[i] + lanes_sum<TX>(sum);", "l[i] = l[i] + lanes_sum<TX>(sum);"),
-        ("l[i] = correction * l[i] + lanes_sum(total, TX)", "l[i] = l[i] + lanes_sum(total, TX)"),
+        ("l[i] = correction * l[i] + row_sum(sum);", "l[i] = l[i] + row_sum(sum);"),
+        ("l[i] = correction * l[i] + row_sum(total)", "l[i] = l[i] + row_sum(total)"),
     ),
     *in_kernel(
         "two-pass", "l not rescaled",
-        ("l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum<TX>(sum);", "l[i] = l[i] + lanes_sum<TX>(sum);"),
-        ("l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum(total, TX)", "l[i] = l[i] + lanes_sum(total, TX)"),
+        ("l[i] = l[i] * exp_below(m[i], m_new) + row_sum(sum);", "l[i] = l[i] + row_sum(sum);"),
+        ("l[i] = l[i] * exp_below(m[i], m_new) + row_sum(total)", "l[i] = l[i] + row_sum(total)"),
     ),
     *in_kernel(
         "fa1", "l not rescaled",
@@ -23,7 +23,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "O not rescaled",
         ("O_acc[i][j] *= correction;", "O_acc[i][j] *= 1.0f;"),
-        ("O_acc[i, j] *= correction", "O_acc[i, j] *= ONE"),
+        ("O_acc[i, j] *= correction", "O_acc[i, j] *= float32(1)"),
     ),
     *in_kernel(
         "fa1", "O not rescaled",
@@ -51,15 +51,15 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "l summed in one thread only",
-        ("lanes_sum<TX>(sum)", "TX * sum"),
-        ("lanes_sum(total, TX)", "float32(TX) * total"),
+        ("row_sum(sum)", "TX * sum"),
+        ("row_sum(total)", "float32(TX) * total"),
     ),
     *in_kernel(
         "fa2", "l kept in 16 bits",
-        ("l[i] = correction * l[i] + lanes_sum<TX>(sum);",
-         "l[i] = __int_as_float(__float_as_int(correction * l[i] + lanes_sum<TX>(sum)) & 0xffff0000);"),
-        ("l[i] = correction * l[i] + lanes_sum(total, TX)",
-         "l_new = correction * l[i] + lanes_sum(total, TX)\n"
+        ("l[i] = correction * l[i] + row_sum(sum);",
+         "l[i] = __int_as_float(__float_as_int(correction * l[i] + row_sum(sum)) & 0xffff0000);"),
+        ("l[i] = correction * l[i] + row_sum(total)",
+         "l_new = correction * l[i] + row_sum(total)\n"
          "                l[i] = libdevice.int_as_float(libdevice.float_as_int(l_new) & int32(-65536))"),
         (None, ("from numba import cuda, float32, int32",
           "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice")),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import symtable
+from collections.abc import Iterator
 
 import pytest
 from lanes import thorough_unless
@@ -44,7 +47,29 @@ def test_every_patch_applies_and_changes_what_its_variant_has(name: str):
     assert changed == {patch.file for patch in mutant.patches}
     for path in changed:
         if path.endswith(".py"):
-            compile(texts[path], path, "exec")
+            assert not unknown_names(texts[path]), f"{path}: a kernel that Numba does not compile is no mutant"
+
+
+def unknown_names(source: str) -> set[str]:
+    """Names that functions take from their module, which does not have them."""
+    module = symtable.symtable(source, "mutant.py", "exec")
+    had = {symbol.get_name() for symbol in module.get_symbols()} | set(dir(builtins)) | {"__file__"}
+    return {
+        symbol.get_name()
+        for scope in scopes_in(module)
+        for symbol in scope.get_symbols()
+        if symbol.is_global() and symbol.get_name() not in had
+    }
+
+
+def scopes_in(scope: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for inner in scope.get_children():
+        yield inner
+        yield from scopes_in(inner)
+
+
+def test_a_name_that_a_module_does_not_have_is_found():
+    assert unknown_names("def f():\n    def g(x):\n        return min(x, ONE, f)\n    return g\n") == {"ONE"}
 
 
 FIRST = {mutant.variant: name for name, mutant in reversed(MUTANTS.items())}

@@ -70,8 +70,6 @@ def assert_right(variant: Variant, problem: Problem, regime: str, seed: int) -> 
     assert variant.tiles is not None
     same_tiles = with_tile(variant, variant.tiles(problem)[0])
     assert same_tiles.claim is not None
-    if variant.name == "fa2-mma-numba" and problem.alibi and (problem.keys_seen == 0).any():
-        return  # LLVM moves the load of the slope into the loop, which a block that sees no key does not enter
     assert counted == variant.claim(problem) == same_tiles.claim(dataclasses.replace(problem, dropout=0.0))
 
 

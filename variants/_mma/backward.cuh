@@ -119,6 +119,27 @@ __device__ __forceinline__ void copy_tile_again(unsigned tile, const stored *sou
     }
 }
 
+// copied_not_finite, by the thread read anew, and with one load for each unit.
+template <int EXTENT>
+__device__ __forceinline__ bool copied_not_finite_again(const unsigned char *tile)
+{
+    bool found = false;
+#pragma unroll 1
+    for (int e = thread_again(); e < EXTENT * UNITS; e += THREADS) {
+        const unsigned char *const unit = tile + place(e);
+        uint4 words = make_uint4(0, 0, 0, 0);
+        if constexpr (UNIT == 8) words = *reinterpret_cast<const uint4 *>(unit);
+        if constexpr (UNIT == 4) {
+            const uint2 two = *reinterpret_cast<const uint2 *>(unit);
+            words.x = two.x, words.y = two.y;
+        }
+        if constexpr (UNIT == 2) words.x = *reinterpret_cast<const unsigned *>(unit);
+        if constexpr (UNIT == 1) words.x = *reinterpret_cast<const unsigned short *>(unit);
+        found |= not_finite(words.x) || not_finite(words.y) || not_finite(words.z) || not_finite(words.w);
+    }
+    return found;
+}
+
 // A lane's part in loads of fragments, from the thread read anew: see lane_in_A and lane_in_K.
 template <int BYTES = ROW_BYTES>
 __device__ __forceinline__ unsigned again_in_A(int lane)

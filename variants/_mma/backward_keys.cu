@@ -194,7 +194,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
         wait_for_copies<0>();
         if (!all_seen && step < turns - LAG) {
             unsigned char *const Q_tile = K_tile + SHARED_ROWS + stage * 2 * ROWS_BYTES, *const dO_tile = Q_tile + ROWS_BYTES;
-            if (__syncthreads_or(copied_not_finite<BR>(Q_tile) || copied_not_finite<BR>(dO_tile))) {
+            if (__syncthreads_or(copied_not_finite_again<BR>(Q_tile) || copied_not_finite_again<BR>(dO_tile))) {
                 const int r = threadIdx.x;
                 if (r < BR) {
                     const bool in_Q = clear_not_finite(Q_tile, r), in_dO = clear_not_finite(dO_tile, r);

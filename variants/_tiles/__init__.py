@@ -21,6 +21,8 @@ WARPS = THREADS_X * THREADS_Y // 32
 SMALLEST_CAP, LARGEST_CAP = 2.0**-60, 2.0**60
 SHARED_BYTES = 48 * 1024
 """What a block may have of shared memory on every GPU without asking for more."""
+MORE_SHARED_BYTES = 99 * 1024
+"""What one may ask for on every GPU since Ampere."""
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile
         float sum = 0.0f;
 #pragma unroll 4
         for (int c = 0; c < TD; ++c) {
-            const int e = threadIdx.x + TX * c;
+            const int e = key_of(c);
             if (e < D) sum += dO_tile[r * LD + e] * O_tile[r * LD + e];
         }
-        sum = lanes_sum<TX>(sum);
-        if (threadIdx.x == 0 && row_of(i) < ROWS) delta_tile[r] = sum;
+        sum = row_sum(sum);
+        if (thread_column() == 0 && row_of(i) < ROWS) delta_tile[r] = sum;
     }
 }
 
@@ -64,7 +64,7 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
     for (int j = 0; j < TN; ++j) {
         const float lse_j = lse_tile[tile_key(j)], delta_j = delta_tile[tile_key(j)];
 #ifdef DROPOUT  // a thread's keys are TY apart
-        const unsigned kept = dropout.kept<(KEYS + 7) / 8>(first_row + key_of(j), first_key, threadIdx.y % 8);
+        const unsigned kept = dropout.kept<(KEYS + 7) / 8>(first_row + key_of(j), first_key, thread_row() % 8);
 #endif
 #pragma unroll
         for (int i = 0; i < TM; ++i) {

@@ -15,7 +15,17 @@ from numba.cuda import libdevice
 
 from variants._dropout.numba_dropout import numba_dropout
 from variants._tiles import Tile
-from variants._tiles.numba_tiles import MASK, TX, TY, ZERO, batch_index, lanes_sum, numba_tiles
+from variants._tiles.numba_tiles import (
+    MASK,
+    TX,
+    TY,
+    ZERO,
+    batch_index,
+    numba_tiles,
+    row_sum,
+    thread_column,
+    thread_row,
+)
 
 
 # Query rows that see a key of a tile: first_seeing up to, not including, end_seeing; none where that is not beyond it.
@@ -68,8 +78,8 @@ def numba_backward(head_dim: int, tile: Tile, features: tuple[str, ...] = ()) ->
                 e = key_of(c)
                 if e < D:
                     total += dO_tile[r, e] * O_tile[r, e]
-            total = lanes_sum(total, TX)
-            if key_of(0) == 0 and row_of(i) < ROWS:
+            total = row_sum(total)
+            if thread_column() == 0 and row_of(i) < ROWS:
                 delta_tile[r] = total
 
     if DROPOUT:
@@ -77,7 +87,7 @@ def numba_backward(head_dim: int, tile: Tile, features: tuple[str, ...] = ()) ->
         @cuda.jit(device=True, forceinline=True)
         def bits_of_row(dropout, j):
             draw, _, head, first_row, first_key = dropout
-            return kept(draw, first_row + key_of(j), first_key, cuda.threadIdx.y & 7, head, batch_index())
+            return kept(draw, first_row + key_of(j), first_key, thread_row() & 7, head, batch_index())
 
         @cuda.jit(device=True, forceinline=True)
         def grown(dp, dropout):

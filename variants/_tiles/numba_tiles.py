@@ -20,6 +20,7 @@ from variants._tiles import THREADS_X, THREADS_Y, Tile
 TX = THREADS_X
 TY = THREADS_Y
 THREADS = TX * TY
+APART = 2  # lanes from one column to the next
 MINUS_INFINITY = np.float32(-np.inf)
 ZERO = np.float32(0)
 ONE = np.float32(1)
@@ -28,6 +29,7 @@ ONE = np.float32(1)
 # is not negative, which drops that test and turns divisions into shifts and multiplications.
 X_MASK = TX - 1
 Y_MASK = TY - 1
+APART_MASK = APART - 1
 AT_ONCE = 16
 # As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
 BLOCKS_PER_SM = 4
@@ -37,6 +39,16 @@ MASK = 0x7FFFFFFF
 @cuda.jit(device=True, forceinline=True)
 def thread_index():
     return (cuda.threadIdx.y & Y_MASK) * TX + (cuda.threadIdx.x & X_MASK)
+
+
+@cuda.jit(device=True, forceinline=True)
+def thread_row():
+    return (cuda.threadIdx.y & (Y_MASK ^ APART_MASK)) + (cuda.threadIdx.x & APART_MASK)
+
+
+@cuda.jit(device=True, forceinline=True)
+def thread_column():
+    return (cuda.threadIdx.y & APART_MASK) * (TX // APART) + (cuda.threadIdx.x & X_MASK) // APART
 
 
 # The grid is (blocks of a head, heads, batch); `group` heads share K and V.
@@ -72,23 +84,29 @@ def end_seen(row, q_len, kv_len, after):
     return min(max(row + kv_len - q_len + after + 1, 0), kv_len)
 
 
-# Maximum and sum over neighbouring lanes: TX of them share a row of a tile.
+# Maximum and sum over `lanes` lanes, `apart` from each other.
 @cuda.jit(device=True, forceinline=True)
-def lanes_max(x, lanes):
+def lanes_max(x, lanes, apart=1):
     distance = lanes // 2
     while distance > 0:
-        x = max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, distance))
+        x = max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, distance * apart))
         distance //= 2
     return x
 
 
 @cuda.jit(device=True, forceinline=True)
-def lanes_sum(x, lanes):
+def lanes_sum(x, lanes, apart=1):
     distance = lanes // 2
     while distance > 0:
-        x += cuda.shfl_xor_sync(0xFFFFFFFF, x, distance)
+        x += cuda.shfl_xor_sync(0xFFFFFFFF, x, distance * apart)
         distance //= 2
     return x
+
+
+# The sum of what the lanes that share a row have of it.
+@cuda.jit(device=True, forceinline=True)
+def row_sum(part):
+    return lanes_sum(part, TX, APART)
 
 
 # exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
@@ -140,9 +158,13 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
     """
     D, BR, BC = head_dim, tile.Br, tile.Bc
     score = numba_scores(features).score
-    # 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns every 16th row of S and of O from ty on, and of
-    # each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a quarter
-    # of a warp, so its maximum and sum need only shuffles.
+    # 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O
+    # from ty on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row
+    # lies in a quarter of a warp, so its maximum and sum need only shuffles.
+    #
+    # Lanes n and n + 1, n even, stand in one column. Hardware serves a warp's loads of 16 bytes a lane from shared memory
+    # to eight lanes at once, and to sixteen where such neighbours, or n and n + 2, want the same: those of K and V, and
+    # of Q and P, then take half as long.
     TM = -(-BR // TY)  # rows of S and O per thread
     TN = -(-BC // TX)  # keys per thread and row of S
     TD = -(-D // TX)  # elements per thread and row of O
@@ -162,15 +184,15 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
 
     @cuda.jit(device=True, forceinline=True)
     def row_of(i):
-        return (cuda.threadIdx.y & Y_MASK) + TY * i
+        return thread_row() + TY * i
 
     @cuda.jit(device=True, forceinline=True)
     def key_of(j):
-        return (cuda.threadIdx.x & X_MASK) + TX * j
+        return thread_column() + TX * j
 
     @cuda.jit(device=True, forceinline=True)
     def element_of(j):
-        return (j // VD * TX + (cuda.threadIdx.x & X_MASK)) * VD + j % VD
+        return (j // VD * TX + thread_column()) * VD + j % VD
 
     # A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
     @cuda.jit(device=True, forceinline=True)
@@ -213,26 +235,34 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
                 first[i] = limit_of(first_row + row_of(i), before) - first_key
                 end[i] = min(limit_of(first_row + row_of(i), after) - first_key, keys)
 
+    # S += the products of STEP elements of Q_i and of K_j, from k on.
+    @cuda.jit(device=True, forceinline=True)
+    def add_q_k(S, Q_tile, K_tile, k):
+        key = cuda.local.array((TN, STEP), float32)
+        q = cuda.local.array((TM, STEP), float32)
+        for j in range(TN):
+            for e in range(STEP):
+                key[j, e] = K_tile[tile_key(j), k + e]
+        for i in range(TM):
+            for e in range(STEP):
+                q[i, e] = Q_tile[tile_row(i), k + e]
+        for e in range(STEP):
+            for i in range(TM):
+                for j in range(TN):
+                    S[i, j] += q[i, e] * key[j, e]
+
     # S = Q_i K_j^T, each element one sum over D in ascending order.
     @cuda.jit(device=True, forceinline=True)
     def multiply_Q_Kt(S, Q_tile, K_tile):
         for i in range(TM):
             for j in range(TN):
                 S[i, j] = ZERO
-        key = cuda.local.array((TN, STEP), float32)
-        q = cuda.local.array((TM, STEP), float32)
-        for step in range(D // STEP):
-            k = STEP * (step & MASK)
-            for j in range(TN):
-                for e in range(STEP):
-                    key[j, e] = K_tile[tile_key(j), k + e]
-            for i in range(TM):
-                for e in range(STEP):
-                    q[i, e] = Q_tile[tile_row(i), k + e]
-            for e in range(STEP):
-                for i in range(TM):
-                    for j in range(TN):
-                        S[i, j] += q[i, e] * key[j, e]
+        # Two steps at once, of which one loads while the other multiplies.
+        for step in range(0, D // STEP // 2 * 2, 2):
+            add_q_k(S, Q_tile, K_tile, STEP * (step & MASK))
+            add_q_k(S, Q_tile, K_tile, STEP * (step & MASK) + STEP)
+        if D // STEP % 2 == 1:
+            add_q_k(S, Q_tile, K_tile, D - STEP)
 
     # S = tau S, and what else scores become, where the row sees the key, -inf elsewhere: chosen, not added, so that NaN
     # behind the mask stays there. first[i] to end[i]: the keys of this tile that row i sees.
@@ -253,7 +283,7 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
         largest = S[i, 0]
         for j in range(1, TN):
             largest = max(largest, S[i, j])
-        return lanes_max(largest, TX)
+        return lanes_max(largest, TX, APART)
 
     # O += P V_j over keys from first_key to end_key, each only where the row sees it.
     @cuda.jit(device=True, forceinline=True)
@@ -265,24 +295,32 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
                     if first[i] <= k and k < end[i]:
                         O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
 
+    # O += P V_j over STEP_P keys from k on, which all rows see.
+    @cuda.jit(device=True, forceinline=True)
+    def add_p_v(O, P_tile, V_tile, k):
+        p = cuda.local.array((TM, STEP_P), float32)
+        for i in range(TM):
+            for e in range(STEP_P):
+                p[i, e] = P_tile[row_of(i), k + e]
+        for e in range(STEP_P):
+            for j in range(TD):
+                v = V_tile[k + e, tile_element(j)]
+                for i in range(TM):
+                    O[i, j] += p[i, e] * v
+
     # O += P V_j over the tile's `keys` keys in ascending order; all rows see those from first_by_all to end_by_all.
     # Elsewhere a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
     @cuda.jit(device=True, forceinline=True)
     def add_P_V(O, P_tile, V_tile, first_by_all, end_by_all, keys, first, end):
-        p = cuda.local.array((TM, STEP_P), float32)
         first_step = (max(first_by_all, 0) + STEP_P - 1) // STEP_P
         end_step = max(first_step, min(end_by_all, keys) // STEP_P)
         add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), first, end)
-        for step in range(first_step, end_step):
-            k = STEP_P * (step & MASK)
-            for i in range(TM):
-                for e in range(STEP_P):
-                    p[i, e] = P_tile[row_of(i), k + e]
-            for e in range(STEP_P):
-                for j in range(TD):
-                    v = V_tile[k + e, tile_element(j)]
-                    for i in range(TM):
-                        O[i, j] += p[i, e] * v
+        pairs_end = first_step + (end_step - first_step) // 2 * 2
+        for step in range(first_step, pairs_end, 2):
+            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK))
+            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK) + STEP_P)
+        if pairs_end < end_step:
+            add_p_v(O, P_tile, V_tile, STEP_P * (pairs_end & MASK))
         add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, first, end)
 
     return SimpleNamespace(
@@ -312,9 +350,8 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
 
 
 @functools.cache
-def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
-    """Device functions `load_tile` and `store_tile` for rows of D elements, stored as `dtype`."""
-    stored, widen, narrow = conversions(dtype)
+def places(D: int) -> tuple[Callable, Callable]:
+    """Device functions `place` and `place_further`: where the elements of rows of D elements lie in a tile."""
     LD = leading_dimension(D)
 
     # Where element e of a run of rows lies in a tile, and the one `further` elements after it.
@@ -325,6 +362,15 @@ def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
     @cuda.jit(device=True, forceinline=True)
     def place_further(e, further):
         return place(e) + place(further) if THREADS % D == 0 else place(e + further)  # whole rows: without a division
+
+    return place, place_further
+
+
+@functools.cache
+def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
+    """Device functions `load_tile` and `store_tile` for rows of D elements, stored as `dtype`."""
+    stored, widen, narrow = conversions(dtype)
+    place, place_further = places(D)
 
     # `rows` rows of global memory -> a tile of `extent` rows; zeros below, so that nothing stale is left in the tile.
     # The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
@@ -353,7 +399,6 @@ def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
     return load_tile, store_tile
 
 
-@functools.cache
 def conversions(dtype: str) -> tuple[Any, Callable, Callable]:
     """What is stored, and device functions from that to float32 and back, rounding to nearest even."""
     if dtype == "bfloat16":

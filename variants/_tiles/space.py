@@ -15,19 +15,23 @@ LARGEST_PART = 128
 
 
 def tile_space(
-    head_dim: int, default: Tile, shared_floats: Callable[[int, Tile], int], spans: bool = False
+    head_dim: int,
+    default: Tile,
+    shared_floats: Callable[[int, Tile], int],
+    spans: bool = False,
+    shared_bytes: int = SHARED_BYTES,
 ) -> list[dict[str, int]]:
     """The default first, then every other tile that fits, Br and Bc ascending.
 
-    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory; with `spans`, what its rows
-    see is kept there, too. The default's own sizes are choices too, combined with all others.
+    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory, of which it may have so many
+    bytes; with `spans`, what its rows see is kept there, too. The default's own sizes are choices too, combined with all others.
     """
 
     def fits(tile: Tile) -> bool:
         rows, keys = blocks(tile.Br, THREADS_Y), blocks(tile.Bc, THREADS_X)
         part = rows * (keys + blocks(head_dim, THREADS_X))
         kept = 2 * P_rows(tile) if spans else 0
-        return part <= LARGEST_PART and (shared_floats(head_dim, tile) + kept) * FLOAT32_BYTES <= SHARED_BYTES
+        return part <= LARGEST_PART and (shared_floats(head_dim, tile) + kept) * FLOAT32_BYTES <= shared_bytes
 
     sizes = [Tile(Br, Bc) for Br in sorted({*BR_CHOICES, default.Br}) for Bc in sorted({*BC_CHOICES, default.Bc})]
     chosen = [default, *(tile for tile in sizes if tile != default and fits(tile))]
@@ -36,8 +40,13 @@ def tile_space(
 
 def rows_floats(rows: int, head_dim: int) -> int:
     """A tile of Q, K, V or O in shared memory: LD of tiles.cuh per row."""
-    step = next(step for step in (4, 2, 1) if head_dim % step == 0)
+    step = step_over(head_dim)
     return rows * step * (head_dim // step | 1)
+
+
+def step_over(head_dim: int) -> int:
+    """How many elements of a row one load brings from shared memory: STEP of tiles.cuh."""
+    return next(step for step in (4, 2, 1) if head_dim % step == 0)
 
 
 def P_floats(tile: Tile) -> int:

@@ -19,12 +19,17 @@ typedef float stored;
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
 
-// 128 threads stand in TY = 16 rows of TX = 8. Thread (ty, tx) owns every 16th row of S and of O from ty on, and of each
-// such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a quarter of a warp,
-// so its maximum and sum need only shuffles.
+// 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
+// on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
+// quarter of a warp, so its maximum and sum need only shuffles.
+//
+// Lanes n and n + 1, n even, stand in one column. Hardware serves a warp's loads of 16 bytes a lane from shared memory to
+// eight lanes at once, and to sixteen where such neighbours, or n and n + 2, want the same: those of K and V, and of Q
+// and P, then take half as long.
 constexpr int THREADS = 128;
 constexpr int TX = 8;
 constexpr int TY = THREADS / TX;
+constexpr int APART = 2;  // lanes from one column to the next
 constexpr int TM = (BR + TY - 1) / TY;  // rows of S and O per thread
 constexpr int TN = (BC + TX - 1) / TX;  // keys per thread and row of S
 constexpr int TD = (D + TX - 1) / TX;   // elements per thread and row of O
@@ -40,12 +45,16 @@ constexpr int VD = D % (4 * TX) == 0 ? 4 : D % (2 * TX) == 0 ? 2 : 1;
 constexpr int LD = STEP * (D / STEP | 1);
 constexpr int LP = TX * (TN | 1);
 // As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
-constexpr int BLOCKS_PER_SM = 4;
+#ifndef BLOCKS_PER_SM
+#define BLOCKS_PER_SM 4
+#endif
 #define TILE __shared__ __align__(16) float
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
 __device__ __forceinline__ int thread_index() { return threadIdx.y * TX + threadIdx.x; }
+__device__ __forceinline__ int thread_row() { return threadIdx.y / APART * APART + threadIdx.x % APART; }
+__device__ __forceinline__ int thread_column() { return threadIdx.y % APART * (TX / APART) + threadIdx.x / APART; }
 
 // The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
 __device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
@@ -54,9 +63,9 @@ __device__ __forceinline__ size_t kv_head_index(unsigned group)
     return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
 }
 
-__device__ __forceinline__ int row_of(int i) { return threadIdx.y + TY * i; }
-__device__ __forceinline__ int key_of(int j) { return threadIdx.x + TX * j; }
-__device__ __forceinline__ int element_of(int j) { return (j / VD * TX + threadIdx.x) * VD + j % VD; }
+__device__ __forceinline__ int row_of(int i) { return thread_row() + TY * i; }
+__device__ __forceinline__ int key_of(int j) { return thread_column() + TX * j; }
+__device__ __forceinline__ int element_of(int j) { return (j / VD * TX + thread_column()) * VD + j % VD; }
 
 // A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
 __device__ __forceinline__ int tile_row(int i) { return BR == TY * TM ? row_of(i) : min(row_of(i), BR - 1); }
@@ -195,20 +204,20 @@ __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], const Scoring
     }
 }
 
-// Maximum and sum over neighbouring lanes: TX of them share a row of a tile.
-template <int LANES>
+// Maximum and sum over LANES lanes, APART from each other.
+template <int LANES, int APART = 1>
 __device__ __forceinline__ float lanes_max(float x)
 {
 #pragma unroll
-    for (int distance = LANES / 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
+    for (int d = LANES / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, d * APART));
     return x;
 }
 
-template <int LANES>
+template <int LANES, int APART = 1>
 __device__ __forceinline__ float lanes_sum(float x)
 {
 #pragma unroll
-    for (int distance = LANES / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+    for (int d = LANES / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffff, x, d * APART);
     return x;
 }
 
@@ -221,8 +230,11 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
     float largest = S_i[0];
 #pragma unroll
     for (int j = 1; j < TN; ++j) largest = fmaxf(largest, S_i[j]);
-    return lanes_max<TX>(largest);
+    return lanes_max<TX, APART>(largest);
 }
+
+// The sum of what the lanes that share a row have of it.
+__device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APART>(part); }
 
 // O += P V_j over keys from k to end_key, each only where the row sees it.
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
@@ -247,10 +259,12 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int first_by_all,
                                         int end_by_all, int keys, const int (&first)[TM], const int (&end)[TM])
 {
-    int k = min((max(first_by_all, 0) + STEP_P - 1) / STEP_P * STEP_P, keys);
-    add_P_V_where_seen(O, P_tile, V_tile, 0, k, first, end);
+    const int first_step = (max(first_by_all, 0) + STEP_P - 1) / STEP_P;
+    const int end_step = max(first_step, min(end_by_all, keys) / STEP_P);
+    add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), first, end);
 #pragma unroll 2
-    for (; k + STEP_P <= min(end_by_all, keys); k += STEP_P) {
+    for (int step = first_step; step < end_step; ++step) {
+        const int k = STEP_P * step;
         float p[TM][STEP_P];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
@@ -265,5 +279,5 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-    add_P_V_where_seen(O, P_tile, V_tile, k, keys, first, end);
+    add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, first, end);
 }

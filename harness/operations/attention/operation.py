@@ -249,5 +249,17 @@ class Attention(Operation):
 
         return LIBRARIES
 
+    def libraries_in_words(self, torch: str) -> str:
+        """See `libraries`."""
+        return (
+            f"torch-*: scaled_dot_product_attention of PyTorch {torch}, one row per back end; torch-flex is its "
+            "compiled flex_attention, cudnn is cuDNN by its own front end."
+        )
+
+    @property
+    def flops_in_words(self) -> str:
+        """See `Problem.flops`."""
+        return "the two matrix products over the keys that each row sees"
+
 
 OPERATION = Attention()

@@ -275,14 +275,14 @@ def _dot_error(block: Block, r: Roundings) -> Float64Array:
 
 
 def _flushed(x: Float64Array, y: Float64Array) -> Float64Array:
-    """t of all rows of x and all of y: (..., r, d) and (..., c, d) -> (..., r, c)."""
+    """What t is of all rows of x and all of y: (..., r, d) and (..., c, d) -> (..., r, c)."""
     rows, columns = (np.abs(each).sum(axis=-1) for each in (x, y))
     flushed: Float64Array = TINY * (x.shape[-1] + rows[..., :, None] + columns[..., None, :])
     return flushed
 
 
 def _flushed_of_row(block: Block) -> Float64Array:
-    """t of dO and O of each row: (b, h, g, r, 1)."""
+    """What t is of dO and O of each row: (b, h, g, r, 1)."""
     magnitudes = np.abs(block.do) + np.abs(block.o) + 1
     flushed: Float64Array = TINY * magnitudes.sum(axis=-1, keepdims=True)
     return flushed

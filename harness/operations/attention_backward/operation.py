@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
@@ -166,6 +166,24 @@ class AttentionBackward(Operation):
     def require_sweepable(self, problem: Any) -> None:
         """See `Operation.require_sweepable`."""
         operation_named("attention").require_sweepable(problem)
+
+    def libraries(self) -> Mapping[str, Callable[[Any], Any]]:
+        """See `libraries`."""
+        from harness.operations.attention_backward.libraries import libraries
+
+        return libraries()
+
+    def libraries_in_words(self, torch: str) -> str:
+        """See `libraries`."""
+        return (
+            f"torch-*: the backward kernels of PyTorch {torch}, alone, one row per back end, with the O and lse of the "
+            "problem; torch-flex is compiled flex_attention's. torch-math is the gradient of a forward pass of its own."
+        )
+
+    @property
+    def flops_in_words(self) -> str:
+        """See `BackwardProblem.flops`."""
+        return "the five matrix products over the keys that each row sees"
 
 
 OPERATION = AttentionBackward()

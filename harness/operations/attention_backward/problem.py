@@ -32,6 +32,8 @@ class BackwardProblem(Problem):
             raise ProblemError(
                 f"attention-backward has no gradients with {' or '.join(self.score_features)}; leave that out"
             )
+        if self.mask.tells_heads_apart:
+            raise ProblemError(f"attention-backward takes masks that are the same for all heads; {self.mask} is not")
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

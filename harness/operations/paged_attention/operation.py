@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance
+from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance, operation_named
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -174,6 +174,21 @@ class PagedAttention(Operation):
                 f"--sweep reaches {max(problem.lengths):,} keys in a sequence and {rows:,} rows over all heads; the "
                 f"most is {LARGEST_SWEPT:,} either way"
             )
+
+    def libraries(self) -> Mapping[str, Callable[[Any], Any]]:
+        """See `libraries`."""
+        from harness.operations.paged_attention.libraries import libraries
+
+        return libraries()
+
+    def libraries_in_words(self, torch: str) -> str:
+        """See `libraries`."""
+        return f"cudnn: cuDNN's attention over pages by its own front end, on tensors of PyTorch {torch}."
+
+    @property
+    def flops_in_words(self) -> str:
+        """Attention's."""
+        return operation_named("attention").flops_in_words
 
 
 OPERATION = PagedAttention()

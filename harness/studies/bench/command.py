@@ -121,13 +121,13 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     sweep.add_argument(
         "--plot", type=Path, metavar="FILE.png|.svg", help="draw time, bytes and intensity side by side to this file"
     )
-    parser.add_argument("--no-libraries", action="store_true", help="leave PyTorch's kernels out")
+    parser.add_argument("--no-libraries", action="store_true", help="leave PyTorch's and cuDNN's kernels out")
     add_report(parser)
 
 
 COMMAND = Command(
     "bench",
-    "honest timing on a GPU, beside PyTorch's own kernels where it is installed",
+    "honest timing on a GPU, beside PyTorch's and cuDNN's kernels where they are installed",
     add_options,
     run_bench,
 )

@@ -9,19 +9,22 @@ import pytest
 
 from harness.cli import main
 from harness.execution.isolation.variants import discover_isolated
-from harness.execution.timings import Effort
+from harness.execution.timings import BenchRow, Effort
 from harness.gpu.contenders import bench_on_gpu, torch_version
 from harness.gpu.executor import GpuExecutor
+from harness.model.problem import BaseProblem
 from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS
 from harness.operations.attention.problem import Problem
+from harness.operations.attention_backward.problem import BackwardProblem
+from harness.operations.paged_attention.problem import PagedProblem
 
 pytestmark = pytest.mark.skipif(not GpuExecutor.available(), reason="CuPy finds no GPU on this machine")
 
 QUICK = Effort(noise=0.05, most_seconds=0.2, sustained_seconds=0.1)
 
 
-def run(problem: Problem, names: str = "fa2*", libraries: bool = False) -> dict:
-    variants = discover_isolated().registry.select(names)
+def run(problem: BaseProblem, names: str = "fa2*", libraries: bool = False) -> dict:
+    variants = discover_isolated().registry.select(names, problem.operation)
     result = bench_on_gpu(
         variants, problem, regime="normal", seed=0, effort=QUICK, libraries=libraries, step=lambda _: None
     )
@@ -57,14 +60,68 @@ def test_pytorch_answers_the_same_question(dtype: str, causal: bool, kv_len: int
     assert rows["torch-flex"].verdict == "unsupported"
 
 
-@pytest.mark.skipif(torch_version() is None, reason="PyTorch is not installed here, or sees no GPU")
+NEEDS_TORCH = pytest.mark.skipif(torch_version() is None, reason="PyTorch is not installed here, or sees no GPU")
+TENSOR_ROWS = ("torch-math", "torch-efficient", "torch-cudnn")
+
+
+def refused(rows: dict, *names: str) -> dict:
+    """Those of these rows that did not pass, and why."""
+    return {name: rows[name].reason for name in names if rows[name].verdict != "pass"}
+
+
+def require_front_end(row: BenchRow) -> None:
+    """cuDNN's own front end passes where it is installed."""
+    assert row.verdict == "pass" or "nvidia-cudnn-frontend" in row.reason, row.reason
+
+
+@NEEDS_TORCH
 @pytest.mark.parametrize("mask", ["window:40,20", "causal+window:100"])
 def test_others_answer_where_scaled_dot_product_attention_has_no_such_mask(mask: str):
-    problem = Problem(heads=4, kv_heads=2, q_len=256, kv_len=320, head_dim=64, dtype="bfloat16", mask=mask)
+    problem = Problem(heads=4, q_len=256, kv_len=320, head_dim=64, dtype="bfloat16", mask=mask)
     rows = run(problem, libraries=True)
-    assert rows["torch-flex"].verdict == "pass", rows["torch-flex"].reason
-    assert {rows[name].verdict for name in BACK_ENDS} == {"unsupported"}
-    assert rows["cudnn"].verdict == "pass" or "nvidia-cudnn-frontend" in rows["cudnn"].reason, rows["cudnn"].reason
+    assert refused(rows, "torch-flex", *TENSOR_ROWS) == {}
+    assert rows["torch-flash"].verdict == "unsupported"
+    require_front_end(rows["cudnn"])
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize(
+    "mask", ["causal+documents:100+60/200+30", "prefix:40", "blocks:16x24,3,heads", "causal+flashmask:2,2"]
+)
+def test_masks_that_are_no_band_are_handed_on(mask: str):
+    problem = Problem(batch=2, heads=4, q_len=256, kv_len=320, head_dim=64, dtype="bfloat16", mask=mask)
+    rows = run(problem, libraries=True)
+    assert refused(rows, "torch-flex", *TENSOR_ROWS) == {}
+    assert rows["cudnn"].verdict == rows["torch-flash"].verdict == "unsupported"
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("fields", [{"softcap": 5.0}, {"alibi": True}, {"sinks": True, "mask": "causal"}], ids=str)
+def test_flex_attention_has_what_scores_become(fields: dict):
+    rows = run(Problem(heads=4, kv_heads=2, dtype="bfloat16", **fields), libraries=True)
+    assert refused(rows, "torch-flex") == {}
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize(("q_len", "kv_len"), [(256, 256), (200, 333)])
+def test_gradients_of_others(q_len: int, kv_len: int):
+    problem = BackwardProblem(heads=4, q_len=q_len, kv_len=kv_len, dtype="bfloat16", mask="causal")
+    rows = run(problem, "bwd-mma-cupy", libraries=True)
+    assert refused(rows, "bwd-mma-cupy", "torch-efficient", "torch-flash", "torch-cudnn") == {}
+
+
+@NEEDS_TORCH
+def test_gradients_of_others_where_there_is_another_mask():
+    problem = BackwardProblem(heads=4, dtype="bfloat16", mask="causal+window:20")
+    rows = run(problem, "bwd-mma-cupy", libraries=True)
+    assert refused(rows, "torch-efficient", "torch-flex") == {}
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("q_len", [1, 4])
+def test_pages_of_others(q_len: int):
+    rows = run(PagedProblem(lengths=(17, 300, 4096), q_len=q_len), "paged-cupy", libraries=True)
+    require_front_end(rows["cudnn"])
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture):

@@ -96,7 +96,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
                     P_tile[row_of(i) * LP + key_of(j)] = p;
                     sum += p;
                 }
-                const float l_here = lanes_sum<TX>(sum);
+                const float l_here = row_sum(sum);
 
                 // Line 11: m_new = max(m, m~), l_new = exp(m - m_new) l + exp(m~ - m_new) l~.
                 const float m_old = m_tile[tile_row(i)];
@@ -131,7 +131,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
                             *O_ij = weight_old[i] * *O_ij + weight_new[i] * PV[i][j];
                         }
                     }
-                    if (threadIdx.x == 0) {
+                    if (thread_column() == 0) {
                         l_tile[row_of(i)] = l_new[i];
                         m_tile[row_of(i)] = m_new[i];
                     }

@@ -16,7 +16,6 @@ from variants._tiles.numba_tiles import (
     MINUS_INFINITY,
     ONE,
     THREADS,
-    TX,
     ZERO,
     batch_index,
     block_index,
@@ -25,8 +24,9 @@ from variants._tiles.numba_tiles import (
     exp_below,
     head_index,
     kv_head_index,
-    lanes_sum,
     numba_tiles,
+    row_sum,
+    thread_column,
     thread_index,
 )
 
@@ -152,7 +152,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> SimpleNam
                         p = exp_below(S[i, j], m_here)
                         P_tile[row_of(i), key_of(j)] = p
                         total += p
-                    l_here = lanes_sum(total, TX)
+                    l_here = row_sum(total)
 
                     # Line 11: m_new = max(m, m~), l_new = exp(m - m_new) l + exp(m~ - m_new) l~.
                     m_old = m_tile[tile_row(i)]
@@ -180,7 +180,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> SimpleNam
                             if has_element(j):
                                 O_ij = O_tile[row_of(i), element_of(j)]
                                 O_tile[row_of(i), element_of(j)] = weight_old[i] * O_ij + weight_new[i] * PV[i, j]
-                        if cuda.threadIdx.x == 0:
+                        if thread_column() == 0:
                             l_tile[row_of(i)] = l_new[i]
                             m_tile[row_of(i)] = m_new[i]
                 cuda.syncthreads()

@@ -32,11 +32,11 @@ from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_a
 from variants._dropout import SOURCE as DROPOUT
 from variants._scores import FEATURES as SCORES
 from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
-from variants._tiles import BLOCK, WARPS, Tile, blocks, default_tile, grid
+from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, grid
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
-from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
+from variants._tiles.space import P_floats, rows_floats, step_over, tile_space
 from variants._tiles.visits import FEATURES as NO_RUNS
 from variants._tiles.visits import Visits, cuda_listing, cuda_parts, noted_bytes, numba_listing, rule_of
 
@@ -52,13 +52,33 @@ NUMERICS = Numerics(
 """Nothing is rounded to 16 bits before O, which is divided once."""
 
 
+def default_tile(head_dim: int) -> Tile:
+    """The fastest of `tiles` on an H200 at head_dim 64, 96, 128 and 256, long sequences, float32."""
+    if head_dim <= 96:
+        return Tile(64, 64)
+    if head_dim <= 128:
+        return Tile(64, 48)
+    return Tile(32, 16)
+
+
+def blocks_per_sm(head_dim: int, tile: Tile) -> int:
+    """As many blocks as share a multiprocessor at least: four leave a thread 128 registers, three 168, two 255.
+
+    Beside its part of S and O a thread has elements of Q and K, or of P and V, on the way to be multiplied.
+    """
+    rows, keys, elements = blocks(tile.Br, THREADS_Y), blocks(tile.Bc, THREADS_X), blocks(head_dim, THREADS_X)
+    part = rows * (keys + elements)
+    return 4 if part <= 48 else 3 if part <= 72 else 2
+
+
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
     """See `Kernels`: that of the algorithm, and the one that lists tiles."""
     from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
 
     texts, options = cuda_parts(problem, tile)
-    options = (*tile_options(problem, tile), *options, *dropout_options(problem))
-    kernel = raw_kernel("attention/fa2", "fa2", options, (DROPOUT, *texts, *COMMON))
+    room = f"-DBLOCKS_PER_SM={blocks_per_sm(problem.head_dim, tile)}"
+    options = (*tile_options(problem, tile), *options, *dropout_options(problem), room)
+    kernel = raw_kernel("attention/fa2", "fa2", options, (DROPOUT, *texts, *COMMON, ("_tiles", "copies.cuh")))
     return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
 
 
@@ -67,7 +87,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
     from variants.attention.fa2.numba_kernel import fa2_kernel
     from variants.attention.fa2.numba_visits import fa2_visits_kernel
 
-    parameters = (problem.head_dim, tile, problem.dtype, has_spans(problem), problem.compiled_features)
+    room = blocks_per_sm(problem.head_dim, tile)
+    parameters = (problem.head_dim, tile, room, problem.dtype, has_spans(problem), problem.compiled_features)
     rule = rule_of(problem, tile)
     kernel = fa2_kernel(*parameters) if rule is None else fa2_visits_kernel(*parameters, rule.in_numba)
     return (kernel, *numba_listing(problem, tile)), ()
@@ -75,6 +96,11 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
 
 TAKES = (*SPAN_FEATURES, *NO_RUNS, *SCORES, FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+
+
+def elements_per_copy(problem: Problem) -> int:
+    """What a lane brings on chip at once: as many floats as rows keep aligned; what is widened, one by one."""
+    return step_over(problem.head_dim) if problem.dtype == "float32" else 1
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
@@ -85,8 +111,10 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(factor(p)), *limits(p))
     args += (*visits.arguments, *score_arguments(p, *SCORES, always=not lengths))
     args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
+    owners = grid(p, blocks(p.q_len, tile.Br))
+    launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p.head_dim, tile) * FLOAT32_BYTES)
     return Plan(
-        launches=(*visits.launches(listing), Launch(fa2, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args)),
+        launches=(*visits.launches(listing), launch),
         buffers=(Buffer("lse", p.lse_shape, "float32"), *visits.buffers),
     )
 
@@ -94,18 +122,19 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    schedule = Schedule(p, tile or default_tile(p.head_dim))
-    q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
+    schedule, at_once = Schedule(p, tile or default_tile(p.head_dim)), elements_per_copy(p)
+    q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, at_once).sum()
+    o_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
-    mask_and_keys, listed_bytes = Visits(schedule).traffic(WARPS, entry_reads=1)
+    mask_and_keys, listed_bytes = Visits(schedule).traffic(WARPS, entry_reads=1, elements_per_lane=at_once)
     score_bytes = slope_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
-    return Traffic(read_bytes=int(read_bytes), write_bytes=int(q_bytes + lse_bytes) + listed_bytes)
+    return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
-    """Q_i, one of K_j and V_j, P, and l and m of every row."""
-    return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile) + 2 * P_rows(tile)
+    """Q_i, K_j, V_j and P, where l and m of every row are put in the end."""
+    return rows_floats(tile.Br + 2 * tile.Bc, head_dim) + P_floats(tile)
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
@@ -114,7 +143,8 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
     def floats(head_dim: int, tile: Tile) -> int:
         return shared_floats(head_dim, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
 
-    return tile_space(problem.head_dim, default_tile(problem.head_dim), floats, has_spans(problem))
+    default = default_tile(problem.head_dim)
+    return tile_space(problem.head_dim, default, floats, has_spans(problem), MORE_SHARED_BYTES)
 
 
 def register(registry: Registry) -> None:

@@ -14,10 +14,10 @@ from numba import cuda, float32, int32
 from variants._dropout.numba_dropout import numba_dropout
 from variants._scores.numba_scores import numba_scores
 from variants._tiles import Tile
+from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
+from variants._tiles.numba_shared import shared_tile
 from variants._tiles.numba_tiles import (
-    BLOCKS_PER_SM,
     THREADS,
-    TX,
     ZERO,
     batch_index,
     block_index,
@@ -25,36 +25,42 @@ from variants._tiles.numba_tiles import (
     exp_below,
     head_index,
     kv_head_index,
-    lanes_sum,
     numba_tiles,
+    row_sum,
+    thread_column,
     thread_index,
 )
 
 
 @functools.cache
-def fa2_kernel(head_dim: int, tile: Tile, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
+def fa2_kernel(head_dim: int, tile: Tile, room: int, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
     """The kernel for these compile-time parameters; `spans`: see `numba_tiles`; `features` of scores, and dropout."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
-    load_tile, store_tile = copies(D, dtype)
+    _, store_tile = copies(D, dtype)
+    copy_rows, copy_tile = copy_tile_of(D, BR, dtype), copy_tile_of(D, BC, dtype)
     tiles, scores = numba_tiles(head_dim, tile, spans, features), numba_scores(features)
     slope_of, sink_of, SINK_WEIGHT = scores.slope_of, scores.sink_of, scores.SINK_WEIGHT
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     dropout = numba_dropout(features, TN)
     kept, dropped, factor_of = dropout.kept, dropout.dropped, dropout.factor_of
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
+    Q_place, K_place = shared_tile(0, BR, LD), shared_tile(BR * LD, BC, LD)
+    V_place, P_place = shared_tile((BR + BC) * LD, BC, LD), shared_tile((BR + 2 * BC) * LD, P_ROWS, LP)
+    statistics_place = shared_tile((BR + 2 * BC) * LD, 2, P_ROWS)
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
     add_P_V = tiles.add_P_V
     first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
+    # K_j or V_j of the tile that begins at first_key.
+    @cuda.jit(device=True, forceinline=True)
+    def copy_keys(tile, head, first_key, kv_len):
+        copy_tile(tile, head, first_key, min(BC, kv_len - first_key))
+
+    @cuda.jit(launch_bounds=(THREADS, room))
     def fa2(Q, K, V, O, lse, group, tau, before, after, softcap, slopes, sinks, draw, kept_factor):
-        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
-        KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
-        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
-        l_tile = cuda.shared.array(P_ROWS, float32)
-        m_tile = cuda.shared.array(P_ROWS, float32)
+        Q_tile, K_tile, V_tile, P_tile = Q_place(), K_place(), V_place(), P_place()
         S = cuda.local.array((TM, TN), float32)
         O_acc = cuda.local.array((TM, TD), float32)
         l = cuda.local.array(TM, float32)
@@ -73,7 +79,7 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str, spans: bool, features: tup
         lse_head = lse[batch_index(), head_index()]
 
         # Line 4: load Q_i.
-        load_tile(Q_tile, BR, Q_head, first_row, rows)
+        copy_rows(Q_tile, Q_head, first_row, rows)
 
         # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
         slope, sink = slope_of(slopes, head_index()), sink_of(sinks, head_index())
@@ -90,16 +96,22 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str, spans: bool, features: tup
         first_by_last = first_seen(last_row, q_len, kv_len, before)
         end_by_first = end_seen(first_row, q_len, kv_len, after)
         end_by_last = end_seen(last_row, q_len, kv_len, after)
-        for first_key in range(first_by_first // BC * BC, end_by_last, BC):
+        # Line 7 of the first: load K_j. Ever after K_j comes while the V before it is multiplied, and V_j while K_j is.
+        start_key = first_by_first // BC * BC
+        if start_key < end_by_last:
+            copy_keys(K_tile, K_head, start_key, kv_len)
+        for first_key in range(start_key, end_by_last, BC):
+            next_key = first_key + BC
+            is_last = next_key >= end_by_last
             keys = min(BC, kv_len - first_key)
 
-            # Line 7: load K_j, once nobody reads V_(j-1) any more.
+            # Line 7: load V_j, once nobody reads V_(j-1) any more. K_j has come.
+            wait_for_copies()
             cuda.syncthreads()
-            load_tile(KV_tile, BC, K_head, first_key, keys)
-            cuda.syncthreads()
+            copy_keys(V_tile, V_head, first_key, kv_len)
 
             # Line 8: S = tau Q_i K_j^T.
-            multiply_Q_Kt(S, Q_tile, KV_tile)
+            multiply_Q_Kt(S, Q_tile, K_tile)
             span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
             scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)
 
@@ -111,32 +123,36 @@ def fa2_kernel(head_dim: int, tile: Tile, dtype: str, spans: bool, features: tup
                 m[i] = m_new
 
                 # Dropout leaves the sum as it is.
-                bits = kept(draw, first_row + row_of(i), first_key, cuda.threadIdx.x, head_index(), batch_index())
+                bits = kept(draw, first_row + row_of(i), first_key, thread_column(), head_index(), batch_index())
                 total = ZERO
                 for j in range(TN):
                     p = exp_below(S[i, j], m_new)
                     P_tile[row_of(i), key_of(j)] = dropped(p, bits, j)
                     total += p
-                l[i] = correction * l[i] + lanes_sum(total, TX)
+                l[i] = correction * l[i] + row_sum(total)
                 for j in range(TD):
                     O_acc[i, j] *= correction
 
-            # Line 7: load V_j, once nobody reads K_j any more.
+            # Line 7 of the next: load K_(j+1), once nobody reads K_j any more. V_j has come.
+            wait_for_copies()
             cuda.syncthreads()
-            load_tile(KV_tile, BC, V_head, first_key, keys)
-            cuda.syncthreads()
+            if not is_last:
+                copy_keys(K_tile, K_head, next_key, kv_len)
 
             # Line 10, second half: O_i = O_i + P V_j.
-            add_P_V(O_acc, P_tile, KV_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
+            add_P_V(O_acc, P_tile, V_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
 
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
+        wait_for_copies()
         cuda.syncthreads()
+        statistics = statistics_place()
+        l_tile, m_tile = statistics[0], statistics[1]
         for i in range(TM):
             inverse = ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
                     Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
-            if cuda.threadIdx.x == 0:
+            if thread_column() == 0:
                 l_tile[row_of(i)] = l[i]
                 m_tile[row_of(i)] = m[i]
         cuda.syncthreads()

@@ -46,25 +46,29 @@ NUMERICS = Numerics(
 
 
 def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
-    """The fastest of `tiles` on an H200 at head_dim 64 and 128, long sequences, bfloat16.
+    """The fastest of `tiles` on an H200 at head_dim 64, 80, 96, 128, 192 and 256, long sequences, bfloat16.
 
     A warp owns 32 rows, so that each fragment of K and V that it loads is multiplied twice; beyond 128 elements per row
-    O would not leave room for S, and it owns 16. Where registers are `crowded`, tiles have fewer keys.
+    O would not leave room for S, and it owns 16. Where registers are `crowded`, tiles have fewer keys. Beyond 192
+    elements a block has more shared memory than an A100's 163 KiB: there, `--tile Br=128,Bc=32,warps=8,stages=2`.
     """
     if head_dim <= 64:
         return MmaTile(Br=128, Bc=64 if crowded else 96, warps=4, stages=2)
+    if head_dim <= 96:
+        return MmaTile(Br=128, Bc=32 if crowded else 64, warps=4, stages=2)
     if head_dim <= 128:
         return MmaTile(Br=128, Bc=32 if crowded else 48, warps=4, stages=2)
-    return MmaTile(Br=128, Bc=32, warps=8, stages=2)
+    return MmaTile(Br=128, Bc=32 if crowded else 64, warps=8, stages=2)
 
 
 def _is_crowded(problem: Problem) -> bool:
     """Whether a thread keeps more than S, O and Q take, so that the usual tile would spill.
 
     Bits of weights that drop out: their numbers are drawn for 64 keys, of which tiles of 64 or 32 waste none or few.
-    Or both where a row's run ends and what is noted of a tile.
+    Or both where a row's run ends and what is noted of a tile. Or all that scores may become, beside wide rows.
     """
-    return problem.dropout > 0 or (has_spans(problem) and not problem.mask.is_run)
+    noted = has_spans(problem) and not problem.mask.is_run
+    return problem.dropout > 0 or noted or (problem.head_dim > 64 and problem.score_features == SCORES)
 
 
 def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:

@@ -223,12 +223,12 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
                                            const unsigned char *V_tile, const Scoring &scoring, const KeysSeen &seen,
                                            bool poisoned KEPT_OF_TILE_PARAMETERS)
 {
+    DRAW_KEPT  // while there is no S: here fewest registers are taken
     Scores S;
     multiply_Q_Kt(S, Q, K_tile);
     const float tau2 = finish_scores(S, scoring);
     if constexpr (MASKED) mask(S, seen);
     raise_maximum(rows, S, tau2);
-    DRAW_KEPT  // here fewest registers are taken
     if (MASKED && poisoned) {
         Weights P[TN / 2];
 #pragma unroll
@@ -339,6 +339,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int warp_sees_to = end_seen(warp_row, q_len, kv_len, after);
     const int warps_first_key = first_seen(warp_row, q_len, kv_len, before);
     const int warps_end_key = end_seen(warps_last, q_len, kv_len, after);
+    DRAWN_BLOCK
 #pragma unroll 1
     for (int n = first_visit; n < end_visit; ++n) {
         // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile

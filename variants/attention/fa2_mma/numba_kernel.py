@@ -346,6 +346,9 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         first_key = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))
         end_key = end_seen(last_row, q_len, kv_len, after)
 
+        # Read ahead of a barrier: LLVM would put it into the loop, which a block that sees no key does not enter.
+        slope = LOG2_E * slope_of(slopes, cuda.blockIdx.y)
+
         # Line 4: load Q_i.
         copy_tile(Q_tile, BR, global_address(Q) + first, rows)
         commit_copies()
@@ -373,8 +376,6 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
             for j in range(TD):
                 for c in range(4):
                     O_i[i, j, c] = ZERO
-
-        slope = LOG2_E * slope_of(slopes, cuda.blockIdx.y)
 
         # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
         seen_from = first_seen(last_row, q_len, kv_len, before)

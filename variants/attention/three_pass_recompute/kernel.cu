@@ -72,7 +72,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
             float sum = 0.0f;
 #pragma unroll
             for (int j = 0; j < TN; ++j) sum += exp_below(S[i][j], m[i]);
-            l[i] += lanes_sum<TX>(sum);
+            l[i] += row_sum(sum);
         }
     }
 

@@ -17,7 +17,6 @@ from variants._tiles.numba_tiles import (
     MINUS_INFINITY,
     ONE,
     THREADS,
-    TX,
     ZERO,
     batch_index,
     block_index,
@@ -25,8 +24,8 @@ from variants._tiles.numba_tiles import (
     exp_below,
     head_index,
     kv_head_index,
-    lanes_sum,
     numba_tiles,
+    row_sum,
 )
 
 
@@ -113,7 +112,7 @@ def three_pass_recompute_kernel(head_dim: int, tile: Tile, dtype: str, spans: bo
                 total = ZERO
                 for j in range(TN):
                     total += exp_below(S[i, j], m[i])
-                l[i] += lanes_sum(total, TX)
+                l[i] += row_sum(total)
 
         # A row that saw nothing has l = 0: its weights and its O stay 0.
         for i in range(TM):

@@ -57,7 +57,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
             float sum = 0.0f;
 #pragma unroll
             for (int j = 0; j < TN; ++j) sum += exp_below(S[i][j], m_new);
-            l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum<TX>(sum);
+            l[i] = l[i] * exp_below(m[i], m_new) + row_sum(sum);
             m[i] = m_new;
         }
     }

@@ -17,7 +17,6 @@ from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
     ONE,
     THREADS,
-    TX,
     ZERO,
     batch_index,
     block_index,
@@ -25,8 +24,8 @@ from variants._tiles.numba_tiles import (
     exp_below,
     head_index,
     kv_head_index,
-    lanes_sum,
     numba_tiles,
+    row_sum,
 )
 
 
@@ -98,7 +97,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str, spans: bool, features
                 total = ZERO
                 for j in range(TN):
                     total += exp_below(S[i, j], m_new)
-                l[i] = l[i] * exp_below(m[i], m_new) + lanes_sum(total, TX)
+                l[i] = l[i] * exp_below(m[i], m_new) + row_sum(total)
                 m[i] = m_new
 
         # A row that saw nothing has l = 0: its weights and its O stay 0.

@@ -82,7 +82,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
                 P_tile[row_of(i) * LP + key_of(j)] = p;
                 sum += p;
             }
-            l[i] = correction * l[i] + lanes_sum<TX>(sum);
+            l[i] = correction * l[i] + row_sum(sum);
 #pragma unroll
             for (int j = 0; j < TD; ++j) O_acc[i][j] *= correction;
         }
@@ -105,7 +105,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
         for (int j = 0; j < TD; ++j) {
             if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j] * inverse;
         }
-        if (threadIdx.x == 0) {
+        if (thread_column() == 0) {
             l_tile[row_of(i)] = l[i];
             m_tile[row_of(i)] = m[i];
         }

@@ -18,7 +18,6 @@ from variants._tiles.numba_tiles import (
     MINUS_INFINITY,
     ONE,
     THREADS,
-    TX,
     ZERO,
     batch_index,
     block_index,
@@ -26,8 +25,9 @@ from variants._tiles.numba_tiles import (
     end_seen,
     exp_below,
     head_index,
-    lanes_sum,
     numba_tiles,
+    row_sum,
+    thread_column,
     thread_index,
 )
 
@@ -117,7 +117,7 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
                     p = exp_below(S[i, j], m_new)
                     P_tile[row_of(i), key_of(j)] = p
                     total += p
-                l[i] = correction * l[i] + lanes_sum(total, TX)
+                l[i] = correction * l[i] + row_sum(total)
                 for j in range(TD):
                     O_acc[i, j] *= correction
 
@@ -136,7 +136,7 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
             for j in range(TD):
                 if has_row(i) and has_element(j):
                     Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
-            if cuda.threadIdx.x == 0:
+            if thread_column() == 0:
                 l_tile[row_of(i)] = l[i]
                 m_tile[row_of(i)] = m[i]
         cuda.syncthreads()

@@ -9,13 +9,24 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from harness.model.torch_contender import TorchContender
 from harness.operations.attention.libraries.cudnn_frontend import CudnnAttention
 from harness.operations.attention.libraries.flex_attention import FlexAttention
 from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS, ScaledDotProduct
 
-LIBRARIES: dict[str, Callable[[Any], Any]] = {
+
+def _contender(make: Callable[[Any], TorchContender], stage: Any, is_tried: bool = True) -> TorchContender:
+    """Of a stage. Who runs it otherwise, as for gradients, tries it otherwise."""
+    contender = make(stage)
+    return contender.tried() if is_tried else contender
+
+
+_MAKERS: dict[str, Callable[[Any], TorchContender]] = {
     **{name: functools.partial(ScaledDotProduct, name) for name in BACK_ENDS},
     "torch-flex": FlexAttention,
     "cudnn": CudnnAttention,
+}
+LIBRARIES: dict[str, Callable[..., TorchContender]] = {
+    name: functools.partial(_contender, make) for name, make in _MAKERS.items()
 }
 """Name -> what makes a contender of a stage."""

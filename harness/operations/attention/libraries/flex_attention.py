@@ -1,59 +1,134 @@
-"""PyTorch's `flex_attention`, compiled for the mask: the rival where `scaled_dot_product_attention` has no such mask.
+"""PyTorch's `flex_attention`, compiled for the problem: the rival where no other row has its mask or its scores.
 
-Its kernel is written for the mask by `torch.compile` (Dong et al. 2024, arXiv 2412.05496), which takes seconds; a block
-mask tells it which tiles of keys it may leave out.
+Its kernel is written for the mask and the scores by `torch.compile` (Dong et al. 2024, arXiv 2412.05496), which takes
+seconds; a block mask, made once, tells it which tiles of keys it may leave out. Both are made outside of the clock.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
-from harness.operations.attention.libraries.band_limits import band_limits
+from harness.model.torch_contender import Tensors
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.masks import BLOCKS, rule_of_arrays
+from harness.operations.attention.problem import SCORE_FEATURES, SINKS, SLOPES, Problem
 from harness.support.errors import UnsupportedProblem
 
 NAME = "torch-flex"
 
 
 class FlexAttention(TorchAttention):
-    """A sliding window, and what windows and causal masks have in common."""
+    """Any mask, caps and ALiBi in the kernel; sinks by what it says of the log-sum-exp, in a second pass over O."""
 
     def __init__(self, stage: Any) -> None:
         """See `TorchAttention`."""
         problem: Problem = stage.problem
-        if problem.mask.text in OWN_MASKS:
+        if problem.mask.text in OWN_MASKS and not problem.compiled_features:
             raise UnsupportedProblem(NAME, f"mask {problem.mask} is one that PyTorch's other rows have")
-        self._sees = _sees(problem)
-        super().__init__(NAME, stage)
+        super().__init__(NAME, stage, takes=SCORE_FEATURES)
 
-    def _attend(self, Q: Any, K: Any, V: Any) -> Any:
-        compiled, block_mask = self._for_the_mask
-        grouped = self._problem.group > 1
-        return compiled(Q, K, V, block_mask=block_mask, scale=self._problem.tau, enable_gqa=grouped)
+    def attend(self, given: Tensors) -> Any:
+        """See `TorchAttention`."""
+        return self._compiled(given["Q"], given["K"], given["V"], given.get(SINKS))
+
+    def attend_with_lse(self, given: Tensors) -> tuple[Any, Any]:
+        """O and the natural logarithm of sum exp(scores), (batch, heads, q_len) in float32, without sinks."""
+        O, lse = self._compiled_with_lse(given["Q"], given["K"], given["V"])
+        return O, lse
 
     @functools.cached_property
-    def _for_the_mask(self) -> tuple[Any, Any]:
-        """(what is compiled when it is first called, which tiles of keys have to be read)."""
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    def _compiled(self) -> Any:
+        torch, with_lse = self._torch, self._with_lse
+        from torch.nn.attention.flex_attention import flex_attention
 
+        options = self._options
+
+        def attend(Q: Any, K: Any, V: Any, sinks: Any) -> Any:
+            if sinks is None:
+                return flex_attention(Q, K, V, **options)
+            O, lse = with_lse(Q, K, V)
+            return (O * share_beside_sinks(torch, lse, sinks)[..., None]).to(O.dtype)
+
+        return self._compile(attend)
+
+    @functools.cached_property
+    def _compiled_with_lse(self) -> Any:
+        return self._compile(self._with_lse)
+
+    @functools.cached_property
+    def _with_lse(self) -> Callable[..., tuple[Any, Any]]:
+        from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
+        options = self._options
+
+        def attend(Q: Any, K: Any, V: Any) -> tuple[Any, Any]:
+            O, aux = flex_attention(Q, K, V, return_aux=AuxRequest(lse=True), **options)
+            return O, aux.lse
+
+        return attend
+
+    def _compile(self, function: Callable[..., Any]) -> Any:
+        """What is compiled when it is first called, for these shapes alone."""
+        torch = self._torch
+        # What was compiled for other problems is not used again, and there is a limit to how much is kept.
+        torch.compiler.reset()
+        # Gradients are asked for again and again: what a forward pass keeps for them is not theirs to overwrite.
+        torch._functorch.config.donated_buffer = False
+        return torch.compile(function, dynamic=False, fullgraph=True)
+
+    @functools.cached_property
+    def _options(self) -> dict[str, Any]:
         p = self._problem
-        block_mask = create_block_mask(self._sees, None, None, p.q_len, p.kv_len, "cuda", _compile=True)
-        return self._torch.compile(flex_attention, dynamic=False), block_mask
+        return {
+            "block_mask": self._block_mask(),
+            "score_mod": score_rule(self._torch, p, self._inputs[0].get(SLOPES)),
+            "scale": p.tau,
+            "enable_gqa": p.group > 1,
+        }
+
+    def _block_mask(self) -> Any:
+        """Which tiles of keys have to be read; None: all."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        p, given = self._problem, dict(self._inputs[0])
+        if BLOCKS in given:
+            # Looked up for every pair of a tile, in shared memory: as int32 there is no room for it.
+            given[BLOCKS] = given[BLOCKS] != 0
+        sees = rule_of_arrays(p, given)
+        if sees is None:
+            return None
+        batch = p.batch if p.mask.sequences > 1 else None
+        heads = p.heads if p.mask.tells_heads_apart else None
+        # Compiled, lest it makes a tensor of every pair of a row and a key.
+        made = self._torch.compile(create_block_mask, dynamic=False)
+        return made(sees, batch, heads, p.q_len, p.kv_len, given["Q"].device)
 
 
-def _sees(problem: Problem) -> Any:
-    """Whether a row sees a key, as `flex_attention` asks: batch, head, row and key are tensors."""
-    diagonal = problem.kv_len - problem.q_len
-    before, after = band_limits(problem, NAME)
-    all_keys = problem.q_len + problem.kv_len
-    first = -all_keys if before is None else -before
-    last = all_keys if after is None else after
+def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[..., Any] | None:
+    """What becomes of a score, tau q.k, before it is masked, as `flex_attention` asks; None: it stays.
 
-    def sees(batch: Any, head: Any, row: Any, key: Any) -> Any:
-        distance = key - row - diagonal
-        return (distance >= first) & (distance <= last)
+    `slopes` are those of the heads, on the GPU.
+    """
+    softcap, diagonal = problem.softcap, problem.kv_len - problem.q_len
+    if softcap is None and not problem.alibi:
+        return None
 
-    return sees
+    def becomes(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if slopes is not None:
+            score = score - slopes[head] * torch.abs(row + diagonal - key)
+        return score
+
+    return becomes
+
+
+def share_beside_sinks(torch: Any, lse: Any, sinks: Any) -> Any:
+    """What is left to the keys of the softmax: exp(lse) of exp(lse) + exp(sink); nothing where a row sees no key.
+
+    `lse` is (batch, heads, rows), without the sinks, one for each head.
+    """
+    return torch.where(torch.isneginf(lse), 0.0, torch.sigmoid(lse - sinks[:, None]))

@@ -2,56 +2,74 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+from harness.model.torch_contender import Tensors
+from harness.operations.attention.libraries.mask_tensor import mask_tensor
 from harness.operations.attention.libraries.torch_attention import TorchAttention
-from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
 
+EFFICIENT, FLASH = "torch-efficient", "torch-flash"
 BACK_ENDS = {
     "torch-math": "MATH",
-    "torch-efficient": "EFFICIENT_ATTENTION",
-    "torch-flash": "FLASH_ATTENTION",
+    EFFICIENT: "EFFICIENT_ATTENTION",
+    FLASH: "FLASH_ATTENTION",
     "torch-cudnn": "CUDNN_ATTENTION",
 }
 """Our name -> PyTorch's (torch.nn.attention.SDPBackend)."""
+LOWER_RIGHT = (EFFICIENT, FLASH)
+"""Those that have a causal mask which is aligned bottom-right; PyTorch's own flag means top-left."""
 OWN_MASKS = ("none", "causal")
-"""Those that it has without a tensor of q_len x kv_len."""
+"""Those that some of its back ends have without a tensor of q_len x kv_len, whatever the lengths."""
+
+
+def sees_all(problem: Problem) -> bool:
+    """Whether each row sees each key: no mask, or the causal one of a single row, which is the last."""
+    return problem.mask.text == "none" or (problem.mask.text == "causal" and problem.q_len == 1)
 
 
 class ScaledDotProduct(TorchAttention):
-    """One back end."""
+    """One back end. Masks that it has not are a tensor, which is made once, outside of the clock."""
 
     def __init__(self, name: str, stage: Any) -> None:
         """See `TorchAttention`; `name` is one of `BACK_ENDS`."""
-        from torch.nn.attention import SDPBackend
-
-        self._backend = getattr(SDPBackend, BACK_ENDS[name])
-        self._options = _options(stage.problem)
         super().__init__(name, stage)
+        if name == FLASH and self._problem.mask.text not in OWN_MASKS:
+            raise UnsupportedProblem(name, f"it has no mask {self._problem.mask} of its own, and takes no tensor")
 
-    def _attend(self, Q: Any, K: Any, V: Any) -> Any:
-        from torch.nn.attention import sdpa_kernel
+    @property
+    def is_causal(self) -> bool:
+        """Whether the mask is a causal one that the back end has itself."""
+        p = self._problem
+        if p.mask.text != "causal" or sees_all(p):
+            return False
+        if p.q_len > p.kv_len and self._name == EFFICIENT:
+            return False  # it leaves NaN in rows that see nothing, but where a tensor says so
+        return p.q_len == p.kv_len or self._name in LOWER_RIGHT
+
+    @functools.cached_property
+    def mask_tensor(self) -> Any:
+        """See `mask_tensor`; None where it takes none. Made on PyTorch's current stream when it is first asked for."""
+        if sees_all(self._problem) or self.is_causal:
+            return None
+        return mask_tensor(self._torch, self._name, self._problem, self._inputs[0])
+
+    def attend(self, given: Tensors) -> Any:
+        """See `TorchAttention`."""
+        from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
 
-        with sdpa_kernel(self._backend):
-            return scaled_dot_product_attention(Q, K, V, **self._options)
+        p = self._problem
+        options: dict[str, Any] = {"scale": p.tau, "attn_mask": self.mask_tensor}
+        if p.group > 1:
+            options["enable_gqa"] = True
+        if self.is_causal and p.q_len == p.kv_len:
+            options["is_causal"] = True
+        elif self.is_causal:
+            from torch.nn.attention.bias import causal_lower_right
 
-
-def _options(problem: Problem) -> dict[str, Any]:
-    options: dict[str, Any] = {"scale": problem.tau}
-    if problem.kv_heads != problem.heads:
-        options["enable_gqa"] = True
-    if problem.mask == NO_MASK:
-        return options
-    if problem.mask.text not in OWN_MASKS:
-        raise UnsupportedProblem("torch", f"scaled_dot_product_attention has no mask {problem.mask} of its own")
-    if problem.q_len == problem.kv_len:
-        options["is_causal"] = True
-    else:
-        # PyTorch's own flag aligns the diagonal at the top left.
-        from torch.nn.attention.bias import causal_lower_right
-
-        options["attn_mask"] = causal_lower_right(problem.q_len, problem.kv_len)
-    return options
+            options["attn_mask"] = causal_lower_right(p.q_len, p.kv_len)
+        with sdpa_kernel(getattr(SDPBackend, BACK_ENDS[self._name])):
+            return scaled_dot_product_attention(given["Q"], given["K"], given["V"], **options)

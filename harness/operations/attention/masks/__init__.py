@@ -4,16 +4,23 @@
 this package that defines a `Mask` under the name `KIND`; nothing lists them.
 """
 
+from harness.operations.attention.masks.arrays import BLOCKS
+from harness.operations.attention.masks.band_limits import band_limits
 from harness.operations.attention.masks.mask import NO_MASK, Integers, Intersection, Mask, Visibility
 from harness.operations.attention.masks.parsing import mask_help, mask_kinds, parse_mask
+from harness.operations.attention.masks.rule_of_arrays import Rule, rule_of_arrays
 
 __all__ = [
+    "BLOCKS",
     "NO_MASK",
     "Integers",
     "Intersection",
     "Mask",
+    "Rule",
     "Visibility",
+    "band_limits",
     "mask_help",
     "mask_kinds",
     "parse_mask",
+    "rule_of_arrays",
 ]

@@ -1,0 +1,37 @@
+"""The libraries' rows of `bench` for gradients: PyTorch's own, of each of its ways to attention.
+
+They take the problem's O and lse, as every variant does, so that all of them are asked the same question: `kernels`
+calls PyTorch's backward kernels by themselves, `flex_gradients` says how its own O comes to the same. That of
+`torch-math` alone is the gradient of its own forward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.model.operation import operation_named
+from harness.model.torch_contender import TorchContender
+from harness.operations.attention_backward.libraries.autograd import Autograd
+from harness.operations.attention_backward.libraries.flex_gradients import FlexGradients
+from harness.operations.attention_backward.libraries.kernels import CudnnKernel, EfficientKernel, FlashKernel
+
+_ROWS: Mapping[str, Callable[..., TorchContender]] = {
+    "torch-math": Autograd,
+    "torch-efficient": EfficientKernel,
+    "torch-flash": FlashKernel,
+    "torch-cudnn": CudnnKernel,
+    "torch-flex": FlexGradients,
+}
+"""Those of attention's that have gradients. cuDNN's own front end is left out: it is asked by `torch-cudnn`."""
+
+
+def _contender(name: str, stage: Any) -> TorchContender:
+    forward: Callable[..., Any] = operation_named("attention").libraries()[name]
+    return _ROWS[name](name, forward(stage, is_tried=False), stage).tried()
+
+
+def libraries() -> Mapping[str, Callable[[Any], TorchContender]]:
+    """Name -> what makes a contender of a stage."""
+    return {name: functools.partial(_contender, name) for name in _ROWS}

@@ -1,0 +1,94 @@
+"""The library's row of `bench` for attention over pages: cuDNN's, by its own front end.
+
+cuDNN takes a pool of pages as it is here, (pages, kv_heads, page_size, head_dim), and a table of them. PyTorch's
+`scaled_dot_product_attention` takes none, and `flex_attention` one whose keys are a single run per head, which a pool
+with heads outside of rows is not: they would have to be copied first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.model.cudnn_contender import CudnnContender
+from harness.model.torch_contender import Tensors
+from harness.operations.paged_attention.problem import PagedProblem
+
+NAME = "cudnn"
+
+
+class CudnnPaged(CudnnContender):
+    """A graph of one node.
+
+    It gets a table of its own, made once, in which entries behind a sequence's last page name page 0: it may look them
+    up, if only to leave them out. Where there are more rows than one it multiplies V behind a sequence's last key by
+    weights of 0, which leave the NaN there what they are: so it gets a pool of its own then, too, with 0 there.
+    """
+
+    def __init__(self, stage: Any) -> None:
+        """See `CudnnContender`."""
+        super().__init__(NAME, stage)
+        self._problem: PagedProblem = stage.problem
+
+    def _given(self, inputs: int) -> Tensors:
+        return self._sets[inputs]
+
+    @functools.cached_property
+    def _sets(self) -> list[Tensors]:
+        """Made in the first run, on the same stream."""
+        return [self._laid_out(given) for given in self._inputs]
+
+    def _laid_out(self, given: Tensors) -> Tensors:
+        """Table and lengths with the axes that cuDNN gives them."""
+        p, torch, lengths = self._problem, self._torch, given["lengths"]
+        places = torch.arange(p.table_shape[1], device=lengths.device)[None, :]
+        # Keys of a sequence in each of its pages.
+        filled = torch.clamp(lengths[:, None] - places * p.page_size, 0, p.page_size)
+        table = torch.where(filled > 0, given["table"], 0)
+        pool = {name: given[name] for name in "KV"}
+        if p.q_len > 1:
+            held = torch.zeros(p.pool_pages, dtype=torch.int64, device=lengths.device)
+            held.scatter_reduce_(0, table.flatten().to(torch.int64), filled.flatten().to(torch.int64), "amax")
+            is_key = torch.arange(p.page_size, device=lengths.device) < held[:, None]
+            pool = {name: torch.where(is_key[:, None, :, None], tensor, 0) for name, tensor in pool.items()}
+        of_pages = table.to(lengths.dtype)[:, None, :, None].contiguous()
+        return {
+            "Q": given["Q"],
+            **pool,
+            "k_table": of_pages,
+            "v_table": of_pages.clone(),
+            "rows": torch.full_like(lengths, p.q_len)[:, None, None, None],
+            "lengths": lengths[:, None, None, None],
+        }
+
+    def _describe(self, cudnn: Any, graph: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        p = self._problem
+        causal: dict[str, Any] = {
+            "diagonal_alignment": cudnn.diagonal_alignment.BOTTOM_RIGHT,
+            "diagonal_band_right_bound": 0,
+        }
+        O, _ = graph.sdpa(
+            q=inputs["Q"],
+            k=inputs["K"],
+            v=inputs["V"],
+            generate_stats=False,
+            attn_scale=p.tau,
+            use_padding_mask=True,
+            seq_len_q=inputs["rows"],
+            seq_len_kv=inputs["lengths"],
+            paged_attention_k_table=inputs["k_table"],
+            paged_attention_v_table=inputs["v_table"],
+            paged_attention_max_seq_len_kv=p.table_shape[1] * p.page_size,
+            **(causal if p.q_len > 1 else {}),
+        )
+        return {"O": O}
+
+
+def _contender(stage: Any) -> CudnnPaged:
+    return CudnnPaged(stage).tried()
+
+
+def libraries() -> Mapping[str, Callable[[Any], CudnnPaged]]:
+    """Name -> what makes a contender of a stage."""
+    return {NAME: _contender}
