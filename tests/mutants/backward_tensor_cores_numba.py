@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 KEYS, PRODUCTS, ENDS = (f"_mma/numba_{name}.py" for name in ("backward_keys", "backward", "backward_ends"))
+FRAGMENTS_OF_DQ = "_mma/numba_dq_fragments.py"
 ROWS = "attention_backward/mma_ordered/numba_kernel.py"
 
 
@@ -20,7 +21,10 @@ def _of_rows(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mut
     return Mutant(bug, "bwd-mma-ordered-numba", tuple(Patch(ROWS, *change) for change in changes), sanitize)
 
 
-_ADD_APART = '"{ .reg .f32 sum; ld.global.f32 sum, [$0]; add.f32 sum, sum, $1; st.global.f32 [$0], sum; }"'
+_ADD_APART = (
+    '"{ .reg .f32 a, b, c, d; ld.global.v4.f32 {a, b, c, d}, [$0]; add.f32 a, a, $1; add.f32 b, b, $2;"\n'
+    '    " add.f32 c, c, $3; add.f32 d, d, $4; st.global.v4.f32 [$0], {a, b, c, d}; }"'
+)
 
 _FORMULAS = (
     _of_keys("D left out", ("D_low, D_high = load_floats(", "D_low, D_high = ZERO, ZERO  # load_floats(")),
@@ -34,18 +38,18 @@ _FORMULAS = (
     ),
     _of_keys("half of a row's lanes left out of D", ("other = LANES // 2", "other = LANES // 4"), file=ENDS),
     _of_keys("scale missing on dQ", ("column), packed(tau * c0, tau * c1)", "column), packed(c0, c1)"), file=ENDS),
-    _of_keys("scale missing on dK", ("gather(K_tile, dK_acc, tau)", "gather(K_tile, dK_acc, ONE)")),
-    _of_keys("scale on dV", ("gather(V_tile, dV_acc, ONE)", "gather(V_tile, dV_acc, tau)")),
+    _of_keys("scale missing on dK", ("gather(K_tile, sums[SUMS - 1], tau)", "gather(K_tile, sums[SUMS - 1], ONE)")),
+    _of_keys("scale on dV", ("gather(V_tile, sums[0], ONE)", "gather(V_tile, sums[0], tau)")),
     _of_keys(
         "group not summed",
-        ("while step < int32(group * tiles_seeing(", "while step < int32(1 * tiles_seeing("),
-        ("if int32(step + 1) < int32(group * count):", "if int32(step + 1) < count:"),
+        ("uint32(int32(group * count) + LAG)", "uint32(count + LAG)"),
     ),
     _of_keys(
         "group's heads mapped by tiling",
         (
-            "head = head_index() * uint64(uint32(group)) + uint64(member)",
-            "head = head_index() + uint64(member) * uint64(cuda.gridDim.y)",
+            "uint64(uint32(member))\n        first =",
+            "uint64(uint32(member))\n"
+            "        head = head_index_across() + uint64(uint32(member)) * uint64(cuda.gridDim.x)\n        first =",
         ),
     ),
     _of_keys(
@@ -59,7 +63,7 @@ _FORMULAS = (
     ),
 )
 _MASKS = (
-    _of_keys("mask not repeated", ("if not all_seen or load_word(", "if load_word(")),
+    _of_keys("mask not repeated", ("if not by_all:", "if load_word(chip[2]) != 0:")),
     _of_keys(
         "window before and after mixed up",
         ("int32(q_len - row), before, after)", "int32(q_len - row), after, before)"),
@@ -68,9 +72,15 @@ _MASKS = (
         "causal off by one in tiles that are masked",
         ("int32(key - own_key - after - column)", "int32(key - own_key - after - 1 - column)"),
     ),
-    _of_keys("a tile on the diagonal taken for unmasked", ("end_key <= end_of_row", "end_key <= end_of_last")),
-    _of_keys("keys on the diagonal skipped", ("key < end_of_last", "key < end_of_row")),
-    _of_keys("dS of a warp whose keys nobody sees left as it was", ("dS[s, m, c] = NOTHING", "pass")),
+    _of_keys("a tile on the diagonal taken for unmasked", ("end_key <= end_seen(row,", "end_key <= end_seen(last,")),
+    _of_keys("keys on the diagonal skipped", ("key < end_seen(last,", "key < end_seen(row,")),
+    _of_keys(
+        "dS of a warp whose keys nobody sees left as it was",
+        (
+            "                store_weights(to, dS)",
+            "                if by_some:\n                    store_weights(to, dS)",
+        ),
+    ),
     _of_products(
         "last tile of rows left out", ("uint32(end_row + BR - 1) // uint32(BR)", "uint32(end_row) // uint32(BR)")
     ),
@@ -105,24 +115,43 @@ _FRAGMENTS = (
         "registers of P in the order of C",
         ("W[j >> 1, i, (j & 1) * 2 + h] = packed", "W[j >> 1, i, 2 * h + (j & 1)] = packed"),
     ),
-    _of_products(
+    _of_keys(
         "dS stored in the place of the eight rows beside",
-        ("(first_row >> 3) + j)", "(first_row >> 3) + (j ^ 1))"),
+        (
+            "W_lane = uint32(W_tile + W_lane + uint32(warps_key)",
+            "W_lane = uint32(W_tile + (W_lane ^ uint32(16)) + uint32(warps_key)",
+        ),
     ),
-    _of_products(
+    _of_keys(
         "keys g and g + 8 of dS swapped",
-        ("dS[j >> 1, i, (j & 1) * 2 + h])", "dS[j >> 1, i, (j & 1) * 2 + 1 - h])"),
+        (
+            "lane = lane_index()\n                W_lane = swizzled",
+            "lane = lane_index() ^ uint32(8)\n                W_lane = swizzled",
+        ),
+    ),
+    _of_keys(
+        "dS of the warp beside",
+        (
+            "W_tile + W_lane + uint32(warps_key) * uint32(W_ROW_BYTES)",
+            "W_tile + W_lane + (uint32(warps_key) ^ uint32(WARP_KEYS)) * uint32(W_ROW_BYTES)",
+        ),
     ),
     _of_products("dS not transposed", ("= load_matrices_transposed(at)", "= load_matrices(at)")),
-    _of_products(
+    _of_keys(
         "rows g and g + 8 of dQ swapped",
-        ("add_in_memory(to + uint64(32 * c * FLOAT_BYTES)", "add_in_memory(to + uint64(32 * (c ^ 2) * FLOAT_BYTES)"),
+        ("add_together(to, c)", "add_together(to, (c[2], c[3], c[0], c[1]))"),
+        file=FRAGMENTS_OF_DQ,
+    ),
+    _of_products("dQ of the columns beside", ("2 * k * DQ_GROUPS + e\n", "2 * k * DQ_GROUPS + 1 - e\n")),
+    _of_keys("dK from P", ("add_kept_Wt_Y(sums[SUMS - 1], dS,", "add_kept_Wt_Y(sums[SUMS - 1], P,")),
+    _of_keys(
+        "weights for dV where those for dK are",
+        ("W_lane + uint32(of_dV) * uint32(W_BYTES)", "W_lane + uint32(1 - of_dV) * uint32(W_BYTES)"),
     ),
     _of_products(
-        "dQ of the columns beside",
-        ("int32(2 * (k * DQ_GROUPS + column_group) + e)", "int32(2 * (k * DQ_GROUPS + column_group) + 1 - e)"),
+        "half of the columns of a warp that sums",
+        ("int32(own % uint32(COLUMN_GROUPS) * uint32(SUM_STEPS))", "int32(0)"),
     ),
-    _of_keys("dK from P", ("add_Wt_Y(dK_acc, dS,", "add_Wt_Y(dK_acc, P,")),
     _of_rows("D of rows g for rows g + 8", ("- delta[i, h])", "- delta[i, 0])")),
     _of_rows(
         "K not transposed",
@@ -139,18 +168,31 @@ _COPIES = (
         sanitize=True,
     ),
     _of_keys(
-        "no barrier between dS stored and read",
-        ("                cuda.syncthreads()\n                count =", "                count ="),
+        "dS stored where that of the step before is read",
+        (
+            "(uint32(step + 1) & uint32(1)) * uint32(W_STAGE_BYTES)",
+            "(uint32(step) & uint32(1)) * uint32(W_STAGE_BYTES)",
+        ),
         sanitize=True,
     ),
-    _of_keys("rows copied to the stage that is read", ("ONE = np.float32(1)", "ONE, STAGES = np.float32(1), 1")),
+    _of_products("rows copied to the stage that is read", ("STAGES = tile.stages", "STAGES = 1")),
+    _of_products("rows copied to the stage that is summed", ("STAGES = tile.stages", "STAGES = 2"), sanitize=True),
     _of_keys("copies not waited for", ("wait_for_copies(0)", "wait_for_copies(1)")),
     _of_keys(
+        "dQ of the step's own rows",
+        ("(end_of(chip) if is_first else first_row) - BR)", "end_of(chip) if is_first else first_row)"),
+    ),
+    _of_keys(
         "no barrier before dK is gathered where K was",
-        ("        cuda.syncthreads()\n        gather(K_tile", "        gather(K_tile"),
+        ("        cuda.syncthreads()\n        if HANDS_WEIGHTS:", "        if HANDS_WEIGHTS:"),
         sanitize=True,
     ),
-    _of_products("dQ added without atomics", ('"red.global.add.f32 [$0], $1;"', _ADD_APART), sanitize=True),
+    _of_keys(
+        "dQ added without atomics",
+        ('"red.global.add.v4.f32 [$0], {$1, $2, $3, $4};"', _ADD_APART),
+        file=FRAGMENTS_OF_DQ,
+        sanitize=True,
+    ),
     _of_rows(
         "no barrier before the next keys are copied",
         ("            else:\n                cuda.syncthreads()\n            free_tile", "            free_tile"),

@@ -15,6 +15,7 @@ from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice, types
 from numba.cuda.extending import intrinsic
 
+from variants._mma import LINE_ELEMENTS
 from variants._mma.backward import DQ_COLUMNS, PRODUCT_REGISTERS, BackwardMmaTile
 from variants._mma.backward import WARP_ROWS as DQ_ROWS
 from variants._mma.numba_assembly import U32, assembly, capability
@@ -104,8 +105,8 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
     KEY_GROUPS = max(BC // 32, 16 * WARPS // BR) if HANDS_WEIGHTS else WARPS
     WARP_KEYS, WARP_ROWS = BC // KEY_GROUPS, BR // (WARPS // KEY_GROUPS)
     TM = WARP_KEYS // 16  # tiles of 16 keys
-    # S^T and dP^T of so many are 64 registers, or half as many where places in ragged rows take some.
-    FITTING_ROWS = (PRODUCT_REGISTERS // 2 if HANDS_WEIGHTS and D % 16 != 0 else PRODUCT_REGISTERS) // TM
+    # S^T and dP^T of so many are 64 registers; or 32, where rows are no whole lines, whose ends take some.
+    FITTING_ROWS = (PRODUCT_REGISTERS // 2 if HANDS_WEIGHTS and D % LINE_ELEMENTS != 0 else PRODUCT_REGISTERS) // TM
     ROWS_AT_ONCE = min(WARP_ROWS, FITTING_ROWS)
     TN = ROWS_AT_ONCE // 8
 
