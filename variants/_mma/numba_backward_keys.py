@@ -170,10 +170,10 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
             P, dS = cuda.local.array(WEIGHTS, uint32), cuda.local.array(WEIGHTS, uint32)
             if by_some:
                 S, dP = cuda.local.array(SCORES, float32), cuda.local.array(SCORES, float32)
-                Q_tile = uint32(chip[0] + SHARED_ROWS + uint32(stage) * uint32(2 * ROWS_BYTES))
+                Q_tile = uint32(chip[0] + SHARED_ROWS + uint32(unknown(stage)) * uint32(2 * ROWS_BYTES))
                 rows_at = uint32(above) * uint32(ROW_BYTES)
                 K_lane = uint32(chip[0] + lane_in_A() + uint32(warps_key) * uint32(ROW_BYTES))
-                L_lane = uint32(chip[0] + SHARED_STATS + uint32(stage) * uint32(STATS_BYTES))
+                L_lane = uint32(chip[0] + SHARED_STATS + uint32(unknown(stage)) * uint32(STATS_BYTES))
                 L_lane = uint32(L_lane + uint32(above) * uint32(FLOAT_BYTES) + (lane_index() & 3) * 2 * FLOAT_BYTES)
                 # Line 10: S = Q_i K_j^T. Line 11.
                 multiply_A_Bt(S, K_lane, uint32(Q_tile + lane_in_K() + rows_at))
@@ -231,6 +231,12 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
         stage = int32(uint32(step - 1) % uint32(STAGES))
         sum_handed(sums, chip, band, dQ, group, int32(member - is_first), row_before, stage, W_before)
 
+    # Where the block's keys begin in K, V, dK and dV.
+    @cuda.jit(device=True, forceinline=True)
+    def place_of_keys(first_key, kv_len):
+        first = head_index_across() * uint64(uint32(kv_len)) + uint64(uint32(first_key))
+        return first * uint64(D * STORED_BYTES)
+
     # A block owns K_j and V_j of one head, and the query heads that share them. L is lse times log2 e, D = rowsum(dO o
     # O), tau2 is tau times log2 e. The grid is (heads of K and V, tiles of keys, batch).
     @cuda.jit(device=True, forceinline=True)
@@ -244,7 +250,6 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
 
         # The first keys, which most rows see where causal, of all heads start first.
         first_key = int32(cuda.blockIdx.y * BC)
-        keys = int32(min(int32(BC), int32(kv_len - first_key)))
         first_tile, count = tiles_seeing(int32(cuda.blockIdx.y), q_len, kv_len, before, after)
         if thread_index() == 0:
             store_word(limits, uint32(first_tile * BR))
@@ -260,8 +265,9 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
         # Line 6: load K_j, V_j, if any row sees one of the keys. Line 7: dK_j = 0, dV_j = 0, in registers.
         sums = cuda.local.array(OF_SUMS, float32)  # dV_j, dK_j, not yet times tau; or one of them
         clear_all_sums(sums)
-        first_kv = (head_index_across() * uint64(uint32(kv_len)) + uint64(uint32(first_key))) * uint64(D * STORED_BYTES)
         if count > 0:
+            first_kv = place_of_keys(first_key, kv_len)
+            keys = int32(min(int32(BC), int32(kv_len - first_key)))
             copy_tile(K_tile, BC, global_address(K) + first_kv, keys)
             copy_tile(V_tile, BC, global_address(V) + first_kv, keys)
             copy_rows(chip, rows_of, band, int32(0), int32(first_tile * BR), int32(0))
@@ -334,8 +340,10 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
             gather(K_tile, sums[SUMS - 1], tau)
             gather(V_tile, sums[0], ONE)
         cuda.syncthreads()
-        store_tile(global_address(dK) + first_kv, K_tile, keys)
-        store_tile(global_address(dV) + first_kv, V_tile, keys)
+        key = unknown(first_key)
+        stored, end_kv = int32(min(int32(BC), int32(kv_len - key))), place_of_keys(key, kv_len)
+        store_tile(global_address(dK) + end_kv, K_tile, stored)
+        store_tile(global_address(dV) + end_kv, V_tile, stored)
 
     if SUMS_DQ:
 
