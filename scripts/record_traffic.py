@@ -45,6 +45,7 @@ from harness.gpu.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
 from harness.model.plan import Plan  # noqa: E402
 from harness.model.problem import BaseProblem  # noqa: E402
+from harness.model.tensor_map import TensorMap  # noqa: E402
 from harness.support.errors import CountersUnavailable, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
@@ -255,8 +256,15 @@ def all_runs() -> list[Case]:
         (index, Run(variant.name, problem))
         for index, problem in enumerate(map(recorded_problem, PROBLEMS))
         for variant in discover().registry
-        if refusal_of(variant, problem) is None and not is_too_slow(variant, problem)
+        if refusal_of(variant, problem) is None
+        and not is_too_slow(variant, problem)
+        and not has_tensor_maps(variant.plan(problem))
     ]
+
+
+def has_tensor_maps(plan: Plan) -> bool:
+    """Whether boxes come by TMA, past the load/store unit whose sectors these metrics count."""
+    return any(isinstance(argument, TensorMap) for launch in plan.launches for argument in launch.args)
 
 
 def is_too_slow(variant: Variant, problem: BaseProblem) -> bool:

@@ -106,18 +106,37 @@ def test_what_is_not_recorded_is_skipped_with_the_reason(monkeypatch: pytest.Mon
     ("index", "name"), thorough_unless(lambda case: not is_emulated(case) or is_quick(case), CASES)
 )
 def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
-    """Exactly: no compiler behind the PTX merges or moves an access of these kernels."""
+    """Exactly: no compiler behind the PTX merges or moves an access of these kernels.
+
+    Atomics, which are read and written here, have counters of their own there: what is missing has to be the same of
+    both, and nothing where all bits are the same each time.
+    """
     measured = launches_of(index, name)
     reads = 32 * sum(launch["load_sectors"] for launch in measured)
     writes = 32 * sum(launch["store_sectors"] for launch in measured)
+    variant = REGISTRY.get(name)
     if not is_emulated((index, name)):
-        claim = REGISTRY.get(name).claim
-        assert claim is not None
-        ours = claim(problem(index))
+        assert variant.claim is not None
+        ours = variant.claim(problem(index))
     else:
         ours = emulated(index, name)  # type: ignore[assignment]
-    assert ours.read_bytes == reads
-    assert ours.write_bytes == writes
+    atomics = ours.write_bytes - writes
+    assert atomics == 0 if variant.deterministic else atomics > 0
+    if parts_sectors(index, name):
+        assert ours.read_bytes - atomics <= reads <= 1.25 * (ours.read_bytes - atomics)
+    else:
+        assert ours.read_bytes - atomics == reads
+
+
+def parts_sectors(index: int, name: str) -> bool:
+    """Whether copies of 16 bytes bring the halves of a sector to different lines of 128 bytes of shared memory.
+
+    The hardware counts such a sector twice, one in four at most: where rows there are an odd number of 16 bytes long.
+    """
+    asked, algorithm = problem(index), REGISTRY.get(name).algorithm
+    if algorithm == "fa2":  # whose rows always are, for the sake of banks
+        return asked.to_fields()["dtype"] == "float32" and asked.to_fields()["head_dim"] % 4 == 0
+    return algorithm.startswith("bwd-mma") and asked.to_fields()["head_dim"] % 16 == 8
 
 
 def first_of_each_kernel() -> list[tuple[int, str]]:

@@ -83,11 +83,11 @@ def test_a_variant_without_tiles_has_nothing_to_tune():
 
 def test_without_a_gpu_the_fewest_bytes_win(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     # Each tile is a compilation of a second or more: three of them tell as much.
-    few = ({"Br": 64, "Bc": 32}, {"Br": 16, "Bc": 32}, {"Br": 128, "Bc": 16})
+    few = ({"Br": 64, "Bc": 64}, {"Br": 16, "Bc": 32}, {"Br": 128, "Bc": 16})
     monkeypatch.setattr(
         "harness.studies.tune.tile_contenders.declared_tiles",
         lambda *asked: [t for t in declared_tiles(*asked) if t in few],
     )
     problem = ["--heads", "1", "--seq-len", "100", "--head-dim", "8"]
     assert main(["tune", "fa2-cupy", *problem, "--device", "emulator"]) == 0
-    assert "Best tile of fa2-cupy here: Br128-Bc16 (default: Br64-Bc32)" in capsys.readouterr().out
+    assert "Best tile of fa2-cupy here: Br128-Bc16 (default: Br64-Bc64)" in capsys.readouterr().out
