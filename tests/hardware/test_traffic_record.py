@@ -31,6 +31,8 @@ BANK_CASES = {0: "*-cupy", 7: "*", 30: "fa2-mma-cupy"}
 """Problems, and variants, on which bank conflicts are counted too, which takes long: all aligned, nothing aligned, and
 fragments for tensor cores."""
 WIDE = 128
+MORE_FOR_PARTS = 1.3
+"""The most that was seen of sectors which count twice because their halves go apart; see `parts_sectors`."""
 MORE_FOR_ZEROS = 1.2
 """The hardware counts some wavefronts twice of a cp.async that brings zeros only (src-size 0), as in tails of keys."""
 
@@ -123,7 +125,7 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     atomics = ours.write_bytes - writes
     assert atomics == 0 if variant.deterministic else atomics > 0
     if parts_sectors(index, name):
-        assert ours.read_bytes - atomics <= reads <= 1.25 * (ours.read_bytes - atomics)
+        assert ours.read_bytes - atomics <= reads <= MORE_FOR_PARTS * (ours.read_bytes - atomics)
     else:
         assert ours.read_bytes - atomics == reads
 
@@ -131,7 +133,7 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
 def parts_sectors(index: int, name: str) -> bool:
     """Whether copies of 16 bytes bring the halves of a sector to different lines of 128 bytes of shared memory.
 
-    The hardware counts such a sector twice, one in four at most: where rows there are an odd number of 16 bytes long.
+    The hardware counts such a sector twice: where rows, there or here, are an odd number of 16 bytes long.
     """
     asked, algorithm = problem(index), REGISTRY.get(name).algorithm
     if algorithm == "fa2":  # whose rows always are, for the sake of banks
@@ -173,7 +175,8 @@ def test_local_memory_is_touched_where_ptxas_spills(index: int, name: str) -> No
 def test_bank_conflicts_are_those_of_the_hardware(index: int, name: str) -> None:
     """Where ptxas leaves the accesses as they are: it merges some, and repeats others.
 
-    Stores exactly, but for one more of 19,712 in one launch. Of loads the hardware counts up to three wavefronts in two
+    Stores exactly, but for one more of 19,712 in one launch, and copies that part sectors, which take up to twice as
+    many. Of loads the hardware counts up to three wavefronts in two
     hundred more, and some twenty in kernels that are short: what else its data pipe was busy with.
     """
     recorded = launches_of(index, name)
@@ -184,7 +187,8 @@ def test_bank_conflicts_are_those_of_the_hardware(index: int, name: str) -> None
         stored = measured["shared_store_wavefronts"] + (measured.get("shared_copy_wavefronts") or 0)
         if sum(row.requests for row in rows["store"]) == instructions:
             wavefronts = sum(row.wavefronts for row in rows["store"])
-            assert wavefronts <= stored <= (MORE_FOR_ZEROS if name == "fa2-mma-cupy" else 1) * wavefronts + 1
+            more = 2 if parts_sectors(index, name) else MORE_FOR_ZEROS if name == "fa2-mma-cupy" else 1
+            assert wavefronts <= stored <= more * wavefronts + 1
         wavefronts = sum(row.wavefronts for row in rows["load"])
         loaded = measured["shared_load_instructions"] + (measured.get("matrix_load_instructions") or 0)
         if sum(row.requests for row in rows["load"]) == loaded:
