@@ -153,7 +153,7 @@ def record_share(output: Path, share: int, shares: int, recorded: Path) -> None:
         def pytest_configure(self, config: pytest.Config) -> None:
             config.pluginmanager.register(recorder, "opcode-recorder")
 
-    status = pytest.main(["-q", "--lane=thorough", "-p", "no:cacheprovider", *files], plugins=[Named()])
+    status = pytest.main(["-q", "--lane=exhaustive", "-p", "no:cacheprovider", *files], plugins=[Named()])
     if status not in (*pytest.ExitCode, STOPPED) or status in (
         pytest.ExitCode.INTERNAL_ERROR,
         pytest.ExitCode.USAGE_ERROR,

@@ -1,7 +1,8 @@
 """Lets tests import the models and stand-ins that lie beside them, and parts the suite into lanes.
 
-`--lane fast` runs what needs no compilation, and holds it to that; `--lane default` also what compiles; `--lane
-thorough` everything: also what is marked `thorough`, tests that repeat for more cases what others showed.
+`--lane fast` runs what needs no compilation, and holds it to that; `--lane default` also what compiles, each claim
+once. What is marked `thorough` repeats it, for more cases, which is hours of compiling: `--lane thorough` runs a sample
+of each such test's cases, the same ones every time, and `--lane exhaustive` all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "emulator")]
 
-LANES = ("fast", "default", "thorough")
+LANES = ("fast", "default", "thorough", "exhaustive")
+SAMPLED = 4
+"""Of so many cases that only repeat a claim, the thorough lane runs one."""
 COMPILING = (
     "compilers",
     "docs",
@@ -53,20 +57,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    lane = config.getoption("--lane")
-    left_out = [item for item in items if not belongs(item, lane)]
+    chosen = chosen_by(items, config.getoption("--lane"))
+    left_out = [item for item in items if item not in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if belongs(item, lane)]
+        items[:] = [item for item in items if item in chosen]
 
 
-def belongs(item: pytest.Item, lane: str) -> bool:
-    """Whether this lane runs the test."""
-    if lane == "thorough":
-        return True
-    if item.get_closest_marker("thorough") is not None:
-        return False
-    return lane == "default" or not compiles(item)
+def chosen_by(items: Iterable[pytest.Item], lane: str) -> set[pytest.Item]:
+    """What this lane runs."""
+    once, repeated = set[pytest.Item](), dict[str, list[pytest.Item]]()
+    for item in items:
+        if item.get_closest_marker("thorough") is None:
+            once.add(item)
+        else:
+            repeated.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    if lane == "fast":
+        return {item for item in once if not compiles(item)}
+    if lane == "default":
+        return once
+    return once.union(*(cases if lane == "exhaustive" else sample(cases) for cases in repeated.values()))
+
+
+def sample(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """One of so many, and one at least; which ones, their names decide, so that another case changes few others."""
+    drawn = sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode()))
+    return drawn[: -(-len(cases) // SAMPLED)]
 
 
 def compiles(item: pytest.Item) -> bool:

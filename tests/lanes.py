@@ -9,8 +9,13 @@ import pytest
 
 
 def is_thorough() -> bool:
-    """Whether the thorough lane runs, where more examples are drawn, of more kernels."""
-    return _lane == "thorough"
+    """Whether the thorough or the exhaustive lane runs, where more examples are drawn, of more kernels."""
+    return _lane in ("thorough", "exhaustive")
+
+
+def is_exhaustive() -> bool:
+    """Whether the exhaustive lane runs, where time is no object."""
+    return _lane == "exhaustive"
 
 
 def set_lane(lane: str) -> None:

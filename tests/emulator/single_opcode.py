@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lanes import is_thorough
+from lanes import is_exhaustive
 
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.aligned_memory import aligned_zeros
@@ -27,7 +27,7 @@ from scripts.recording.opcode_kernel import HEADER, LISTENERS, Case, CaseModule,
 Array = npt.NDArray[Any]
 
 _STEP_LIMIT = 1_000_000
-_TIER = Tier.OPTIMIZED if is_thorough() else Tier.BASELINE
+_TIER = Tier.OPTIMIZED if is_exhaustive() else Tier.BASELINE
 """Each kernel runs once, for a moment: most of its time is LLVM's."""
 
 

@@ -22,6 +22,8 @@ def test_compiles(): {COMPILE}
 def test_compiles_more(): {COMPILE}
 @pytest.mark.compiles(False)
 def test_formula(): pass
+@pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 11))])
+def test_sizes(size): pass
 """,
     "model/test_plan.py": f"""{IMPORTS}
 def test_plan(): pass
@@ -53,10 +55,12 @@ def suite(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--lane=fast"], "2 passed, 3 deselected"),
-        (["--lane=default"], "3 passed, 2 deselected"),
-        ([], "3 passed, 2 deselected"),
-        (["--lane=thorough"], "5 passed"),
+        (["--lane=fast"], "2 passed, 13 deselected"),
+        (["--lane=default"], "4 passed, 11 deselected"),
+        ([], "4 passed, 11 deselected"),
+        # Of nine sizes three; a test of one case is not left out.
+        (["--lane=thorough"], "9 passed, 6 deselected"),
+        (["--lane=exhaustive"], "15 passed"),
     ],
 )
 def test_what_a_lane_runs(suite: Path, options: list[str], line: str) -> None:
@@ -66,7 +70,7 @@ def test_what_a_lane_runs(suite: Path, options: list[str], line: str) -> None:
 def test_what_compiles_in_the_fast_lane_fails(suite: Path) -> None:
     (suite / "tests" / "model" / "test_plan.py").write_text(f"{IMPORTS}\ndef test_plan(): {COMPILE}\n")
     status, line = outcome(suite, "--lane=fast", "--tb=line")
-    assert (status, line) == (1, "1 failed, 1 passed, 2 deselected")
+    assert (status, line) == (1, "1 failed, 1 passed, 12 deselected")
 
 
 def test_parameters_that_are_not_kept_are_thorough() -> None:

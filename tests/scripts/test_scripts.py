@@ -99,16 +99,17 @@ def test_test_runs_pytest_in_the_repository(checkout: Checkout) -> None:
     assert output.strip().endswith(str(checkout.root))
 
 
-@pytest.mark.parametrize(("option", "lane"), [((), "default"), (("--fast",), "fast"), (("--thorough",), "thorough")])
-def test_test_has_lanes(checkout: Checkout, option: tuple[str, ...], lane: str) -> None:
+@pytest.mark.parametrize("lane", ["default", "fast", "thorough", "exhaustive"])
+def test_test_has_lanes(checkout: Checkout, lane: str) -> None:
+    option = () if lane == "default" else (f"--{lane}",)
     output = checkout.run("test", *option, "-n0").stdout
     assert f"<--lane><{lane}><-n0>" in output
-    assert "--fast" not in output and "--thorough" not in output
+    assert f"--{lane}" not in output
 
 
 def test_test_says_what_it_can_do(checkout: Checkout) -> None:
     output = checkout.run("test", "--help").stdout
-    assert output.startswith("usage: scripts/test [--fast | --thorough]")
+    assert output.startswith("usage: scripts/test [--fast | --thorough | --exhaustive]")
     assert checkout.created == 0
 
 
