@@ -1,8 +1,9 @@
 """Lets tests import the models and stand-ins that lie beside them, and parts the suite into lanes.
 
 `--lane fast` runs what needs no compilation, and holds it to that; `--lane default` also what compiles, each claim
-once. What is marked `thorough` repeats it, for more cases, which is hours of compiling: `--lane thorough` runs a sample
-of each such test's cases, the same ones every time, and `--lane exhaustive` all of them.
+once. `--lane thorough` makes each claim of each variant: also what is marked `thorough`. What is marked `exhaustive`
+repeats what others show, for more cases, which is hours of compiling: `--lane exhaustive` runs all of it, the thorough
+lane a sample of each test's cases, the same ones every time.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "emulator")]
 
 LANES = ("fast", "default", "thorough", "exhaustive")
-SAMPLED = 4
-"""Of so many cases that only repeat a claim, the thorough lane runs one."""
+SAMPLED = 12
+"""Of so many cases of an exhaustive test the thorough lane runs one."""
 COMPILING = (
     "compilers",
     "docs",
@@ -66,17 +67,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def chosen_by(items: Iterable[pytest.Item], lane: str) -> set[pytest.Item]:
     """What this lane runs."""
-    once, repeated = set[pytest.Item](), dict[str, list[pytest.Item]]()
+    chosen, repeated = set[pytest.Item](), dict[str, list[pytest.Item]]()
     for item in items:
-        if item.get_closest_marker("thorough") is None:
-            once.add(item)
-        else:
+        if item.get_closest_marker("exhaustive") is not None:
             repeated.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    if lane == "fast":
-        return {item for item in once if not compiles(item)}
-    if lane == "default":
-        return once
-    return once.union(*(cases if lane == "exhaustive" else sample(cases) for cases in repeated.values()))
+        elif item.get_closest_marker("thorough") is None or lane in ("thorough", "exhaustive"):
+            chosen.add(item)
+    if lane == "thorough":
+        chosen.update(*map(sample, repeated.values()))
+    elif lane == "exhaustive":
+        chosen.update(*repeated.values())
+    return {item for item in chosen if not compiles(item)} if lane == "fast" else chosen
 
 
 def sample(cases: list[pytest.Item]) -> list[pytest.Item]:

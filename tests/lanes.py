@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 
 
-def is_thorough() -> bool:
-    """Whether the thorough or the exhaustive lane runs, where more examples are drawn, of more kernels."""
-    return _lane in ("thorough", "exhaustive")
-
-
 def is_exhaustive() -> bool:
-    """Whether the exhaustive lane runs, where time is no object."""
+    """Whether the exhaustive lane runs, where more examples are drawn, of more kernels."""
     return _lane == "exhaustive"
 
 
@@ -28,8 +23,17 @@ _lane = "default"
 
 
 def thorough_unless(kept: Callable[[Any], bool], values: Iterable[Any]) -> list[Any]:
-    """The values for `pytest.mark.parametrize`; those that are not `kept` are for the thorough lane."""
-    return [value if kept(value) else pytest.param(*_as_tuple(value), marks=pytest.mark.thorough) for value in values]
+    """The values for `pytest.mark.parametrize`; those that are not `kept` are not for the default lane."""
+    return [value if kept(value) else _marked(value, pytest.mark.thorough) for value in values]
+
+
+def exhaustive_unless(kept: Callable[[Any], bool], values: Iterable[Any]) -> list[Any]:
+    """The values for `pytest.mark.parametrize`; of those that are not `kept` the thorough lane runs a sample."""
+    return [value if kept(value) else _marked(value, pytest.mark.exhaustive) for value in values]
+
+
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    return pytest.param(*_as_tuple(value), marks=mark)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -55,7 +55,7 @@ def test_it_is_compared_and_counted(copy: Path):
     assert not any(key.startswith("lse") for key in row)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_wrong_kernel_of_it_is_found_by_compare_and_by_fuzz(copy: Path, tmp_path: Path):
     text = (TOY / "variants" / "row_sums" / "a_thread_per_row.py").read_text()
     wrong = text.replace("j < columns;", "j < columns - (columns > 5);").replace('name="row-sums"', 'name="wrong"')

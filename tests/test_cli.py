@@ -341,7 +341,7 @@ def test_show_order(call):
     assert "__global__" not in done.out
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_show_order_beside_another_variant(call, tmp_path: Path):
     path = tmp_path / "order.json"
     kernel = Path(RIGHT).read_text()

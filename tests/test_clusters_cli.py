@@ -13,6 +13,7 @@ PLUGIN = str(Path(__file__).parent / "plugins" / "keys_over_a_cluster.py")
 SMALL = ("--plugin", PLUGIN, "--q-len", "40", "--kv-len", "37", "--head-dim", "8")
 
 
+@pytest.mark.thorough
 def test_a_variant_in_clusters_is_right_and_one_that_ends_too_early_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Planned in a process of its own, run on the emulator, counted and watched as any other."""
     variants = ("--variants", "keys-over-a-cluster,hasty-cluster")
@@ -23,6 +24,7 @@ def test_a_variant_in_clusters_is_right_and_one_that_ends_too_early_is_told(caps
     assert "shared memory of block" in hasty["reason"] and "which has ended at" in hasty["reason"]
 
 
+@pytest.mark.thorough
 def test_the_listing_says_how_large_the_clusters_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("show", "keys-over-a-cluster", *SMALL)) == 0
     assert "2 x 2 x 4 = 16 blocks in clusters of 1 x 1 x 4" in capsys.readouterr().out

@@ -114,7 +114,7 @@ def test_there_are_no_more_workers_than_the_pool_may_have() -> None:
     assert borrowed.is_set()
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_the_runtime_too_can_be_built_there() -> None:
     worker = CompileWorker()
     assert worker.build_part("copies").startswith(b"\x7fELF")

@@ -12,7 +12,7 @@ import pytest
 import sample_cluster_ptx
 import sample_ptx
 from examined_ptx import MOST_SECONDS, examine
-from lanes import is_thorough
+from lanes import is_exhaustive
 from mutated_ptx import mutated
 from single_opcode import run_ptx
 
@@ -57,10 +57,10 @@ def test_mutations_are_drawn_by_their_seed_and_change_something() -> None:
 
 def test_mutated_texts_are_refused_with_a_line_or_run() -> None:
     starts = originals()
-    seeds = range(400) if is_thorough() else range(50)
-    found = [examine(seed, starts, launched=is_thorough() or seed % 10 == 0) for seed in seeds]
+    seeds = range(400) if is_exhaustive() else range(50)
+    found = [examine(seed, starts, launched=is_exhaustive() or seed % 10 == 0) for seed in seeds]
     assert not [f"seed {each.seed}: {each.outcome}" for each in found if each.is_bug]
-    assert {each.outcome for each in found} >= {"refused", "accepted"} - ({"accepted"} if is_thorough() else set())
+    assert {each.outcome for each in found} >= {"refused", "accepted"} - ({"accepted"} if is_exhaustive() else set())
 
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bulk_ptx import boxes
 from bulk_reductions import TYPES, model
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 from operands import Array
 from single_opcode import run_ptx
 
@@ -107,7 +107,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "rank", "swizzle"), thorough_unless(lambda shape: shape in KEPT, SHAPES))
+@pytest.mark.parametrize(("dtype", "rank", "swizzle"), exhaustive_unless(lambda shape: shape in KEPT, SHAPES))
 def test_loads(dtype: str, rank: int, swizzle: int):
     """Zeros are what is outside."""
     tensor = tensor_map(dtype, rank, swizzle)
@@ -121,7 +121,7 @@ def test_loads(dtype: str, rank: int, swizzle: int):
     assert np.array_equal(memory, swizzled(expected, swizzle))
 
 
-@pytest.mark.parametrize(("dtype", "rank", "swizzle"), thorough_unless(lambda shape: shape in KEPT, SHAPES))
+@pytest.mark.parametrize(("dtype", "rank", "swizzle"), exhaustive_unless(lambda shape: shape in KEPT, SHAPES))
 def test_stores(dtype: str, rank: int, swizzle: int):
     """One after the other. Of a row the last piece of 16 bytes is stored wholly, if the tensor has any of it."""
     tensor = tensor_map(dtype, rank, swizzle)
@@ -142,7 +142,7 @@ REDUCTIONS += [(way, dtype) for way in ("and", "or", "xor") for dtype in ("int32
 
 
 @pytest.mark.parametrize(
-    ("action", "dtype"), thorough_unless(lambda form: form in (("add", "float32"), ("min", "int64")), REDUCTIONS)
+    ("action", "dtype"), exhaustive_unless(lambda form: form in (("add", "float32"), ("min", "int64")), REDUCTIONS)
 )
 @pytest.mark.parametrize(("rank", "swizzle"), [(2, 0), (3, 128)])
 def test_reductions(action: str, dtype: str, rank: int, swizzle: int):

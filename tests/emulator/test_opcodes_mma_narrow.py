@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from exact_floats import F64
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive
 from operands import Array
 from single_opcode import HEADER, run_ptx
 from tensor_core import dot_product
@@ -162,7 +162,7 @@ FLOAT_FORMS = [
 
 @pytest.mark.parametrize(
     ("depth", "kinds", "accumulator"),
-    thorough_unless(lambda form: form[1] == ("e4m3", "e5m2") or form[::2] == (32, "f32"), FLOAT_FORMS),
+    exhaustive_unless(lambda form: form[1] == ("e4m3", "e5m2") or form[::2] == (32, "f32"), FLOAT_FORMS),
 )
 def test_eight_bit_floats(depth: int, kinds: tuple[str, str], accumulator: str):
     """Two products of f16 in halves of K, and C is added as a number is added to another."""
@@ -189,7 +189,7 @@ ROUNDED = [(shape, word) for shape in ((8, 4), (16, 4), (16, 8), (16, 16)) for w
 
 
 @pytest.mark.parametrize(
-    ("shape", "rounding"), thorough_unless(lambda form: not form[1] or form == ((16, 4), ".rz"), ROUNDED)
+    ("shape", "rounding"), exhaustive_unless(lambda form: not form[1] or form == ((16, 4), ".rz"), ROUNDED)
 )
 def test_doubles(shape: Shape, rounding: str):
     """A chain of fused multiply-adds; exponents are far apart, so that its order shows."""
@@ -221,13 +221,13 @@ MANY += [(d, *kinds) for d in ("f32", "f16") for kinds in itertools.product(TYPE
 
 
 @pytest.mark.parametrize(
-    "kinds", thorough_unless(lambda kinds: kinds in (MANY[0], MANY[4]), [(kinds,) for kinds in MANY])
+    "kinds", exhaustive_unless(lambda kinds: kinds in (MANY[0], MANY[4]), [(kinds,) for kinds in MANY])
 )
 def test_a_million_elements(kinds: tuple[str, str, str]):
     """Factors of any patterns, or, by turns, whose upper exponent bit is clear. The record has the bits."""
     number = {"s8": np.int8, "u8": np.uint8, "s32": np.int32, "f32": np.float32, "f16": np.float16, **TYPES}
     accumulator = np.dtype(number[kinds[0]])
-    for launch in range(LAUNCHES if is_thorough() else 1):
+    for launch in range(LAUNCHES if is_exhaustive() else 1):
         rng = np.random.default_rng(launch)
         a, b = (rng.integers(0, 256, (PRODUCTS, *shape), np.uint8) for shape in ((16, 32), (32, 8)))
         with np.errstate(over="ignore"):
@@ -251,11 +251,11 @@ def test_a_million_elements(kinds: tuple[str, str, str]):
 
 
 @pytest.mark.parametrize(
-    "shape", thorough_unless(lambda shape: shape == (8, 4), [((m, k),) for m, k in ((8, 4), (16, 16))])
+    "shape", exhaustive_unless(lambda shape: shape == (8, 4), [((m, k),) for m, k in ((8, 4), (16, 16))])
 )
 def test_a_million_doubles(shape: Shape):
     rows, depth = shape
-    for launch in range(LAUNCHES if is_thorough() else 1):
+    for launch in range(LAUNCHES if is_exhaustive() else 1):
         rng = np.random.default_rng(launch)
         count = PRODUCTS * 16 // rows
         a, b, c = (

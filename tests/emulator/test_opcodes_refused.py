@@ -307,7 +307,7 @@ NO_EFFECT = ("applypriority", "brkpt", "discard", "nanosleep", "pmevent")
 NO_EFFECT += ("prefetch", "prefetchu", "trap")
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_every_form_is_either_supported_or_refused_by_name():
     """Opcode x modifiers x type x operands: the only exception is the one that names the form and its line."""
     accepted: dict[str, str] = {}

@@ -11,7 +11,7 @@ import zlib
 import ml_dtypes
 import numpy as np
 import pytest
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive
 from operands import Array
 from single_opcode import run_ptx
 from warpgroup_kernels import FLOATS_OF_8, INTEGERS, TYPES, WIDE_TYPES
@@ -116,7 +116,7 @@ def operands(product: Product, blocks: int, draw: str, seed: str) -> tuple[Array
 @pytest.mark.parametrize(("types", "depth"), TYPES)
 def test_a_million_elements(types: str, depth: int):
     """In eight launches, by turns with A in registers and in shared memory, of numbers and of any patterns."""
-    for launch in range(LAUNCHES if is_thorough() else 1):
+    for launch in range(LAUNCHES if is_exhaustive() else 1):
         product = Product(types, depth, from_shared=launch % 2 == 1)
         a, b, c = operands(product, BLOCKS, "any" if launch // 2 % 2 else "normal", f"{types} {launch}")
         check(product, a, b, c, multiply(product, a, b, c))
@@ -133,7 +133,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(
     ("types", "depth", "turned", "from_shared"),
-    thorough_unless(lambda layout: layout[0] == "f32.bf16.bf16" or layout[2:] == ((0, 0), True), LAYOUTS),
+    exhaustive_unless(lambda layout: layout[0] == "f32.bf16.bf16" or layout[2:] == ((0, 0), True), LAYOUTS),
 )
 def test_layouts(types: str, depth: int, turned: tuple[int, int], from_shared: bool):
     """Four steps of K with each swizzle, rows of K or of M and N together; each sign is tried with each other."""
@@ -159,7 +159,7 @@ NUMBERS_OF_COLUMNS = [
 
 @pytest.mark.parametrize(
     ("types", "depth", "columns"),
-    thorough_unless(lambda form: form[2] == 24 and form[:2] in (*WIDE_TYPES[:2], INTEGERS[0]), NUMBERS_OF_COLUMNS),
+    exhaustive_unless(lambda form: form[2] == 24 and form[:2] in (*WIDE_TYPES[:2], INTEGERS[0]), NUMBERS_OF_COLUMNS),
 )
 def test_columns(types: str, depth: int, columns: int):
     product = Product(types, depth, columns)

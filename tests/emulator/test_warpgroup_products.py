@@ -26,7 +26,7 @@ from tests.emulator.warpgroup_kernels import (
     register_count,
     wgmma,
 )
-from tests.lanes import thorough_unless
+from tests.lanes import exhaustive_unless
 
 LAYOUTS = f"""{WAY}
 extern "C" __global__ void k(const __grid_constant__ Map A, const __grid_constant__ Map B, float* y,
@@ -145,7 +145,7 @@ def test_bits_of_a_product(types: str, depth: int) -> None:
 
 @pytest.mark.parametrize(
     ("types", "depth"),
-    thorough_unless(lambda form: form[0].startswith("f32") or form[0] == "f16.e5m2.e4m3", FLOATS_OF_8),
+    exhaustive_unless(lambda form: form[0].startswith("f32") or form[0] == "f16.e5m2.e4m3", FLOATS_OF_8),
 )
 def test_bits_of_a_product_of_8_bit_floats(types: str, depth: int) -> None:
     """Rows of any patterns, rows without the largest ones, and rows of numbers near each other."""
@@ -170,7 +170,7 @@ def is_nan(accumulator: str, patterns: np.ndarray) -> np.ndarray:
     return (patterns & (0x7FFF if accumulator == "f16" else 0x7FFFFFFF)) > infinity
 
 
-@pytest.mark.parametrize(("types", "depth"), thorough_unless(lambda form: "satfinite" not in form[0], INTEGERS))
+@pytest.mark.parametrize(("types", "depth"), exhaustive_unless(lambda form: "satfinite" not in form[0], INTEGERS))
 def test_a_product_of_whole_numbers(types: str, depth: int) -> None:
     signed = {"s8": np.int8, "u8": np.uint8}
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from attention_model import MUTANTS, NUMERICS, online_softmax
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.execution.accuracy import Accuracy
 from harness.model.operation import draw_inputs
@@ -45,7 +45,7 @@ def problem_with(dtype: str, fields: dict[str, object]) -> Problem:
 SHAPES = ({"heads": 4, "kv_heads": 2}, {"heads": 4, "kv_heads": 2, "mask": "causal", "q_len": 90})
 
 
-@pytest.mark.parametrize("dtype", thorough_unless(lambda dtype: dtype == "float32", NUMPY_DTYPES))
+@pytest.mark.parametrize("dtype", exhaustive_unless(lambda dtype: dtype == "float32", NUMPY_DTYPES))
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_models_exceed_it_somewhere(dtype: str, mutant: str):
     caught = [
@@ -58,7 +58,7 @@ def test_wrong_models_exceed_it_somewhere(dtype: str, mutant: str):
     assert len(caught) >= (1 if mutant == "zero times NaN" else 8), caught
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.thorough), "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.exhaustive), "bfloat16"])
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m != "zero times NaN"])
 def test_wrong_models_that_store_S_and_P_and_declare_nothing_exceed_it_too(dtype: str, mutant: str):
     caught = []

@@ -42,7 +42,7 @@ def median(found: list[Comparison], level: str) -> float:
     return statistics.median(abs(c.miss(level)) for c in found)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_the_published_tolerances_hold() -> None:
     found = small()
     assert len(found) > 15
@@ -61,7 +61,7 @@ def test_the_published_tolerances_hold() -> None:
     assert sum(abs(c.miss("l2_read")) <= 0.02 for c in some) >= 0.6 * len(some), worst(some, "l2_read")
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_dram_reads_near_the_capacity_of_l2() -> None:
     fields, variant = NEAR_CAPACITY
     if fields not in RECORD["problems"]:

@@ -11,7 +11,7 @@ from types import ModuleType
 import cupy
 import numpy as np
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.compilers.ptx_text import PtxKernel
 from harness.model.plan import Buffer, Launch, Plan
@@ -236,7 +236,7 @@ def test_a_plan_is_known_again():
     assert plan_hash(plan(grid=(np.int64(1),)), PROBLEM) == plan_hash(plan(), PROBLEM)
 
 
-@pytest.mark.parametrize("names", thorough_unless(lambda names: names != "*", ["fa2-*", "*"]))
+@pytest.mark.parametrize("names", exhaustive_unless(lambda names: names != "*", ["fa2-*", "*"]))
 def test_another_process_comes_to_the_same_hash(names: str):
     program = (
         "from harness.model.discovery import discover; from harness import Problem;"

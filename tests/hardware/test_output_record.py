@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.execution.planning import refusal_of
 from harness.model.discovery import discover
@@ -62,7 +62,7 @@ def recorded(case: int, variant: str, plan: str) -> Recorded:
 
 @pytest.mark.parametrize(
     ("case", "variant"),
-    thorough_unless(lambda asked: problem_of(asked[0]).build_key == ("float32", 64) and asked[1] in FEW, ASKED),
+    exhaustive_unless(lambda asked: problem_of(asked[0]).build_key == ("float32", 64) and asked[1] in FEW, ASKED),
 )
 def test_outputs_are_those_of_the_hardware(case: int, variant: str):
     """Bit for bit where every exp is exact; else as far apart as ex2.approx allows."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import exhaustive_unless, thorough_unless
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.instruments import PLAIN, Instruments
@@ -83,7 +83,7 @@ def is_emulated(case: tuple[int, str]) -> bool:
 
 
 def is_quick(case: tuple[int, str]) -> bool:
-    """Whether it has kernels that other tests of the default lane compile, too, and few operations."""
+    """Whether it has kernels that other tests of the thorough lane compile, too, and few operations."""
     asked, variant = problem(case[0]), REGISTRY.get(case[1])
     dtype = "float32" if refusal_of(variant, Problem()) is None else "bfloat16"
     return asked.build_key == Problem(head_dim=64, dtype=dtype).build_key and is_emulated(case)
@@ -105,7 +105,12 @@ def test_what_is_not_recorded_is_skipped_with_the_reason(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("index", "name"), thorough_unless(lambda case: not is_emulated(case) or is_quick(case), CASES)
+    ("index", "name"),
+    [
+        *(case for case in CASES if not is_emulated(case)),
+        *thorough_unless(lambda case: case[1] == "fa2-cupy", filter(is_quick, CASES)),
+        *exhaustive_unless(lambda case: False, (case for case in CASES if is_emulated(case) and not is_quick(case))),
+    ],
 )
 def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     """Exactly: no compiler behind the PTX merges or moves an access of these kernels.
@@ -154,7 +159,9 @@ def first_of_each_kernel() -> list[tuple[int, str]]:
     )
 
 
-@pytest.mark.parametrize(("index", "name"), thorough_unless(lambda case: case[1] == "fa2-cupy", first_of_each_kernel()))
+@pytest.mark.parametrize(
+    ("index", "name"), exhaustive_unless(lambda case: case[1] == "fa2-cupy", first_of_each_kernel())
+)
 def test_local_memory_is_touched_where_ptxas_spills(index: int, name: str) -> None:
     """PTX does not show what `ptxas` spills; `show` prints it, and the hardware agrees."""
     if find_ptxas() is None:
@@ -168,7 +175,7 @@ def test_local_memory_is_touched_where_ptxas_spills(index: int, name: str) -> No
 
 @pytest.mark.parametrize(
     ("index", "name"),
-    thorough_unless(
+    exhaustive_unless(
         lambda case: case == (0, "fa2-cupy"), [(i, v) for i, v in CASES if fnmatch(v, BANK_CASES.get(i, ""))]
     ),
 )

@@ -8,7 +8,7 @@ import symtable
 from collections.abc import Iterator
 
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.model.discovery import discover
 from harness.operations.attention.build import AttentionBuild
@@ -76,7 +76,7 @@ FIRST = {mutant.variant: name for name, mutant in reversed(MUTANTS.items())}
 """One mutant of each variant: a package is written and imported for it."""
 
 
-@pytest.mark.parametrize("name", thorough_unless(lambda name: name in FIRST.values(), MUTANTS))
+@pytest.mark.parametrize("name", exhaustive_unless(lambda name: name in FIRST.values(), MUTANTS))
 def test_a_mutant_is_loaded_under_its_own_name(name: str):
     assert mutated_variant(MUTANTS[name]).name == name
 
@@ -90,7 +90,7 @@ def test_a_patch_whose_text_has_moved_on_says_so():
 
 @pytest.mark.parametrize(
     ("name", "kinds"),
-    thorough_unless(
+    exhaustive_unless(
         lambda case: case[0].partition("~")[2] in QUICKLY_KILLED,
         [
             ("fa2-cupy~m-not-carried-across-tiles", {"wrong answer", "wrong lse"}),
@@ -111,7 +111,7 @@ def test_one_of_each_family_is_killed(name: str, kinds: set[str]):
     assert found.examples <= 200 and found.first_case is not None and found.cpu_seconds > 0
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_what_was_refused_or_is_no_program_is_not_killed():
     builds = (AttentionBuild("float32", 8, 16, 8),)
     refused = run_campaign("refuses", _refuses, how=dataclasses.replace(QUICK, examples=5, builds=builds))

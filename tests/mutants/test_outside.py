@@ -35,7 +35,7 @@ def test_each_slip_applies_and_loads(name: str):
     assert load_outside(mutant).name == name
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", right_kernels(), ids=_file)
 def test_the_right_kernels_are_right(path: Path):
     mutant = next(mutant for mutant in OUTSIDE_MUTANTS.values() if mutant.patch.file == _file(path))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless, thorough_unless
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = "import pytest\nfrom harness.support.cache import default_cache\n"
@@ -22,7 +22,7 @@ def test_compiles(): {COMPILE}
 def test_compiles_more(): {COMPILE}
 @pytest.mark.compiles(False)
 def test_formula(): pass
-@pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 11))])
+@pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 41))])
 def test_sizes(size): pass
 """,
     "model/test_plan.py": f"""{IMPORTS}
@@ -55,12 +55,12 @@ def suite(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--lane=fast"], "2 passed, 13 deselected"),
-        (["--lane=default"], "4 passed, 11 deselected"),
-        ([], "4 passed, 11 deselected"),
-        # Of nine sizes three; a test of one case is not left out.
-        (["--lane=thorough"], "9 passed, 6 deselected"),
-        (["--lane=exhaustive"], "15 passed"),
+        (["--lane=fast"], "2 passed, 43 deselected"),
+        (["--lane=default"], "4 passed, 41 deselected"),
+        ([], "4 passed, 41 deselected"),
+        # Of 39 sizes four.
+        (["--lane=thorough"], "10 passed, 35 deselected"),
+        (["--lane=exhaustive"], "45 passed"),
     ],
 )
 def test_what_a_lane_runs(suite: Path, options: list[str], line: str) -> None:
@@ -70,11 +70,13 @@ def test_what_a_lane_runs(suite: Path, options: list[str], line: str) -> None:
 def test_what_compiles_in_the_fast_lane_fails(suite: Path) -> None:
     (suite / "tests" / "model" / "test_plan.py").write_text(f"{IMPORTS}\ndef test_plan(): {COMPILE}\n")
     status, line = outcome(suite, "--lane=fast", "--tb=line")
-    assert (status, line) == (1, "1 failed, 1 passed, 12 deselected")
+    assert (status, line) == (1, "1 failed, 1 passed, 42 deselected")
 
 
-def test_parameters_that_are_not_kept_are_thorough() -> None:
-    kept, moved, pair = thorough_unless(lambda value: value == 1, [1, 2, (3, 4)])
+@pytest.mark.parametrize("name", ["thorough", "exhaustive"])
+def test_parameters_that_are_not_kept_are_of_a_longer_lane(name: str) -> None:
+    unless = {"thorough": thorough_unless, "exhaustive": exhaustive_unless}[name]
+    kept, moved, pair = unless(lambda value: value == 1, [1, 2, (3, 4)])
     assert kept == 1
     assert (moved.values, pair.values) == ((2,), (3, 4))
-    assert [mark.name for mark in (*moved.marks, *pair.marks)] == ["thorough", "thorough"]
+    assert [mark.name for mark in (*moved.marks, *pair.marks)] == [name, name]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
@@ -52,7 +52,7 @@ def holds(variant: Variant, asked: BackwardProblem, regime: str = "normal") -> N
 @each_variant
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
-    thorough_unless(
+    exhaustive_unless(
         lambda case: case[:2] == (150, 203) or case[2] == "none",
         [
             (150, 203, "window:5,42"),  # the first tile of rows up to before key 96, which is a warp's
@@ -68,7 +68,7 @@ def holds(variant: Variant, asked: BackwardProblem, regime: str = "normal") -> N
         ],
     ),
 )
-@pytest.mark.parametrize("head_dim", thorough_unless(lambda d: d == BUILD[1], (BUILD[1], HANDED_ON)))
+@pytest.mark.parametrize("head_dim", exhaustive_unless(lambda d: d == BUILD[1], (BUILD[1], HANDED_ON)))
 def test_masks_end_on_and_beside_the_edges_of_tiles_and_of_warps(
     variant: Variant, head_dim: int, q_len: int, kv_len: int, mask: str
 ):
@@ -77,9 +77,9 @@ def test_masks_end_on_and_beside_the_edges_of_tiles_and_of_warps(
 
 # Rows and keys in tiles of which everybody sees all, in tiles on an edge of the mask, and in the last ones.
 @each_variant
-@pytest.mark.parametrize("mask", thorough_unless(lambda mask: mask != "causal", ("causal", "window:100,90")))
-@pytest.mark.parametrize("name", thorough_unless(lambda name: name in ("K", "dO"), ("Q", "K", "V", "dO")))
-@pytest.mark.parametrize("head_dim", thorough_unless(lambda d: d == BUILD[1], (BUILD[1], HANDED_ON)))
+@pytest.mark.parametrize("mask", exhaustive_unless(lambda mask: mask != "causal", ("causal", "window:100,90")))
+@pytest.mark.parametrize("name", exhaustive_unless(lambda name: name in ("K", "dO"), ("Q", "K", "V", "dO")))
+@pytest.mark.parametrize("head_dim", exhaustive_unless(lambda d: d == BUILD[1], (BUILD[1], HANDED_ON)))
 def test_what_is_not_finite_reaches_those_who_see_it_and_no_bit_of_others(
     variant: Variant, head_dim: int, name: str, mask: str
 ):
@@ -101,7 +101,7 @@ def test_what_is_not_finite_reaches_those_who_see_it_and_no_bit_of_others(
 
 
 @each_variant
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "tile",
     [
@@ -119,7 +119,7 @@ def test_tiles_of_any_size_give_the_answer(variant: Variant, tile: dict[str, int
 
 
 @each_variant
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_no_bank_conflicts(variant: Variant, head_dim: int):
     asked = problem(head_dim=head_dim, heads=1, q_len=128, kv_len=128, mask="causal")
@@ -147,10 +147,11 @@ def assert_fits(launch: Launch, buffers: Mapping[str, Buffer], blocks_per_sm: in
 
 
 # Warps with 32 keys, with 16, and two that share them; rows of which a thread copies 16, 8, 4 and 2 bytes at once.
-@pytest.mark.parametrize("variant", thorough_unless(lambda v: not v.deterministic, VARIANTS), ids=lambda v: v.name)
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", exhaustive_unless(lambda v: not v.deterministic, VARIANTS), ids=lambda v: v.name)
 @pytest.mark.parametrize(
     ("head_dim", "dtype"),
-    thorough_unless(
+    exhaustive_unless(
         lambda build: build == (128, "bfloat16"),
         [
             *((d, "bfloat16") for d in (1, 33, 64, 100, 128, 130, 256)),

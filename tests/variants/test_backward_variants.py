@@ -11,7 +11,7 @@ import pytest
 from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import PASS, attempt
@@ -42,9 +42,11 @@ OF_16_BITS = ("float16", 24)
 FEW = ("bwd-fa2-cupy", "bwd-three-pass-cupy")
 ALGORITHMS = ("bwd-fa1", "bwd-fa2", "bwd-fa2-ordered", "bwd-three-pass")
 
-each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-few_variants = pytest.mark.parametrize(
+each_variant = pytest.mark.parametrize(
     "variant", thorough_unless(lambda variant: variant.name in FEW, VARIANTS), ids=lambda variant: variant.name
+)
+few_variants = pytest.mark.parametrize(
+    "variant", exhaustive_unless(lambda variant: variant.name in FEW, VARIANTS), ids=lambda variant: variant.name
 )
 
 
@@ -77,7 +79,12 @@ def builds(*kernels: tuple[str, int]):
 
 
 mostly_float32 = pytest.mark.parametrize(
-    "variant", thorough_unless(is_of_float32, VARIANTS), ids=lambda variant: variant.name
+    "variant",
+    [
+        *thorough_unless(lambda variant: variant.name in FEW, filter(is_of_float32, VARIANTS)),
+        *exhaustive_unless(is_of_float32, (variant for variant in VARIANTS if not is_of_float32(variant))),
+    ],
+    ids=lambda variant: variant.name,
 )
 """Tiles on tensor cores are large, and so is what is compiled: in the default lane test_backward_mma.py has cases."""
 
@@ -95,7 +102,7 @@ def holds(variant: Variant, case: Case) -> None:
 
 @mostly_float32
 @given(data=st.data())
-@battery(60 if is_thorough() else 25)
+@battery(60 if is_exhaustive() else 25)
 def test_answers_are_within_what_is_expected_and_claims_are_exact(variant: Variant, data: st.DataObject):
     holds(variant, data.draw(OPERATION.cases(builds(kernel_of(variant)), 12, (), variant.takes)))
 
@@ -159,7 +166,7 @@ FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 200), ("float3
 @few_variants
 @pytest.mark.parametrize(
     ("dtype", "head_dim"),
-    thorough_unless(lambda kernel: kernel[1] in (1, 200), FURTHER_KERNELS),
+    exhaustive_unless(lambda kernel: kernel[1] in (1, 200), FURTHER_KERNELS),
 )
 def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: int):
     problem = BackwardProblem(heads=2, kv_heads=1, q_len=21, kv_len=19, head_dim=head_dim, dtype=dtype, mask="causal")

@@ -15,9 +15,10 @@ import pytest
 from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 from test_conformance import (
     EXECUTOR,
+    FEW,
     KERNELS,
     USUAL_KERNELS,
     VARIANTS,
@@ -48,7 +49,9 @@ from variants.attention.fa2 import default_tile as fa2_tile
 PLUGINS = Path(__file__).parents[1] / "plugins"
 NAME_WITHOUT_CLAIM = "one-thread-per-row"
 CLAIMING = [variant for variant in VARIANTS if variant.claim is not None]
-parametrize_variants = pytest.mark.parametrize("variant", CLAIMING, ids=lambda variant: variant.name)
+parametrize_variants = pytest.mark.parametrize(
+    "variant", thorough_unless(lambda variant: variant.name in FEW, CLAIMING), ids=lambda variant: variant.name
+)
 
 ALIGNED = {
     "plain": Problem(heads=2, q_len=128, kv_len=192, head_dim=64),
@@ -96,28 +99,28 @@ def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, pro
     if (reason := refusal_of(variant, problem)) is not None:
         pytest.skip(reason)
     if not is_compiled_here(variant, problem):
-        pytest.skip("masks that are no band, of other variants: in the thorough lane")
+        pytest.skip("masks that are no band, of other variants: in the exhaustive lane")
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
 
 
 @parametrize_variants
 @given(data=st.data())
 @settings(
-    max_examples=40 if is_thorough() else 15,
+    max_examples=40 if is_exhaustive() else 15,
     deadline=None,  # the first example of a kernel compiles it
     derandomize=True,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
 )
 def test_counted_is_claimed_whatever_the_shape(variant: Variant, data: st.DataObject):
     # Further kernels are compilations.
-    problem = data.draw(problems_taken_by(variant, KERNELS if is_thorough() else USUAL_KERNELS), "problem")
+    problem = data.draw(problems_taken_by(variant, KERNELS if is_exhaustive() else USUAL_KERNELS), "problem")
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
 
 
 @pytest.fixture
 def usual_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script draws problems of kernels that other tests compile as well; in the thorough lane, of its own."""
-    if not is_thorough():
+    """The script draws problems of kernels that other tests compile as well; in the exhaustive lane, of its own."""
+    if not is_exhaustive():
         monkeypatch.setattr(check_claims, "problems", functools.partial(check_claims.problems, USUAL_KERNELS))
         monkeypatch.setattr(check_claims, "EmulatorExecutor", emulator)
 
@@ -248,6 +251,7 @@ def bytes_by_buffer(execution: Execution, kind: str) -> Counter[str]:
 # Row blocks x key tiles of equal size. A causal row block i meets the key tiles up to its own: 1 + 2 = 3 of the 4 pairs
 # that two by two tiles have, 1 + 2 + 3 = 6 of 9. A window of 4 keys ahead reaches one tile back, one of a key either
 # way the tiles to both sides, and one of no key none of them.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("tiles", "mask", "pairs"),
     [
@@ -261,7 +265,7 @@ def bytes_by_buffer(execution: Execution, kind: str) -> Counter[str]:
         (4, "window:0", 4),
     ],
 )
-@pytest.mark.parametrize("algorithm", thorough_unless(lambda algorithm: algorithm in ("fa1", "fa2"), LITERATURE))
+@pytest.mark.parametrize("algorithm", exhaustive_unless(lambda algorithm: algorithm in ("fa1", "fa2"), LITERATURE))
 def test_tiles_of_which_no_row_sees_a_key_are_not_visited(algorithm: str, tiles: int, mask: str, pairs: int):
     tile = Tile(4, 4)
     problem = Problem(heads=1, q_len=4 * tiles, kv_len=4 * tiles, head_dim=4, mask=mask)
@@ -328,8 +332,9 @@ def shared_memory(variant: Variant, problem: Problem, tile: TileSizes | None = N
 
 
 # Widest tiles, odd rows, and where a rule changes from one tile to the next.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    "head_dim", thorough_unless(lambda head_dim: head_dim == 256, [1, 16, 45, 62, 64, 65, 127, 128, 129, 256])
+    "head_dim", exhaustive_unless(lambda head_dim: head_dim == 256, [1, 16, 45, 62, 64, 65, 127, 128, 129, 256])
 )
 def test_every_kernel_fits_the_shared_memory_of_any_gpu(head_dim: int):
     problem = Problem(heads=1, q_len=64, kv_len=64, head_dim=head_dim)
@@ -340,8 +345,8 @@ def test_every_kernel_fits_the_shared_memory_of_any_gpu(head_dim: int):
                 assert used_bytes <= (MORE_SHARED_BYTES if asks_for_more else SHARED_BYTES), kernel
 
 
-@pytest.mark.parametrize("head_dim", thorough_unless(lambda head_dim: head_dim == 64, [20, 64, 128]))
-@pytest.mark.parametrize("algorithm", thorough_unless(lambda name: name != "three-pass-recompute", LITERATURE))
+@pytest.mark.parametrize("head_dim", exhaustive_unless(lambda head_dim: head_dim == 64, [20, 64, 128]))
+@pytest.mark.parametrize("algorithm", exhaustive_unless(lambda name: name != "three-pass-recompute", LITERATURE))
 def test_the_largest_tile_that_may_be_chosen_fits_and_takes_what_is_declared(algorithm: str, head_dim: int):
     shared_floats = importlib.import_module(f"variants.attention.{algorithm.replace('-', '_')}").shared_floats
     problem = Problem(heads=1, q_len=128, kv_len=128, head_dim=head_dim)
@@ -355,7 +360,7 @@ def test_the_largest_tile_that_may_be_chosen_fits_and_takes_what_is_declared(alg
 
 @pytest.mark.parametrize(
     "variant",
-    thorough_unless(lambda variant: variant.name == "fa2-cupy", (v for v in CLAIMING if v.tiles is not None)),
+    exhaustive_unless(lambda variant: variant.name == "fa2-cupy", (v for v in CLAIMING if v.tiles is not None)),
     ids=lambda variant: variant.name,
 )
 def test_claims_hold_at_the_ends_of_what_may_be_chosen(variant: Variant):

@@ -14,7 +14,7 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import HealthCheck, assume, given, settings, target
 from hypothesis import strategies as st
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.accuracy import Accuracy
@@ -40,9 +40,9 @@ EXECUTOR = emulator()
 # dtype and head_dim are compiled into most kernels and a compilation takes a second or two: there are few pairs to draw
 # from: rows of whole sectors and odd ones, fewer elements than a warp has lanes, one more than that.
 USUAL_KERNELS = (("float32", 64), ("float16", 48))
-KERNELS = (*USUAL_KERNELS, *((("float32", 20), ("bfloat16", 33)) if is_thorough() else ()))
+KERNELS = (*USUAL_KERNELS, *((("float32", 20), ("bfloat16", 33)) if is_exhaustive() else ()))
 FEW = ("fa1-numba", "fa2-cupy", "fa2-mma-cupy", "split-kv-cupy")
-"""Variants on which the default lane shows what takes further compilations; the thorough one does on all of them."""
+"""Variants on which the default lane shows what all have in common."""
 # The rest of the range gets one problem each.
 FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 256))
 
@@ -100,7 +100,14 @@ def parametrize_variants(*backends: str):
 
 
 def parametrize_few():
+    """A few, in the thorough lane all."""
     few = thorough_unless(lambda variant: variant.name in FEW, VARIANTS)
+    return pytest.mark.parametrize("variant", few, ids=lambda variant: variant.name)
+
+
+def parametrize_sampled():
+    """A few, in the exhaustive lane all: what takes further compilations."""
+    few = exhaustive_unless(lambda variant: variant.name in FEW, VARIANTS)
     return pytest.mark.parametrize("variant", few, ids=lambda variant: variant.name)
 
 
@@ -132,7 +139,7 @@ def accuracy(variant: Variant, problem: Problem, regime: str, seed: int, executi
 
 def is_compiled_here(variant: Variant, problem: Problem) -> bool:
     """Masks that are no band are a kernel of their own: in the default lane of some variants, and of one type."""
-    return is_thorough() or problem.mask.is_band or (variant.name in FEW and problem.dtype == "float16")
+    return is_exhaustive() or problem.mask.is_band or (variant.name in FEW and problem.dtype == "float16")
 
 
 def kernels_taken_by(variant: Variant, kernels: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
@@ -171,7 +178,7 @@ def skip_unsupported(variant: Variant, problem: Problem) -> None:
 @parametrize_variants()
 @given(data=st.data(), regime=st.sampled_from(sorted(REGIMES)), seed=st.integers(0, 2**16))
 @settings(
-    max_examples=60 if is_thorough() else 20,
+    max_examples=60 if is_exhaustive() else 20,
     deadline=None,  # the first example of a kernel compiles it
     derandomize="CI" in os.environ,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
@@ -185,8 +192,8 @@ def test_every_output_is_within_what_is_expected(variant: Variant, data: st.Data
     target(result.error_over_expected)
 
 
-@parametrize_few()
-@pytest.mark.parametrize(("dtype", "head_dim"), thorough_unless(lambda kernel: kernel[1] == 1, FURTHER_KERNELS))
+@parametrize_sampled()
+@pytest.mark.parametrize(("dtype", "head_dim"), exhaustive_unless(lambda kernel: kernel[1] == 1, FURTHER_KERNELS))
 def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: int):
     problem = Problem(heads=2, kv_heads=1, q_len=37, kv_len=41, head_dim=head_dim, dtype=dtype, mask="causal")
     skip_unsupported(variant, problem)
@@ -194,7 +201,7 @@ def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: in
     assert result.passed, result.reason
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 64), ("float16", 48)])
 def test_rows_that_see_no_key_give_zero_and_minus_infinity(variant: Variant, dtype: str, head_dim: int):
     # 70 rows and 3 keys: whole tiles of rows see nothing, and the tile with the first seeing row is mixed.
@@ -223,7 +230,7 @@ WINDOWED = (
 )
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize(("q_len", "kv_len", "mask"), WINDOWED)
 def test_windows_wherever_they_end(variant: Variant, q_len: int, kv_len: int, mask: str):
     problem = Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=48, dtype="float16", mask=mask)
@@ -257,7 +264,7 @@ SPANS = (
 """Rows, keys, and a mask that is no band."""
 
 
-@parametrize_few()
+@parametrize_sampled()
 @pytest.mark.parametrize(("q_len", "kv_len", "mask"), SPANS)
 def test_documents_and_prefixes_wherever_they_end(variant: Variant, q_len: int, kv_len: int, mask: str):
     batch = 2 if "/" in mask else 1
@@ -275,9 +282,9 @@ def test_documents_and_prefixes_wherever_they_end(variant: Variant, q_len: int, 
             assert np.array_equal(np.isneginf(execution.outputs["lse"][sequence, 0]), end <= first)
 
 
-@parametrize_few()
+@parametrize_sampled()
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-@pytest.mark.parametrize(("dtype", "head_dim"), thorough_unless(lambda kernel: kernel[0] == "float16", USUAL_KERNELS))
+@pytest.mark.parametrize(("dtype", "head_dim"), exhaustive_unless(lambda kernel: kernel[0] == "float16", USUAL_KERNELS))
 def test_what_is_of_another_document_does_not_reach_a_row(variant: Variant, dtype: str, head_dim: int, poison: float):
     # Key 49 lies in the middle of a tile of keys, and in each sequence documents begin and end in that tile.
     problem = Problem(
@@ -298,7 +305,7 @@ def test_what_is_of_another_document_does_not_reach_a_row(variant: Variant, dtyp
             assert not np.any(np.isfinite(dirty[sequence][:, sees].astype(np.float32)))
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize(("dtype", "head_dim"), KERNELS)
 def test_exact_answers_are_rounded_to_nearest_even(variant: Variant, dtype: str, head_dim: int):
     # q = 0 gives each of 16 keys the weight 1/16, and sums of 16 small integers are exact in float32. What is left is
@@ -317,7 +324,7 @@ def test_exact_answers_are_rounded_to_nearest_even(variant: Variant, dtype: str,
     np.testing.assert_array_equal(output, np.broadcast_to(expected, output.shape))
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize(("dtype", "head_dim"), USUAL_KERNELS)
 def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, dtype: str, head_dim: int, poison: float):
@@ -335,7 +342,7 @@ def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, dtype: str,
         assert not np.any(np.isfinite(dirty[:, :, -1].astype(np.float32)))
 
 
-@parametrize_variants()
+@parametrize_few()
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize("mask", ["window:12,9", "causal+window:12"])
 @pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 64), ("float16", 48)])
@@ -358,8 +365,8 @@ def test_what_lies_beside_a_window_does_not_reach_its_row(
         assert not np.any(np.isfinite(dirty[:, :, ~blind].astype(np.float32)))
 
 
-@parametrize_variants()
-@pytest.mark.parametrize(("dtype", "head_dim"), thorough_unless(lambda kernel: kernel[0] == "float32", USUAL_KERNELS))
+@parametrize_few()
+@pytest.mark.parametrize(("dtype", "head_dim"), exhaustive_unless(lambda kernel: kernel[0] == "float32", USUAL_KERNELS))
 def test_products_that_all_rows_share_begin_where_the_last_rows_window_does(
     variant: Variant, dtype: str, head_dim: int
 ):
@@ -408,9 +415,9 @@ EIGHT_KEYS_O = [0.920, 2.306, 1.540, 0.452]
 FOUR_KEYS = Problem(heads=1, q_len=1, kv_len=4, head_dim=4, scale=1.0)
 
 # A compilation each.
-EXAMPLE_TILES = thorough_unless(lambda tile: tile is None, (None, {"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4}))
+EXAMPLE_TILES = exhaustive_unless(lambda tile: tile is None, (None, {"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4}))
 UNEVEN_TILE = {"Br": 3, "Bc": 5}
-TILES = thorough_unless(lambda tile: tile == UNEVEN_TILE, ({"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4}, UNEVEN_TILE))
+TILES = exhaustive_unless(lambda tile: tile == UNEVEN_TILE, ({"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4}, UNEVEN_TILE))
 
 
 def example_inputs(problem: Problem, q: object, k: object, v: object) -> dict[str, np.ndarray]:
@@ -433,7 +440,7 @@ def tile_argument(variant: Variant, tile: TileSizes | None) -> dict[str, TileSiz
     return {"tile": tile}
 
 
-@parametrize_few()
+@parametrize_sampled()
 @pytest.mark.parametrize("tile", EXAMPLE_TILES, ids=str)
 def test_worked_example_of_eight_keys(variant: Variant, tile: TileSizes | None):
     skip_unsupported(variant, EIGHT_KEYS)
@@ -443,7 +450,7 @@ def test_worked_example_of_eight_keys(variant: Variant, tile: TileSizes | None):
     np.testing.assert_allclose(output.reshape(-1), EIGHT_KEYS_O, rtol=0, atol=0.0005)
 
 
-@parametrize_few()
+@parametrize_sampled()
 @pytest.mark.parametrize("tile", EXAMPLE_TILES, ids=str)
 def test_worked_example_of_four_keys(variant: Variant, tile: TileSizes | None):
     skip_unsupported(variant, FOUR_KEYS)
@@ -452,7 +459,7 @@ def test_worked_example_of_four_keys(variant: Variant, tile: TileSizes | None):
     np.testing.assert_allclose(output, [30.86, 0, 0, 0], rtol=0, atol=0.005)
 
 
-@parametrize_few()
+@parametrize_sampled()
 @pytest.mark.parametrize("tile", EXAMPLE_TILES[:2], ids=str)
 def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: TileSizes | None):
     skip_unsupported(variant, FOUR_KEYS)
@@ -466,7 +473,7 @@ def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: Til
     assert abs(denominator - 1.552) < 0.0015
 
 
-@parametrize_few()
+@parametrize_sampled()
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causal: bool):
@@ -477,7 +484,7 @@ def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causa
     assert result.passed, result.reason
 
 
-@parametrize_variants()
+@parametrize_few()
 def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
     problem = Problem(heads=4, kv_heads=2, q_len=70, kv_len=97, head_dim=64, mask="causal")
     skip_unsupported(variant, problem)
@@ -502,7 +509,7 @@ SANITIZER = EmulatorSanitizer(shuffled_runs=1)
 SANITIZED_KERNELS = (("float16", 20), ("float32", 20), ("float16", 24))
 
 
-@parametrize_few()
+@parametrize_sampled()
 @given(data=st.data(), seed=st.integers(0, 2**16))
 @settings(
     max_examples=8,

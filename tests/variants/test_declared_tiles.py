@@ -18,7 +18,7 @@ from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 
-pytestmark = [pytest.mark.compiles, pytest.mark.thorough]
+pytestmark = [pytest.mark.compiles, pytest.mark.exhaustive]
 
 VARIANTS = {v.name: v for v in discover().registry.select(None, "attention") if v.tiles is not None}
 ALL_TILES_AT = 96

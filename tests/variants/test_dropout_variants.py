@@ -10,7 +10,7 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive
 
 from harness.execution.attempt import PASS, attempt
 from harness.execution.planning import make_plan, refusal_of
@@ -39,7 +39,7 @@ LARGE_SEED = 5 * 2**32 + 9
 
 each_variant = pytest.mark.parametrize(
     "variant",
-    thorough_unless(lambda variant: variant.name in ("fa2-cupy", "fa2-mma-cupy"), VARIANTS),
+    exhaustive_unless(lambda variant: variant.name in ("fa2-cupy", "fa2-mma-cupy"), VARIANTS),
     ids=lambda variant: variant.name,
 )
 """Each has kernels of its own to compile: the default lane has one on CUDA cores and one on tensor cores."""
@@ -74,11 +74,11 @@ def assert_right(variant: Variant, problem: Problem, regime: str, seed: int) -> 
 
 
 LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 31, 33, 64, 65, 128, 129)), st.integers(1, 200))
-MASKS = ("none", "causal", "window:20,3", "causal+window:33", *(("documents:40+3+70",) if is_thorough() else ()))
+MASKS = ("none", "causal", "window:20,3", "causal+window:33", *(("documents:40+3+70",) if is_exhaustive() else ()))
 
 
 @each_variant
-@pytest.mark.parametrize("fields", thorough_unless(lambda fields: not fields, ({}, SCORES)), ids=str)
+@pytest.mark.parametrize("fields", exhaustive_unless(lambda fields: not fields, ({}, SCORES)), ids=str)
 def test_answers_and_bytes_whatever_the_shape(variant: Variant, fields: dict[str, object]):
     @given(
         heads=st.sampled_from(((1, 1), (3, 3), (4, 2), (12, 3), (10, 1))),
@@ -88,7 +88,7 @@ def test_answers_and_bytes_whatever_the_shape(variant: Variant, fields: dict[str
         drawn=st.tuples(st.sampled_from(sorted(REGIMES)), st.integers(0, 2**16)),
     )
     @settings(
-        max_examples=40 if is_thorough() else 5,
+        max_examples=40 if is_exhaustive() else 5,
         deadline=None,
         derandomize=True,
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
@@ -130,7 +130,7 @@ def test_each_weight_is_kept_or_not_as_the_contract_says(variant: Variant):
     assert np.array_equal(weights_kept(variant, problem), expected)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @each_variant
 def test_tiles_of_other_sizes_keep_the_same(variant: Variant):
     problem = Problem(heads=1, q_len=130, kv_len=144, dropout=0.5, dropout_seed=3, **build_of(variant))
@@ -154,7 +154,7 @@ def test_tiles_that_begin_between_keys_of_a_call_are_refused(variant: Variant):
     variant.plan(dataclasses.replace(problem, dropout=0.0), tile | {"Bc": 20})
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "blocks" in v.takes], ids=lambda variant: variant.name)
 def test_under_a_mask_of_blocks(variant: Variant):
     problem = Problem(heads=2, q_len=90, kv_len=120, mask="causal+blocks:16x24", dropout=0.3, dropout_seed=LARGE_SEED,
@@ -203,7 +203,7 @@ GRADIENT_MASKS = ("none", "causal", "window:20,3", "causal+window:33")
 
 @pytest.mark.parametrize(
     "variant",
-    thorough_unless(lambda variant: variant.name == "bwd-fa2-cupy", BACKWARD),
+    exhaustive_unless(lambda variant: variant.name == "bwd-fa2-cupy", BACKWARD),
     ids=lambda variant: variant.name,
 )
 @given(
@@ -214,7 +214,7 @@ GRADIENT_MASKS = ("none", "causal", "window:20,3", "causal+window:33")
 )
 @example(heads=(1, 1), lengths=(2, 1), rest=(2, "none", "subnormal"), dropout=(0.9, 0))  # V flushed, times ten
 @settings(
-    max_examples=40 if is_thorough() else 5,
+    max_examples=40 if is_exhaustive() else 5,
     deadline=None,
     derandomize=True,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
@@ -238,7 +238,7 @@ def test_gradients_and_bytes_whatever_the_shape(
     assert variant.claim(problem) == variant.claim(dataclasses.replace(problem, dropout=0.0))
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("variant", BACKWARD, ids=lambda variant: variant.name)
 def test_gradients_in_tiles_of_other_sizes(variant: Variant):
     problem = BackwardProblem(heads=2, kv_heads=1, q_len=70, kv_len=100, head_dim=16, dropout=0.4, dropout_seed=2**50)
@@ -252,7 +252,7 @@ def test_gradients_in_tiles_of_other_sizes(variant: Variant):
 
 
 @pytest.mark.parametrize(
-    "variant", thorough_unless(lambda variant: variant.backend == "cupy", BACKWARD), ids=lambda variant: variant.name
+    "variant", exhaustive_unless(lambda variant: variant.backend == "cupy", BACKWARD), ids=lambda variant: variant.name
 )
 def test_of_gradients_what_is_off_is_no_argument(variant: Variant):
     plans = [variant.plan(BackwardProblem(head_dim=16, dropout=share)) for share in (0.0, 0.5)]

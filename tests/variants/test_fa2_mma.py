@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from emulators import emulator
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive
 
 from harness.emulator.instruments import Instruments
 from harness.execution.counts import SharedTraffic
@@ -24,7 +24,7 @@ from harness.operations.attention.problem import Problem
 VARIANTS = tuple(variant for variant in discover().registry if variant.algorithm == "fa2-mma")
 EXECUTOR = emulator()
 parametrize_cuda = pytest.mark.parametrize(
-    "variant", thorough_unless(lambda variant: variant.backend == "cupy", VARIANTS), ids=lambda variant: variant.name
+    "variant", exhaustive_unless(lambda variant: variant.backend == "cupy", VARIANTS), ids=lambda variant: variant.name
 )
 """Further tiles are compilations, of seconds each in Numba."""
 parametrize_variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
@@ -32,8 +32,8 @@ parametrize_variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v
 
 def skip_further_compilation(variant: Variant, problem: Problem) -> None:
     """Masks that are no band are a kernel of their own, which takes Numba long."""
-    if not (problem.mask.is_band or variant.backend == "cupy" or is_thorough()):
-        pytest.skip("in the thorough lane")
+    if not (problem.mask.is_band or variant.backend == "cupy" or is_exhaustive()):
+        pytest.skip("in the exhaustive lane")
 
 
 def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -59,7 +59,7 @@ def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarra
     "tile",
     [
         {"Br": 64, "Bc": 32, "warps": 2, "stages": 3},
-        pytest.param({"Br": 128, "Bc": 16, "warps": 8, "stages": 2}, marks=pytest.mark.thorough),
+        pytest.param({"Br": 128, "Bc": 16, "warps": 8, "stages": 2}, marks=pytest.mark.exhaustive),
     ],
     ids=str,
 )
@@ -72,7 +72,7 @@ def test_tiles_of_any_size_give_the_answer(variant: Variant, mask: str, tile: di
 
 # Tiles have 128 rows, and 96 keys with head_dim 64, 48 with 128. The first row of 150 lies on key 53 of 203.
 @parametrize_variants
-@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [
@@ -107,7 +107,7 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(
 # than head_dim. Rows in full tiles of keys (the last window, at 128), in masked ones, in those that some rows see
 # nothing of, and rows that see nothing at all.
 @parametrize_variants
-@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [
@@ -156,11 +156,14 @@ def test_rows_whose_window_lies_before_all_keys_see_nothing(variant: Variant):
 
 # Keys of the first tile and of a later one that only some rows see. head_dim 128 has tiles of 48 keys, with head_dim 33
 # rows are copied element by element.
+@pytest.mark.thorough
 @parametrize_cuda
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     ("dtype", "head_dim"),
-    thorough_unless(lambda kernel: kernel == ("bfloat16", 33), [("bfloat16", 128), ("float16", 33), ("bfloat16", 33)]),
+    exhaustive_unless(
+        lambda kernel: kernel == ("bfloat16", 33), [("bfloat16", 128), ("float16", 33), ("bfloat16", 33)]
+    ),
 )
 @pytest.mark.parametrize("key", [20, 130])
 def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_bit_of_others(
@@ -177,6 +180,7 @@ def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_bit_of_others(
     assert np.all(np.isnan(reached) | (reached == poison))
 
 
+@pytest.mark.thorough
 @parametrize_variants
 @pytest.mark.parametrize("scale", [-1.0, 0.0])
 def test_a_scale_that_is_not_positive_changes_q_alone(variant: Variant, scale: float):
@@ -203,8 +207,9 @@ def shared_traffic(variant: Variant, head_dim: int) -> Iterator[SharedTraffic]:
     yield from launch.shared
 
 
+@pytest.mark.thorough
 @parametrize_variants
-@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 def test_no_bank_conflicts(variant: Variant, head_dim: int):
     for line in shared_traffic(variant, head_dim):
         assert line.wavefronts == line.ideal_wavefronts, line

@@ -13,7 +13,7 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import given
 from hypothesis import strategies as st
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, find_ptxas, resources
@@ -34,7 +34,7 @@ from variants.attention import fa3
 VARIANT, NUMBA = (discover().registry.get(f"fa3-{backend}") for backend in ("cupy", "numba"))
 # That fa3-numba gives the same bits is shown in test_hopper_numba.py.
 BACKENDS = pytest.mark.parametrize(
-    "variant", thorough_unless(lambda variant: variant is VARIANT, [VARIANT, NUMBA]), ids=lambda variant: variant.name
+    "variant", exhaustive_unless(lambda variant: variant is VARIANT, [VARIANT, NUMBA]), ids=lambda variant: variant.name
 )
 EXECUTOR = emulator()
 LARGEST_BLOCK_BYTES = 227 * 1024
@@ -79,9 +79,10 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(q_len: int, kv_len: int, m
 
 
 # Two warpgroups in turns and not, three; boxes of 64 and of 32 columns; three stages.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("head_dim", "tile"),
-    thorough_unless(
+    exhaustive_unless(
         lambda case: case[0] == 40,
         [
             (40, {"Br": 128, "Bc": 64, "stages": 3, "turns": 1}),
@@ -94,7 +95,7 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(q_len: int, kv_len: int, m
     ids=str,
 )
 @pytest.mark.parametrize(
-    "mask", ["window:140,9", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("none", "causal"))]
+    "mask", ["window:140,9", *(pytest.param(m, marks=pytest.mark.exhaustive) for m in ("none", "causal"))]
 )
 def test_tiles_of_any_size_give_the_answer(head_dim: int, tile: dict[str, int], mask: str):
     problem = Problem(heads=2, kv_heads=1, q_len=250, kv_len=403, head_dim=head_dim, dtype="float16", mask=mask)
@@ -104,8 +105,9 @@ def test_tiles_of_any_size_give_the_answer(head_dim: int, tile: dict[str, int], 
 # NaN in V at element k of key k, or that many further: O shows which row saw which key, as far as windows are shorter
 # than head_dim. Rows in full tiles of keys, in masked ones, in those that some rows see nothing of, and rows that see
 # nothing at all.
+@pytest.mark.thorough
 @BACKENDS
-@pytest.mark.parametrize("head_dim", [64, pytest.param(96, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(96, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [(250, 250, "window:20,7"), (240, 210, "window:0"), (60, 290, "causal+window:40"), (230, 230, "causal+window:60")],
@@ -136,6 +138,7 @@ def test_what_is_not_finite_outside_of_a_window_reaches_no_row(
         assert np.array_equal(np.isnan(run(K=K)["lse"][0, 0]), visible[:, key])
 
 
+@pytest.mark.thorough
 @BACKENDS
 def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere(variant: Variant):
     # Behind the diagonal of the first block's tiles and on it.
@@ -161,8 +164,9 @@ def test_blocks_take_tiles_until_there_are_none_and_leave_the_counter_as_it_was(
     assert_right(problem, variant)
 
 
+@pytest.mark.thorough
 @BACKENDS
-@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.exhaustive)])
 def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: pytest.MonkeyPatch, variant: Variant):
     # Ten tiles for two blocks, of which some see no key.
     monkeypatch.setattr(fa3, "MULTIPROCESSORS", 2)
@@ -192,7 +196,7 @@ def test_sections_of_heads_give_each_head_each_tile_once(
 )
 @pytest.mark.parametrize(
     ("q_len", "mask"),
-    [(1, "none"), (37, "causal"), (130, "window:40,3"), pytest.param(77, "none", marks=pytest.mark.thorough)],
+    [(1, "none"), (37, "causal"), (130, "window:40,3"), pytest.param(77, "none", marks=pytest.mark.exhaustive)],
 )
 def test_heads_that_share_k_and_v_are_packed_into_tiles(
     heads: int, kv_heads: int, packed: int, q_len: int, mask: str, variant: Variant
@@ -208,6 +212,7 @@ def test_a_pack_reads_k_and_v_once():
     assert VARIANT.claim(problem).read_bytes < 1.01 * 2 * 4096 * 128 * 2
 
 
+@pytest.mark.thorough
 def test_tiles_of_rows_are_narrower_where_that_fills_the_last_round():
     def rows(q_len: int, **fields: object) -> int:
         return fa3.default_tile(Problem(batch=2, heads=16, q_len=q_len, kv_len=q_len, dtype="bfloat16", **fields)).Br
@@ -259,7 +264,7 @@ def assert_fits(launch: Launch) -> None:
 @BACKENDS
 @pytest.mark.parametrize(
     ("head_dim", "mask", "dtype"),
-    thorough_unless(
+    exhaustive_unless(
         lambda build: build in ((128, "causal", "bfloat16"), (256, "causal", "bfloat16")),
         [
             *((d, mask, "bfloat16") for d in range(32, 257, 32) for mask in ("none", "causal", "window:40")),
@@ -290,7 +295,7 @@ def test_all_of_its_text_stands_in_a_file_whatever_folder_one_works_in():
 
 
 # Numba takes three times as long to compile: where windows leave least room.
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("variant", "head_dim", "mask"),
     [*((VARIANT, d, mask) for d in (64, 128) for mask in ("none", "window:40")), (NUMBA, 128, "window:40")],

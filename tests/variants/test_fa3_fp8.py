@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 from test_fa3 import LARGEST_BLOCK_BYTES, used
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
@@ -49,7 +49,7 @@ def assert_right(
 # Boxes of 32, 64 and 128 bytes, of rows of Q and K and of rows of V transposed; two warpgroups in turns and not, three.
 @pytest.mark.parametrize(
     ("head_dim", "tile"),
-    thorough_unless(
+    exhaustive_unless(
         lambda case: case[0] in (40, 96),
         [
             (40, {"Br": 128, "Bc": 64, "stages": 3, "turns": 1}),
@@ -62,13 +62,14 @@ def assert_right(
     ids=str,
 )
 @pytest.mark.parametrize(
-    "mask", ["window:140,9", *(pytest.param(m, marks=pytest.mark.thorough) for m in ("none", "causal"))]
+    "mask", ["window:140,9", *(pytest.param(m, marks=pytest.mark.exhaustive) for m in ("none", "causal"))]
 )
 def test_tiles_of_any_size_give_the_answer(head_dim: int, tile: dict[str, int], mask: str):
     problem = Problem(heads=2, kv_heads=1, q_len=250, kv_len=403, head_dim=head_dim, dtype="float16", mask=mask)
     assert_right(problem, tile=tile)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mask", ["none", "causal", "window:20,7"])
 def test_infinity_in_k_is_minus_infinity_for_rows_of_the_other_sign(mask: str):
     # Of 300 keys three are infinite somewhere: such rows give them no weight, others are NaN, and heads without them
@@ -84,6 +85,7 @@ def test_infinity_in_k_is_minus_infinity_for_rows_of_the_other_sign(mask: str):
     assert finite.any() and not finite.all()
 
 
+@pytest.mark.thorough
 def test_infinity_in_k_before_a_q_that_e4m3_rounds_to_zero_has_its_sign():
     problem = Problem(heads=1, q_len=3, kv_len=5, head_dim=32, dtype="bfloat16")
     inputs = draw_inputs(problem, "normal", 2)
@@ -94,7 +96,8 @@ def test_infinity_in_k_before_a_q_that_e4m3_rounds_to_zero_has_its_sign():
 
 
 # NaN in V at element k of key k, or that many further: O shows which row saw which key.
-@pytest.mark.parametrize("head_dim", [64, pytest.param(96, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("head_dim", [64, pytest.param(96, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     [(250, 250, "window:20,7"), (60, 290, "causal+window:40"), (230, 230, "causal+window:60")],
@@ -139,7 +142,8 @@ def test_heads_of_zeros_are_no_nan():
         assert_right(problem, inputs=inputs)
 
 
-@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.exhaustive)])
 def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: pytest.MonkeyPatch):
     # Ten tiles for two blocks, of which some see no key.
     monkeypatch.setattr(fa3_fp8, "MULTIPROCESSORS", 2)
@@ -163,7 +167,7 @@ def test_sections_of_heads_give_each_head_each_tile_once(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("head_dim", "mask", "dtype"),
-    thorough_unless(
+    exhaustive_unless(
         lambda build: build == (128, "causal", "bfloat16"),
         [
             *((d, mask, "bfloat16") for d in range(32, 257, 32) for mask in ("none", "causal", "window:40")),
@@ -180,7 +184,7 @@ def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str):
     assert found.shared_bytes <= STATIC_BYTES
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("mask", ["none", "window:40"])
 def test_nothing_spills_with_any_tile(head_dim: int, mask: str):

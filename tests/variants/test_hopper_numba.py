@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuda_kernel import run
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 from numba import cuda, int32, uint32
 from numba_boxes import PROBLEM, moved, whole
 
@@ -91,7 +91,7 @@ def test_its_bytes_are_listed_where_it_is_planned_in_another_process(capsys: pyt
 # The default lane has builds that the tests of every variant need, too.
 @pytest.mark.parametrize(
     ("fields", "regime"),
-    thorough_unless(
+    exhaustive_unless(
         lambda case: case[0].get("head_dim") == 48 and case[1] != "rising",
         [
             ({"head_dim": 48, "dtype": "float16", "mask": "causal"}, "normal"),

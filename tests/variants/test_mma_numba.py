@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cuda_kernel import run
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 from numba import cuda, float32, uint8, uint32, uint64
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
@@ -233,7 +233,7 @@ def test_both_backends_give_the_same_bits(fields: dict[str, Any], regime: str):
 # once. A compilation takes some five seconds: the default lane has one that other tests need, too.
 @pytest.mark.parametrize(
     ("head_dim", "dtype"),
-    thorough_unless(
+    exhaustive_unless(
         lambda build: build == (33, "bfloat16"),
         [
             (1, "float16"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.compilers import compile_kernel
 from harness.compilers.ptxas import Resources, find_ptxas, resources
@@ -55,7 +55,7 @@ def assert_fits(launch: Launch, blocks_per_sm: int) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize(
     ("head_dim", "dtype"),
-    thorough_unless(
+    exhaustive_unless(
         lambda build: build in ((33, "float16"), (128, "bfloat16"), (256, "bfloat16")),
         [*((d, "bfloat16") for d in (*STEPS, *ODD)), *((d, "float16") for d in (33, 64, 128, 256))],
     ),
@@ -65,7 +65,7 @@ def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: 
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_nothing_spills_with_any_tile(variant: Variant, head_dim: int):
     assert variant.tiles is not None
@@ -125,7 +125,7 @@ def test_what_is_out_of_reach_is_said(fields: dict[str, object], reason: str):
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize(
     ("head_dim", "mask"),
-    thorough_unless(
+    exhaustive_unless(
         lambda build: build in itertools.product((64,), READ),
         itertools.product((64, 128, 256), (*READ, f"{READ[0]}+{READ[1]}", f"{READ[0]}+{READ[2]}")),
     ),

@@ -9,7 +9,7 @@ import pytest
 from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
@@ -32,7 +32,7 @@ EXECUTOR = emulator()
 SANITIZER = EmulatorSanitizer(shuffled_runs=1)
 USUAL = PagedBuild("float16", 24, 32)
 # Further builds are compilations.
-BUILDS = (USUAL, PagedBuild("bfloat16", 33, 48, 512), PagedBuild("float16", 64, 16)) if is_thorough() else (USUAL,)
+BUILDS = (USUAL, PagedBuild("bfloat16", 33, 48, 512), PagedBuild("float16", 64, 16)) if is_exhaustive() else (USUAL,)
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
@@ -149,8 +149,9 @@ def test_a_worked_example(variant: Variant):
     np.testing.assert_allclose(outputs["lse"].reshape(-1), [np.log(8)], rtol=2e-3)
 
 
+@pytest.mark.thorough
 @each_variant
-@pytest.mark.parametrize("place", thorough_unless(lambda place: place == 1, range(1, 6)))
+@pytest.mark.parametrize("place", exhaustive_unless(lambda place: place == 1, range(1, 6)))
 def test_other_tiles_give_the_answer(variant: Variant, place: int):
     problem = PagedProblem(lengths=(5, 150, 0), heads=4, kv_heads=2, q_len=2, head_dim=24, page_size=32)
     assert variant.tiles is not None

@@ -10,7 +10,7 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lanes import is_thorough, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 from test_mma_resources import assert_fits
 
 from harness.compilers import DevicePointer
@@ -36,7 +36,11 @@ SINGLE = ({"softcap": 3.0}, {"alibi": True}, {"sinks": True})
 """Each is a compilation of every kernel."""
 DROPPING = ({"dropout": 0.1}, {"dropout": 0.1, **ALL})
 
-each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+each_variant = pytest.mark.parametrize(
+    "variant",
+    thorough_unless(lambda variant: variant.name in ("fa2-cupy", "fa2-mma-cupy"), VARIANTS),
+    ids=lambda variant: variant.name,
+)
 
 
 def build_of(variant: Variant) -> dict[str, object]:
@@ -67,7 +71,7 @@ MASKS = ("none", "causal", "window:20,3", "causal+window:33", "window:0,40")
 
 
 @each_variant
-@pytest.mark.parametrize("fields", thorough_unless(lambda fields: fields is ALL, (ALL, *SINGLE)), ids=str)
+@pytest.mark.parametrize("fields", exhaustive_unless(lambda fields: fields is ALL, (ALL, *SINGLE)), ids=str)
 def test_answers_and_bytes_whatever_the_shape(variant: Variant, fields: dict[str, object]):
     @given(
         heads=st.sampled_from(((1, 1), (3, 3), (4, 2), (12, 3), (10, 1))),
@@ -76,7 +80,7 @@ def test_answers_and_bytes_whatever_the_shape(variant: Variant, fields: dict[str
         drawn=st.tuples(st.sampled_from(sorted(REGIMES)), st.integers(0, 2**16)),
     )
     @settings(
-        max_examples=40 if is_thorough() else 8,
+        max_examples=40 if is_exhaustive() else 8,
         deadline=None,
         derandomize=True,
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.differing_executors),
@@ -160,7 +164,7 @@ def test_what_is_off_is_no_argument(variant: Variant):
 
 @pytest.mark.parametrize(
     ("name", "head_dim", "fields"),
-    thorough_unless(
+    exhaustive_unless(
         lambda case: case[0] == "fa2-mma-cupy" and case[1] in (64, 128) and case[2] in (ALL, SINGLE[0]),
         [
             (name, head_dim, fields)

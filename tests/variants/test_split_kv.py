@@ -194,7 +194,7 @@ def test_campaigns_draw_lengths_around_the_edges_of_splits():
     assert {(build.tile_rows, build.tile_keys) for build in builds} == {(16, 512), (16, 64), (16, 2048)}
 
 
-@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 def test_requests_are_whole_and_banks_do_not_conflict(head_dim: int):
     problem = Problem(heads=8, kv_heads=2, q_len=4, kv_len=600, head_dim=head_dim, dtype="bfloat16")
     executor = emulator(instruments=Instruments(bank_conflicts=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.cli import main
 from harness.execution.isolation import process
@@ -41,7 +41,7 @@ def each_once(studies: list[str]) -> list[object]:
     """Each study with each deed; the default lane has every one of both once."""
     deeds = ["ends", "crashes", "loops", "interrupts", "exits"]
     kept = {(studies[number % len(studies)], deed) for number, deed in enumerate(deeds)}
-    return thorough_unless(kept.__contains__, [(study, deed) for study in studies for deed in deeds])
+    return exhaustive_unless(kept.__contains__, [(study, deed) for study in studies for deed in deeds])
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def rows_of(out: str) -> dict[str, dict[str, object]]:
     return {row["variant"]: row for row in json.loads(out)["rows"]}
 
 
-@pytest.mark.parametrize("place", thorough_unless(lambda place: place == "claim", PLACES))
+@pytest.mark.parametrize("place", exhaustive_unless(lambda place: place == "claim", PLACES))
 def test_compare_has_a_row_for_each_and_the_right_one_passes(call, place: str):
     names = [f"{deed}-in-{place}" for deed in REASONS]
     variants = ["--variants", ",".join([*names, NAME])]
@@ -103,7 +103,7 @@ def arrays(folder: Path) -> list[str]:
     return [*(w for n in inputs for w in (f"--{n.lower()}", f"{folder / n}.npy")), "--out", str(folder / "out.npy")]
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_sweep_has_its_points_and_the_right_one_is_counted(call):
     variants = f"ends-in-plan,loops-in-claim,crashes-in-supports,{NAME}"
     sweep = ["--sweep", "kv_len=6,7", "--variants", variants, "--format", "json"]
@@ -123,7 +123,7 @@ def test_a_sweep_has_its_points_and_the_right_one_is_counted(call):
 FOUND = [("ends", "crash"), ("crashes", "crash"), ("interrupts", "plan error"), ("exits", "plan error")]
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("deed", "kind"), FOUND)
 def test_fuzz_finds_it(call, deed: str, kind: str):
     campaign = ["fuzz", f"{deed}-in-plan", "--examples", "2", "--seed", "1", "--device", "emulator"]
@@ -141,7 +141,7 @@ def test_a_plugin_whose_import_does_it_is_named(call, how: str, study: str):
     assert f"plugin {plugin} does not import: " in err and REASONS[how] in err
 
 
-@pytest.mark.parametrize("how", thorough_unless(lambda how: how == "ends", ["ends", "loops"]))
+@pytest.mark.parametrize("how", exhaustive_unless(lambda how: how == "ends", ["ends", "loops"]))
 def test_a_module_of_variants_whose_import_does_it_is_a_row_and_the_others_come(
     call, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

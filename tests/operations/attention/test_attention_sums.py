@@ -179,7 +179,7 @@ def test_what_does_not_run_says_so():
 
 
 @pytest.mark.compiles
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_thread_that_goes_through_the_keys_adds_one_after_the_other(causal: bool):
     variant = discover([PLUGIN], package="no_such_package_of_variants").registry.get("one-thread-per-row")
@@ -189,7 +189,7 @@ def test_a_thread_that_goes_through_the_keys_adds_one_after_the_other(causal: bo
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", ["fa2-cupy", pytest.param("three-pass-numba", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["fa2-cupy", pytest.param("three-pass-numba", marks=pytest.mark.exhaustive)])
 def test_adding_in_the_revealed_order_gives_the_bits_of_the_kernel(name: str):
     """Q = 0: every weight is 1 or 1 / 64, which is exact, so nothing rounds but the sum over keys."""
     variant = discover().registry.get(name)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from attention_model import NUMERICS, online_softmax
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.execution.accuracy import Accuracy
 from harness.model.floating_formats import U
@@ -127,8 +127,8 @@ def test_no_roundings_exceed_what_is_proved_and_the_worst_come_close(dtype: str,
     assert closest > 0.5
 
 
-@pytest.mark.parametrize("dtype", thorough_unless(lambda dtype: dtype == "float16", NUMPY_DTYPES))
-@pytest.mark.parametrize("regime", thorough_unless(lambda regime: regime in ("normal", "needle", "hot"), REGIMES))
+@pytest.mark.parametrize("dtype", exhaustive_unless(lambda dtype: dtype == "float16", NUMPY_DTYPES))
+@pytest.mark.parametrize("regime", exhaustive_unless(lambda regime: regime in ("normal", "needle", "hot"), REGIMES))
 def test_a_right_model_stays_within_what_is_expected(dtype: str, regime: str):
     for fields in SHAPES:
         problem = problem_with(dtype, fields)
@@ -139,7 +139,7 @@ def test_a_right_model_stays_within_what_is_expected(dtype: str, regime: str):
                 assert not accuracy.suspicious, (fields, tile, store_scores, numerics, accuracy)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 def test_a_right_model_stays_within_what_is_expected_in_a_thousand_draws(dtype: str):
     rng = np.random.default_rng(2)
@@ -167,7 +167,7 @@ def largest_ratios(dtype: str, numerics: Numerics, **model: object) -> tuple[flo
     return max(a.error_over_budget for a in found), max(a.error_over_expected for a in found)
 
 
-@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=pytest.mark.exhaustive)])
 def test_neither_tier_is_vacuous_in_16_bits(dtype: str):
     # What is left is the rounding of the output: nothing in front of it is larger.
     assert largest_ratios(dtype, NUMERICS[False])[0] > 0.9
@@ -175,7 +175,7 @@ def test_neither_tier_is_vacuous_in_16_bits(dtype: str):
     assert largest_ratios(dtype, Numerics(), store_scores=True)[0] > 0.3
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_neither_tier_is_vacuous_in_float32():
     proved, expected = largest_ratios("float32", NUMERICS[False])
     assert proved > 0.05
@@ -197,7 +197,7 @@ MANY_SHORT_ROWS = {"mask": "causal", "q_len": 90, "kv_len": 30, "heads": 16, "kv
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("scaled", thorough_unless(lambda scaled: scaled == "tau log2 e", SCALED_Q))
+@pytest.mark.parametrize("scaled", exhaustive_unless(lambda scaled: scaled == "tau log2 e", SCALED_Q))
 def test_q_scaled_in_16_bits_takes_a_declaration_which_hides_16_bit_sums_only_where_s_is_stored_in_them(
     dtype: str, scaled: str
 ):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fuzzed_variants
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.model.case import Case
 from harness.operations.attention.build import AttentionBuild
@@ -43,7 +43,7 @@ def test_a_right_kernel_passes_and_all_examples_are_run():
     ("old", "new", "smallest"),
     [
         ("i + N_k - N_q + 1", "min(i + 1, N_k)", {"mask": "causal", "q_len": 1, "kv_len": 2}),
-        *thorough_unless(
+        *exhaustive_unless(
             lambda edit: False,
             [
                 ("j < keys", "j < keys - (keys > 8)", {"kv_len": 9, "q_len": 1, "heads": 1}),
@@ -84,7 +84,7 @@ def test_a_fault_is_found_with_its_place():
     assert "one_thread_per_row.py" in result.failure.finding.reason or "line" in result.failure.finding.reason
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_an_endless_loop_is_found():
     load = functools.partial(fuzzed_variants.edited, "m = m_new;", "m = m_new; if (N_k > 8) --j;")
     how = CampaignSettings(examples=60, seed=1, builds=BUILDS)
@@ -94,7 +94,7 @@ def test_an_endless_loop_is_found():
     assert result.failure.finding.kind == "step limit"
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_shrinking_survives_the_death_of_processes():
     load = functools.partial(fuzzed_variants.long_keys_do, "segfault")
     result = campaign(load, builds=(AttentionBuild("float32", 8, 64, 40),), shrink_seconds=600.0)
@@ -134,7 +134,7 @@ def test_a_variant_that_cannot_be_loaded_does_not_pass():
     assert "there is no such variant here" in result.reason
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_the_same_seed_finds_the_same():
     first, second, other = (
         edited("j < keys", "j < keys - (keys > 8)", seed=seed, shrink_seconds=0.0) for seed in (5, 5, 6)
@@ -174,7 +174,7 @@ def test_settings_that_make_no_sense_are_told(how: dict[str, object], message: s
         campaign(fuzzed_variants.right, **how)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_replay_gives_the_same_finding():
     load = functools.partial(fuzzed_variants.edited, "j < keys", "j < keys - (keys > 8)")
     result = campaign(load)

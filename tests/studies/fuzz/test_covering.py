@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.model.build import Build
 from harness.model.case import Case
@@ -28,7 +28,7 @@ from harness.studies.fuzz.finding import Answer
 
 pytestmark = pytest.mark.compiles(False)
 
-SEEDS = thorough_unless(lambda seed: seed < 2, range(12))
+SEEDS = exhaustive_unless(lambda seed: seed < 2, range(12))
 
 
 class NoKernel:

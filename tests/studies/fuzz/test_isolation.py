@@ -8,7 +8,7 @@ import os
 
 import fuzzed_variants
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.model.case import Case
 from harness.model.property import SANITIZER
@@ -30,7 +30,7 @@ def worker(load: object, seconds: float = 60.0) -> Worker:
 DEATHS = [("exit", "exit status 7"), ("segfault", "SIGSEGV")]
 
 
-@pytest.mark.parametrize(("what", "word"), thorough_unless(lambda death: death[0] == "segfault", DEATHS))
+@pytest.mark.parametrize(("what", "word"), exhaustive_unless(lambda death: death[0] == "segfault", DEATHS))
 def test_a_process_that_dies_is_an_answer_and_is_replaced(what: str, word: str):
     with worker(functools.partial(fuzzed_variants.long_keys_do, what)) as asked:
         assert asked.ask(SHORT).finding is None
@@ -107,7 +107,7 @@ def test_workers_multiply_on_one_core_and_the_parent_is_left_alone(monkeypatch: 
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_lost_context_does_not_poison_what_follows():
     with Worker(fuzzed_variants.right, fuzzed_variants.LosesItsContext(), 60.0, BUILDS) as asked:
         finding = asked.ask(LONG).finding

@@ -27,7 +27,7 @@ def campaign(load: object, machine: Machine, checks: tuple[str, ...] | None = ()
     return run_campaign("it", load, machine, CampaignSettings(examples=9, seed=1, builds=BUILDS, checks=checks))
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_race_behind_right_answers_is_found_by_looking_on_only():
     result = campaign(RACING, SANITIZED)
     assert result.failure is not None
@@ -49,7 +49,7 @@ def test_the_sanitizer_looks_at_some_cases_of_a_usual_campaign_and_their_replay_
         replay(failure.case, RACING, Machine(kind="gpu"))
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_right_kernel_passes_while_it_is_looked_at():
     result = campaign(fuzzed_variants.right, SANITIZED)
     assert (result.verdict, result.examples) == ("pass", 9)

@@ -29,7 +29,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_mistake_that_takes_a_size_is_found_and_shrunk_to_that_size(bug: str):
     old, new, smallest = PLANTED[bug]

@@ -8,7 +8,7 @@ import math
 
 import fuzzed_variants
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.model.case import Case
 from harness.operations.attention.build import BUILDS, AttentionBuild
@@ -32,7 +32,7 @@ def answers_to(workers: Workers, cases: list[Case]) -> list[Answer]:
 LOSSES = [("exit", CRASH, 1), ("exit", CRASH, 2), ("sleep", TIMEOUT, 1), ("sleep", TIMEOUT, 2)]
 
 
-@pytest.mark.parametrize(("what", "kind", "number"), thorough_unless(lambda way: way[::2] == ("exit", 2), LOSSES))
+@pytest.mark.parametrize(("what", "kind", "number"), exhaustive_unless(lambda way: way[::2] == ("exit", 2), LOSSES))
 def test_a_process_that_dies_or_hangs_costs_the_case_that_it_was_at(
     what: str, kind: str, number: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -76,7 +76,7 @@ def test_what_is_forgotten_is_not_examined_any_more():
 
 @pytest.mark.parametrize(
     ("new", "verdict"),
-    thorough_unless(lambda way: way[1] == "fail", [("j < keys", "pass"), ("j < keys - (keys > 30)", "fail")]),
+    exhaustive_unless(lambda way: way[1] == "fail", [("j < keys", "pass"), ("j < keys - (keys > 30)", "fail")]),
 )
 def test_a_campaign_comes_to_the_same_with_two_workers_as_with_one(
     new: str, verdict: str, monkeypatch: pytest.MonkeyPatch

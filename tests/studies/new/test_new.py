@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.cli import main
 from harness.studies.new.writing import TEMPLATES, path_of
@@ -14,7 +14,7 @@ TEMPLATES_OF = [path.name.removesuffix(".py.txt").rsplit("_", 1) for path in sor
 
 @pytest.mark.parametrize(
     ("operation", "language"),
-    thorough_unless(lambda of: of == ("attention", "cupy"), map(tuple, TEMPLATES_OF)),
+    exhaustive_unless(lambda of: of == ("attention", "cupy"), map(tuple, TEMPLATES_OF)),
 )
 def test_what_it_writes_runs_and_passes(operation: str, language: str, tmp_path: Path, capsys: pytest.CaptureFixture):
     name = f"my-idea-{operation.replace('_', '-')}-{language}"

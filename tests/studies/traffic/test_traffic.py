@@ -102,7 +102,7 @@ def test_a_sweep_of_one_variant(capsys: pytest.CaptureFixture[str]):
     assert "fa1" not in out
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_a_sweep_over_a_tile_size_and_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """FlashAttention-1 visits O once per tile of keys: twice the keys, half the visits."""
     pytest.importorskip("matplotlib")
@@ -199,7 +199,7 @@ def test_no_plot_no_matplotlib():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_the_same_on_any_number_of_cores_and_with_any_seed(capsys: pytest.CaptureFixture[str]):
     arguments = ["fa1-cupy", "--seq-len", 70, "--head-dim", 16, "--lines", "--format", "json"]
     first = json.loads(call(capsys, *arguments, "--threads", 1)[1])
