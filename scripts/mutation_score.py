@@ -3,6 +3,9 @@
 
 Mutants of the harness itself have no campaign: they are held against its own tests.
 
+What a mutant came to is kept in tests/mutants/scores.jsonl and taken from there as long as the texts that it is made of
+are the same, so that a run may be ended and taken up again, on another machine, too.
+
     .venv/bin/python scripts/mutation_score.py                                     # all of them
     .venv/bin/python scripts/mutation_score.py --mutants 'fa2-cupy~*' --jobs 4 --format json
 
@@ -13,11 +16,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import fnmatch
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 from collections import Counter
@@ -38,8 +39,9 @@ from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS  # noqa: E402
 from tests.mutants.harness_mutants import HARNESS_MUTANTS, HarnessScore, harness_score  # noqa: E402
 from tests.mutants.outside import OUTSIDE_MUTANTS  # noqa: E402
 from tests.mutants.peers import RULES  # noqa: E402
-from tests.mutants.scoring import MISSED, Score, score  # noqa: E402
+from tests.mutants.scoring import MISSED, Score, current_digest, score  # noqa: E402
 
+SCORES = ROOT / "tests" / "mutants" / "scores.jsonl"
 HEADERS = ("bug", "variant", "killed by", "examples", "wall s", "CPU s", "tiles\nq x kv", *RULES)
 RIGHT = (False, False, False, True, True, True, True, *(False for _ in RULES))
 INTRODUCTION = """# Mutation score
@@ -47,8 +49,8 @@ INTRODUCTION = """# Mutation score
 Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
 family), in CUDA and in Numba; or a slip in a kernel that somebody wrote who knew the README and the page on variants
 and nothing of the fuzzer (`tests/mutants/outside.py`). A campaign of the fuzzer with its default settings, {examples}
-cases at most, has to find it. Written by `scripts/mutation_score.py --format markdown` on {date}, on a machine of
-{cores} cores, of which a campaign uses two. {measured} of {all} mutants are in it.
+cases at most, has to find it. Written by `scripts/mutation_score.py --format markdown` from `scores.jsonl`; the
+campaigns ran from {first_date} to {last_date} on two cores. {measured} of {all} mutants are in it.
 
 - *killed by*: the kind of the first finding. *sanitizer on*: the campaign is `fuzz --sanitize`; answers may be right.
 - *examples*: cases run up to that one. *seconds*: all of the campaign, with compilation and shrinking.
@@ -80,6 +82,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"mutation_score: {error}", file=sys.stderr)
         return 2
+    if arguments.kept:
+        kept = _kept_scores(arguments.scores)
+        names = [name for name in names if name in kept]
     scores = run(names, arguments.jobs, CampaignSettings(examples=arguments.examples), arguments.scores)
     text = RENDERERS[arguments.format](scores)
     if arguments.output is None:
@@ -90,8 +95,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None) -> list[AnyScore]:
-    """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it."""
-    scores = {} if kept is None or not kept.exists() else _kept_scores(kept)
+    """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it.
+
+    Scores of other texts than those of now are not taken, and those of mutants that there are no more leave the file.
+    """
+    scores = {} if kept is None else _kept_scores(kept)
     context = multiprocessing.get_context("spawn")
     with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context) as pool:
         waiting = [
@@ -102,19 +110,27 @@ def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | Non
         for done in as_completed(waiting):
             result = done.result()
             scores[result.mutant] = result
-            if kept is not None:
+            if kept is not None and isinstance(result, Score):
                 with kept.open("a") as file:
                     file.write(json.dumps(dataclasses.asdict(result)) + "\n")
             progress.step(f"{sum(s.killed for s in scores.values())} of {len(scores)} killed, {result.mutant}")
+    if kept is not None:
+        ordered = sorted((each for each in scores.values() if isinstance(each, Score)), key=lambda each: each.mutant)
+        replace_files({kept: "".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in ordered).encode()})
     return [scores[name] for name in names]
 
 
 def _kept_scores(path: Path) -> dict[str, AnyScore]:
+    """Those that are still of what there is."""
     scores: dict[str, AnyScore] = {}
+    if not path.exists():
+        return scores
     for line in path.read_text().splitlines():
         # JSON has lists for tuples.
         fields = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(line).items()}
-        scores[fields["mutant"]] = HarnessScore(**fields) if "failing" in fields else Score(**fields)
+        name = fields["mutant"]
+        if name in (MUTANTS | OUTSIDE_MUTANTS) and fields["digest"] == current_digest(name):
+            scores[name] = Score(**fields)
     return scores
 
 
@@ -205,8 +221,8 @@ def _markdown(scores: Sequence[AnyScore]) -> str:
     of_variants, of_harness = _parted(scores)
     facts = {
         "examples": DEFAULT_EXAMPLES,
-        "date": datetime.date.today().isoformat(),
-        "cores": os.cpu_count(),
+        "first_date": min((each.date for each in of_variants), default=UNKNOWN),
+        "last_date": max((each.date for each in of_variants), default=UNKNOWN),
         "measured": len(of_variants),
         "all": len(MUTANTS) + len(OUTSIDE_MUTANTS),
     }
@@ -244,8 +260,13 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--examples", type=int, default=DEFAULT_EXAMPLES, metavar="N", help="cases per campaign (default: %(default)s)"
     )
     parser.add_argument(
-        "--scores", type=Path, metavar="FILE", help="JSON lines: what is there is not run again, what is run is added"
+        "--scores",
+        type=Path,
+        default=SCORES,
+        metavar="FILE",
+        help="JSON lines: what is there of the same texts is not run again, what is run is added (default: %(default)s)",
     )
+    parser.add_argument("--kept", action="store_true", help="run nothing, only show what is in that file")
     parser.add_argument("--format", choices=tuple(RENDERERS), default="table", help="(default: %(default)s)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
     arguments = parser.parse_args(words)

@@ -32,6 +32,11 @@ def exhaustive_unless(kept: Callable[[Any], bool], values: Iterable[Any]) -> lis
     return [value if kept(value) else _marked(value, pytest.mark.exhaustive) for value in values]
 
 
+def exhaustive(values: Iterable[Any]) -> list[Any]:
+    """The values for `pytest.mark.parametrize`, of which the thorough lane runs a sample."""
+    return exhaustive_unless(lambda value: False, values)
+
+
 def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
     return pytest.param(*_as_tuple(value), marks=mark)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from emulators import emulator
 from plugins import spoilt_inputs
 
 from harness.cli import main
-from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.kept_inputs import require_kept
 from harness.model.case import Case
@@ -36,14 +36,14 @@ MESSAGE = (
 
 def test_the_fault_names_kernel_line_buffer_and_first_index() -> None:
     with pytest.raises(KernelFault, match=MESSAGE) as caught:
-        EmulatorExecutor().run(PROBLEM, SPOILS.plan(PROBLEM), draw_inputs(PROBLEM))
+        emulator().run(PROBLEM, SPOILS.plan(PROBLEM), draw_inputs(PROBLEM))
     assert caught.value.kind == "input written"
 
 
 def test_what_is_stored_again_as_it_was_changes_nothing_even_if_it_is_nan() -> None:
     inputs = draw_inputs(PROBLEM)
     inputs["Q"][0, 0, 2] = np.nan
-    assert EmulatorExecutor().run(PROBLEM, STORES_AGAIN.plan(PROBLEM), inputs).outputs["O"].size
+    assert emulator().run(PROBLEM, STORES_AGAIN.plan(PROBLEM), inputs).outputs["O"].size
 
 
 def test_the_sanitizer_finds_every_store_into_an_input_with_its_thread() -> None:
@@ -58,13 +58,13 @@ def test_the_sanitizer_finds_every_store_into_an_input_with_its_thread() -> None
 
 
 def test_a_campaign_finds_it_and_the_order_of_sums_says_why_there_is_none() -> None:
-    answer = examine(Case(PROBLEM, "normal", 0), SPOILS, EmulatorExecutor())
+    answer = examine(Case(PROBLEM, "normal", 0), SPOILS, emulator())
     assert answer.finding is not None and answer.finding.kind == "input written"
-    assert "store into Q" in (reveal_if_it_runs(SPOILS, PROBLEM, EmulatorExecutor()).reason or "")
+    assert "store into Q" in (reveal_if_it_runs(SPOILS, PROBLEM, emulator()).reason or "")
 
 
 def test_on_a_gpu_it_ends_no_process() -> None:
-    executor = EmulatorExecutor()
+    executor = emulator()
     executor.device = dataclasses.replace(executor.device, kind="gpu")
     answer = examine(Case(PROBLEM, "normal", 0), SPOILS, executor)
     assert answer.finding is not None and answer.finding.kind == "input written" and not answer.broken

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulators import emulator
 
 from harness import PtxKernel
 from harness.cli import main
@@ -18,7 +19,6 @@ from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.parameters import entry_parameters
 from harness.compilers.toolchain import Call, Toolchain
 from harness.compilers.toolchains import TOOLCHAINS
-from harness.emulator.executor import EmulatorExecutor
 from harness.execution.comparison import compare
 from harness.execution.outcome import Row
 from harness.model.discovery import discover
@@ -53,7 +53,7 @@ def translated(backend: str, kernel_of: Any, name: str) -> Variant:
 
 
 def rows_of(*variants: Variant) -> dict[str, Row]:
-    return {row.variant: row for row in compare(variants, PROBLEM, EmulatorExecutor()).rows}
+    return {row.variant: row for row in compare(variants, PROBLEM, emulator()).rows}
 
 
 def test_ptx_text_passes_with_the_counts_of_what_it_was_compiled_from() -> None:

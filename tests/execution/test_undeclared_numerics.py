@@ -8,11 +8,12 @@ import json
 from pathlib import Path
 
 import pytest
+from emulators import emulator
 
 from harness.cli import main
 from harness.compilers import compile_kernel
 from harness.compilers.ptx_arithmetic import Arithmetic
-from harness.emulator.executor import EmulatorExecutor, _arguments, _memory_of
+from harness.emulator.executor import _arguments, _memory_of
 from harness.execution.comparison import compare
 from harness.execution.outcome import Comparison, Row
 from harness.execution.undeclared_numerics import strictest
@@ -34,7 +35,7 @@ SMALL = {"heads": 2, "q_len": 33, "kv_len": 33, "head_dim": 8}
 @functools.cache
 def compared(dtype: str, regime: str) -> Comparison:
     variants = [REGISTRY.get(name) for name in ("says-nothing", "adds-epsilon", "truncates-weights")]
-    return compare(variants, Problem(**SMALL, dtype=dtype), EmulatorExecutor(), regime=regime)
+    return compare(variants, Problem(**SMALL, dtype=dtype), emulator(), regime=regime)
 
 
 def row(name: str, dtype: str, regime: str) -> Row:

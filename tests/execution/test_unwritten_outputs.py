@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from emulators import emulator
 from numpy_executor import NumpyExecutor, NumpyKernel
 
 from harness.emulator.executor import EmulatorExecutor
@@ -66,7 +67,7 @@ def tried(which: int, executor: Executor) -> Attempt:
 
 @pytest.mark.parametrize("which", SAID)
 def test_what_is_said_of_outputs_that_look_as_they_were_given(which: int) -> None:
-    done = tried(which, EmulatorExecutor())
+    done = tried(which, emulator())
     assert done.verdict == "fail" and done.execution is not None
     assert re.search(SAID[which], done.reason or ""), done.reason
     assert done.execution.unwritten is not None
@@ -76,13 +77,13 @@ def test_what_is_said_of_outputs_that_look_as_they_were_given(which: int) -> Non
 def test_the_sanitizer_says_the_same() -> None:
     executor = EmulatorExecutor(instruments=Instruments(sanitizer=True))
     for which in (0, 1):
-        assert tried(which, executor).reason == tried(which, EmulatorExecutor()).reason
+        assert tried(which, executor).reason == tried(which, emulator()).reason
 
 
 def test_a_campaign_sees_the_same() -> None:
     patterns = {}
     for which in (0, 1):
-        finding = examine(Case(PROBLEM, "normal", 0), variant(which), EmulatorExecutor()).finding
+        finding = examine(Case(PROBLEM, "normal", 0), variant(which), emulator()).finding
         assert finding is not None
         patterns[which] = finding.pattern or ""
     assert "never written" in patterns[0] and "never written" not in patterns[1]
@@ -97,7 +98,7 @@ def test_where_nobody_looked_both_are_said() -> None:
 
 
 def test_a_right_output_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = EmulatorExecutor()
+    executor = emulator()
     runs: list[object] = []
     real = executor._launch_all
     monkeypatch.setattr(executor, "_launch_all", lambda *args: runs.append(1) or real(*args))

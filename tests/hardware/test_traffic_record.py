@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from emulators import emulator
-from lanes import exhaustive_unless, thorough_unless
+from lanes import exhaustive, exhaustive_unless, thorough_unless
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.instruments import PLAIN, Instruments
@@ -109,7 +109,7 @@ def test_what_is_not_recorded_is_skipped_with_the_reason(monkeypatch: pytest.Mon
     [
         *(case for case in CASES if not is_emulated(case)),
         *thorough_unless(lambda case: case[1] == "fa2-cupy", filter(is_quick, CASES)),
-        *exhaustive_unless(lambda case: False, (case for case in CASES if is_emulated(case) and not is_quick(case))),
+        *exhaustive(case for case in CASES if is_emulated(case) and not is_quick(case)),
     ],
 )
 def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:

@@ -69,11 +69,19 @@ def right_kernels() -> list[Path]:
     return sorted(FOLDER.rglob("*.py"))
 
 
+def text_of(mutant: OutsideMutant) -> str:
+    """The file with the slip in it."""
+    return mutant.patch.apply((FOLDER / mutant.patch.file).read_text())
+
+
+def digest_of_outside(mutant: OutsideMutant) -> str:
+    """Another one where the file with the slip has changed."""
+    return hashlib.sha256(text_of(mutant).encode()).hexdigest()[:16]
+
+
 def load_outside(mutant: OutsideMutant, right: bool = False) -> Variant:
     """The variant with the slip in it, under the mutant's name; or the `right` one, under its own."""
-    text = (FOLDER / mutant.patch.file).read_text()
-    if not right:
-        text = mutant.patch.apply(text)
+    text = text_of(mutant) if not right else (FOLDER / mutant.patch.file).read_text()
     # The same text is the same module, in whatever process: what was compiled of it is found again.
     module = "outside_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     path = mutants_folder() / f"{module}.py"

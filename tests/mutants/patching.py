@@ -109,6 +109,17 @@ def patched_files(mutant: Mutant) -> dict[str, str]:
     return texts
 
 
+def digest_of(mutant: Mutant) -> str:
+    """Another one where any text has changed that the mutant's kernels may be made of."""
+
+    def is_of_the_other_language(path: str) -> bool:
+        name = path.rpartition("/")[2]
+        return name.endswith((".cu", ".cuh")) if mutant.backend == "numba" else name.startswith("numba_")
+
+    texts = [each for each in sorted(patched_files(mutant).items()) if not is_of_the_other_language(each[0])]
+    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
+
+
 def mutated_variant(mutant: Mutant) -> Variant:
     """The variant with the mistake in it, under the mutant's name. It claims no bytes: those are not asked about."""
     texts = patched_files(mutant)

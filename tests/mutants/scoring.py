@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import resource
 import time
@@ -21,8 +22,8 @@ from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_
 from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
 from harness.support.errors import KernelFault
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.outside import OUTSIDE_MUTANTS, load_outside
-from tests.mutants.patching import mutated_variant
+from tests.mutants.outside import OUTSIDE_MUTANTS, digest_of_outside, load_outside
+from tests.mutants.patching import digest_of, mutated_variant
 from tests.mutants.peers import RULES
 
 NOT_A_KERNEL = (NO_COMPILATION, NO_PLAN, ERROR)
@@ -61,11 +62,20 @@ class Score:
     """That case as JSON."""
     smallest_case: str | None
     """And what it was shrunk to."""
+    digest: str
+    """Of the texts that it was made of, see `current_digest`."""
+    date: str
+    """When it was run, such as `2026-11-20`."""
 
     @property
     def killed(self) -> bool:
         """Whether it was found out, as a kernel."""
         return self.killed_by is not None
+
+
+def current_digest(name: str) -> str:
+    """Of the texts that the mutant of that name is made of now."""
+    return digest_of_outside(OUTSIDE_MUTANTS[name]) if name in OUTSIDE_MUTANTS else digest_of(MUTANTS[name])
 
 
 def load(name: str) -> Variant:
@@ -97,6 +107,8 @@ def score(name: str, how: CampaignSettings) -> Score:
         peers=peers_on(failure.first_case, load(name), machine) if failure and killer and operation == PEERS_OF else {},
         first_case=failure.first_case.to_json() if failure else None,
         smallest_case=failure.case.to_json() if failure else None,
+        digest=current_digest(name),
+        date=datetime.date.today().isoformat(),
     )
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.mutants.scoring import FAULT, MISSED, REJECTS, Score
+from tests.mutants.scoring import FAULT, MISSED, REJECTS, Score, current_digest
 
 pytestmark = pytest.mark.compiles(False)
 
@@ -19,7 +19,7 @@ KILLED = Score(
     mutant="fa2-cupy~lse-to-base-2", bug="lse to base 2", variant="fa2-cupy", sanitized=False, killed_by="wrong lse",
     reason="lse[0, 0, 0] is off", examples=3, seconds=4.0, cpu_seconds=2.0, tiles=(1, 3),
     peers={"allclose": MISSED, "flash-attention": MISSED, "xformers": REJECTS, "triton": FAULT},
-    first_case="{}", smallest_case="{}",
+    first_case="{}", smallest_case="{}", digest="0123", date="2026-11-20",
 )  # fmt: skip
 SURVIVOR = dataclasses.replace(
     KILLED, mutant="fa2-numba~lse-to-base-2", variant="fa2-numba", killed_by=None, reason=None, examples=200,
@@ -48,9 +48,28 @@ def test_survivors_are_named_in_every_format(script: ModuleType):
     assert (first["killed_by"], second["killed_by"]) == ("wrong lse", None)
 
 
+def renewed(score: Score) -> Score:
+    return dataclasses.replace(score, digest=current_digest(score.mutant))
+
+
+def keep(folder: Path, *scores: Score) -> Path:
+    path = folder / "scores.jsonl"
+    path.write_text("".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in scores))
+    return path
+
+
+def test_scores_of_other_texts_and_of_what_there_is_no_more_are_not_taken(script: ModuleType, tmp_path: Path):
+    gone = dataclasses.replace(KILLED, mutant="fa2-cupy~no-more")
+    kept = keep(tmp_path, renewed(SURVIVOR), KILLED, gone)
+    output = tmp_path / "scores.md"
+    words = ["--mutants", "fa2-*~*", "--kept", "--scores", str(kept), "--format", "markdown", "--output", str(output)]
+    assert script.main(words) == 1
+    assert "from 2026-11-20 to 2026-11-20 on two cores. 1 of " in " ".join(output.read_text().split())
+    assert [json.loads(line)["mutant"] for line in kept.read_text().splitlines()] == [SURVIVOR.mutant]
+
+
 def test_what_was_kept_is_not_run_again(script: ModuleType, tmp_path: Path, monkeypatch, capsys):
-    kept = tmp_path / "scores.jsonl"
-    kept.write_text("".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in (KILLED, SURVIVOR)))
+    kept = keep(tmp_path, *(renewed(each) for each in (SURVIVOR, KILLED)))
     monkeypatch.setattr(script, "score", None)  # whatever ran would fail
     arguments = ["--mutants", KILLED.mutant, "--scores", str(kept), "--format", "json"]
     assert script.main(arguments) == 0

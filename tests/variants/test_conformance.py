@@ -14,7 +14,7 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import HealthCheck, assume, given, settings, target
 from hypothesis import strategies as st
-from lanes import exhaustive_unless, is_exhaustive, thorough_unless
+from lanes import exhaustive, exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.accuracy import Accuracy
@@ -509,7 +509,14 @@ SANITIZER = EmulatorSanitizer(shuffled_runs=1)
 SANITIZED_KERNELS = (("float16", 20), ("float32", 20), ("float16", 24))
 
 
-@parametrize_sampled()
+@pytest.mark.parametrize(
+    "variant",
+    [
+        *thorough_unless(lambda variant: variant.name == "fa2-cupy", (v for v in VARIANTS if v.name in FEW)),
+        *exhaustive(v for v in VARIANTS if v.name not in FEW),
+    ],
+    ids=lambda variant: variant.name,
+)
 @given(data=st.data(), seed=st.integers(0, 2**16))
 @settings(
     max_examples=8,

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from emulators import emulator
+from lanes import thorough_unless
 from test_claims import traffic
 from test_conformance import accuracy, executed, run
 
@@ -71,7 +72,9 @@ def test_windows_end_anywhere(q_len: int, kv_len: int, mask: str):
     assert_right(dataclasses.replace(PROBLEM, q_len=q_len, kv_len=kv_len, mask=mask), SMALL)
 
 
-@pytest.mark.parametrize(("head_dim", "split"), [(24, 64), (24, 512), (33, 64)])
+@pytest.mark.parametrize(
+    ("head_dim", "split"), thorough_unless(lambda build: build == (24, 64), [(24, 64), (24, 512), (33, 64)])
+)
 @pytest.mark.parametrize("mask", ["window:2", "window:40,3", "causal+window:17", "documents:40+1+39+70"])
 def test_keys_between_those_of_two_heads_are_left_out(mask: str, head_dim: int, split: int):
     """The last queries of a head and the first of the next share a tile of rows, and lie 150 keys apart."""

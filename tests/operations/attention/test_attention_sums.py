@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_executor import NumpyExecutor, NumpyKernel
 from summation_orders import orders, running, tree_of, truncating_total
 
-from harness.emulator.executor import EmulatorExecutor
 from harness.execution.planning import make_plan
 from harness.model.discovery import discover
 from harness.model.plan import Launch, Plan
@@ -184,7 +184,7 @@ def test_what_does_not_run_says_so():
 def test_a_thread_that_goes_through_the_keys_adds_one_after_the_other(causal: bool):
     variant = discover([PLUGIN], package="no_such_package_of_variants").registry.get("one-thread-per-row")
     problem = Problem(heads=4, kv_heads=2, q_len=21, kv_len=33, head_dim=8, mask="causal" if causal else "none")
-    found = reveal_orders(variant, problem, EmulatorExecutor())
+    found = reveal_orders(variant, problem, emulator())
     assert trees(found) == [tree_of(running(range(n))) for n in (33, 33, 8)]
 
 
@@ -194,12 +194,12 @@ def test_adding_in_the_revealed_order_gives_the_bits_of_the_kernel(name: str):
     """Q = 0: every weight is 1 or 1 / 64, which is exact, so nothing rounds but the sum over keys."""
     variant = discover().registry.get(name)
     problem = Problem(q_len=20, kv_len=64)
-    tree, *_ = trees(reveal_orders(variant, problem, EmulatorExecutor()))
+    tree, *_ = trees(reveal_orders(variant, problem, emulator()))
     assert tree is not None
     rng = np.random.default_rng(1)
     V = rng.standard_normal(problem.kv_shape).astype(np.float32)
     inputs = {"Q": np.zeros(problem.q_shape, np.float32), "K": rng.standard_normal(problem.kv_shape).astype(np.float32)}
-    O = EmulatorExecutor().run(problem, make_plan(variant, problem), inputs | {"V": V}).outputs["O"]
+    O = emulator().run(problem, make_plan(variant, problem), inputs | {"V": V}).outputs["O"]
     terms = V.transpose(2, 0, 1, 3)
     assert np.array_equal(O, np.broadcast_to((tree.total(terms) / 64)[:, :, None], O.shape))
     # What this test rests on: another order gives other bits.
