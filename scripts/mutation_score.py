@@ -264,7 +264,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         default=SCORES,
         metavar="FILE",
-        help="JSON lines: what is there of the same texts is not run again, what is run is added (default: %(default)s)",
+        help="JSON lines: what is there of the same texts is not run again, the rest is added (default: %(default)s)",
     )
     parser.add_argument("--kept", action="store_true", help="run nothing, only show what is in that file")
     parser.add_argument("--format", choices=tuple(RENDERERS), default="table", help="(default: %(default)s)")
