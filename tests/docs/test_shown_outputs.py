@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from lanes import exhaustive_unless
 
 from scripts.shown_outputs import (
     ROOT,
@@ -35,7 +34,8 @@ def harness(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("block", exhaustive_unless(lambda block: str(block).startswith("README"), CONSOLE), ids=str)
+@pytest.mark.thorough
+@pytest.mark.parametrize("block", CONSOLE, ids=str)
 def test_the_output_is_the_real_one(block: Block) -> None:
     # scripts/shown_outputs.py writes it anew.
     assert [comparable(one.output) for one in run(block)] == [comparable(one.output) for one in shown_in(block)]

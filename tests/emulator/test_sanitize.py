@@ -100,6 +100,7 @@ def compared(capsys: pytest.CaptureFixture[str], *arguments: str, variants: str,
     return capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_compare_fails_what_has_findings_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     out = json.loads(compared(capsys, "--format", "json", variants="fa2-cupy,warps-in-order", status=1))
     assert out["sanitized_by"] == "the emulator's sanitizer, 3 schedules"

@@ -54,6 +54,7 @@ def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarra
 
 
 # Warps of 16 and of 32 rows, tiles shorter than a warp's diagonal and longer, and three on chip.
+@pytest.mark.thorough
 @parametrize_cuda
 @pytest.mark.parametrize(
     "tile",
@@ -71,6 +72,7 @@ def test_tiles_of_any_size_give_the_answer(variant: Variant, mask: str, tile: di
 
 
 # Tiles have 128 rows, and 96 keys with head_dim 64, 48 with 128. The first row of 150 lies on key 53 of 203.
+@pytest.mark.thorough
 @parametrize_variants
 @pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(

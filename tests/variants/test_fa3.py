@@ -153,6 +153,7 @@ def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere(
     assert np.all(O[100:180, 5] == math.inf) and np.all(np.isnan(O[180:, 5]))
 
 
+@pytest.mark.thorough
 @BACKENDS
 def test_blocks_take_tiles_until_there_are_none_and_leave_the_counter_as_it_was(variant: Variant):
     # 140 heads of one tile each: more than there are blocks. The second run finds the counter as the first left it.

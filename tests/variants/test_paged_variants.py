@@ -84,6 +84,7 @@ def test_no_sequence_has_a_key(variant: Variant):
     held(variant, PagedProblem(lengths=(0,), batch=3, heads=2, head_dim=24, page_size=32))
 
 
+@pytest.mark.thorough
 @each_variant
 def test_float32_is_taken_or_refused_with_a_reason(variant: Variant):
     problem = PagedProblem(lengths=(5, 40), heads=2, kv_heads=1, head_dim=7, dtype="float32")

@@ -162,6 +162,7 @@ def test_what_is_off_is_no_argument(variant: Variant):
     assert len(arguments[1]) - len(arguments[0]) == 3 + (variant.algorithm == "split-kv")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "head_dim", "fields"),
     exhaustive_unless(

@@ -81,6 +81,7 @@ def test_a_variant_without_tiles_has_nothing_to_tune():
         tile_contenders(numpy_variant("plain"), PROBLEM)
 
 
+@pytest.mark.thorough
 def test_without_a_gpu_the_fewest_bytes_win(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     # Each tile is a compilation of a second or more: three of them tell as much.
     few = ({"Br": 64, "Bc": 64}, {"Br": 16, "Bc": 32}, {"Br": 128, "Bc": 16})
