@@ -19,8 +19,10 @@ import dataclasses
 import fnmatch
 import json
 import multiprocessing
+import os
 import statistics
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -94,6 +96,18 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if all(each.killed for each in scores) else 1
 
 
+def end_with_parent() -> None:
+    """Whoever ends this script, however, ends its campaigns: a pool's processes wait for more to do for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None) -> list[AnyScore]:
     """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it.
 
@@ -101,7 +115,7 @@ def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | Non
     """
     scores = {} if kept is None else _kept_scores(kept)
     context = multiprocessing.get_context("spawn")
-    with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context) as pool:
+    with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context, end_with_parent) as pool:
         waiting = [
             pool.submit(harness_score, name) if name in OF_HARNESS else pool.submit(score, name, how)
             for name in names

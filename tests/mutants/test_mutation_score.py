@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -76,6 +79,39 @@ def test_what_was_kept_is_not_run_again(script: ModuleType, tmp_path: Path, monk
     (told,) = json.loads(capsys.readouterr().out)
     assert told["killed_by"] == "wrong lse" and told["tiles"] == [1, 3]
     assert script.main([*arguments, "--mutants", SURVIVOR.mutant]) == 1
+
+
+POOL = f"""
+import multiprocessing, os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+sys.path.insert(0, {str(PATH.parent)!r})
+from mutation_score import end_with_parent
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_campaigns_end_when_the_script_is_killed(tmp_path: Path):
+    program = tmp_path / "pool.py"
+    program.write_text(POOL)
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
+        worker = int(script.stdout.readline())
+        script.kill()
+    deadline = time.monotonic() + 20
+    while is_running(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        # A process that has ended and that nobody has asked for is a zombie.
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(
