@@ -31,6 +31,26 @@ def run_bytes(
     return SECTOR_BYTES * sectors
 
 
+def matrix_rows(
+    heads: int, kv_len: int, firsts: Integers, ends: Integers
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """The rows of matrices of q_len x kv_len, one for each of so many heads behind each other, in fewer than there are.
+
+    `firsts` and `ends` have shape (sequences, q_len): the keys that a row sees, alike for the heads of a sequence.
+    Rows that begin at the same element of a sector, or as far behind one, and see the same keys cost the same. Returned
+    are, for each of these, that element, first, end, and how many rows are like it.
+    """
+    sequences, q_len = firsts.shape
+    head_starts = np.arange(heads, dtype=np.int64) * (q_len * kv_len) % SECTOR_BYTES
+    parts = []
+    for of_sequence, first, end in zip(head_starts.reshape(sequences, -1), firsts, ends):
+        starts, count = np.unique(of_sequence, return_counts=True)
+        begin = (starts[:, None] + np.arange(q_len) * kv_len) % SECTOR_BYTES
+        parts.append([each.reshape(-1) for each in np.broadcast_arrays(begin, first, end, count[:, None])])
+    start, first, end, count = map(np.concatenate, zip(*parts))
+    return start, first, end, count
+
+
 def tiled_run_bytes(start: Integers, first: Integers, end: Integers, step: int, itemsize_bytes: int) -> Integers:
     """Bytes of elements `first` to `end` of rows that start at element `start` of their buffer, copied tile by tile.
 

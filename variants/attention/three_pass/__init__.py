@@ -38,7 +38,7 @@ from variants._tiles import BLOCK, SHARED_BYTES, WARPS, Tile, blocks, default_ti
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
-from variants._tiles.sectors import SECTOR_BYTES, run_bytes, tiled_run_bytes
+from variants._tiles.sectors import SECTOR_BYTES, matrix_rows, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
 SOFTMAX_ROWS = 4
@@ -108,19 +108,14 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     kv_bytes = 2 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
 
-    # Rows that begin at the same byte of a sector and see the same keys cost the same: one look at each kind.
-    rows = np.arange(p.batch * p.heads * p.q_len, dtype=np.int64)
-    shape = (p.batch, p.heads, p.q_len)
-    runs = (np.broadcast_to(each[:, None], shape).reshape(-1) for each in p.spans)
-    kinds = np.stack([rows * p.kv_len % 32, *runs])
-    (start, first, end), count = np.unique(kinds, axis=1, return_counts=True)
+    start, first, end, count = matrix_rows(p.batch * p.heads, p.kv_len, *p.spans)
     seen = np.maximum(end - first, 0)
     row_bytes = run_bytes(start + first, seen, p.itemsize_bytes)
     again_bytes = 2 * run_bytes(start + first + ON_CHIP, np.maximum(seen - ON_CHIP, 0), p.itemsize_bytes)
     tiles_bytes = tiled_run_bytes(start, first, end, schedule.tile.Bc, p.itemsize_bytes)
 
     # Two launches read what rows of a block see, and a row of the softmax its own.
-    limit_bytes = 2 * schedule.limit_bytes().sum() + (2 * SECTOR_BYTES * len(rows) if has_spans(p) else 0)
+    limit_bytes = 2 * schedule.limit_bytes().sum() + (2 * SECTOR_BYTES * p.batch * p.heads * p.q_len if has_spans(p) else 0)
     read_bytes = q_bytes + kv_bytes + limit_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
     # Where blocks read what their rows see, they read the slope at once.
     seeing = schedule.visits > 0 if not has_spans(p) else np.ones_like(schedule.visits, dtype=np.bool_)

@@ -31,7 +31,7 @@ from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
 from variants._tiles.backward import COMMON, BackwardSchedule, key_grid, register_backward, turned
 from variants._tiles.band import FEATURES, band
 from variants._tiles.registration import Kernels, pointer_lengths
-from variants._tiles.sectors import SECTOR_BYTES, run_bytes, tiled_run_bytes
+from variants._tiles.sectors import SECTOR_BYTES, matrix_rows, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
 WEIGHTS_ROWS = 4
@@ -105,13 +105,11 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     s = BackwardSchedule(p, tile or default_tile(p.head_dim))
     Q_bytes, kv_bytes = s.Q_bytes.sum(), (s.key_visits * s.key_tile_bytes()).sum()
 
-    # Rows of a matrix that begin at the same byte of a sector and see the same keys cost the same: a look at each kind.
     rows = np.arange(p.batch * p.heads * p.q_len, dtype=np.int64)
     first, end = p.span(rows % p.q_len)
     own_bytes = 2 * run_bytes(rows * p.head_dim, p.head_dim, p.itemsize_bytes) + SECTOR_BYTES
     weights_bytes = own_bytes[end > first].sum()
-    kinds = np.stack([rows * p.kv_len % 32, first, end])
-    (start, first, end), count = np.unique(kinds, axis=1, return_counts=True)
+    start, first, end, count = matrix_rows(p.batch * p.heads, p.kv_len, *p.spans)
     matrix_bytes = (count * run_bytes(start + first, np.maximum(end - first, 0), p.itemsize_bytes)).sum()
     tiles_bytes = (count * tiled_run_bytes(start, first, end, s.tile.Bc, p.itemsize_bytes)).sum()
 
