@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.emulator.executor import CacheModel, EmulatorExecutor
+from harness.emulator.executor import BRIEF_FLOPS, CacheModel, EmulatorExecutor
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.support.gpus import GPUS
+from scripts.recording.plan_hash import plan_hash, recorded_hashes
 from scripts.recording.recorded_problem import recorded_problem
 
 GPU = GPUS["h200"]
@@ -74,11 +75,13 @@ class Comparison:
 
 
 def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[Comparison]:
-    """Run one variant on one problem of the record, and yield its launches."""
+    """Run one variant on one problem of the record, and yield its launches; none where they are others by now."""
     asked = recorded_problem(record["problems"][problem])
     plan = discover().registry.get(variant).plan(asked)
+    if plan_hash(plan, asked) not in recorded_hashes(record, problem, variant):
+        return
     sizes = {name: buffer.size_bytes for name, buffer in plan.all_buffers(asked).items()}
-    execution = EmulatorExecutor(caches=MODEL).run(asked, plan, draw_inputs(asked))
+    execution = EmulatorExecutor(caches=MODEL, brief_flops=BRIEF_FLOPS).run(asked, plan, draw_inputs(asked))
     rows = {r["launch"]: r for r in record["launches"] if (r["problem"], r["variant"]) == (problem, variant)}
     for number, launch in enumerate(execution.launches):
         assert launch.traffic is not None

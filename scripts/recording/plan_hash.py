@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,11 @@ def plan_hash(plan: Plan, problem: BaseProblem) -> str:
     buffers = [f"{b.name} {b.shape} {b.dtype}" for b in plan.all_buffers(problem).values()]
     parts = [*buffers, *(text for launch in plan.launches for text in _launch_text(launch))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def recorded_hashes(record: Mapping[str, Any], problem: int, variant: str) -> list[str]:
+    """Of the plans that the variant made of that problem when the record was made; none: it is not in there."""
+    return [row["hash"] for row in record["plans"] if (row["problem"], row["variant"]) == (problem, variant)]
 
 
 def _launch_text(launch: Launch) -> list[str]:

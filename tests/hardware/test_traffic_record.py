@@ -21,7 +21,7 @@ from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
-from scripts.recording.plan_hash import plan_hash
+from scripts.recording.plan_hash import plan_hash, recorded_hashes
 from scripts.recording.recorded_problem import recorded_problem
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "traffic_h200.json").read_text())
@@ -43,7 +43,7 @@ REGISTRY = discover().registry
 @functools.cache
 def stale(index: int, name: str) -> str:
     """Why the record has nothing to say of the plan that this variant makes of this problem; empty where it has."""
-    found = [row["hash"] for row in RECORD["plans"] if (row["problem"], row["variant"]) == (index, name)]
+    found = recorded_hashes(RECORD, index, name)
     if not found:
         return f"{name} is not recorded yet on problem {index}; run scripts/record_traffic.py on a GPU"
     if plan_hash(REGISTRY.get(name).plan(problem(index)), problem(index)) not in found:
