@@ -20,6 +20,7 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return status, captured.out, captured.err
 
 
+@pytest.mark.thorough
 def test_compare_shows_the_problem_and_its_fields(capsys: pytest.CaptureFixture[str]):
     status, out, _ = call(capsys, "compare", *SMALL, "--variants", "paged-*", "--format", "json")
     told = json.loads(out)

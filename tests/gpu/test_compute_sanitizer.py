@@ -58,6 +58,7 @@ def test_a_clean_log_has_no_findings(installed: None, monkeypatch: pytest.Monkey
     assert check() == ()
 
 
+@pytest.mark.thorough
 def test_a_missing_program_is_one_line_and_the_row_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError, match=r"compute-sanitizer is not on the PATH; .* --device emulator needs none"):

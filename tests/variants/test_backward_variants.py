@@ -107,6 +107,7 @@ def test_answers_are_within_what_is_expected_and_claims_are_exact(variant: Varia
     holds(variant, data.draw(OPERATION.cases(builds(kernel_of(variant)), 12, (), variant.takes)))
 
 
+@pytest.mark.thorough
 @few_variants
 @given(data=st.data())
 @battery(20)
@@ -163,6 +164,7 @@ def test_nan_reaches_nobody_who_does_not_see_it(variant: Variant, name: str):
 FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 200), ("float32", 256))
 
 
+@pytest.mark.thorough
 @few_variants
 @pytest.mark.parametrize(
     ("dtype", "head_dim"),

@@ -166,6 +166,7 @@ def test_the_script_says_what_differs_and_how_to_see_it(capsys: pytest.CaptureFi
     assert "claims nothing" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_row_longer_than_the_chip_is_read_again():
     problem = Problem(heads=1, q_len=5, kv_len=3200, head_dim=64)
     for variant in by_algorithm("three-pass"):
@@ -358,6 +359,7 @@ def test_the_largest_tile_that_may_be_chosen_fits_and_takes_what_is_declared(alg
     assert max(used_bytes.values()) == 4 * shared_floats(head_dim, Tile(**largest)) <= limit
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "variant",
     exhaustive_unless(lambda variant: variant.name == "fa2-cupy", (v for v in CLAIMING if v.tiles is not None)),

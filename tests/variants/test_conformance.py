@@ -94,11 +94,6 @@ def problems(
     )
 
 
-def parametrize_variants(*backends: str):
-    chosen = [v for v in VARIANTS if not backends or v.backend in backends]
-    return pytest.mark.parametrize("variant", chosen, ids=lambda variant: variant.name)
-
-
 def parametrize_few():
     """A few, in the thorough lane all."""
     few = thorough_unless(lambda variant: variant.name in FEW, VARIANTS)
@@ -175,7 +170,7 @@ def skip_unsupported(variant: Variant, problem: Problem) -> None:
         pytest.skip(reason)
 
 
-@parametrize_variants()
+@parametrize_few()
 @given(data=st.data(), regime=st.sampled_from(sorted(REGIMES)), seed=st.integers(0, 2**16))
 @settings(
     max_examples=60 if is_exhaustive() else 20,

@@ -108,6 +108,7 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(
 # NaN in V at element k of key k, or that many further: O shows which row saw which key, as far as windows are shorter
 # than head_dim. Rows in full tiles of keys (the last window, at 128), in masked ones, in those that some rows see
 # nothing of, and rows that see nothing at all.
+@pytest.mark.thorough
 @parametrize_variants
 @pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def assert_right(problem: Problem, variant: Variant = VARIANT, regime: str = "ri
 
 
 # Row 0 of 250 lies on key 53 of 303.
+@pytest.mark.thorough
 @BACKENDS
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
@@ -278,6 +279,7 @@ def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str, va
 
 
 # Builds that other tests need, too.
+@pytest.mark.thorough
 @pytest.mark.parametrize("mask", ["causal", "window:40"])
 def test_numba_keeps_everything_in_registers(mask: str):
     launch = launch_of(64, mask, "float16", NUMBA)

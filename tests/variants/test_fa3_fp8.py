@@ -120,6 +120,7 @@ def test_what_is_not_finite_outside_of_a_window_reaches_no_row(q_len: int, kv_le
     assert np.array_equal(dirty["lse"], clean["lse"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("q", "k", "v"), [(0, 0, -100), (0, 0, 100), (60, -60, 0), (-90, 90, 30)], ids=lambda power: f"2^{power}"
 )
@@ -154,6 +155,7 @@ def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: p
     assert_right(problem)
 
 
+@pytest.mark.thorough
 def test_sections_of_heads_give_each_head_each_tile_once(monkeypatch: pytest.MonkeyPatch):
     # A head's K and V are 300 rows of 64 bytes and 64 of 320: sections of one group of 3. The last one is not full.
     monkeypatch.setattr(fa3_fp8, "L2_BYTES", 45_000)

@@ -89,6 +89,7 @@ def test_its_bytes_are_listed_where_it_is_planned_in_another_process(capsys: pyt
 
 
 # The default lane has builds that the tests of every variant need, too.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fields", "regime"),
     exhaustive_unless(

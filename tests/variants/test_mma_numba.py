@@ -205,6 +205,7 @@ def test_the_kernel_can_be_cached():
     assert identity != function_identity(fa2_mma_kernel(64, default_tile(64), "bfloat16", False, ()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fields", "regime"),
     [

@@ -52,6 +52,7 @@ def assert_fits(launch: Launch, blocks_per_sm: int) -> None:
     assert residency(H200.multiprocessor, launch.block[0], found.registers, shared_bytes).blocks >= blocks_per_sm
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize(
     ("head_dim", "dtype"),
@@ -122,6 +123,7 @@ def test_what_is_out_of_reach_is_said(fields: dict[str, object], reason: str):
         assert said is not None and reason in said and "\n" not in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize(
     ("head_dim", "mask"),

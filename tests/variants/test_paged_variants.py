@@ -95,6 +95,7 @@ def test_float32_is_taken_or_refused_with_a_reason(variant: Variant):
         assert "choose float16 or bfloat16" in reason
 
 
+@pytest.mark.thorough
 @each_variant
 @given(problem=problems((USUAL,), most_tiles=3), seed=st.integers(0, 2**16))
 @battery(6)

@@ -167,6 +167,7 @@ def test_half_of_the_blocks_are_half_of_the_bytes_of_keys_and_are_looked_at_once
     assert read["blocks"] == kept.size * 32  # a sector for each tile
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("variant", "mask"),
     exhaustive_unless(
