@@ -25,7 +25,7 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 @pytest.mark.parametrize(
     ("variants", "count"),
     [
-        ("bwd-fa2-cupy", 1),
+        ("bwd-fa2-cupy,bwd-three-pass-cupy", 2),
         pytest.param("bwd-fa*-cupy,bwd-three-pass-cupy", 4, marks=pytest.mark.thorough),
     ],
 )
