@@ -39,7 +39,9 @@ COMPILING = (
     "test_an_operation_more.py",
     "test_backward_cli.py",
     "test_cli.py",
+    "test_clusters_cli.py",
     "test_paged_cli.py",
+    "test_scores_cli.py",
     "test_softmax_cli.py",
 )
 """Folders and files whose tests compile, but for those that are marked `compiles(False)`."""
