@@ -115,12 +115,13 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     tiles_bytes = tiled_run_bytes(start, first, end, schedule.tile.Bc, p.itemsize_bytes)
 
     # Two launches read what rows of a block see, and a row of the softmax its own.
-    limit_bytes = 2 * schedule.limit_bytes().sum() + (2 * SECTOR_BYTES * p.batch * p.heads * p.q_len if has_spans(p) else 0)
+    rows = p.batch * p.heads * p.q_len
+    limit_bytes = 2 * schedule.limit_bytes().sum() + (2 * SECTOR_BYTES * rows if has_spans(p) else 0)
     read_bytes = q_bytes + kv_bytes + limit_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
     # Where blocks read what their rows see, they read the slope at once.
     seeing = schedule.visits > 0 if not has_spans(p) else np.ones_like(schedule.visits, dtype=np.bool_)
     seeing_blocks = p.heads * p.batch // len(p.spans[0]) * int(np.count_nonzero(seeing))
-    read_bytes += slope_bytes(p, WARPS * seeing_blocks) + sink_bytes(p, p.batch * p.heads * p.q_len)
+    read_bytes += slope_bytes(p, WARPS * seeing_blocks) + sink_bytes(p, rows)
     write_bytes = q_bytes + (count * (tiles_bytes + row_bytes)).sum()
     return Traffic(int(read_bytes), int(write_bytes))
 
