@@ -84,10 +84,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"mutation_score: {error}", file=sys.stderr)
         return 2
-    if arguments.kept:
-        kept = _kept_scores(arguments.scores)
-        names = [name for name in names if name in kept]
-    scores = run(names, arguments.jobs, CampaignSettings(examples=arguments.examples), arguments.scores)
+    how = CampaignSettings(examples=arguments.examples)
+    scores = run(names, arguments.jobs, how, arguments.scores, arguments.kept)
     text = RENDERERS[arguments.format](scores)
     if arguments.output is None:
         sys.stdout.write(text)
@@ -108,12 +106,17 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def run(names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None) -> list[AnyScore]:
+def run(
+    names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None, only_kept: bool = False
+) -> list[AnyScore]:
     """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it.
 
     Scores of other texts than those of now are not taken, and those of mutants that there are no more leave the file.
+    With `only_kept` nothing is run, and mutants that are not in the file are left out.
     """
     scores = {} if kept is None else _kept_scores(kept)
+    if only_kept:
+        names = [name for name in names if name in scores]
     context = multiprocessing.get_context("spawn")
     with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context, end_with_parent) as pool:
         waiting = [

@@ -171,7 +171,7 @@ def test_half_of_the_blocks_are_half_of_the_bytes_of_keys_and_are_looked_at_once
 @pytest.mark.parametrize(
     ("variant", "mask"),
     exhaustive_unless(
-        lambda pair: (pair[0].name, pair[1]) == ("fa2-cupy", "blocks:33x7,1"),
+        lambda pair: (pair[0].name, pair[1]) in (("fa2-mma-cupy", "blocks:33x7,1"), ("fa2-cupy", "flashmask:4,2")),
         itertools.product(TAKERS, ("blocks:33x7,1", "causal+blocks:64x32,2", "flashmask:4,2")),
     ),
     ids=named,
