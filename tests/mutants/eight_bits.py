@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 KERNEL, FACTORS = "attention/fa3_fp8/kernel.cu", "attention/fa3_fp8/factors.cu"
-NUMBERS, TILES = "_hopper/e4m3.cuh", "_hopper/e4m3_tiles.cuh"
+NUMBERS, TILES, SOFTMAX = "_hopper/e4m3.cuh", "_hopper/e4m3_tiles.cuh", "_hopper/softmax.cuh"
 
 
 def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
@@ -51,6 +51,15 @@ _WEIGHTS = (
         "O corrected where one row calls for it",
         "__any_sync(0xffffffff, correction[0]",
         "__all_sync(0xffffffff, correction[0]",
+    ),
+    _in(KERNEL, "m kept however large P is", "largest > LARGEST_WEIGHT", "largest > LARGEST_ADDEND"),
+    _in(KERNEL, "exponentials left beyond float", "__any_sync(0xffffffff, largest > LARGEST_ADDEND)", "false"),
+    _in(KERNEL, "sums left beyond float", "LARGEST_FLOAT / TN", "LARGEST_FLOAT"),
+    _in(
+        SOFTMAX,
+        "sums of the tile left out as m rises",
+        "(rows.l[h] + sums[h]) * correction[h]",
+        "rows.l[h] * correction[h]",
     ),
     _in(
         KERNEL,

@@ -238,6 +238,17 @@ def test_gradients_and_bytes_whatever_the_shape(
     assert variant.claim(problem) == variant.claim(dataclasses.replace(problem, dropout=0.0))
 
 
+# A score of 37,515 is 37,632 in bfloat16, and exp of the difference, which should be 1, is no number of float32. Nothing
+# else keeps the weight that drops out from becoming NaN.
+@pytest.mark.parametrize("variant", [v for v in BACKWARD if "three-pass" in v.name], ids=lambda variant: variant.name)
+def test_scores_that_16_bits_round_above_the_log_sum_exp_give_finite_gradients(variant: Variant):
+    problem = BackwardProblem(
+        heads=1, q_len=12, kv_len=5, head_dim=256, dtype="bfloat16", scale=1.0, dropout=0.5, dropout_seed=0
+    )
+    done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "overflow", 47552))
+    assert done.verdict == PASS, done.reason
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("variant", BACKWARD, ids=lambda variant: variant.name)
 def test_gradients_in_tiles_of_other_sizes(variant: Variant):

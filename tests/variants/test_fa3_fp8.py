@@ -69,6 +69,35 @@ def test_tiles_of_any_size_give_the_answer(head_dim: int, tile: dict[str, int], 
     assert_right(problem, tile=tile)
 
 
+# Tiles of 96 keys come last ones first. m of the first may be too small for those that follow, so that P is beyond
+# e4m3's numbers, or exponentials beyond float's: by 2^8 at a time, by 2^40, by 2^300 once or thrice.
+@pytest.mark.parametrize(
+    ("first_keys", "sizes"),
+    [((280, 180, 0), (1, 2, 4)), ((200, 0), (1, 12)), ((200, 0), (1, 100)), ((280, 180, 80, 0), (1, 100, 300, 900))],
+    ids=str,
+)
+@pytest.mark.parametrize("mask", ["none", pytest.param("causal", marks=pytest.mark.thorough)])
+def test_scores_may_outgrow_the_maximum_by_any_factor(first_keys: tuple[int, ...], sizes: tuple[int, ...], mask: str):
+    problem = Problem(heads=2, kv_heads=1, q_len=70, kv_len=391, head_dim=128, dtype="bfloat16", mask=mask)
+    inputs = draw_inputs(problem, "normal", 2)
+    ends = (problem.kv_len, *first_keys)
+    for first, end, size in zip(first_keys, ends, sizes):
+        inputs["K"][:, :, first:end] *= size
+    assert_right(problem, inputs=inputs)
+
+
+# All keys of the tile that comes second have one weight, this power of two times the first one's. From 2^118 each is a
+# float, but their sum is none.
+@pytest.mark.parametrize("power", [2.0, 119.0, *(pytest.param(p, marks=pytest.mark.thorough) for p in (3, 118, 121.5, 140))])
+def test_sums_may_leave_the_range_of_float(power: float):
+    head_dim = 128
+    problem = Problem(q_len=66, kv_len=288, head_dim=head_dim, dtype="float16", scale=power * math.log(2) / head_dim)
+    inputs = draw_inputs(problem, "normal", 3)
+    inputs["Q"][:], inputs["K"][:] = 1, 0
+    inputs["K"][:, :, 96:192] = 1
+    assert_right(problem, inputs=inputs)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("mask", ["none", "causal", "window:20,7"])
 def test_infinity_in_k_is_minus_infinity_for_rows_of_the_other_sign(mask: str):

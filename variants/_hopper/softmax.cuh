@@ -84,6 +84,56 @@ __device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &corr
         }
 }
 
+// The same with the m that there is, so that nothing needs to be known of S before its first exponential. `sums` are
+// rowsum(P), which l has nothing of yet. Returns the largest sum of any four neighbours, infinity where nothing was seen
+// yet: no P is larger.
+template <int OFFSET>
+__device__ __forceinline__ float exponentiate_with_m(const Rows &rows, Scores &S, PerRow &sums, float tau2)
+{
+    PerRow minus_m;
+    float largest = 0.0f;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        minus_m[h] = rows.m[h] == MINUS_INFINITY ? -MINUS_INFINITY : OFFSET - rows.m[h];
+        sums[h] = 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < TN; j += 2)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float *const low = S + 4 * j + 2 * h, *const high = low + 4;
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                low[c] = exp2_approx(fmaf(low[c], tau2, minus_m[h]));
+                high[c] = exp2_approx(fmaf(high[c], tau2, minus_m[h]));
+            }
+            const float four = (low[0] + low[1]) + (high[0] + high[1]);
+            largest = fmaxf(largest, four);
+            sums[h] += four;
+        }
+    return largest;
+}
+
+// Behind it, where P is finite: m by as many powers of two as bring the row's largest P below 2^(OFFSET + 1), and P, l and
+// `correction` accordingly. It is their difference in float that counts, whatever m + n is rounded to.
+template <int OFFSET>
+__device__ __forceinline__ void raise_m(Rows &rows, Scores &P, const PerRow &sums, PerRow &correction)
+{
+    PerRow largest = {0.0f, 0.0f};
+#pragma unroll
+    for (int e = 0; e < BC / 2; ++e) largest[e / 2 % 2] = fmaxf(largest[e / 2 % 2], P[e]);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int exponent = (__float_as_int(quad_max(largest[h])) >> 23) - 127;
+        const float m = rows.m[h] + max(exponent - OFFSET, 0);
+        correction[h] = m == rows.m[h] ? 1.0f : exp2_approx(rows.m[h] - m);
+        rows.m[h] = m;
+        rows.l[h] = (rows.l[h] + sums[h]) * correction[h];
+    }
+#pragma unroll
+    for (int e = 0; e < BC / 2; ++e) P[e] *= correction[e / 2 % 2];
+}
+
 __device__ __forceinline__ void correct(Output &O, const PerRow &correction)
 {
 #pragma unroll

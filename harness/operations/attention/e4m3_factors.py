@@ -13,6 +13,12 @@ scores sums of that, and exponentials of those; such a budget lets wrong kernels
 weight where it is no normal number of e4m3. These stand in place of 16 bits' in `error_budget`. Weights that are
 relative to an earlier maximum are rounded with a smaller step still.
 
+Exponentials may be relative to an earlier maximum, too, which rises behind them by m' - m <= 122 powers of two. Then
+the arguments that a weight meets do not add up to its distance from the maximum: its own is positive, and the rise
+takes as much off. What the two round besides is 2 x 122 ln 2 u = 170 u at most. `error_budget` has a rise and an
+addition at every key, 6u; who tests all exponentials of a tile together has one rise for its 32 keys or more, and adds
+up a quarter of them in a row: more than 170 u are left, not to speak of 2^-4 for P.
+
 **Sums of products.** Tensor cores add 32 products to a sum c at a time. What they add they align to the largest
 exponent e among the addends and cut off 2^(e - 13) behind it, 33 times, and then the sum, so
 

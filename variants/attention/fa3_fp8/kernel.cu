@@ -12,9 +12,11 @@ typedef ByteTile<BC, D> KTile;
 typedef ByteTile<D, BC> VTile;  // transposed
 constexpr int KV_BYTES = BC * D;  // of K_j, and of V_j
 // P is 2^WEIGHT_OFFSET times exp(tau S - m), so that it uses more of the numbers of e4m3. m may be less than the maximum,
-// so P is 2^(WEIGHT_OFFSET + WEIGHT_HEADROOM) = 256 at most, and 2^-9 at least.
+// so P is LARGEST_WEIGHT at most, e4m3's largest number, and 2^-9 at least.
 constexpr int WEIGHT_OFFSET = 6, WEIGHT_HEADROOM = 2;
+constexpr float LARGEST_WEIGHT = 448.0f;
 constexpr float SMALLEST_FLOAT = 1.175494351e-38f, LARGEST_FLOAT = 3.402823466e38f;  // normal ones
+constexpr float LARGEST_ADDEND = LARGEST_FLOAT / TN;  // a thread has TN / 2 fours of a row to add up
 
 // --- Products --------------------------------------------------------------------------------------------------------
 
@@ -36,6 +38,33 @@ __device__ __forceinline__ void add_P_V(Output &O, const ByteWeights &P, unsigne
 #pragma unroll
     for (int k = 0; k < BC / 32; ++k) multiply_add(O, P + 4 * k, V + VTile::steps(k));
     commit_products();
+}
+
+// S = Q_i K_j^T once more, by one warp alone, where sums of its exponentials may have left float's range. It is to be short, and need not
+// be fast.
+__device__ __forceinline__ void multiply_alone(Scores &S, unsigned Q_tile, unsigned K_tile)
+{
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread), "+r"(Q_tile), "+r"(K_tile));  // so that nothing takes registers before
+    const unsigned char *const Q = shared_pointer(Q_tile), *const K = shared_pointer(K_tile);
+    const auto word = [](const unsigned char *bytes) { return *reinterpret_cast<const unsigned *>(bytes); };
+#pragma unroll 1
+    for (int j = 0; j < TN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) S[e] = 0.0f;
+#pragma unroll 1
+        for (int byte = thread % 4 * 4; byte < D; byte += 32) {
+            const int row = thread / 32 * 16 - WARPGROUP / 2 + thread % 32 / 4, key = 8 * j + thread % 32 / 4;
+            asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                         "{%8, %9}, {%0, %1, %2, %3};"
+                         : "+f"(S[0]), "+f"(S[1]), "+f"(S[2]), "+f"(S[3])
+                         : "r"(word(Q + QTile::place(row, byte))), "r"(word(Q + QTile::place(row + 8, byte))),
+                           "r"(word(Q + QTile::place(row, byte + 16))), "r"(word(Q + QTile::place(row + 8, byte + 16))),
+                           "r"(word(K + KTile::place(key, byte))), "r"(word(K + KTile::place(key, byte + 16))));
+        }
+        move_up<4>(S);
+    }
+    __syncwarp();
 }
 
 // --- Factors that are not finite --------------------------------------------------------------------------------------------
@@ -144,8 +173,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        const int warpgroup = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
-        const bool speaks = threadIdx.x % WARPGROUP == 0;  // for its warpgroup
+        // Of lane 0, so that the compiler knows it to be one number per warp.
+        const int warpgroup = __shfl_sync(0xffffffff, (int)threadIdx.x / WARPGROUP, 0) - 1;
+        const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
+        const bool speaks = lane == 0, stores = threadIdx.x % WARPGROUP == 0;  // for its warp, for its warpgroup
         const unsigned Q_rows = Q_tile + warpgroup * 64 * QTile::BOX, O_rows = O_tile + warpgroup * 64 * ROW_BYTES;
         // With TURNS, products of one consumer are issued while the other has its softmax. The first one begins.
         const auto begin_turn = [&] {
@@ -161,7 +192,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
             const int index = told;
             arrive(barriers.work_heard);
             if (index >= row_tiles * heads) {
-                if (speaks) wait_until_read();
+                if (stores) wait_until_read();
                 break;
             }
             const Work work = work_of(index, p);
@@ -191,13 +222,15 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
                 if constexpr (MASKED) {
                     const int last_row = min(work.first_row + BR, q_len) - 1;
                     if (WINDOWED) whole_from = (first_seen(last_row, q_len, kv_len, before) + BC - 1) / BC;
-                    whole_to = end_seen(work.first_row, q_len, kv_len, after) / BC;
+                    // One less where its first row would have seen no key before.
+                    whole_to = (end_seen(work.first_row, q_len, kv_len, after) - 1) / BC;
                 }
                 const int rows[2] = {row, row + 8};
                 const auto seen_of = [&](int j) { return keys_seen(rows, j * BC, q_len, kv_len, before, after); };
                 Scores S;
                 ByteWeights P;
                 PerRow correction;
+                bool corrects = false;  // in some row of the warp
                 int j = work.end_tile - 1;
                 const int first_step = step;
                 const auto complete = [&] {
@@ -217,11 +250,15 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
                 const auto settle = [&](int tile) {
                     wait_for_products<0>(own.O);
                     if (speaks && step > first_step) arrive(barriers.V_empty[stage(step - 1)]);
-                    if (__any_sync(0xffffffff, correction[0] != 1.0f || correction[1] != 1.0f)) {
-                        correct(own.O, correction);
-                    }
+                    if (corrects) correct(own.O, correction);
                     round_weights(P, S);
                     take(tile);
+                };
+
+                const auto softmax = [&] {
+                    mask(S, seen_of(j));
+                    exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(own, S, correction, tau2_S);
+                    corrects = __any_sync(0xffffffff, correction[0] != 1.0f || correction[1] != 1.0f);
                 };
 
                 // Before algorithm 2's loop: the first tile, which is the last one of keys and may not be full.
@@ -232,24 +269,43 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
                 wait_for_products<0>(S);
                 if (speaks) arrive(barriers.K_empty[stage(step)]);
                 if (infinite_K) complete();
-                mask(S, seen_of(j));
-                exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(own, S, correction, tau2_S);
+                softmax();
                 --j;
 
                 // In the loop: S of this tile and P V of the one before are under way together, softmax beside P V.
-                const auto visit = [&](bool masked) {
+                const auto advance = [&] {
+                    // Nothing is waited for between the tile's weights and both products.
+                    wait(barriers.K_full[stage(step + 1)], phase(step + 1));
+                    wait(barriers.V_full[stage(step)], phase(step));
                     settle(j + 1);
                     const int older = step++;
-                    wait(barriers.K_full[stage(step)], phase(step));
                     begin_turn();
                     multiply_Q_Kt(S, Q_rows, K_tiles + stage(step) * KV_BYTES);
-                    wait(barriers.V_full[stage(older)], phase(older));
                     add_P_V(own.O, P, V_tiles + stage(older) * KV_BYTES);
                     end_turn();
                     wait_for_products<1>(S);
+                };
+                const auto visit = [&] {
+                    advance();
                     if (speaks) arrive(barriers.K_empty[stage(step)]);
-                    if (masked) mask(S, seen_of(j));
-                    exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(own, S, correction, tau2_S);
+                    softmax();
+                };
+                // Where all is seen exponentials do not wait for the maximum. Mostly m stays; else P tells.
+                const auto visit_whole = [&] {
+                    advance();
+                    PerRow sums;
+                    const float largest = exponentiate_with_m<WEIGHT_OFFSET>(own, S, sums, tau2_S);
+                    corrects = __any_sync(0xffffffff, largest > LARGEST_WEIGHT);
+                    if (!corrects) {
+                        own.l[0] += sums[0];
+                        own.l[1] += sums[1];
+                    } else if (__any_sync(0xffffffff, largest > LARGEST_ADDEND)) {
+                        multiply_alone(S, Q_tile, K_tiles + stage(step) * KV_BYTES);
+                        exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(own, S, correction, tau2_S);
+                    } else {
+                        raise_m<WEIGHT_OFFSET>(own, S, sums, correction);
+                    }
+                    if (speaks) arrive(barriers.K_empty[stage(step)]);
                 };
                 // The same one after the other, where some of K is infinite, which leaves room for what that takes.
                 const auto visit_slowly = [&] {
@@ -265,13 +321,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
                     wait_for_products<0>(S);
                     if (speaks) arrive(barriers.K_empty[stage(step)]);
                     complete();
-                    mask(S, seen_of(j));
-                    exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(own, S, correction, tau2_S);
+                    softmax();
                 };
                 for (; infinite_K && j >= work.first_tile; --j) visit_slowly();
-                for (; MASKED && j >= max(whole_to, work.first_tile); --j) visit(true);
-                for (; j >= max(whole_from, work.first_tile); --j) visit(false);
-                for (; WINDOWED && j >= work.first_tile; --j) visit(true);
+                for (; MASKED && j >= max(whole_to, work.first_tile); --j) visit();
+                for (; j >= max(whole_from, work.first_tile); --j) visit_whole();
+                for (; WINDOWED && j >= work.first_tile; --j) visit();
 
                 // Behind the loop.
                 if (speaks) arrive(barriers.Q_empty);
@@ -298,14 +353,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
                 }
             }
             // Write O_i, by way of shared memory, once what was written before has left it.
-            if (speaks) wait_until_read();
+            if (stores) wait_until_read();
             sync_threads(OWN + warpgroup, WARPGROUP);
 #pragma unroll
             for (int e = 0; e < D / 2; ++e) own.O[e] *= scale_of_V.y;
             stage_output(own.O, factor, O_rows);
             publish_to_async();
             sync_threads(OWN + warpgroup, WARPGROUP);
-            if (speaks) store_rows<BR>(O_rows, O, work.first_row + 64 * warpgroup, work.head);
+            if (stores) store_rows<BR>(O_rows, O, work.first_row + 64 * warpgroup, work.head);
         }
     }
 }

@@ -5,6 +5,7 @@
 // chip), MASKED and WINDOWED (see softmax.cuh).
 
 constexpr int BR = 64 * CONSUMERS;
+constexpr int WARPS = WARPGROUP / 32;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
 constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
 
@@ -17,7 +18,7 @@ constexpr int ALL_CONSUMERS = 1;
 constexpr int TURN = 2;  // and the next: of the first consumer and of the second
 constexpr int OWN = 4;   // and the next ones: of one warpgroup
 
-// Full: what is awaited there has come. Empty: all consumers are done with it.
+// Full: what is awaited there has come. Empty: all warps of consumers are done with it.
 struct Barriers {
     u64 K_full[STAGES], K_empty[STAGES], V_full[STAGES], V_empty[STAGES];
     u64 Q_full, Q_empty;        // of the block's one Q_i, whose place O_i takes
@@ -34,11 +35,11 @@ __device__ __forceinline__ void init_barriers(Barriers &barriers)
     for (int stage = 0; stage < STAGES; ++stage) {
         init_barrier(barriers.K_full[stage], 1);
         init_barrier(barriers.V_full[stage], 1);
-        init_barrier(barriers.K_empty[stage], CONSUMERS);
-        init_barrier(barriers.V_empty[stage], CONSUMERS);
+        init_barrier(barriers.K_empty[stage], CONSUMERS * WARPS);
+        init_barrier(barriers.V_empty[stage], CONSUMERS * WARPS);
     }
     init_barrier(barriers.Q_full, 1);
-    init_barrier(barriers.Q_empty, CONSUMERS);
+    init_barrier(barriers.Q_empty, CONSUMERS * WARPS);
     init_barrier(barriers.work_told, 1);
     init_barrier(barriers.work_heard, CONSUMER_THREADS);
     publish_barriers();

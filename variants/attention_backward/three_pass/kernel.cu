@@ -101,7 +101,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_weights(
         }
 #pragma unroll
         for (int c = 0; c < KEYS_AT_ONCE; ++c) {
-            const float p = __expf(widen(s[c]) - lse_row);
+            // S <= lse but for its rounding, which 16 bits may have by more than what exp has numbers for.
+            const float below = widen(s[c]) - lse_row;
+            const float p = __expf(below > 0.0f ? 0.0f : below);
             if (j + c * 32 < seen) {
 #ifdef DROPOUT
                 const bool kept = DROPOUT_OF(blockIdx.y, blockIdx.z).keeps(row, first_key + j + c * 32);

@@ -103,7 +103,9 @@ def three_pass_weights(head_dim: int, dtype: str, features: tuple[str, ...]) -> 
                 s[c] = S_head.flat[at + c * 32] if j + c * 32 < seen else stored(0)
                 dp[c] = dP_head.flat[at + c * 32] if j + c * 32 < seen else stored(0)
             for c in range(KEYS_AT_ONCE):
-                p = libdevice.fast_expf(widen(s[c]) - lse_row)
+                # S <= lse but for its rounding, which 16 bits may have by more than what exp has numbers for.
+                below = widen(s[c]) - lse_row
+                p = libdevice.fast_expf(ZERO if below > ZERO else below)
                 if j + c * 32 < seen:
                     kept = not DROPOUT or keeps(draw, row, first_key + j + c * 32, head_index(), batch_index())
                     P_head.flat[at + c * 32] = narrow(p if kept else ZERO)
