@@ -89,7 +89,7 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, const Query &Q, const u
 }
 
 // Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, and l_i likewise.
-__device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, float tau2)
+__device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, const Powers<TM> &powers)
 {
     PerRow largest;
     bool rises = false;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, float
             float x = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
 #pragma unroll
             for (int j = 1; j < TN; ++j) x = fmaxf(x, fmaxf(S[i][j][2 * h], S[i][j][2 * h + 1]));
-            largest[i][h] = tau2 * quad_max(x);
+            largest[i][h] = powers.maximum(x, i, h);
             rises |= largest[i][h] > rows.m[i][h] + SLACK;
         }
     if (!__any_sync(0xffffffff, rises)) return;
@@ -122,17 +122,18 @@ __device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, float
 
 // Line 9, second half, for keys 16 s to 16 s + 15: P = exp(tau S - m), rounded to 16 bits, and l += rowsum(P), not
 // rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
-__device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Scores &S, float tau2, int s KEPT_PARAMETER)
+__device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Scores &S, const Powers<TM> &powers,
+                                             int s KEPT_PARAMETER)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float minus_m = rows.m[i][h] == MINUS_INFINITY ? 0.0f : -rows.m[i][h];
+            const float minus_m = powers.relative_to(rows.m[i][h] == MINUS_INFINITY ? 0.0f : -rows.m[i][h], i, h);
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], tau2, minus_m));
-                const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], tau2, minus_m));
+                const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], powers.factor, minus_m));
+                const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], powers.factor, minus_m));
                 rows.l[i][h] += low;
                 rows.l[i][h] += high;
                 P[i][2 * j + h] = packed(DROPPED(low, kept[i][h], 2 * s + j), DROPPED(high, kept[i][h], 16 + 2 * s + j));
@@ -220,26 +221,26 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, Weights (&P)[TN / 
 // and whether V_j is `poisoned`: not finite.
 template <bool MASKED>
 __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const unsigned char *K_tile,
-                                           const unsigned char *V_tile, const Scoring &scoring, const KeysSeen &seen,
+                                           const unsigned char *V_tile, const TileScoring &scoring, const KeysSeen &seen,
                                            bool poisoned KEPT_OF_TILE_PARAMETERS)
 {
     DRAW_KEPT  // while there is no S: here fewest registers are taken
     Scores S;
     multiply_Q_Kt(S, Q, K_tile);
-    const float tau2 = finish_scores(S, scoring);
+    const Powers<TM> powers = finish_scores(S, scoring);
     if constexpr (MASKED) mask(S, seen);
-    raise_maximum(rows, S, tau2);
+    raise_maximum(rows, S, powers);
     if (MASKED && poisoned) {
         Weights P[TN / 2];
 #pragma unroll
-        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], rows, S, tau2, s KEPT_ARGUMENT);
+        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], rows, S, powers, s KEPT_ARGUMENT);
         add_P_V_where_seen(rows.O, P, V_tile, seen);
     } else {
         // 16 keys at a time: exponentials of the next are under way with the products of these.
 #pragma unroll
         for (int s = 0; s < TN / 2; ++s) {
             Weights P;
-            exponentiate(P, rows, S, tau2, s KEPT_ARGUMENT);
+            exponentiate(P, rows, S, powers, s KEPT_ARGUMENT);
             add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
         }
     }
@@ -329,7 +330,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
 #ifdef ALIBI
-    const float slope = LOG2_E * slopes[blockIdx.y];
+    const float slope = LOG2_E * slopes[blockIdx.y], per_key = penalty_per_key(slope, tau);
 #endif
 
     // Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
@@ -369,7 +370,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
             __syncwarp();
         }
 #endif
-        const Scoring scoring = SCORING(slope, warp_row - q_len + keys);
+        const TileScoring scoring = {SCORING(slope, warp_row - q_len + keys) PER_KEY_ARGUMENT(per_key)};
 #ifndef SPANS
         const KeysSeen seen = {keys, warp_row - q_len + keys, before, after AND_NOTED};
 #else
