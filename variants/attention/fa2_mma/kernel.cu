@@ -58,12 +58,6 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, const Query &Q, const u
 {
     const unsigned K_lane = shared_address(K_tile) + lane_in_K();
 #pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; ++j)
-#pragma unroll
-            for (int c = 0; c < 4; ++c) S[i][j][c] = 0.0f;
-#pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         unsigned q[TM][4];
 #pragma unroll
@@ -226,8 +220,9 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 {
     DRAW_KEPT  // while there is no S: here fewest registers are taken
     Scores S;
+    Powers<TM> powers = start_scores(S, scoring);
     multiply_Q_Kt(S, Q, K_tile);
-    const Powers<TM> powers = finish_scores(S, scoring);
+    finish_scores(S, powers, scoring);
     if constexpr (MASKED) mask(S, seen);
     raise_maximum(rows, S, powers);
     if (MASKED && poisoned) {
@@ -330,7 +325,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
 #ifdef ALIBI
-    const float slope = LOG2_E * slopes[blockIdx.y], per_key = penalty_per_key(slope, tau);
+    const float slope = LOG2_E * slopes[blockIdx.y], per_key = penalty_per_key(slope, SCORE_UNIT);
 #endif
 
     // Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.

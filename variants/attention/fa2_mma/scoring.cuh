@@ -13,11 +13,27 @@ struct TileScoring : Scoring {
 #endif
 };
 
-// What makes powers of two of S as it is left: `factor` S + `of_row`.
+#ifdef ALIBI
+// By how much S, of which powers of two are `unit` S, falls from key to key away from a row's place. 0 where the penalty is
+// not to be split into a row's share and a column's: what is split is rounded relative to half a tile of keys.
+__device__ __forceinline__ float penalty_per_key(float slope, float unit)
+{
+    const float per_key = slope / unit, size = fabsf(per_key);
+    return fabsf(slope) <= 2.0f && size >= 0x1p-64f && size <= 0x1p+64f ? per_key : 0.0f;
+}
+#ifdef SOFTCAP
+#define SCORE_UNIT 1.0f
+#else
+#define SCORE_UNIT tau
+#endif
+#endif
+
+// What makes powers of two of S, as it is left: `factor` S + `of_row`.
 template <int TM> struct Powers {
     float factor;
 #ifdef ALIBI
     float of_row[TM][2];  // differs between lanes, too, by their columns
+    float per_key;        // the share of a column in S, counted from the tile's middle; 0: S has none yet
 #endif
 
     // m of a row whose largest S, of the lane's, is x.
@@ -42,26 +58,61 @@ template <int TM> struct Powers {
 };
 
 #ifdef ALIBI
-// By how much S rises from key to key, where the penalty may be split into a row's share and a column's; else 0: then it
-// is worked out for each score. What is split is rounded relative to half a tile of keys, so the slope is not to be large.
-__device__ __forceinline__ float penalty_per_key(float slope, float tau2)
+// Where all keys of a tile are at the places of all rows or before, or at them or behind, the penalty is a row's, to the tile's
+// middle, and a column's, from there on.
+template <int TM, int TN> __device__ __forceinline__ void split_penalty(Powers<TM> &powers, const TileScoring &scoring)
 {
-#ifdef SOFTCAP
-    const float per_key = slope;
-#else
-    const float per_key = slope / tau2;
-#endif
-    const float size = fabsf(per_key);
-    return fabsf(slope) <= 2.0f && size >= 0x1p-64f && size <= 0x1p+64f ? per_key : 0.0f;
+    const bool before = scoring.place >= 8 * TN - 1, behind = scoring.place + 16 * TM - 1 <= 0;
+    const float slope = before ? scoring.slope : -scoring.slope;
+    const bool splits = (before || behind) && scoring.per_key != 0.0f;
+    powers.per_key = splits ? (before ? scoring.per_key : -scoring.per_key) : 0.0f;
+    // Counted from the lane's first column.
+    const int lane = (int)threadIdx.x % 32;
+    const float place = (float)(scoring.place + lane / 4 - lane % 4 * 2 - 4 * TN);
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) powers.of_row[i][h] = splits ? -slope * (place + (float)(16 * i + 8 * h)) : 0.0f;
+}
+
+// A column's share, added to what S is.
+template <int TM, int TN> __device__ __forceinline__ void add_share_of_columns(float (&S)[TM][TN][4], float per_key)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) S[i][j][c] = fmaf(per_key, (float)(8 * j + c % 2 - 4 * TN), S[i][j][c]);
 }
 #endif
 
-// What S becomes before the mask, and what is left to do. tau2, which is positive, has log2 e in it, or, where tanh comes
+// What S starts from, before the product is added to it. tau2, which is positive, has log2 e in it, or, where tanh comes
 // next, is divided by the cap; that has log2 e in it then, as slopes have.
 template <int TM, int TN>
-__device__ __forceinline__ Powers<TM> finish_scores(float (&S)[TM][TN][4], const TileScoring &scoring)
+__device__ __forceinline__ Powers<TM> start_scores(float (&S)[TM][TN][4], const TileScoring &scoring)
 {
-    Powers<TM> left;
+    Powers<TM> powers;
+    powers.factor = scoring.tau;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) S[i][j][c] = 0.0f;
+#ifdef ALIBI
+    split_penalty<TM, TN>(powers, scoring);
+#ifndef SOFTCAP
+    add_share_of_columns(S, powers.per_key);
+#endif
+#endif
+    return powers;
+}
+
+// What S becomes before the mask.
+template <int TM, int TN>
+__device__ __forceinline__ void finish_scores(float (&S)[TM][TN][4], Powers<TM> &powers, const TileScoring &scoring)
+{
 #ifdef SOFTCAP
 #pragma unroll
     for (int i = 0; i < TM; ++i)
@@ -69,49 +120,27 @@ __device__ __forceinline__ Powers<TM> finish_scores(float (&S)[TM][TN][4], const
         for (int j = 0; j < TN; ++j)
 #pragma unroll
             for (int c = 0; c < 4; ++c) S[i][j][c] = scoring.softcap * tanh_approx(scoring.tau * S[i][j][c]);
-    left.factor = 1.0f;
-#else
-    left.factor = scoring.tau;
+    powers.factor = 1.0f;
+#ifdef ALIBI
+    add_share_of_columns(S, powers.per_key);
+#endif
 #endif
 #ifdef ALIBI
-    // Counted from the lane's first column.
+    if (powers.per_key != 0.0f) return;
     const int lane = (int)threadIdx.x % 32, place = scoring.place + lane / 4 - lane % 4 * 2;
-    // All keys come before all rows' places, or behind them: then distances fall from key to key, or rise.
-    const bool before = scoring.place >= 8 * TN, behind = scoring.place + 16 * TM <= 0;
-    if (scoring.per_key != 0.0f && (before || behind)) {
-        constexpr int MIDDLE = 4 * TN;
-        const float per_key = before ? scoring.per_key : -scoring.per_key;
-        const float slope = before ? scoring.slope : -scoring.slope;
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                left.of_row[i][h] = -slope * (float)(place + 16 * i + 8 * h - MIDDLE);
-#pragma unroll
-                for (int j = 0; j < TN; ++j)
-#pragma unroll
-                    for (int c = 0; c < 2; ++c) {
-                        float &s = S[i][j][2 * h + c];
-                        s = fmaf(per_key, (float)(8 * j + c - MIDDLE), s);
-                    }
-            }
-        return left;
-    }
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float row_place = (float)(place + 16 * i + 8 * h);
-            left.of_row[i][h] = 0.0f;
 #pragma unroll
             for (int j = 0; j < TN; ++j)
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float &s = S[i][j][2 * h + c];
-                    s = fmaf(left.factor, s, -scoring.slope * fabsf(row_place - (float)(8 * j + c)));
+                    s = fmaf(powers.factor, s, -scoring.slope * fabsf(row_place - (float)(8 * j + c)));
                 }
         }
-    left.factor = 1.0f;
+    powers.factor = 1.0f;
 #endif
-    return left;
 }
