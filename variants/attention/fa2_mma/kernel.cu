@@ -212,7 +212,7 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, Weights (&P)[TN / 
 }
 
 // Lines 8 to 10 for the warp's rows and one tile of keys. Only where MASKED is looked at which of them rows have `seen`,
-// and whether V_j is `poisoned`: not finite.
+// and whether V_j is `poisoned`: not finite; else scores are SPLIT.
 template <bool MASKED>
 __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const unsigned char *K_tile,
                                            const unsigned char *V_tile, const TileScoring &scoring, const KeysSeen &seen,
@@ -220,9 +220,9 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 {
     DRAW_KEPT  // while there is no S: here fewest registers are taken
     Scores S;
-    Powers<TM> powers = start_scores(S, scoring);
+    Powers<TM> powers = start_scores<!MASKED>(S, scoring);
     multiply_Q_Kt(S, Q, K_tile);
-    finish_scores(S, powers, scoring);
+    finish_scores<!MASKED>(S, powers, scoring);
     if constexpr (MASKED) mask(S, seen);
     raise_maximum(rows, S, powers);
     if (MASKED && poisoned) {
@@ -371,7 +371,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
 #else
         const KeysSeen seen = {keys, first_key, before, after AND_NOTED};
 #endif
-        if (!mixed && first_key >= warp_sees_from && first_key + BC <= warp_sees_to) {
+        if (!mixed && first_key >= warp_sees_from && first_key + BC <= warp_sees_to && scoring.splits<TM, TN>()) {
             visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen, false KEPT_OF_TILE_ARGUMENTS(warp_row, first_key));
         } else if (first_key < warps_end_key && first_key + BC > warps_first_key) {
             visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen, poisoned KEPT_OF_TILE_ARGUMENTS(warp_row, first_key));

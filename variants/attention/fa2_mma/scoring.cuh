@@ -6,10 +6,30 @@
 #else
 #define PER_KEY_ARGUMENT(per_key)
 #endif
+#ifdef SOFTCAP
+#define SCORE_UNIT 1.0f
+#else
+#define SCORE_UNIT tau
+#endif
 
 struct TileScoring : Scoring {
 #ifdef ALIBI
     float per_key;  // see penalty_per_key
+#endif
+
+    // Whether scores of the tile can be SPLIT, see below. All its keys are at the places of all rows or before them, or all
+    // at them or behind.
+    template <int TM, int TN> __device__ __forceinline__ bool splits() const
+    {
+#ifdef ALIBI
+        return per_key != 0.0f && (is_before<TN>() || place + 16 * TM - 1 <= 0);
+#else
+        return true;
+#endif
+    }
+
+#ifdef ALIBI
+    template <int TN> __device__ __forceinline__ bool is_before() const { return place >= 8 * TN - 1; }
 #endif
 };
 
@@ -21,11 +41,6 @@ __device__ __forceinline__ float penalty_per_key(float slope, float unit)
     const float per_key = slope / unit, size = fabsf(per_key);
     return fabsf(slope) <= 2.0f && size >= 0x1p-64f && size <= 0x1p+64f ? per_key : 0.0f;
 }
-#ifdef SOFTCAP
-#define SCORE_UNIT 1.0f
-#else
-#define SCORE_UNIT tau
-#endif
 #endif
 
 // What makes powers of two of S, as it is left: `factor` S + `of_row`.
@@ -33,7 +48,6 @@ template <int TM> struct Powers {
     float factor;
 #ifdef ALIBI
     float of_row[TM][2];  // differs between lanes, too, by their columns
-    float per_key;        // the share of a column in S, counted from the tile's middle; 0: S has none yet
 #endif
 
     // m of a row whose largest S, of the lane's, is x.
@@ -58,38 +72,56 @@ template <int TM> struct Powers {
 };
 
 #ifdef ALIBI
-// Where all keys of a tile are at the places of all rows or before, or at them or behind, the penalty is a row's, to the tile's
-// middle, and a column's, from there on.
-template <int TM, int TN> __device__ __forceinline__ void split_penalty(Powers<TM> &powers, const TileScoring &scoring)
+// Where SPLIT, the penalty is a row's, to the tile's middle, and a column's, from there on: what is added to S.
+template <int TM, int TN>
+__device__ __forceinline__ void split_penalty(float (&S)[TM][TN][4], Powers<TM> &powers, const TileScoring &scoring)
 {
-    const bool before = scoring.place >= 8 * TN - 1, behind = scoring.place + 16 * TM - 1 <= 0;
-    const float slope = before ? scoring.slope : -scoring.slope;
-    const bool splits = (before || behind) && scoring.per_key != 0.0f;
-    powers.per_key = splits ? (before ? scoring.per_key : -scoring.per_key) : 0.0f;
+    const bool before = scoring.is_before<TN>();
+    const float slope = before ? scoring.slope : -scoring.slope, per_key = before ? scoring.per_key : -scoring.per_key;
     // Counted from the lane's first column.
     const int lane = (int)threadIdx.x % 32;
     const float place = (float)(scoring.place + lane / 4 - lane % 4 * 2 - 4 * TN);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) powers.of_row[i][h] = splits ? -slope * (place + (float)(16 * i + 8 * h)) : 0.0f;
+        for (int h = 0; h < 2; ++h) {
+            powers.of_row[i][h] = -slope * (place + (float)(16 * i + 8 * h));
+#pragma unroll
+            for (int j = 0; j < TN; ++j)
+#pragma unroll
+                for (int c = 0; c < 2; ++c) {
+                    float &s = S[i][j][2 * h + c];
+                    s = fmaf(per_key, (float)(8 * j + c - 4 * TN), s);
+                }
+        }
 }
 
-// A column's share, added to what S is.
-template <int TM, int TN> __device__ __forceinline__ void add_share_of_columns(float (&S)[TM][TN][4], float per_key)
+// Elsewhere it is each score's own.
+template <int TM, int TN>
+__device__ __forceinline__ void add_penalty(float (&S)[TM][TN][4], Powers<TM> &powers, const TileScoring &scoring)
 {
+    const int lane = (int)threadIdx.x % 32, place = scoring.place + lane / 4 - lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j)
+        for (int h = 0; h < 2; ++h) {
+            const float row_place = (float)(place + 16 * i + 8 * h);
+            powers.of_row[i][h] = 0.0f;
 #pragma unroll
-            for (int c = 0; c < 4; ++c) S[i][j][c] = fmaf(per_key, (float)(8 * j + c % 2 - 4 * TN), S[i][j][c]);
+            for (int j = 0; j < TN; ++j)
+#pragma unroll
+                for (int c = 0; c < 2; ++c) {
+                    float &s = S[i][j][2 * h + c];
+                    s = fmaf(powers.factor, s, -scoring.slope * fabsf(row_place - (float)(8 * j + c)));
+                }
+        }
+    powers.factor = 1.0f;
 }
 #endif
 
 // What S starts from, before the product is added to it. tau2, which is positive, has log2 e in it, or, where tanh comes
 // next, is divided by the cap; that has log2 e in it then, as slopes have.
-template <int TM, int TN>
+template <bool SPLIT, int TM, int TN>
 __device__ __forceinline__ Powers<TM> start_scores(float (&S)[TM][TN][4], const TileScoring &scoring)
 {
     Powers<TM> powers;
@@ -100,17 +132,14 @@ __device__ __forceinline__ Powers<TM> start_scores(float (&S)[TM][TN][4], const 
         for (int j = 0; j < TN; ++j)
 #pragma unroll
             for (int c = 0; c < 4; ++c) S[i][j][c] = 0.0f;
-#ifdef ALIBI
-    split_penalty<TM, TN>(powers, scoring);
-#ifndef SOFTCAP
-    add_share_of_columns(S, powers.per_key);
-#endif
+#if defined(ALIBI) && !defined(SOFTCAP)
+    if constexpr (SPLIT) split_penalty(S, powers, scoring);
 #endif
     return powers;
 }
 
 // What S becomes before the mask.
-template <int TM, int TN>
+template <bool SPLIT, int TM, int TN>
 __device__ __forceinline__ void finish_scores(float (&S)[TM][TN][4], Powers<TM> &powers, const TileScoring &scoring)
 {
 #ifdef SOFTCAP
@@ -122,25 +151,10 @@ __device__ __forceinline__ void finish_scores(float (&S)[TM][TN][4], Powers<TM> 
             for (int c = 0; c < 4; ++c) S[i][j][c] = scoring.softcap * tanh_approx(scoring.tau * S[i][j][c]);
     powers.factor = 1.0f;
 #ifdef ALIBI
-    add_share_of_columns(S, powers.per_key);
+    if constexpr (SPLIT) split_penalty(S, powers, scoring);
 #endif
 #endif
 #ifdef ALIBI
-    if (powers.per_key != 0.0f) return;
-    const int lane = (int)threadIdx.x % 32, place = scoring.place + lane / 4 - lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const float row_place = (float)(place + 16 * i + 8 * h);
-#pragma unroll
-            for (int j = 0; j < TN; ++j)
-#pragma unroll
-                for (int c = 0; c < 2; ++c) {
-                    float &s = S[i][j][2 * h + c];
-                    s = fmaf(powers.factor, s, -scoring.slope * fabsf(row_place - (float)(8 * j + c)));
-                }
-        }
-    powers.factor = 1.0f;
+    if constexpr (!SPLIT) add_penalty(S, powers, scoring);
 #endif
 }
