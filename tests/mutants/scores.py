@@ -29,6 +29,11 @@ def _in_scoring(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mut
     yield from planted(_MMA, bug, f"{folder}/scoring.cuh", f"{folder}/numba_scoring.py", ((cuda, numba),))
 
 
+def _in_split_penalty(bug: str, old: str, new: str) -> Mutant:
+    """Planted where fa2-mma-cupy splits ALiBi into a row's share and a column's, which its twin does not."""
+    return Mutant(bug, "fa2-mma-cupy", (Patch("attention/fa2_mma/scoring.cuh", old, new),))
+
+
 def _in_split_kv(bug: str, *replacements: Replacement) -> Mutant:
     return Mutant(bug, "split-kv-cupy", tuple(Patch("attention/split_kv/kernel.cu", *each) for each in replacements))
 
@@ -85,8 +90,8 @@ _CAPS = (
         _MMA,
         "capped after the mask",
         (
-            "    const float tau2 = finish_scores(S, scoring);\n    if constexpr (MASKED) mask(S, seen);\n",
-            "    if constexpr (MASKED) mask(S, seen);\n    const float tau2 = finish_scores(S, scoring);\n",
+            "    finish_scores<!MASKED>(S, powers, scoring);\n    if constexpr (MASKED) mask(S, seen);\n",
+            "    if constexpr (MASKED) mask(S, seen);\n    finish_scores<!MASKED>(S, powers, scoring);\n",
         ),
         (
             "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n        if masked:\n"
@@ -139,15 +144,19 @@ _ALIBI = (
     ),
     *_in_scoring(
         "distances of rows g + 8 from the place of row g",
-        ("row = 16 * i + 8 * h + lane / 4;\n            const float",
-         "row = 16 * i + lane / 4;\n            const float"),
+        ("(float)(place + 16 * i + 8 * h)", "(float)(place + 16 * i)"),
         ("int32(key_of_row(place, i, h) - column))", "int32(key_of_row(place, i, 0) - column))"),
     ),
     *_in_scoring(
         "distances from the first column of four lanes",
-        ("(scoring.place + row - lane % 4 * 2)", "(scoring.place + row)"),
+        ("place = scoring.place + lane / 4 - lane % 4 * 2;", "place = scoring.place + lane / 4;"),
         ("int32(key_of_row(place, i, h) - column)", "int32(key_of_row(place, i, h))"),
     ),
+    _in_split_penalty("row's share left out", "return of_row[i][h] + minus_m;", "return minus_m;"),
+    _in_split_penalty("row's share to the tile's first key", "lane % 4 * 2 - 4 * TN);", "lane % 4 * 2);"),
+    _in_split_penalty("keys behind taken for keys before", "return place >= 8 * TN - 1;", "return true;"),
+    _in_split_penalty("a key behind taken for one before", "place >= 8 * TN - 1;", "place >= 8 * TN - 2;"),
+    _in_split_penalty("a key before taken for one behind", "place + 16 * TM - 1 <= 0", "place + 16 * TM - 2 <= 0"),
     _in_split_kv("slope of the group's first head", ("group + min(row / q_len, group - 1)", "group")),
     _in_split_kv("distances from a place aligned top-left", ("row % q_len + kv_len - q_len", "row % q_len")),
     _in_split_kv("distances of rows counted through the group", ("row % q_len + kv_len", "row + kv_len")),

@@ -266,12 +266,12 @@ _SOFTMAX = (
 _MASKS = (
     *_here(
         "a tile on the diagonal taken for unmasked",
-        ("first_key + BC <= warp_sees_to)", "first_key <= warp_sees_to)"),
+        ("first_key + BC <= warp_sees_to &&", "first_key <= warp_sees_to &&"),
         ("or int32(first_key + BC) > warp_sees_to", "or first_key > warp_sees_to"),
     ),
     *_here(
         "a tile that lacks one key taken for unmasked",
-        ("first_key + BC <= warp_sees_to)", "first_key + BC <= warp_sees_to + 1)"),
+        ("first_key + BC <= warp_sees_to &&", "first_key + BC <= warp_sees_to + 1 &&"),
         ("or int32(first_key + BC) > warp_sees_to", "or first_key + BC > warp_sees_to + 1"),
     ),
     *_in_bands(

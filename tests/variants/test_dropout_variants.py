@@ -238,8 +238,8 @@ def test_gradients_and_bytes_whatever_the_shape(
     assert variant.claim(problem) == variant.claim(dataclasses.replace(problem, dropout=0.0))
 
 
-# A score of 37,515 is 37,632 in bfloat16, and exp of the difference, which should be 1, is no number of float32. Nothing
-# else keeps the weight that drops out from becoming NaN.
+# A score of 37,515 is 37,632 in bfloat16, and exp of the difference, which should be 1, is beyond float32. Nothing else
+# keeps the weight that drops out from becoming NaN.
 @pytest.mark.parametrize("variant", [v for v in BACKWARD if "three-pass" in v.name], ids=lambda variant: variant.name)
 def test_scores_that_16_bits_round_above_the_log_sum_exp_give_finite_gradients(variant: Variant):
     problem = BackwardProblem(

@@ -88,7 +88,9 @@ def test_scores_may_outgrow_the_maximum_by_any_factor(first_keys: tuple[int, ...
 
 # All keys of the tile that comes second have one weight, this power of two times the first one's. From 2^118 each is a
 # float, but their sum is none.
-@pytest.mark.parametrize("power", [2.0, 119.0, *(pytest.param(p, marks=pytest.mark.thorough) for p in (3, 118, 121.5, 140))])
+@pytest.mark.parametrize(
+    "power", [2.0, 119.0, *(pytest.param(p, marks=pytest.mark.thorough) for p in (3, 118, 121.5, 140))]
+)
 def test_sums_may_leave_the_range_of_float(power: float):
     head_dim = 128
     problem = Problem(q_len=66, kv_len=288, head_dim=head_dim, dtype="float16", scale=power * math.log(2) / head_dim)

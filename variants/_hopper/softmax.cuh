@@ -125,9 +125,9 @@ __device__ __forceinline__ void raise_m(Rows &rows, Scores &P, const PerRow &sum
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int exponent = (__float_as_int(quad_max(largest[h])) >> 23) - 127;
-        const float m = rows.m[h] + max(exponent - OFFSET, 0);
-        correction[h] = m == rows.m[h] ? 1.0f : exp2_approx(rows.m[h] - m);
-        rows.m[h] = m;
+        const float raised = rows.m[h] + max(exponent - OFFSET, 0);
+        correction[h] = raised == rows.m[h] ? 1.0f : exp2_approx(rows.m[h] - raised);
+        rows.m[h] = raised;
         rows.l[h] = (rows.l[h] + sums[h]) * correction[h];
     }
 #pragma unroll

@@ -65,9 +65,10 @@ def _is_crowded(problem: Problem) -> bool:
     """Whether a thread keeps more than S, O and Q take, so that the usual tile would spill.
 
     Bits of weights that drop out: their numbers are drawn for 64 keys, of which tiles of 64 or 32 waste none or few.
-    Or both where a row's run ends and what is noted of a tile. Or all that scores may become, beside wide rows.
+    Or what is noted of a tile; blocks of a mask are mostly whole numbers of such tiles besides. Or all that scores may
+    become, beside wide rows.
     """
-    noted = has_spans(problem) and not problem.mask.is_run
+    noted = not problem.mask.is_run
     return problem.dropout > 0 or noted or (problem.head_dim > 64 and problem.score_features == SCORES)
 
 
