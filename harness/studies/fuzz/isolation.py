@@ -249,8 +249,9 @@ class Worker:
 
 
 def _kernel(case: Case) -> tuple[Hashable, ...]:
-    """What is compiled in varies by these, and so does what the sanitizer watches.
+    """What is compiled in varies by these, and so does what the sanitizer watches. A kernel may have one form more per kind
+    of mask.
 
     A worker compiles, or loads from the disk cache, each of them once.
     """
-    return case.problem.build_key, case.tile, case.check == SANITIZER
+    return case.problem.build_key, case.problem.features, case.tile, case.check == SANITIZER

@@ -67,6 +67,14 @@ def test_the_sanitizer_may_take_longer():
         assert asked.seconds_for(looked_at) == sanitized.seconds_for(SHORT) == 10 * asked.seconds_for(SHORT)
 
 
+def test_a_kind_of_mask_that_was_not_met_yet_may_have_to_be_compiled():
+    causal = dataclasses.replace(SHORT, problem=dataclasses.replace(SHORT.problem, mask="causal"))
+    with worker(fuzzed_variants.right, 2.0) as asked:
+        assert asked.ask(SHORT).finding is None
+        assert asked.seconds_for(SHORT) == 2.0
+        assert asked.seconds_for(causal) > 10 * asked.seconds_for(SHORT)
+
+
 def test_an_exception_costs_no_process():
     with worker(functools.partial(fuzzed_variants.long_keys_do, "the plan is not ready")) as asked:
         finding = asked.ask(LONG).finding
