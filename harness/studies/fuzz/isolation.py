@@ -249,8 +249,7 @@ class Worker:
 
 
 def _kernel(case: Case) -> tuple[Hashable, ...]:
-    """What is compiled in varies by these, and so does what the sanitizer watches. A kernel may have one form more per kind
-    of mask.
+    """What is compiled in varies by these, masks' kinds among them, and so does what the sanitizer watches.
 
     A worker compiles, or loads from the disk cache, each of them once.
     """
