@@ -109,14 +109,31 @@ def patched_files(mutant: Mutant) -> dict[str, str]:
     return texts
 
 
+def shared_folders_of(folder: str) -> set[str]:
+    """Those of `SHARED` that Python modules of `folder` name, or modules of such a one."""
+    named: set[str] = set()
+    unread = {folder}
+    while unread:
+        text = "\n".join(path.read_text() for each in unread for path in (VARIANTS / each).glob("*.py"))
+        unread = {each for each in SHARED if re.search(rf"\b{each}\b", text)} - named
+        named |= unread
+    return named
+
+
 def digest_of(mutant: Mutant) -> str:
     """Another one where any text has changed that the mutant's kernels may be made of."""
+    folders = {
+        mutant.folder,
+        *shared_folders_of(mutant.folder),
+        *(each.file.rpartition("/")[0] for each in mutant.patches),
+    }
 
-    def is_of_the_other_language(path: str) -> bool:
-        name = path.rpartition("/")[2]
-        return name.endswith((".cu", ".cuh")) if mutant.backend == "numba" else name.startswith("numba_")
+    def may_be_in_it(path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        other = name.endswith((".cu", ".cuh")) if mutant.backend == "numba" else name.startswith("numba_")
+        return folder in folders and not other
 
-    texts = [each for each in sorted(patched_files(mutant).items()) if not is_of_the_other_language(each[0])]
+    texts = [each for each in sorted(patched_files(mutant).items()) if may_be_in_it(each[0])]
     return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
 
 
