@@ -163,7 +163,7 @@ MUTANTS = (
         ("VISITS_OF(blockIdx.x)", "VISITS_OF(0)"),
         ("visits[sequence, head, block_index()]", "visits[sequence, head, 0]"),
     ),
-    *_in_mma("copies of the next tile, listed or not", "const int j = listed[n].tile();", "const int j = n;"),
+    *_in_mma("copies of the next tile, listed or not", "return listed[n].tile();", "return n;"),
     *_in_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
     *_in_mma("bits of the first 32 keys for all", "noted[row_of(i, h)][j / 4]", "noted[row_of(i, h)][0]", _SEEN_BY_MMA),
     *_in_mma(

@@ -277,13 +277,20 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const Visits listed = VISITS_OF(first_row / BR);
     const int first_visit = 0, end_visit = listed.count;
 #endif
+    // In which order. ALiBi takes least off the keys that are nearest, which causal masks leave last: where they come first,
+    // m is mostly what it stays, and O_i need not be rescaled.
+    const auto tile_of = [&](int n) {
+#ifdef VISITS
+        return listed[n].tile();
+#elif defined(ALIBI)
+        return first_visit + end_visit - 1 - n;
+#else
+        return n;
+#endif
+    };
     const auto copy_keys = [&](int n) {
         if (n < end_visit) {
-#ifndef VISITS
-            const int j = n;
-#else
-            const int j = listed[n].tile();
-#endif
+            const int j = tile_of(n);
             unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES;
             copy_tile<BC>(K_tile, K_head + (size_t)j * BC * D, kv_len - j * BC);
             copy_tile<BC>(K_tile + KV_BYTES, V_head + (size_t)j * BC * D, kv_len - j * BC);
@@ -341,7 +348,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile
         // that holds keys which only some rows see, V_j must be finite, or products are not enough.
 #ifndef VISITS
-        const int first_key = n * BC;
+        const int first_key = tile_of(n) * BC;
         constexpr bool mixed = false;
 #else
         const Visit visit = listed[n];
