@@ -139,7 +139,7 @@ def test_tiles_that_are_hidden_whole_are_not_visited(variant: Variant, tmp_path,
     """Keys of three tiles: seen by the first tile of rows, by all but the last one, and by the last row alone."""
     monkeypatch.chdir(tmp_path)
     assert variant.tiles is not None
-    tile = variant.tiles(Problem(head_dim=48, dtype="float16"))[0]
+    tile = variant.tiles(Problem(head_dim=48, dtype="float16", mask=parse_mask("flashmask:1")))[0]
     rows, keys = tile["Br"], tile["Bc"]
     q_len = 3 * rows
     columns = [(rows, q_len, 0, 0), (2 * rows, q_len, 0, 0), (q_len, q_len, 0, q_len - 1)]
@@ -158,7 +158,7 @@ def test_tiles_that_are_hidden_whole_are_not_visited(variant: Variant, tmp_path,
 def test_half_of_the_blocks_are_half_of_the_bytes_of_keys_and_are_looked_at_once_for_all_heads(variant: Variant):
     plain = Problem(heads=2, q_len=512, kv_len=384, head_dim=48, dtype="float16")
     assert variant.tiles is not None
-    tile = variant.tiles(plain)[0]
+    tile = variant.tiles(dataclasses.replace(plain, mask=parse_mask("blocks:64x32,1")))[0]
     rows, keys = tile["Br"], tile["Bc"]
     blocks = dataclasses.replace(plain, mask=parse_mask(f"blocks:{rows}x{keys},1"))
     kept = blocks.seen()[::rows, ::keys]
