@@ -109,7 +109,8 @@ def patched_files(mutant: Mutant) -> dict[str, str]:
     return texts
 
 
-def shared_folders_of(folder: str) -> set[str]:
+@functools.cache
+def shared_folders_of(folder: str) -> frozenset[str]:
     """Those of `SHARED` that Python modules of `folder` name, or modules of such a one."""
     named: set[str] = set()
     unread = {folder}
@@ -117,16 +118,12 @@ def shared_folders_of(folder: str) -> set[str]:
         text = "\n".join(path.read_text() for each in unread for path in (VARIANTS / each).glob("*.py"))
         unread = {each for each in SHARED if re.search(rf"\b{each}\b", text)} - named
         named |= unread
-    return named
+    return frozenset(named)
 
 
 def digest_of(mutant: Mutant) -> str:
     """Another one where any text has changed that the mutant's kernels may be made of."""
-    folders = {
-        mutant.folder,
-        *shared_folders_of(mutant.folder),
-        *(each.file.rpartition("/")[0] for each in mutant.patches),
-    }
+    folders = {mutant.folder, *shared_folders_of(mutant.folder)}
 
     def may_be_in_it(path: str) -> bool:
         folder, _, name = path.rpartition("/")
