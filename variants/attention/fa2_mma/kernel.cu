@@ -123,11 +123,12 @@ __device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Score
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float minus_m = powers.relative_to(rows.m[i][h] == MINUS_INFINITY ? 0.0f : -rows.m[i][h], i, h);
+            const float minus_m = rows.m[i][h] == MINUS_INFINITY ? 0.0f : -rows.m[i][h];
+            const float addend = powers.relative_to(minus_m, i, h);
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], powers.factor, minus_m));
-                const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], powers.factor, minus_m));
+                const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], powers.factor, addend));
+                const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], powers.factor, addend));
                 rows.l[i][h] += low;
                 rows.l[i][h] += high;
                 P[i][2 * j + h] = packed(DROPPED(low, kept[i][h], 2 * s + j), DROPPED(high, kept[i][h], 16 + 2 * s + j));
