@@ -5,22 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from harness.model.operation import WHOLE, Part
+from harness.model.parts_of_rows import ROWS_PER_PART, count_of_parts, oracle_flops, part_flops
 from harness.operations.attention.problem import Problem
-
-ROWS_PER_PART = 32
-MOST_PARTS = 12
 
 
 def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
     """The whole of a problem of up to `whole_flops`, masks left out; of a larger one runs of rows of single heads."""
     p = problem
-    if 4.0 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= whole_flops:
+    heads = p.batch * p.heads
+    each = part_flops(p.kv_len, p.head_dim)
+    if oracle_flops(heads * p.q_len / ROWS_PER_PART * each, p.q_len) <= whole_flops:
         return (WHOLE,)
     # Rows that see no key at all have nothing to be asked.
     seeing = np.flatnonzero((p.keys_seen > 0).any(axis=0))
     first_row, end_row = (int(seeing[0]), int(seeing[-1]) + 1) if len(seeing) else (0, p.q_len)
-    heads = p.batch * p.heads
-    count = min(MOST_PARTS, max(2, heads))
+    count = count_of_parts(heads, each, whole_flops)
     parts = []
     for number in range(count):
         batch, head = divmod(number * (heads - 1) // (count - 1), p.heads)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from harness.model.operation import WHOLE, Part
+from harness.model.parts_of_rows import ROWS_PER_PART, count_of_parts, oracle_flops, part_flops
 from harness.operations.paged_attention.problem import PagedProblem
-
-MOST_PARTS = 12
-ROWS_PER_PART = 32
 
 
 def choose_parts(problem: PagedProblem, whole_flops: float) -> tuple[Part, ...]:
@@ -15,10 +13,10 @@ def choose_parts(problem: PagedProblem, whole_flops: float) -> tuple[Part, ...]:
     The shortest, the longest and some between, the first and the last head among those looked at.
     """
     p = problem
-    if p.flops <= whole_flops:
+    if oracle_flops(p.flops, p.q_len) <= whole_flops:
         return (WHOLE,)
     ordered = sorted(range(p.sequences), key=lambda sequence: p.lengths[sequence])
-    count = max(2, min(MOST_PARTS, p.sequences))
+    count = count_of_parts(p.sequences, part_flops(max(p.lengths), p.head_dim), whole_flops)
     rows = slice(max(0, p.q_len - ROWS_PER_PART), p.q_len)
     parts = {}
     for number in range(count):

@@ -109,10 +109,16 @@ def test_kernels_of_a_size_of_pages_are_their_own():
 def test_of_a_large_answer_the_shortest_and_the_longest_sequence_are_worked_out():
     problem = PagedProblem(lengths=(70, 0, 9000, 300), heads=6, q_len=40)
     assert choose_parts(problem, problem.flops) == (WHOLE,)
-    parts = OPERATION.parts(problem, problem.flops / 2)
+    parts = OPERATION.parts(problem, 0.9 * problem.flops)
     assert {part.where[0].start for part in parts} == {0, 1, 2, 3}
     assert {part.where[1].start for part in parts} >= {0, 5}
     assert all(part.where[2] == slice(8, 40) for part in parts)
+
+
+def test_of_long_sequences_few_are_worked_out():
+    problem = PagedProblem(lengths=(131072,), batch=8, heads=32, kv_heads=8, head_dim=128, page_size=16)
+    parts = OPERATION.parts(problem, 4e9)
+    assert [part.where[0].start for part in parts] == [0, 3, 7]
 
 
 def test_short_and_long_sequences_are_tuned_apart():
