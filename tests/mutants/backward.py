@@ -5,6 +5,30 @@ from __future__ import annotations
 from tests.mutants.planting import in_backward, in_kernel, in_plan
 
 MUTANTS = (
+    *in_kernel(
+        "bwd-fa2", "next Q of the head before",
+        ("of_next_head ? first_q + q_len : first_q;", "first_q;"),
+        ("next_head = head + 1 if of_next_head else head", "next_head = head"),
+    ),
+    *in_kernel(
+        "bwd-fa2", "no Q for the heads behind the first",
+        ("if (!of_next_head || member + 1 < group)", "if (!of_next_head)"),
+        ("if not of_next_head or member + 1 < group:", "if not of_next_head:"),
+    ),
+    *in_kernel(
+        "bwd-fa2", "a product with dO that has not come",
+        ("            wait_for_copies();\n            __syncthreads();\n",
+         "            __syncthreads();\n            wait_for_copies();\n"),
+        ("                wait_for_copies()\n                cuda.syncthreads()\n",
+         "                cuda.syncthreads()\n                wait_for_copies()\n"),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "bwd-fa2", "dO brought where dQ is still added from",
+        ("            __syncthreads();\n            copy_tile<ROWS>(dO_tile", "            copy_tile<ROWS>(dO_tile"),
+        ("                cuda.syncthreads()\n                copy_tile(dO_tile", "                copy_tile(dO_tile"),
+        sanitize=True,
+    ),
     *in_backward(
         "bwd-fa2", "D left out",
         ("seen ? p * (dp - delta_j)", "seen ? p * dp"),
@@ -107,8 +131,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2", "no barrier before dQ is gathered where dO was",
-        ("            __syncthreads();\n            gather<ROWS>", "            gather<ROWS>"),
-        ("                cuda.syncthreads()\n                gather(dO_tile", "                gather(dO_tile"),
+        ("            __syncthreads();\n            const bool of_next", "            const bool of_next"),
+        ("                cuda.syncthreads()\n                of_next", "                of_next"),
         sanitize=True,
     ),
     *in_kernel(

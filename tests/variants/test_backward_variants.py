@@ -25,7 +25,7 @@ from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
 from harness.operations.attention_backward.cases import BUILDS
 from harness.operations.attention_backward.problem import BackwardProblem
-from variants._tiles import SHARED_BYTES, Tile
+from variants._tiles import MORE_SHARED_BYTES, SHARED_BYTES, Tile
 from variants._tiles.backward import default_backward_tile
 from variants._tiles.schedule import FLOAT32_BYTES
 from variants.attention_backward import fa1, fa2, fa2_ordered, three_pass
@@ -202,8 +202,9 @@ def test_every_tile_that_is_offered_fits_shared_memory(head_dim: int):
     problem = BackwardProblem(head_dim=head_dim)
     for algorithm in (fa1, fa2, fa2_ordered, three_pass):
         shared = getattr(algorithm, "shared_floats", None) or fa2.owning_keys_floats
+        most_bytes = MORE_SHARED_BYTES if algorithm is fa2 else SHARED_BYTES
         for tile in algorithm.tiles(problem):
-            assert shared(head_dim, Tile(**tile)) * FLOAT32_BYTES <= SHARED_BYTES, (algorithm, tile)
+            assert shared(head_dim, Tile(**tile)) * FLOAT32_BYTES <= most_bytes, (algorithm, tile)
 
 
 # As the papers have them, per query head, in bytes: X is a whole Q, K, dO ... in float32, without a mask.
@@ -211,13 +212,14 @@ LITERATURE = {
     "bwd-fa2": lambda X, N, T: (4 * X + T * (3 * X + 8 * N), 4 * N + X + T * X + 2 * X),
     "bwd-fa2-ordered": lambda X, N, T: (4 * X + T * (2 * X + 8 * N) + 2 * X + 8 * N + T * 2 * X, 4 * N + 3 * X),
 }
+DEFAULT_TILES = {"bwd-fa2": fa2.default_tile, "bwd-fa2-ordered": default_backward_tile}
 
 
 @pytest.mark.parametrize("algorithm", LITERATURE)
 @pytest.mark.parametrize("N", [256, 1024])
 def test_claims_are_the_formulas_of_the_literature(algorithm: str, N: int):
     problem = BackwardProblem(heads=3, q_len=N, kv_len=N, head_dim=64)
-    read_bytes, write_bytes = LITERATURE[algorithm](N * 64 * 4, N, N // default_backward_tile(64).Bc)
+    read_bytes, write_bytes = LITERATURE[algorithm](N * 64 * 4, N, N // DEFAULT_TILES[algorithm](64).Bc)
     for variant in (v for v in VARIANTS if v.algorithm == algorithm):
         assert variant.claim is not None
         claim = variant.claim(problem)

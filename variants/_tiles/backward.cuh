@@ -92,7 +92,29 @@ __device__ __forceinline__ void add_Wt_Y(float (&X)[TM][TD], const float *W_tile
     add_P_V(X, W_tile, Y_tile, own_row + keys - 1 - after, own_row + before + 1, rows, first, end);
 }
 
-// dQ_i = dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
+// dQ_i += dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it; own_key: the key on whose
+// diagonal the tile's first row lies. dS_tile is dS^T.
+template <bool ALL_SEEN>
+__device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile, int keys,
+                                         int own_key, int before, int after)
+{
+#pragma unroll(ALL_SEEN ? 4 : 1)
+    for (int k = 0; k < keys; ++k) {
+        float key[TD];
+#pragma unroll
+        for (int j = 0; j < TD; ++j) key[j] = K_tile[k * LD + tile_element(j)];
+#pragma unroll
+        for (int i = 0; i < TQ; ++i) {
+            const int own = own_key + row_of(i);
+            const bool seen = ALL_SEEN || (own - before <= k && k < own + after + 1);
+            const float ds = dS_tile[k * LP + min(row_of(i), ROWS - 1)];
+#pragma unroll
+            for (int j = 0; j < TD; ++j) dQ[i][j] = seen ? dQ[i][j] + ds * key[j] : dQ[i][j];
+        }
+    }
+}
+
+// dQ_i = dS K_j.
 __device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile,
                                               int first_key, int keys, int first_row, int rows, int q_len, int kv_len,
                                               int before, int after)
@@ -103,19 +125,10 @@ __device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *
     for (int i = 0; i < TQ; ++i)
 #pragma unroll
         for (int j = 0; j < TD; ++j) dQ[i][j] = 0.0f;
-#pragma unroll 1
-    for (int k = 0; k < keys; ++k) {
-        float key[TD];
-#pragma unroll
-        for (int j = 0; j < TD; ++j) key[j] = K_tile[k * LD + tile_element(j)];
-#pragma unroll
-        for (int i = 0; i < TQ; ++i) {
-            const int own = own_key + row_of(i);
-            const bool seen = all_seen || (own - before <= k && k < own + after + 1);
-            const float ds = dS_tile[k * LP + min(row_of(i), ROWS - 1)];
-#pragma unroll
-            for (int j = 0; j < TD; ++j) dQ[i][j] = seen ? dQ[i][j] + ds * key[j] : dQ[i][j];
-        }
+    if (all_seen) {
+        add_dS_K<true>(dQ, dS_tile, K_tile, keys, own_key, before, after);
+    } else {
+        add_dS_K<false>(dQ, dS_tile, K_tile, keys, own_key, before, after);
     }
 }
 

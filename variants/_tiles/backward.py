@@ -39,17 +39,21 @@ def default_backward_tile(head_dim: int) -> Tile:
 
 
 def backward_tiles(
-    head_dim: int, default: Tile, shared_floats: Callable[[int, Tile], int], accumulators: int = 2
+    head_dim: int,
+    default: Tile,
+    shared_floats: Callable[[int, Tile], int],
+    shared_bytes: int = SHARED_BYTES,
 ) -> list[dict[str, int]]:
     """The default first, then every other tile that fits, Br and Bc ascending.
 
-    `accumulators`: how many sums of Bc x head_dim a block keeps in registers.
+    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory, where it may have
+    `shared_bytes`.
     """
 
     def fits(tile: Tile) -> bool:
         keys, rows = blocks(tile.Bc, THREADS_Y), blocks(tile.Br, THREADS_X)
-        part = (accumulators * keys + blocks(tile.Br, THREADS_Y)) * blocks(head_dim, THREADS_X) + 2 * keys * rows
-        return part <= LARGEST_PART and shared_floats(head_dim, tile) * FLOAT32_BYTES <= SHARED_BYTES
+        part = (2 * keys + blocks(tile.Br, THREADS_Y)) * blocks(head_dim, THREADS_X) + 2 * keys * rows
+        return part <= LARGEST_PART and shared_floats(head_dim, tile) * FLOAT32_BYTES <= shared_bytes
 
     chosen = [default, *(t for Br in CHOICES for Bc in CHOICES if (t := Tile(Br, Bc)) != default and fits(t))]
     return [{"Br": tile.Br, "Bc": tile.Bc} for tile in chosen]

@@ -48,6 +48,10 @@ constexpr int LP = TX * (TN | 1);
 #ifndef BLOCKS_PER_SM
 #define BLOCKS_PER_SM 4
 #endif
+// Steps of S = Q K^T that are written out one after the other.
+#ifndef STEPS_AT_ONCE
+#define STEPS_AT_ONCE 2
+#endif
 #define TILE __shared__ __align__(16) float
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
@@ -165,7 +169,7 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j) S[i][j] = 0.0f;
-#pragma unroll 2
+#pragma unroll STEPS_AT_ONCE
     for (int k = 0; k < D; k += STEP) {
         float key[TN][STEP], q[TM][STEP];
 #pragma unroll

@@ -27,12 +27,11 @@ import numpy as np
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
 from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
 from variants._dropout import SOURCE as DROPOUT
-from variants._tiles import BLOCK, Tile, blocks, grid
+from variants._tiles import BLOCK, MORE_SHARED_BYTES, SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, grid
 from variants._tiles.backward import (
     COMMON,
     BackwardSchedule,
     backward_tiles,
-    default_backward_tile,
     key_grid,
     owning_keys_floats,
     register_backward,
@@ -41,24 +40,41 @@ from variants._tiles.backward import (
 )
 from variants._tiles.band import FEATURES, band
 from variants._tiles.registration import Kernels, pointer_lengths
+from variants._tiles.schedule import FLOAT32_BYTES
+from variants._tiles.space import rows_floats
+
+
+def default_tile(head_dim: int) -> Tile:
+    """The fastest of `tiles` on an H200 at head_dim 64, 96, 128, 192 and 256, long sequences, float32."""
+    if head_dim <= 96:
+        return Tile(32, 64)
+    if head_dim <= 128:
+        return Tile(32, 48)
+    return Tile(24, 32) if head_dim <= 192 else Tile(16, 16)
+
+
+def blocks_per_sm(head_dim: int, tile: Tile) -> int:
+    """As many blocks as share a multiprocessor at least: three where a thread's dK and dV leave it enough registers."""
+    return 3 if 2 * blocks(tile.Bc, THREADS_Y) * blocks(head_dim, THREADS_X) <= 64 else 2
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
     """See `Kernels`."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
-    options = (*tile_options(problem, turned(tile)), *dropout_options(problem))
+    resident = f"-DBLOCKS_PER_SM={blocks_per_sm(problem.head_dim, tile)}"
+    options = (*tile_options(problem, turned(tile)), *dropout_options(problem), resident, "-DSTEPS_AT_ONCE=4")
+    common = (DROPOUT, *COMMON, ("_tiles", "copies.cuh"))
     names = ("bwd_fa2_prepare", "bwd_fa2", "bwd_fa2_round")
-    return tuple(raw_kernel("attention_backward/fa2", n, options, (DROPOUT, *COMMON)) for n in names), pointer_lengths(
-        problem
-    )
+    return tuple(raw_kernel("attention_backward/fa2", n, options, common) for n in names), pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
     """See `Kernels`."""
     from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
 
-    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, problem.compiled_features)
+    resident = blocks_per_sm(problem.head_dim, tile)
+    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, problem.compiled_features)
     return (kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round), ()
 
 
@@ -67,8 +83,8 @@ LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Two launches, three where dQ has 16 bits; `tile` is `default_backward_tile(head_dim)` unless given."""
-    p, tile = problem, tile or default_backward_tile(problem.head_dim)
+    """Two launches, three where dQ has 16 bits; `tile` is `default_tile(head_dim)` unless given."""
+    p, tile = problem, tile or default_tile(problem.head_dim)
     running_dQ = "dQ" if p.dtype == "float32" else "dQ_running"
     (prepare, main, rounding), lengths = kernels(p, tile)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
@@ -76,7 +92,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     main_args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
     launches = [
         Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, *lengths[:1])),
-        Launch(main, key_grid(p, tile), BLOCK, main_args),
+        Launch(main, key_grid(p, tile), BLOCK, main_args, owning_keys_floats(p.head_dim, tile) * FLOAT32_BYTES),
     ]
     buffers = [Buffer("D", p.lse_shape, "float32")]
     if running_dQ != "dQ":
@@ -87,7 +103,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
 
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    s = BackwardSchedule(problem, tile or default_backward_tile(problem.head_dim))
+    s = BackwardSchedule(problem, tile or default_tile(problem.head_dim))
     added_bytes = (s.visits * s.running_bytes).sum()
     read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (s.Q_bytes + s.stat_bytes)).sum() + added_bytes
     read_bytes += 2 * s.seen_K_bytes.sum()
@@ -99,8 +115,15 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
-    """What may be chosen, `default_backward_tile(head_dim)` first."""
-    return backward_tiles(problem.head_dim, default_backward_tile(problem.head_dim), owning_keys_floats)
+    """What may be chosen, `default_tile(head_dim)` first."""
+    d = problem.head_dim
+    chosen = backward_tiles(d, default_tile(d), owning_keys_floats, MORE_SHARED_BYTES)
+    return [tile for tile in chosen if preparing_floats(d, tile["Br"]) * FLOAT32_BYTES <= SHARED_BYTES]
+
+
+def preparing_floats(head_dim: int, rows: int) -> int:
+    """Shared memory that the first launch declares: O_i, dO_i and D_i."""
+    return rows_floats(2 * rows, head_dim) + rows
 
 
 def register(registry: Registry) -> None:

@@ -1,5 +1,6 @@
 // FlashAttention-2, backward pass: Dao 2023, arXiv 2307.08691, algorithm 2. Line numbers are the paper's.
-// _dropout/dropout.cuh, _tiles/tiles.cuh and _tiles/backward.cuh are put before this text. The Numba twin is numba_kernel.py.
+// _dropout/dropout.cuh, _tiles/tiles.cuh, _tiles/backward.cuh and _tiles/copies.cuh are put before this text. The Numba
+// twin is numba_kernel.py.
 //
 // dQ is summed in memory by many blocks at once, in float32; bwd_fa2_round writes it in the problem's own dtype.
 
@@ -35,20 +36,16 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_prepare(
 #endif
 
 // Lines 5 to 19: a block owns K_j and V_j of one head, and the query heads that share them.
-extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
     float *__restrict__ dQ, stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group,
     float tau, int before, int after DRAW_PARAMETERS FACTOR_PARAMETER)
 {
-    TILE K_tile[KEYS * LD];
-    TILE V_tile[KEYS * LD];
-    TILE Q_tile[ROWS * LD];
-    TILE dO_tile[ROWS * LD];
-    TILE P_tile[P_ROWS * LP];
-    TILE dS_tile[P_ROWS * LP];
-    TILE lse_tile[ROWS];
-    TILE delta_tile[ROWS];
+    extern __shared__ __align__(16) float K_tile[];
+    float *V_tile = K_tile + KEYS * LD, *Q_tile = V_tile + KEYS * LD, *dO_tile = Q_tile + ROWS * LD;
+    float *P_tile = dO_tile + ROWS * LD, *dS_tile = P_tile + P_ROWS * LP;
+    float *lse_tile = dS_tile + P_ROWS * LP, *delta_tile = lse_tile + ROWS;
 
     const int t = thread_index();
     const int first_key = blockIdx.x * KEYS;
@@ -71,19 +68,23 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2(
         for (int j = 0; j < TD; ++j) dK_acc[i][j] = dV_acc[i][j] = 0.0f;
 
     // Line 8: for all Q_i with a row that sees some key of the tile, of all heads that share it.
+    const int start_row = first_row_seeing / ROWS * ROWS;
     const int end_row = first_row_seeing < end_row_seeing ? end_row_seeing : 0;
+    if (start_row < end_row) {
+        copy_tile<ROWS>(Q_tile, Q + (head_index() * group * q_len + start_row) * D, min(ROWS, q_len - start_row));
+    }
     for (int member = 0; member < group; ++member) {
         const size_t first_q = (head_index() * group + member) * q_len;
-        for (int first_row = first_row_seeing / ROWS * ROWS; first_row < end_row; first_row += ROWS) {
-            // Line 9: load Q_i, dO_i, L_i, D_i. Behind the barriers of line 15 nobody reads the last ones any more but
-            // the thread itself that overwrites them.
+        for (int first_row = start_row; first_row < end_row; first_row += ROWS) {
+            // Line 9: load dO_i, once nobody adds what is gathered there any more, L_i and D_i; Q_i is on its way.
             const int rows = min(ROWS, q_len - first_row);
-            load_tile<ROWS>(Q_tile, Q + (first_q + first_row) * D, rows);
-            load_tile<ROWS>(dO_tile, dO + (first_q + first_row) * D, rows);
+            __syncthreads();
+            copy_tile<ROWS>(dO_tile, dO + (first_q + first_row) * D, rows);
             if (t < ROWS) {
                 lse_tile[t] = t < rows ? lse[first_q + first_row + t] : 0.0f;
                 delta_tile[t] = t < rows ? delta[first_q + first_row + t] : 0.0f;
             }
+            wait_for_copies();
             __syncthreads();
 
             // Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
@@ -100,13 +101,20 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2(
                      end);
 
             // Line 15: dQ_i = dQ_i + tau dS K_j in memory, gathered where dO_i was and added as one run; other blocks
-            // add theirs at the same time.
+            // add theirs at the same time. The next Q_i comes meanwhile, of this head or of the next one.
             float dQ_part[TQ][TD];
             multiply_dS_K(dQ_part, dS_tile, K_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after);
             __syncthreads();
+            const bool of_next_head = first_row + ROWS >= end_row;
+            if (!of_next_head || member + 1 < group) {
+                const size_t next_head = of_next_head ? first_q + q_len : first_q;
+                const int next_row = of_next_head ? start_row : first_row + ROWS;
+                copy_tile<ROWS>(Q_tile, Q + (next_head + next_row) * D, min(ROWS, q_len - next_row));
+            }
             gather<ROWS>(dO_tile, dQ_part, tau);
             __syncthreads();
-            for (int start = 0; start < rows * D; start += THREADS) {
+#pragma unroll 8
+            for (int start = 0; start < ROWS * D; start += THREADS) {
                 const int e = start + t;
                 if (e < rows * D) atomicAdd(&dQ[(first_q + first_row) * D + e], dO_tile[place(e)]);
             }

@@ -14,6 +14,8 @@ from numba import cuda, float32, int32
 from variants._dropout.numba_dropout import numba_dropout
 from variants._tiles import Tile
 from variants._tiles.numba_backward import end_seeing, first_seeing, numba_backward
+from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
+from variants._tiles.numba_shared import shared_tile
 from variants._tiles.numba_tiles import (
     THREADS,
     ZERO,
@@ -28,19 +30,27 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def bwd_fa2_kernels(head_dim: int, tile: Tile, dtype: str, features: tuple[str, ...]) -> SimpleNamespace:
+def bwd_fa2_kernels(
+    head_dim: int, tile: Tile, dtype: str, blocks_per_sm: int, features: tuple[str, ...]
+) -> SimpleNamespace:
     """The kernels `bwd_fa2_prepare`, `bwd_fa2` and `bwd_fa2_round`; the tile is turned: Br keys, Bc rows.
 
-    `features`: dropout, or none.
+    `features`: dropout, or none. `blocks_per_sm` share a multiprocessor at least.
     """
     D = head_dim
     load_tile, store_tile = copies(D, dtype)
+    copy_tile = copy_tile_of(D, tile.Bc, dtype)
     _, _, narrow = conversions(dtype)
     tiles, backward = numba_tiles(head_dim, tile), numba_backward(head_dim, tile, features)
     factor_of = numba_dropout(features).factor_of
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     seen_by_in_tile, row_dots = backward.seen_by_in_tile, backward.row_dots
+    K_place, V_place = shared_tile(0, KEYS, LD), shared_tile(KEYS * LD, KEYS, LD)
+    Q_place, dO_place = shared_tile(2 * KEYS * LD, ROWS, LD), shared_tile((2 * KEYS + ROWS) * LD, ROWS, LD)
+    weights = 2 * (KEYS + ROWS) * LD
+    P_place, dS_place = shared_tile(weights, P_ROWS, LP), shared_tile(weights + P_ROWS * LP, P_ROWS, LP)
+    statistics_place = shared_tile(weights + 2 * P_ROWS * LP, 2, ROWS)
     weights_and_gradients, gather = backward.weights_and_gradients, backward.gather
     add_Wt_Y, multiply_dS_K = backward.add_Wt_Y, backward.multiply_dS_K
 
@@ -71,16 +81,12 @@ def bwd_fa2_kernels(head_dim: int, tile: Tile, dtype: str, features: tuple[str, 
             delta_head[first_row + t] = delta_tile[t]
 
     # Lines 5 to 19: a block owns K_j and V_j of one head, and the query heads that share them.
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
     def bwd_fa2(Q, K, V, dO, lse, delta, dQ, dK, dV, group, tau, before, after, draw, kept_factor):
-        K_tile = cuda.shared.array((KEYS, LD), float32, alignment=16)
-        V_tile = cuda.shared.array((KEYS, LD), float32, alignment=16)
-        Q_tile = cuda.shared.array((ROWS, LD), float32, alignment=16)
-        dO_tile = cuda.shared.array((ROWS, LD), float32, alignment=16)
-        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
-        dS_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
-        lse_tile = cuda.shared.array(ROWS, float32)
-        delta_tile = cuda.shared.array(ROWS, float32)
+        K_tile, V_tile, Q_tile, dO_tile = K_place(), V_place(), Q_place(), dO_place()
+        P_tile, dS_tile = P_place(), dS_place()
+        statistics = statistics_place()
+        lse_tile, delta_tile = statistics[0], statistics[1]
         dK_acc = cuda.local.array((TM, TD), float32)
         dV_acc = cuda.local.array((TM, TD), float32)
         dQ_part = cuda.local.array((TQ, TD), float32)
@@ -110,23 +116,25 @@ def bwd_fa2_kernels(head_dim: int, tile: Tile, dtype: str, features: tuple[str, 
                 dV_acc[i, j] = ZERO
 
         # Line 8: for all Q_i with a row that sees some key of the tile, of all heads that share it.
+        start_row = first_row_seeing // ROWS * ROWS
         end_row = end_row_seeing if first_row_seeing < end_row_seeing else 0
+        if start_row < end_row:
+            copy_tile(Q_tile, Q[batch_index(), head_index() * group], start_row, min(ROWS, q_len - start_row))
         for member in range(group):
             head = head_index() * group + member
-            Q_head = Q[batch_index(), head]
             dO_head = dO[batch_index(), head]
             lse_head = lse[batch_index(), head]
             delta_head = delta[batch_index(), head]
             dQ_head = dQ[batch_index(), head]
-            for first_row in range(first_row_seeing // ROWS * ROWS, end_row, ROWS):
-                # Line 9: load Q_i, dO_i, L_i, D_i. Behind the barriers of line 15 nobody reads the last ones any more
-                # but the thread itself that overwrites them.
+            for first_row in range(start_row, end_row, ROWS):
+                # Line 9: load dO_i, once nobody adds what is gathered there any more, L_i and D_i; Q_i is on its way.
                 rows = min(ROWS, q_len - first_row)
-                load_tile(Q_tile, ROWS, Q_head, first_row, rows)
-                load_tile(dO_tile, ROWS, dO_head, first_row, rows)
+                cuda.syncthreads()
+                copy_tile(dO_tile, dO_head, first_row, rows)
                 if t < ROWS:
                     lse_tile[t] = lse_head[first_row + t] if t < rows else ZERO
                     delta_tile[t] = delta_head[first_row + t] if t < rows else ZERO
+                wait_for_copies()
                 cuda.syncthreads()
 
                 # Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
@@ -146,9 +154,14 @@ def bwd_fa2_kernels(head_dim: int, tile: Tile, dtype: str, features: tuple[str, 
                 )
 
                 # Line 15: dQ_i = dQ_i + tau dS K_j in memory, gathered where dO_i was and added as one run; other
-                # blocks add theirs at the same time.
+                # blocks add theirs at the same time. The next Q_i comes meanwhile, of this head or of the next one.
                 multiply_dS_K(dQ_part, dS_tile, K_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after)
                 cuda.syncthreads()
+                of_next_head = first_row + ROWS >= end_row
+                if not of_next_head or member + 1 < group:
+                    next_head = head + 1 if of_next_head else head
+                    next_row = start_row if of_next_head else first_row + ROWS
+                    copy_tile(Q_tile, Q[batch_index(), next_head], next_row, min(ROWS, q_len - next_row))
                 gather(dO_tile, ROWS, dQ_part, TQ, tau)
                 cuda.syncthreads()
                 for start in range(0, rows * D, THREADS):
