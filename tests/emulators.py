@@ -10,8 +10,5 @@ from harness.emulator.executor import BRIEF_FLOPS, EmulatorExecutor
 
 
 def emulator(**options: Any) -> EmulatorExecutor:
-    """An executor that does not optimize kernels of brief problems, which gives the same bits in less time.
-
-    In the exhaustive lane it optimizes all, as campaigns do.
-    """
+    """An executor as commands have it, which optimizes no kernels of brief problems; in the exhaustive lane it does."""
     return EmulatorExecutor(brief_flops=0.0 if is_exhaustive() else BRIEF_FLOPS, **options)

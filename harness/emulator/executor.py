@@ -42,8 +42,8 @@ from harness.support.gpus import Gpu
 DEFAULT_STEP_LIMIT = 1_000_000_000
 """Instructions per warp: some ten seconds of an endless loop."""
 
-BRIEF_FLOPS = 2.5e8
-"""Up to here a kernel runs for less time than LLVM would take to optimize it, which is about a second."""
+BRIEF_FLOPS = 2e10
+"""Up to here a kernel runs for less time than LLVM would take to optimize it, which is about five seconds."""
 
 CODE = "code"
 """The buffer that a kernel's instructions are counted as."""
@@ -72,7 +72,7 @@ class EmulatorExecutor:
     the order in which the warps of a block take turns; with `shuffle` it permutes the blocks, too, and lets warps
     interrupt each other. `progress` is told the fraction of a launch that is done. `instruments` record more than
     bounds and sectors, and `caches` model what is behind them; both take longer. Kernels of problems of up to
-    `brief_flops` need not be optimized, which pays where they are run once.
+    `brief_flops` are not optimized.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class EmulatorExecutor:
         instruments: Instruments = PLAIN,
         shuffle: bool = False,
         caches: CacheModel | None = None,
-        brief_flops: float = 0.0,
+        brief_flops: float = BRIEF_FLOPS,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
         self._options = LaunchOptions(step_limit, threads or default_threads(), seed, shuffle)

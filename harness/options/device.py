@@ -194,7 +194,7 @@ def emulator_of(
     caches: CacheModel | None = None,
 ) -> Executor:
     """An emulator with the options that all commands share."""
-    from harness.emulator.executor import BRIEF_FLOPS, DEFAULT_STEP_LIMIT, EmulatorExecutor
+    from harness.emulator.executor import DEFAULT_STEP_LIMIT, EmulatorExecutor
     from harness.emulator.instruments import Instruments
 
     require_positive(arguments, "step_limit", "threads")
@@ -206,7 +206,6 @@ def emulator_of(
         progress=progress.part,
         instruments=Instruments(bank_conflicts=bank_conflicts),
         caches=caches,
-        brief_flops=BRIEF_FLOPS,
     )
 
 

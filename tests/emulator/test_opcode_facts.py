@@ -70,9 +70,9 @@ def test_an_emitter_without_a_row_is_refused() -> None:
     ],
 )
 def test_an_instruction_has_one_row(form: str, name: str) -> None:
-    opcode, *modifiers = form.split(".")
-    assert row_name(opcode, modifiers) == name
-    assert facts_of(opcode, modifiers) is OPCODES.get(name, UNKNOWN)
+    opcode, *words = form.split(".")
+    assert row_name(opcode, tuple(words)) == name
+    assert facts_of(opcode, tuple(words)) is OPCODES.get(name, UNKNOWN)
 
 
 def test_who_touches_which_memory() -> None:

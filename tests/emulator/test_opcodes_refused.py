@@ -12,7 +12,9 @@ from single_opcode import HEADER, run_body
 
 from harness.emulator.codegen.emitters import emitter_for, supported_opcodes
 from harness.emulator.codegen.kernel import generate
-from harness.emulator.codegen.lanes import Lanes, Storage
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.storage import Registers, Storage
+from harness.emulator.ptx.blocks import Block
 from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.parser import parse
 from harness.emulator.ptx.types import TYPES, PtxType
@@ -279,8 +281,8 @@ def shapes() -> tuple[dict[str, PtxType], list[Instruction]]:
 
 def refusal(registers: dict[str, PtxType], instruction: Instruction) -> str | None:
     """Why the instruction is refused, or None where code comes of it."""
-    lanes = Lanes(registers, Storage())
-    lanes.begin_block("%mask", 1)
+    lanes = Lanes(Registers(registers), Storage())
+    lanes.begin_block("%mask", Block([instruction]))
     try:
         emitter = emitter_for(instruction)
         lanes.guard(instruction)

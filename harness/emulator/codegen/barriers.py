@@ -51,7 +51,7 @@ def barrier(lanes: Lanes, instruction: Instruction) -> None:
     lanes.check(missing, "divergent barrier", instruction)
     lanes.warp_store("i32", _scalar(lanes, operands[0]), at.BARRIER_ID, 4)
     lanes.warp_store("i32", _scalar(lanes, operands[1]) if len(operands) > 1 else "0", at.BARRIER_THREADS, 4)
-    lanes.warp_store("i32", str(lanes.site(instruction)), at.BARRIER_SITE, 4)
+    lanes.warp_store("i32", lanes.number(lanes.site(instruction), "i32"), at.BARRIER_SITE, 4)
     lanes.warp_store("i32", "1" if what == "arrive" else "0", at.BARRIER_ARRIVES, 4)
     if predicate is not None and vote is not None:
         lanes.warp_store("i32", lanes.bits_of(lanes.use(predicate, "i1")), at.VOTE_BITS, 4)

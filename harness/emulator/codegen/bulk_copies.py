@@ -126,7 +126,7 @@ def store_value(lanes: Lanes, instruction: Instruction) -> None:
     element = INTEGER[kind.total_bits]
     for index, item in enumerate(items):
         lanes.warp_store(vector(element), lanes.use(item, element), at.DATA + index * at.LANES * kind.size_bytes, 32)
-    mask, site = lanes.widen(lanes.active_bits()), str(lanes.site(instruction))
+    mask, site = lanes.widen(lanes.active_bits()), lanes.number(lanes.site(instruction))
     shape = (str(kind.size_bytes), str(count))
     failed = lanes.runtime("issue_value", "%ctx", "%warp", site, mask, *shape, function)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
@@ -171,7 +171,8 @@ def _table(lanes: Lanes, functions: list[str | None]) -> str:
     lanes.declarations |= {f"declare void @sandbox_{name}(i64)" for name in functions if name is not None}
     words = ("i64 0" if name is None else f"i64 ptrtoint (ptr @sandbox_{name} to i64)" for name in functions)
     value = f"[{len(functions)} x i64] [{', '.join(words)}]"
-    return f"ptrtoint (ptr {lanes.constants.setdefault(value, f'@words{len(lanes.constants)}')} to i64)"
+    table = lanes.constants.setdefault(value, f"@words{len(lanes.constants)}")
+    return lanes.argument("i64", f"ptrtoint (ptr {table} to i64)")
 
 
 def _begin(instruction: Instruction) -> tuple[Form, int]:
@@ -228,6 +229,6 @@ def _issue(
     space = "shared" if direction & proxy.TO_OTHER_BLOCK else "global"
     lanes.warp_store(vector("i64"), generic_addresses(lanes, outer, space), at.DATA)
     mask = lanes.widen(lanes.active_bits())
-    site = str(lanes.site(instruction))
+    site = lanes.number(lanes.site(instruction))
     failed = lanes.runtime("issue_bulk", "%ctx", "%warp", site, mask, str(direction), str(rank), reduction)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))

@@ -77,6 +77,6 @@ def _at_barrier(lanes: Lanes, instruction: Instruction, is_whole: bool, function
     some = lanes.op(f"icmp ne i32 {active}, 0")
     missing = lanes.op(f"and i32 {staying_lanes(lanes)}, {lanes.op(f'xor i32 {active}, -1')}")
     lanes.check(lanes.op(f"select i1 {some}, i32 {missing}, i32 0"), "divergent barrier", instruction)
-    site = str(lanes.site(instruction))
+    site = lanes.number(lanes.site(instruction))
     failed = lanes.runtime(function, "%ctx", "%warp", site, lanes.widen(active), *more)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))

@@ -16,11 +16,13 @@ from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.integer import CARRY
 from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, SharedVariable, Site
-from harness.emulator.codegen.lanes import Lanes, Storage
+from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.module_variables import link_variables
+from harness.emulator.codegen.outlining import OutliningLanes
 from harness.emulator.codegen.prelude import PRELUDE
-from harness.emulator.codegen.product_registers import ProductRegisters
-from harness.emulator.codegen.warpgroup import name_held_tickets
+from harness.emulator.codegen.product_registers import ProductRegisters, marked_registers
+from harness.emulator.codegen.storage import Registers, Storage
+from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.emulator.ptx.call_parameters import lower_call_parameters
@@ -61,8 +63,8 @@ class KernelCode:
         return self.body.replace("@warp(", f"@{symbol}(", 1)
 
 
-def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> KernelCode:
-    """Emit one entry, with the instruments built in.
+def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outlined: bool = False) -> KernelCode:
+    """Emit one entry, with the instruments built in; `outlined`: for a compiler that does not optimize.
 
     Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
     """
@@ -78,7 +80,10 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN) -> Ke
     graph = build_graph(flat)
     live = live_registers(graph)
     clusters = ClusterFacts.of(function, flat)
-    lanes = Lanes(flat.registers, storage, instruments, flushed_registers(flat), clusters.knows)
+    watched = marked_registers(flat) if instruments.sanitizer else []
+    lasting = frozenset(set().union(*live.before, registers_with_tickets(flat), watched))
+    registers = Registers(flat.registers, flushed_registers(flat), lasting)
+    lanes = (OutliningLanes if outlined else Lanes)(registers, storage, instruments, clusters.knows)
     products = ProductRegisters(lanes, flat, graph)
     _Writer(lanes, graph, live.behind, products).write()
     if any(i.facts.flow is Flow.WARPGROUP for i in flat.instructions()):
@@ -241,15 +246,19 @@ class _Writer:
     def _block(self, number: int, block: Block) -> None:
         lanes = self._lanes
         lanes.label(f"block{number}")
-        instructions = len(block.body) + (block.branch is not None)
-        lanes.begin_block(lanes.op("load i32, ptr %mask.slot"), instructions)
-        self._count(instructions)
+        lanes.begin_block(lanes.op("load i32, ptr %mask.slot"), block)
+        with lanes.shared_function():
+            self._count(len(block.body) + (block.branch is not None))
         for instruction in block.body:
             emit = emitter_for(instruction)
-            lanes.guard(instruction)
-            self._products.watch(instruction, number)
-            emit(lanes, instruction)
+            with lanes.shared_function():
+                lanes.guard(instruction)
+                self._products.watch(instruction, number)
+                emit(lanes, instruction)
+            lanes.end_instruction()
         self._leave(number, block)
+        if block.branch is not None:
+            lanes.end_instruction()
 
     def _count(self, instructions: int) -> None:
         if not instructions:
@@ -257,8 +266,9 @@ class _Writer:
         lanes = self._lanes
         active = lanes.op(f"call i32 @llvm.ctpop.i32(i32 {lanes.mask})")
         lanes.declarations.add("declare i32 @llvm.ctpop.i32(i32)")
-        work = lanes.op(f"mul i64 {lanes.widen(active)}, {instructions}")
-        for slot, amount in (("STEPS", str(instructions)), ("LANE_INSTRUCTIONS", work)):
+        count = lanes.number(instructions)
+        work = lanes.op(f"mul i64 {lanes.widen(active)}, {count}")
+        for slot, amount in (("STEPS", count), ("LANE_INSTRUCTIONS", work)):
             pointer = lanes.slot_pointer(slot)
             total = lanes.op(f"add i64 {lanes.op(f'load i64, ptr {pointer}')}, {amount}")
             lanes.do(f"store i64 {total}, ptr {pointer}")
@@ -273,7 +283,7 @@ class _Writer:
             (target,) = block.targets
             lanes.end_block(live)
             if block.body and yields(block.body[-1]):
-                self._park(self._pc(target))
+                self._park_all(target)
                 lanes.do(f"ret i32 {self._status_behind(block.body[-1])}")
             else:
                 self._go(number, target)
@@ -283,10 +293,9 @@ class _Writer:
             return
         assert branch.predicate is not None
         lanes.guard(branch)
-        taken_lanes = lanes.active()
+        bits = lanes.active_bits()
         lanes.end_block(live)
         taken, straight = block.targets
-        bits = lanes.bits_of(taken_lanes)
         words = ("straight", "some", "taken", "diverged")
         fall_through, some, all_taken, diverged = (f"{word}{number}" for word in words)
         none = lanes.op(f"icmp eq i32 {bits}, 0")
@@ -299,8 +308,9 @@ class _Writer:
         lanes.label(fall_through)
         self._go(number, straight)
         lanes.label(diverged)
-        where = lanes.select("i32", taken_lanes, self._pc(taken), self._pc(straight))
-        self._park(where)
+        with lanes.shared_function():
+            lanes.guard(branch)
+            self._park(lanes.select("i32", lanes.active(), self._pc(taken), self._pc(straight)))
         if taken == EXIT:
             self._retire(number, bits)
         if straight == EXIT:
@@ -316,19 +326,24 @@ class _Writer:
     def _switch(self, branch: Instruction, block: Block, live: set[str]) -> None:
         """`brx.idx`: each lane goes its own way, through `dispatch`."""
         lanes = self._lanes
-        lanes.guard(branch)
-        index = lanes.use(branch.operands[0], "i32")
-        lanes.end_block(live)
-        where = self._pc(block.targets[0])
-        for position, target in enumerate(block.targets[1:], start=1):
-            here = lanes.compare("eq", "i32", index, f"splat (i32 {position})")
-            where = lanes.select("i32", here, self._pc(target), where)
-        self._park(where)
+        with lanes.shared_function():
+            lanes.guard(branch)
+            index = lanes.use(branch.operands[0], "i32")
+            lanes.end_block(live)
+            where = self._pc(block.targets[0])
+            for position, target in enumerate(block.targets[1:], start=1):
+                here = lanes.compare("eq", "i32", index, f"splat (i32 {position})")
+                where = lanes.select("i32", here, self._pc(target), where)
+            self._park(where)
         lanes.do("br label %dispatch")
 
-    @staticmethod
-    def _pc(target: int) -> str:
-        return f"splat (i32 {at.EXITED_PC if target == EXIT else target})"
+    def _pc(self, target: int) -> str:
+        return self._lanes.integer(at.EXITED_PC if target == EXIT else target, "i32")
+
+    def _park_all(self, target: int) -> None:
+        """All active lanes wait at the block `target`."""
+        with self._lanes.shared_function():
+            self._park(self._pc(target))
 
     def _park(self, where: str) -> None:
         """The active lanes wait at the blocks `where`."""
@@ -350,7 +365,7 @@ class _Writer:
         """All active lanes go to `target`."""
         lanes = self._lanes
         if target == EXIT:
-            self._park(self._pc(EXIT))
+            self._park_all(EXIT)
             self._retire(number, lanes.mask)
             lanes.do("br label %dispatch")
             return
@@ -366,7 +381,7 @@ class _Writer:
         lanes = self._lanes
         lanes.label(f"meet{target}")
         lanes.mask = lanes.op("load i32, ptr %mask.slot")
-        self._park(self._pc(target))
+        self._park_all(target)
         lanes.do("br label %dispatch")
 
 
@@ -382,6 +397,7 @@ def _assemble(lanes: Lanes) -> str:
             *sorted(declarations),
             *(f"{name} = internal constant {value}" for value, name in lanes.constants.items()),
             *functions,
+            *lanes.definitions(),
             "define i32 @warp(i64 %ctx, i64 %warp) {",
             "entry:",
             "  %ctx.p = inttoptr i64 %ctx to ptr",

@@ -1,17 +1,20 @@
 """One kernel's function: registers, predicates and calls of the runtime, on top of the vocabulary.
 
-Registers are kept as integers, in the warp's memory between blocks and as LLVM values inside one.
+Registers are kept as integers, in the warp's memory between blocks and as LLVM values inside one; in `outlining`, which
+costs LLVM less, in memory all the time.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.special_registers import special_register
+from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.vocabulary import (
     BITS,
     FLOAT,
@@ -23,21 +26,9 @@ from harness.emulator.codegen.vocabulary import (
     vector,
 )
 from harness.emulator.instruments import PLAIN, Instruments
+from harness.emulator.ptx.blocks import Block
 from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
-from harness.emulator.ptx.types import PtxType
 from harness.support.errors import UnsupportedInstruction
-
-
-class Storage:
-    """Where symbols live: byte offsets of shared and local variables, addresses of module variables and parameters."""
-
-    def __init__(self) -> None:
-        self.addresses: dict[str, tuple[str, int]] = {}
-        """Symbol -> (space, address within that space)."""
-        self.parameters: dict[str, int] = {}
-        """Parameter of the entry -> offset in the parameter block."""
-        self.static_shared_bytes = 0
-        """Where dynamic shared memory begins."""
 
 
 class Lanes(Vocabulary):
@@ -45,16 +36,12 @@ class Lanes(Vocabulary):
 
     def __init__(
         self,
-        registers: dict[str, PtxType],
+        registers: Registers,
         storage: Storage,
         instruments: Instruments = PLAIN,
-        flushed: frozenset[str] = frozenset(),
         knows_clusters: bool = False,
     ) -> None:
-        """`flushed`: registers that never hold a subnormal float, see `flushed_registers`.
-
-        `knows_clusters`: whether addresses of shared memory have their block's rank, see `abi/layout.py`.
-        """
+        """`knows_clusters`: whether addresses of shared memory have their block's rank, see `abi/layout.py`."""
         super().__init__()
         self.knows_clusters = knows_clusters
         self.storage = storage
@@ -81,7 +68,6 @@ class Lanes(Vocabulary):
         self._offsets: dict[str, int] = {}
         self._values: dict[tuple[str, str], str] = {}
         self._dirty: dict[str, str] = {}
-        self._flushed_registers = flushed
         self._flushed: dict[str, str] = {}
         self._checked_members: set[Operand | None] = set()
         self.instruction: Instruction | None = None
@@ -108,6 +94,31 @@ class Lanes(Vocabulary):
         """Name of a constant array of i32: the same for the same words."""
         value = f"[{len(words)} x i32] [{', '.join(f'i32 {word}' for word in words)}]"
         return self.constants.setdefault(value, f"@words{len(self.constants)}")
+
+    # What `outlining` makes functions of -----------------------------------------------------------------------------
+
+    def shared_function(self) -> AbstractContextManager[None]:
+        """What is emitted inside is one instruction, or the like, and may share its code with others."""
+        return nullcontext()
+
+    def argument(self, kind: str, constant: str) -> str:
+        """A constant of LLVM type `kind` in which instructions that share their code may differ."""
+        return constant
+
+    def number(self, value: int, kind: str = "i64") -> str:
+        """The same for an integer of at most 64 bits."""
+        return self.argument(kind, str(value))
+
+    def integer(self, value: int, element: str) -> str:
+        """The same for an integer in all lanes."""
+        return splat(element, value)
+
+    def _float_from_bits(self, bits: int, element: str) -> str:
+        return float_from_bits(element, bits)
+
+    def definitions(self) -> list[str]:
+        """What the kernel's function needs beside it."""
+        return []
 
     # The context and the warp's memory ------------------------------------------------------------------------------
 
@@ -138,10 +149,10 @@ class Lanes(Vocabulary):
 
     # Blocks ---------------------------------------------------------------------------------------------------------
 
-    def begin_block(self, mask: str, instructions: int) -> None:
-        """Forget all register values; `mask` is the i32 of active lanes, `instructions` the length of the block."""
+    def begin_block(self, mask: str, block: Block) -> None:
+        """Forget all register values; `mask` is the i32 of active lanes."""
         self.mask = mask
-        self.instructions_left = instructions
+        self.instructions_left = len(block.body) + (block.branch is not None)
         self._mask_lanes = self.lanes_of(mask)
         self._values.clear()
         self._dirty.clear()
@@ -176,6 +187,9 @@ class Lanes(Vocabulary):
             lanes = self.use(instruction.predicate, "i1")
             self._guard = self.binary("xor", "i1", lanes, splat("i1", 1)) if instruction.negated else lanes
 
+    def end_instruction(self) -> None:
+        """Behind each instruction of a block."""
+
     def active(self) -> str:
         """Lanes on which the current instruction runs: the block's mask and its predicate, as predicates."""
         if self._guard is None:
@@ -196,19 +210,22 @@ class Lanes(Vocabulary):
 
     def _offset(self, name: str) -> int:
         if name not in self._offsets:
-            bits = self._registers[name].total_bits
-            size = 64 if bits == 1 else 32 * bits // 8
             self._offsets[name] = at.REGISTERS + self.register_bytes
-            self.register_bytes += size
+            self.register_bytes += self._size_bytes(name)
         return self._offsets[name]
 
+    def _size_bytes(self, name: str) -> int:
+        """Of a register of the warp."""
+        bits = self._registers.types[name].total_bits
+        return 64 if bits == 1 else 32 * bits // 8
+
     def _element(self, name: str) -> str:
-        return INTEGER[self._registers[name].total_bits]
+        return INTEGER[self._registers.types[name].total_bits]
 
     def is_predicate(self, operand: Operand) -> bool:
         """Whether the operand is a predicate, negated or not."""
         name = getattr(operand.reg if isinstance(operand, Not) else operand, "name", "")
-        return name in self._registers and self._element(name) == "i1"
+        return name in self._registers.types and self._element(name) == "i1"
 
     def use(self, operand: Operand, element: str) -> str:
         """The operand's 32 lanes as `element`. A wider register is truncated; floats are reinterpreted."""
@@ -218,11 +235,11 @@ class Lanes(Vocabulary):
             case Imm(value, float_bits):
                 return self._constant(value, float_bits, element)
             case Symbol(name, offset):
-                address = splat(element, self.symbol_address(name) + offset)
+                address = self.integer(self.symbol_address(name) + offset, element)
                 if self.knows_clusters and self.storage.addresses[name][0] == "shared":
                     return self.binary("add", element, address, self.own_tag(element))
                 return address
-            case Reg(name) if name in self._registers:
+            case Reg(name) if name in self._registers.types:
                 if (self._element(name) == "i1") != (element == "i1"):
                     raise self._misplaced(operand)  # a predicate is no number, and a number no predicate
                 return self._use_register(name, element)
@@ -242,8 +259,8 @@ class Lanes(Vocabulary):
                 return splat_float(element, number)
             if not float_bits and value:
                 return splat_float(element, float(value))
-            return float_from_bits(element, value)
-        return splat(element, value)
+            return self._float_from_bits(value, element)
+        return self.integer(value, element)
 
     def _use_register(self, name: str, element: str) -> str:
         cached = self._values.get((name, element))
@@ -259,7 +276,7 @@ class Lanes(Vocabulary):
             self._values[name, own] = value
         value = self._resize(value, own, element)
         self._values[name, element] = value
-        if element == "float" and name in self._flushed_registers:
+        if element == "float" and name in self._registers.flushed:
             self._flushed[value] = value
         return value
 
@@ -281,7 +298,7 @@ class Lanes(Vocabulary):
         """Write a register in the active lanes. A narrower value is extended, by its sign if `signed`."""
         if destination == SINK:
             return
-        if not isinstance(destination, Reg) or destination.name not in self._registers:
+        if not isinstance(destination, Reg) or destination.name not in self._registers.types:
             raise self._misplaced(destination)
         name = destination.name
         own = self._element(name)
@@ -302,6 +319,10 @@ class Lanes(Vocabulary):
         self._values[name, own] = value
         if as_float is not None and self._guard is None:
             self._values[name, as_float[0]] = as_float[1]
+        self._changed(name, own)
+
+    def _changed(self, name: str, own: str) -> None:
+        """A register has a new value of element type `own` in `_values`."""
         self._dirty[name] = own
 
     def place(self, name: str) -> int:
@@ -316,7 +337,11 @@ class Lanes(Vocabulary):
 
     def home(self, operand: Operand) -> int:
         """Where in the warp's memory the lanes of a 32-bit register are, for the runtime to read."""
-        if not isinstance(operand, Reg) or operand.name not in self._registers or self._element(operand.name) != "i32":
+        if (
+            not isinstance(operand, Reg)
+            or operand.name not in self._registers.types
+            or self._element(operand.name) != "i32"
+        ):
             raise self._misplaced(operand)
         name = operand.name
         offset = self._offset(name)
@@ -345,7 +370,7 @@ class Lanes(Vocabulary):
         if not self.knows_clusters:
             return self.address(operand, "i32")
         if isinstance(operand, Address) and isinstance(operand.base, Symbol):
-            return splat("i32", self.symbol_address(operand.base.name) + operand.base.offset + operand.offset)
+            return self.integer(self.symbol_address(operand.base.name) + operand.base.offset + operand.offset, "i32")
         return self.binary("sub", "i32", self.address(operand, "i32"), self.own_tag("i32"))
 
     def address(self, operand: Operand, element: str = "i64") -> str:
@@ -355,7 +380,7 @@ class Lanes(Vocabulary):
         base = self.use(operand.base, element)
         if operand.offset == 0:
             return base
-        return self.binary("add", element, base, splat(element, operand.offset))
+        return self.binary("add", element, base, self.integer(operand.offset, element))
 
     # Subnormals -----------------------------------------------------------------------------------------------------
 
@@ -399,13 +424,11 @@ class Lanes(Vocabulary):
 
     def check(self, bad_lanes: str, kind: str, instruction: Instruction, detail: str = "0") -> None:
         """Fault where the scalar i32 `bad_lanes` has a bit set. `detail` is an i32 for the message."""
-        site = self.site(instruction)
+        site = self.number(self.site(instruction))
         bad, go_on = self.fresh_label("bad"), self.fresh_label("ok")
         condition = self.op(f"icmp ne i32 {bad_lanes}, 0")
         self.do(f"br i1 {condition}, label %{bad}, label %{go_on}, !prof !0")
         self.label(bad)
-        self.runtime(
-            "fault", "%ctx", "%warp", str(at.FAULT[kind]), str(site), self.widen(bad_lanes), self.widen(detail)
-        )
+        self.runtime("fault", "%ctx", "%warp", str(at.FAULT[kind]), site, self.widen(bad_lanes), self.widen(detail))
         self.do("br label %faulted")
         self.label(go_on)

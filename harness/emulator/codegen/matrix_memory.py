@@ -136,7 +136,7 @@ def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: st
     mask = lanes.op(f"select i1 {some}, i64 {(1 << rows) - 1}, i64 0")
     count_shared(lanes, instruction, mask, ROW_BYTES, generic)
     function = "store_rows" if instruction.facts.memory is STORE_ROWS else "load_rows"
-    failed = lanes.runtime(function, "%ctx", "%warp", str(lanes.site(instruction)), mask, str(int(generic)))
+    failed = lanes.runtime(function, "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, str(int(generic)))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     return lanes.cast("trunc", "i64", addresses, "i32") if generic else addresses
 

@@ -97,7 +97,7 @@ def multiply(
     lanes: Lanes, product: MatrixProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
 ) -> None:
     """D = A B + C, on registers whose lanes are at these places of the warp's state."""
-    lanes.runtime(product.name, "%warp", *(str(number) for number in (*d, *a, *b, *c, *product.flags)))
+    lanes.runtime(product.name, "%warp", *(lanes.number(place) for place in (*d, *a, *b, *c)), *map(str, product.flags))
 
 
 def registers_of(instruction: Instruction, operand: Operand, fragment: Fragment) -> tuple[Operand, ...]:

@@ -39,7 +39,7 @@ def _action(instruction: Instruction, *words: int) -> str:
 
 def _call(lanes: Lanes, instruction: Instruction, function: str, *more: str) -> str:
     mask = lanes.widen(lanes.active_bits())
-    return lanes.runtime(function, "%ctx", "%warp", str(lanes.site(instruction)), mask, *more)
+    return lanes.runtime(function, "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *more)
 
 
 @emits("mbarrier.init", "mbarrier.inval")

@@ -108,11 +108,11 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
     """Check and count an access; the host addresses are in the warp's state afterwards. The active mask as i64."""
     store_addresses(lanes, addresses)
     mask = lanes.widen(lanes.active_bits())
-    site = lanes.site(instruction)
+    site = lanes.number(lanes.site(instruction))
     if space == "generic" and instruction.facts.memory is not ATOMIC:
         count_shared(lanes, instruction, mask, size_bytes, generic=True)
     code = at.SPACES[space]
-    failed = lanes.runtime("translate", "%ctx", "%warp", str(site), str(code), mask, str(size_bytes))
+    failed = lanes.runtime("translate", "%ctx", "%warp", site, str(code), mask, str(size_bytes))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     return mask
 
@@ -121,7 +121,7 @@ def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: 
     """Count the wavefronts of an access whose addresses the runtime has been handed, where that was asked for."""
     if lanes.instruments.bank_conflicts:
         flags = (str(int(generic)), str(int(_fills_registers(instruction))))
-        site = str(lanes.site(instruction))
+        site = lanes.number(lanes.site(instruction))
         lanes.runtime("count_shared", "%ctx", "%warp", site, mask, str(size_bytes), *flags)
 
 
@@ -175,7 +175,8 @@ def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> l
     block = lanes.op(f"inttoptr i64 {lanes.slot('PARAMS')} to ptr")
     values = []
     for index in range(len(access.items)):
-        place = lanes.op(f"getelementptr i8, ptr {block}, i64 {offset + index * access.kind.size_bytes}")
+        number = lanes.number(offset + index * access.kind.size_bytes)
+        place = lanes.op(f"getelementptr i8, ptr {block}, i64 {number}")
         values.append(lanes.spread(access.element, lanes.op(f"load {access.element}, ptr {place}, align 1")))
     return values
 
@@ -184,7 +185,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     offsets = lanes.own_offsets(access.address)
     mask = lanes.active_bits()
     size = access.size_bytes
-    site = lanes.site(instruction)
+    site = lanes.number(lanes.site(instruction))
     if lanes.instruments.bank_conflicts or lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
         count_shared(lanes, instruction, lanes.widen(mask), size, generic=False)
@@ -211,7 +212,7 @@ def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list
     lanes.do(f"br label %{join}")
     lanes.label(general)
     lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
-    failed = lanes.runtime("shared_load", "%ctx", "%warp", str(site), lanes.widen(mask), *access.shape)
+    failed = lanes.runtime("shared_load", "%ctx", "%warp", site, lanes.widen(mask), *access.shape)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     each = _read_data(lanes, access)
     gathered = lanes.fresh_label("gathered")
@@ -238,10 +239,10 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
         _write_data(lanes, access, values)
         mask = lanes.widen(lanes.active_bits())
-        site = lanes.site(instruction)
+        site = lanes.number(lanes.site(instruction))
         count_shared(lanes, instruction, mask, access.size_bytes, generic=False)
         watch_shared(lanes, instruction, mask, access.shape)
-        failed = lanes.runtime("shared_store", "%ctx", "%warp", str(site), mask, *access.shape)
+        failed = lanes.runtime("shared_store", "%ctx", "%warp", site, mask, *access.shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
         return
     space, addresses = _translated(lanes, access)

@@ -35,7 +35,8 @@ class ProductRegisters:
         self._sites: dict[tuple[str, SourceLine], int] = {}
         is_watched = lanes.instruments.sanitizer
         sums, fragments = _operands(function) if is_watched else (set[str](), set[str]())
-        self._marked = {name: number for number, name in enumerate(sorted(_moved_to(function, sums | fragments)))}
+        marked = marked_registers(function) if is_watched else []
+        self._marked = {name: number for number, name in enumerate(marked)}
         self._fragments = fragments
         self._tickets = frozenset(registers_with_tickets(function)) if is_watched else frozenset[str]()
         self._stages = _open_stages(graph) if sums else []
@@ -77,9 +78,9 @@ class ProductRegisters:
         elif not (self._in_stage and _may_be_moved(instruction)):
             if instruction.opcode != "mov":
                 for name in sorted(reads & self._marked.keys()):
-                    self._store(self._place(_READ, name), str(self._site(instruction)))
+                    self._store(self._place(_READ, name), self._mark(instruction))
             for name in sorted(writes & self._marked.keys()):
-                self._store(self._place(_WRITTEN, name), str(self._site(instruction)))
+                self._store(self._place(_WRITTEN, name), self._mark(instruction))
 
     # Marks ----------------------------------------------------------------------------------------------------------
 
@@ -96,6 +97,9 @@ class ProductRegisters:
             runs = lanes.op(f"icmp ne i32 {lanes.active_bits()}, 0")
             mark = lanes.op(f"select i1 {runs}, i32 {mark}, i32 {self._load(place)}")
         lanes.warp_store("i32", mark, place, 4)
+
+    def _mark(self, instruction: Instruction) -> str:
+        return self._lanes.number(self._site(instruction), "i32")
 
     def _site(self, instruction: Instruction) -> int:
         """One number for all instructions of a form and a source line: loops are unrolled, and facts are kept."""
@@ -115,7 +119,9 @@ class ProductRegisters:
         words = lanes.warp_load(vector("i32"), place)
         marks = lanes.binary("and", "i32", words, splat("i32", proxy.TICKET_MASK))
         held = lanes.bits_of(lanes.compare("eq", "i32", marks, splat("i32", proxy.TICKET)))
-        self._call_where(lanes.op(f"icmp ne i32 {held}, 0"), "watch_accumulator", instruction, str(place), str(kind))
+        self._call_where(
+            lanes.op(f"icmp ne i32 {held}, 0"), "watch_accumulator", instruction, lanes.number(place), str(kind)
+        )
 
     def _check_use(self, instruction: Instruction, name: str) -> None:
         """Whether a product has it as A."""
@@ -128,10 +134,16 @@ class ProductRegisters:
         early, go_on = lanes.fresh_label("early"), lanes.fresh_label("late")
         lanes.do(f"br i1 {condition}, label %{early}, label %{go_on}, !prof !0")
         lanes.label(early)
-        site, mask = str(self._site(instruction)), lanes.widen(lanes.active_bits())
+        site, mask = lanes.number(self._site(instruction)), lanes.widen(lanes.active_bits())
         lanes.runtime(function, "%ctx", "%warp", site, mask, *more)
         lanes.do(f"br label %{go_on}")
         lanes.label(go_on)
+
+
+def marked_registers(function: Function) -> list[str]:
+    """Those that have marks: operands of products, and what is moved to them."""
+    sums, fragments = _operands(function)
+    return sorted(_moved_to(function, sums | fragments))
 
 
 def _operands(function: Function) -> tuple[set[str], set[str]]:

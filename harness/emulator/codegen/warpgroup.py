@@ -49,7 +49,7 @@ def wait(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported("it waits until a constant number of groups is left")
     check_whole_warp(lanes, instruction)
     lanes.warp_store("i32", str(left.value), at.GROUPS_LEFT, 4)
-    lanes.warp_store("i32", str(lanes.site(instruction)), at.BARRIER_SITE, 4)
+    lanes.warp_store("i32", lanes.number(lanes.site(instruction), "i32"), at.BARRIER_SITE, 4)
     state = lanes.op(f"inttoptr i64 {lanes.slot('ASYNC_PROXY')} to ptr")
     held = lanes.op(f"getelementptr i8, ptr {state}, i64 {proxy.HELD}")
     lanes.do(f"store i64 ptrtoint (ptr {HELD} to i64), ptr {held}")
@@ -101,9 +101,9 @@ def mma_async(lanes: Lanes, instruction: Instruction) -> None:
         "issue_product",
         "%ctx",
         "%warp",
-        str(lanes.site(instruction)),
+        lanes.number(lanes.site(instruction)),
         f"ptrtoint (ptr {function} to i64)",
-        f"ptrtoint (ptr {lanes.constant_words(places)} to i64)",
+        lanes.argument("i64", f"ptrtoint (ptr {lanes.constant_words(places)} to i64)"),
         str(shape),
         _truth(lanes, keeps),
         _scalar(lanes, a) if from_shared else "0",

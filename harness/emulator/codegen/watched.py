@@ -18,7 +18,7 @@ def watch_shared(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple
     """A load that ran, or a store that will, by 32-bit offsets in ADDRESSES. `mask` is i64; `shape`: see `Access`."""
     if lanes.instruments.sanitizer:
         code = str(_access(instruction))
-        lanes.runtime("watch_shared", "%ctx", "%warp", str(lanes.site(instruction)), mask, *shape, code)
+        lanes.runtime("watch_shared", "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *shape, code)
 
 
 def watch_memory(lanes: Lanes, instruction: Instruction, space: str, mask: str, shape: tuple[str, str]) -> None:
@@ -26,7 +26,7 @@ def watch_memory(lanes: Lanes, instruction: Instruction, space: str, mask: str, 
     if lanes.instruments.sanitizer and space != "const":
         where = str(at.SPACES[space])
         code = str(_access(instruction))
-        lanes.runtime("watch_memory", "%ctx", "%warp", str(lanes.site(instruction)), where, mask, *shape, code)
+        lanes.runtime("watch_memory", "%ctx", "%warp", lanes.number(lanes.site(instruction)), where, mask, *shape, code)
 
 
 def watch_warp_barrier(lanes: Lanes, members: Operand) -> None:
@@ -40,7 +40,7 @@ def watch_members(lanes: Lanes, instruction: Instruction, members: Operand) -> N
     """An operation of lanes that name each other. A literal mask is the same for all."""
     if lanes.instruments.sanitizer and not isinstance(members, Imm):
         lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.HOSTS)
-        site, mask = str(lanes.site(instruction)), lanes.widen(lanes.active_bits())
+        site, mask = lanes.number(lanes.site(instruction)), lanes.widen(lanes.active_bits())
         lanes.runtime("watch_members", "%ctx", "%warp", site, mask)
 
 
@@ -49,7 +49,7 @@ def watch_sources(lanes: Lanes, instruction: Instruction, members: Operand, sour
     if lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), sources, at.ADDRESSES)
         lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.HOSTS)
-        site, mask = str(lanes.site(instruction)), lanes.widen(lanes.active_bits())
+        site, mask = lanes.number(lanes.site(instruction)), lanes.widen(lanes.active_bits())
         lanes.runtime("watch_sources", "%ctx", "%warp", site, mask)
 
 

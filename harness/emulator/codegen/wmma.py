@@ -193,7 +193,7 @@ def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, reque
         lanes.warp_store(vector("i32"), addresses, at.ADDRESSES)
         mask = lanes.widen(lanes.active_bits())
         count_shared(lanes, instruction, mask, 4 * count, generic=False)
-        failed = lanes.runtime("shared_load", "%ctx", "%warp", str(lanes.site(instruction)), mask, *shape)
+        failed = lanes.runtime("shared_load", "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
         watch_shared(lanes, instruction, mask, shape)
     else:
@@ -230,7 +230,7 @@ def _store_request(
         lanes.warp_store(vector("i32"), value, at.DATA + 128 * index)
     if matrix.space == "shared":
         watch_shared(lanes, instruction, mask, shape)
-        failed = lanes.runtime("shared_store", "%ctx", "%warp", str(lanes.site(instruction)), mask, *shape)
+        failed = lanes.runtime("shared_store", "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *shape)
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     else:
         watch_memory(lanes, instruction, matrix.space, mask, shape)

@@ -55,7 +55,7 @@ def build_kernel(ptx: str, entry: str, instruments: Instruments, tier: Tier) -> 
     from harness.emulator.native.llvm_compiler import compile_ir
     from harness.emulator.native.runtime_parts import parts_of
 
-    code = generate(_parsed(ptx), entry, instruments)
+    code = generate(_parsed(ptx), entry, instruments, outlined=tier is Tier.BASELINE)
     # Both tiers of a kernel may be in one process.
     symbol = f"{code.symbol}_{tier.value}"
     native = compile_ir(code.ir_as(symbol), tier)

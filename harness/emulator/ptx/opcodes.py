@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Literal
 
 from harness.emulator.ptx.types import TYPES
@@ -176,7 +177,8 @@ OPCODES: dict[str, Opcode] = {
 }
 
 
-def row_name(opcode: str, modifiers: Sequence[str]) -> str:
+@cache
+def row_name(opcode: str, modifiers: tuple[str, ...]) -> str:
     """The name of an instruction's row in `OPCODES`; the opcode itself where it has none."""
     if opcode == "cp" and "bulk" in modifiers:
         return f"cp.bulk_{_bulk_kind(modifiers)}"
@@ -194,7 +196,8 @@ def row_name(opcode: str, modifiers: Sequence[str]) -> str:
     return opcode
 
 
-def facts_of(opcode: str, modifiers: Sequence[str]) -> Opcode:
+@cache
+def facts_of(opcode: str, modifiers: tuple[str, ...]) -> Opcode:
     """The row of an instruction; `UNKNOWN` where it has none."""
     return OPCODES.get(row_name(opcode, modifiers), UNKNOWN)
 

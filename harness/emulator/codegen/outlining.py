@@ -1,0 +1,254 @@
+"""Kernels whose instructions are calls: a tenth of the code for LLVM, and nearly as fast as what it would optimize.
+
+Kernels are loops that compilers have unrolled: thousands of instructions, of some hundred shapes. Two have one shape
+where their code differs in nothing but the places of registers and in constants; these become arguments, and the shape
+one function. What a block does is then a list of records, function and arguments, that a loop walks: threaded code
+(Bell, 'Threaded Code', 1973), with functions that LLVM made for the kernel at hand.
+
+A register is in the warp's memory all the time. Those that no other block reads share places, so that what a block
+works on stays in the CPU's first cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.emulator.abi import layout as at
+from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.storage import Registers, Storage
+from harness.emulator.codegen.vocabulary import BITS, INTEGER, vector
+from harness.emulator.instruments import PLAIN, Instruments
+from harness.emulator.ptx.blocks import Block, registers_of
+from harness.emulator.ptx.instructions import Instruction
+
+_WORD_BYTES = 8
+_HEADER_WORDS = 2
+_PARAMETERS = "i64 %ctx, i64 %warp, i32 %mask"
+_RUN = f"""\
+define internal i32 @run({_PARAMETERS}, ptr %first, ptr %end) {{
+entry:
+  br label %loop
+loop:
+  %record = phi ptr [ %first, %entry ], [ %next, %on ]
+  %function.word = load i64, ptr %record
+  %function = inttoptr i64 %function.word to ptr
+  %size.place = getelementptr i64, ptr %record, i64 1
+  %size = load i64, ptr %size.place
+  %arguments = getelementptr i64, ptr %record, i64 {_HEADER_WORDS}
+  %failed = call i32 %function(i64 %ctx, i64 %warp, i32 %mask, ptr %arguments)
+  %next = getelementptr i8, ptr %record, i64 %size
+  %fails = icmp ne i32 %failed, 0
+  br i1 %fails, label %fault, label %on, !prof !0
+on:
+  %is.last = icmp eq ptr %next, %end
+  br i1 %is.last, label %done, label %loop
+done:
+  ret i32 0
+fault:
+  ret i32 1
+}}"""
+"""Walks the records from `first` to `end`: each is a function, the record's own size in bytes, and the arguments. All
+functions say whether the warp has faulted."""
+
+
+class OutliningLanes(Lanes):
+    """`Lanes` whose `shared_function` makes a record of what is emitted inside."""
+
+    def __init__(
+        self,
+        registers: Registers,
+        storage: Storage,
+        instruments: Instruments = PLAIN,
+        knows_clusters: bool = False,
+    ) -> None:
+        """See `Lanes`."""
+        super().__init__(registers, storage, instruments, knows_clusters)
+        self._functions: dict[str, str] = {}
+        """Body -> name."""
+        self._pending: list[tuple[str, list[str]]] = []
+        """Functions that the next call of `run` calls, and their arguments."""
+        self._records: list[str] = []
+        """The words of all records."""
+        self._is_inside = False
+        self._arguments: list[tuple[str, str]] = []
+        """Type and value of each argument of the function that is being emitted."""
+        self._places: dict[int, str] = {}
+        """Offset of a register -> pointer to it, in the function that is being emitted."""
+        self._free: dict[int, list[int]] = {}
+        """Size in bytes -> places that no register has any more."""
+        self._endings: Iterator[list[str]] = iter(())
+        """For each instruction of the block that is to come the registers that nobody reads behind it."""
+        self._guard_bits = ""
+
+    # Functions and records ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def shared_function(self) -> Iterator[None]:
+        """See `Lanes.shared_function`. The only label outside that may be jumped to is `faulted`."""
+        outside = self.lines, self._count, self.pointers, self.mask, self._mask_lanes
+        self.lines, self._count, self.pointers, self.mask, self._mask_lanes = [], 0, {}, "%mask", "%mask.lanes"
+        self._arguments, self._places, self._guard, self._guard_bits, self._is_inside = [], {}, None, "", True
+        self._forget_values()
+        try:
+            yield
+            if self.lines:
+                name = self._functions.setdefault(self._body(), f"@shape{len(self._functions)}")
+                self._pending.append((name, [value for _, value in self._arguments]))
+        finally:
+            self.lines, self._count, self.pointers, self.mask, self._mask_lanes = outside
+            self._guard, self._guard_bits, self._is_inside = None, "", False
+            self._forget_values()
+
+    def _forget_values(self) -> None:
+        self._values.clear()
+        self._flushed.clear()
+
+    def _body(self) -> str:
+        """What is emitted, as a function's body that is the same whatever its arguments are."""
+        lines = "\n".join(self.lines)
+        head = []
+        for number, (kind, _) in enumerate(self._arguments):
+            head.append(f"  %k{number}.place = getelementptr i64, ptr %arguments, i64 {number}")
+            head.append(f"  %k{number} = load {kind}, ptr %k{number}.place")
+        if any("%ctx.p" in expression for expression in self.pointers.values()):
+            head.append("  %ctx.p = inttoptr i64 %ctx to ptr")
+        if any("%warp.p" in expression for expression in self.pointers.values()):
+            head.append("  %warp.p = inttoptr i64 %warp to ptr")
+        head += (f"  {name} = {expression}" for name, expression in self.pointers.items())
+        if "%mask.lanes" in lines:
+            head.append("  %mask.lanes = bitcast i32 %mask to <32 x i1>")
+        end = ["faulted:", "  ret i32 1"] if "label %faulted" in lines else []
+        return "\n".join(["entry:", *head, lines, "  ret i32 0", *end])
+
+    def _run_pending(self) -> None:
+        first = len(self._records)
+        for name, arguments in self._pending:
+            size_bytes = _WORD_BYTES * (_HEADER_WORDS + len(arguments))
+            self._records += (f"ptrtoint (ptr {name} to i64)", str(size_bytes), *arguments)
+        self._pending = []
+        ends = (f"ptr getelementptr (i64, ptr @records, i64 {place})" for place in (first, len(self._records)))
+        failed = self.op(f"call i32 @run(i64 %ctx, i64 %warp, i32 {self.mask}, {', '.join(ends)})")
+        self.stop_if(self.op(f"icmp ne i32 {failed}, 0"))
+
+    def op(self, expression: str) -> str:
+        """See `Vocabulary.op`."""
+        if self._pending and not self._is_inside:
+            self._run_pending()
+        return super().op(expression)
+
+    def do(self, statement: str) -> None:
+        """See `Vocabulary.do`."""
+        if self._pending and not self._is_inside:
+            self._run_pending()
+        super().do(statement)
+
+    def definitions(self) -> list[str]:
+        """The functions, and the records of their calls."""
+        words = ", ".join(f"i64 {word}" for word in self._records)
+        found = [f"@records = internal constant [{len(self._records)} x i64] [{words}]", _RUN]
+        for body, name in self._functions.items():
+            found.append(f"define internal i32 {name}({_PARAMETERS}, ptr %arguments) {{\n{body}\n}}")
+        return found
+
+    # Arguments ------------------------------------------------------------------------------------------------------
+
+    def argument(self, kind: str, constant: str) -> str:
+        """See `Lanes.argument`."""
+        if not self._is_inside:
+            return super().argument(kind, constant)
+        self._arguments.append((kind, constant))
+        return f"%k{len(self._arguments) - 1}"
+
+    def integer(self, value: int, element: str) -> str:
+        """See `Lanes.integer`."""
+        if element == "i1" or not self._is_inside:
+            return super().integer(value, element)
+        return self.spread(element, self.number(value & ((1 << BITS[element]) - 1), element))
+
+    def _float_from_bits(self, bits: int, element: str) -> str:
+        integer = INTEGER[BITS[element]]
+        return self.cast("bitcast", integer, self.integer(bits, integer), element)
+
+    def warp_pointer(self, offset: int) -> str:
+        """See `Lanes.warp_pointer`. Where a register is, is an argument."""
+        if not self._is_inside or offset < at.REGISTERS:
+            return super().warp_pointer(offset)
+        if offset not in self._places:
+            pointer = f"%place{len(self._places)}"
+            self.pointers[pointer] = f"getelementptr i8, ptr %warp.p, i64 {self.number(offset)}"
+            self._places[offset] = pointer
+        return self._places[offset]
+
+    # Registers ------------------------------------------------------------------------------------------------------
+
+    def begin_block(self, mask: str, block: Block) -> None:
+        """See `Lanes.begin_block`."""
+        super().begin_block(mask, block)
+        self.lines.pop()  # the lanes of the mask: each function makes them where it needs them
+        last_uses: dict[str, int] = {}
+        instructions = [*block.body, *([block.branch] if block.branch else ())]
+        for number, instruction in enumerate(instructions):
+            for names in registers_of(instruction):
+                last_uses.update(dict.fromkeys(names - self._registers.lasting, number))
+        endings: list[list[str]] = [[] for _ in instructions]
+        for name, number in last_uses.items():
+            endings[number].append(name)
+        self._endings = iter(endings)
+
+    def end_instruction(self) -> None:
+        """Registers that nobody reads any more leave their places to others."""
+        for name in next(self._endings):
+            if name in self._offsets:
+                self._free.setdefault(self._size_bytes(name), []).append(self._offsets.pop(name))
+
+    def place(self, name: str) -> int:
+        """See `Lanes.place`; of a lasting register."""
+        assert name in self._registers.lasting, name
+        return super().place(name)
+
+    def _offset(self, name: str) -> int:
+        if name not in self._offsets and name not in self._registers.lasting:
+            free = self._free.get(self._size_bytes(name))
+            if free:
+                self._offsets[name] = free.pop()
+        return super()._offset(name)
+
+    def _changed(self, name: str, own: str) -> None:
+        """Lanes that wait elsewhere may need what they have in a lasting register; others have no need of it."""
+        value, offset = self._values[name, own], self._offset(name)
+        if own == "i1":
+            bits = self.bits_of(value)
+            if name in self._registers.lasting:
+                old = self.warp_load("i32", offset, 4)
+                kept = self.op(f"and i32 {old}, {self.op(f'xor i32 {self.mask}, -1')}")
+                bits = self.op(f"or i32 {kept}, {self.op(f'and i32 {bits}, {self.mask}')}")
+            self.warp_store("i32", bits, offset, 4)
+            return
+        if name in self._registers.lasting:
+            value = self.select(own, self._mask_lanes, value, self.warp_load(vector(own), offset))
+        self.warp_store(vector(own), value, offset)
+
+    # Guards ---------------------------------------------------------------------------------------------------------
+
+    def guard(self, instruction: Instruction) -> None:
+        """See `Lanes.guard`. A predicate is 32 bits, and stays so where no function asks for its lanes."""
+        self.instruction = instruction
+        self.instructions_left -= 1
+        self._guard, self._guard_bits = None, ""
+        if instruction.predicate is None:
+            return
+        bits = self.warp_load("i32", self._offset(instruction.predicate.name), 4)
+        if instruction.negated:
+            bits = self.op(f"xor i32 {bits}, -1")
+        self._guard_bits = self.op(f"and i32 {bits}, {self.mask}")
+        if self._is_inside:
+            self._guard = self.lanes_of(self._guard_bits)
+
+    def active(self) -> str:
+        """See `Lanes.active`."""
+        return self._mask_lanes if self._guard is None else self._guard
+
+    def active_bits(self) -> str:
+        """See `Lanes.active_bits`."""
+        return self._guard_bits or self.mask
