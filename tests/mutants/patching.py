@@ -6,6 +6,7 @@ loaded as a package of its own; where a kernel's text has moved on, the patch do
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -26,6 +27,8 @@ from harness.model.variant import Variant
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
 SHARED = ("_tiles", "_scores", "_dropout", "_mma", "_hopper", "_rows", "_warps", "_paged")
 """Folders that variants have in common."""
+SUFFIXES = (".py", ".cu", ".cuh")
+"""Of texts that kernels are made of."""
 BACKWARD = "bwd-"
 """How the names of algorithms of attention-backward begin."""
 
@@ -102,7 +105,7 @@ def patched_files(mutant: Mutant) -> dict[str, str]:
         f"{folder}/{path.name}": path.read_text()
         for folder in (*SHARED, mutant.folder)
         for path in sorted((VARIANTS / folder).iterdir())
-        if path.suffix in (".py", ".cu", ".cuh")
+        if path.suffix in SUFFIXES
     }
     for patch in mutant.patches:
         texts[patch.file] = patch.apply(texts[patch.file])
@@ -110,25 +113,49 @@ def patched_files(mutant: Mutant) -> dict[str, str]:
 
 
 @functools.cache
-def shared_folders_of(folder: str) -> frozenset[str]:
-    """Those of `SHARED` that Python modules of `folder` name, or modules of such a one."""
-    named: set[str] = set()
-    unread = {folder}
+def files_of(folder: str) -> frozenset[str]:
+    """What a variant in `folder` may be made of, below variants/.
+
+    All files there, what their modules import, and what these do; and CUDA sources whose names such a module has.
+    """
+    sources: dict[str, list[str]] = {}
+    for shared in SHARED:
+        for path in (VARIANTS / shared).glob("*.cu*"):
+            sources.setdefault(path.name, []).append(f"{shared}/{path.name}")
+    found: set[str] = set()
+    unread = {f"{folder}/{path.name}" for path in (VARIANTS / folder).iterdir() if path.suffix in SUFFIXES}
     while unread:
-        text = "\n".join(path.read_text() for each in unread for path in (VARIANTS / each).glob("*.py"))
-        unread = {each for each in SHARED if re.search(rf"\b{each}\b", text)} - named
-        named |= unread
-    return frozenset(named)
+        found |= unread
+        named: set[str] = set()
+        for file in unread:
+            if file.endswith(".py"):
+                named |= _named_in((VARIANTS / file).read_text(), sources)
+        unread = named - found
+    return frozenset(found)
+
+
+def _named_in(module: str, sources: Mapping[str, list[str]]) -> set[str]:
+    """Files that a module of Python imports or names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(module)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.update(sources.get(node.value, ()))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == VARIANTS.name:
+            place = (node.module or "").split(".")[1:]
+            for names in (place, *([*place, alias.name] for alias in node.names)):
+                found |= {"/".join([*names[:depth], "__init__.py"]) for depth in range(1, len(names) + 1)}
+                found.add("/".join(names) + ".py")
+    return {file for file in found if (VARIANTS / file).is_file()}
 
 
 def digest_of(mutant: Mutant) -> str:
     """Another one where any text has changed that the mutant's kernels may be made of."""
-    folders = {mutant.folder, *shared_folders_of(mutant.folder)}
+    files = files_of(mutant.folder)
 
     def may_be_in_it(path: str) -> bool:
-        folder, _, name = path.rpartition("/")
+        name = path.rpartition("/")[2]
         other = name.endswith((".cu", ".cuh")) if mutant.backend == "numba" else name.startswith("numba_")
-        return folder in folders and not other
+        return path in files and not other
 
     texts = [each for each in sorted(patched_files(mutant).items()) if may_be_in_it(each[0])]
     return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_
 from tests.fuzzed_variants import edited, refuses
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS
 from tests.mutants.harness_mutants import HARNESS_MUTANTS, ROOT, failing_tests
-from tests.mutants.patching import VARIANTS, Patch, digest_of, mutated_variant, patched_files, shared_folders_of
+from tests.mutants.patching import VARIANTS, Patch, digest_of, files_of, mutated_variant, patched_files
 from tests.mutants.scoring import NOT_A_KERNEL, killed_by, score
 
 QUICKLY_KILLED = ("lse-to-base-2",)
@@ -40,8 +40,9 @@ def test_names_are_unique_and_every_bug_is_planted_in_each_backend_that_there_is
 
 
 def test_a_score_is_void_where_a_text_of_the_kernel_changed_and_not_elsewhere(monkeypatch: pytest.MonkeyPatch):
-    assert "_tiles" in shared_folders_of("attention/fa2") and "_hopper" not in shared_folders_of("attention/fa2")
-    assert {"_mma", "_hopper"} <= shared_folders_of("attention/fa3")
+    of_fa2, of_fa3 = files_of("attention/fa2"), files_of("attention/fa3")
+    assert {"attention/fa2/kernel.cu", "_tiles/tiles.cuh", "_tiles/numba_copies.py", "_tiles/sectors.py"} <= of_fa2
+    assert {"_hopper/hopper.cuh", "_hopper/numba_softmax.py"} <= of_fa3 - of_fa2
     in_fa2, in_fa3 = (next(m for m in MUTANTS.values() if m.variant == name) for name in ("fa2-cupy", "fa3-cupy"))
     before = digest_of(in_fa2), digest_of(in_fa3)
 
@@ -53,7 +54,8 @@ def test_a_score_is_void_where_a_text_of_the_kernel_changed_and_not_elsewhere(mo
             return digest_of(in_fa2) != before[0], digest_of(in_fa3) != before[1]
 
     assert changed("_hopper/softmax.cuh") == (False, True)
-    assert changed("_tiles/tiles.cuh") == (True, True)
+    assert changed("_tiles/copies.cuh") == (True, False)
+    assert changed("_tiles/schedule.py") == (True, True)
     assert changed("_tiles/numba_tiles.py") == (False, False)  # the other language's
 
 
