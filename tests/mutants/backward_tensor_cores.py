@@ -22,8 +22,8 @@ def _of_rows(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mut
 
 
 _FORMULAS = (
-    _of_keys("D left out", ("(dP[m][j][c] - (c % 2 ? D_j.y : D_j.x))", "dP[m][j][c]")),
-    _of_keys("D of the row beside", ("(c % 2 ? D_j.y : D_j.x)", "(c % 2 ? D_j.x : D_j.y)")),
+    _of_keys("D left out", ("GROWN_LESS(dP[m][j][c], c % 2 ? D_j.y : D_j.x,", "GROWN_LESS(dP[m][j][c], 0.0f,")),
+    _of_keys("D of the row beside", ("c % 2 ? D_j.y : D_j.x", "c % 2 ? D_j.x : D_j.y")),
     _of_keys("log-sum-exp of the row beside", ("-(c % 2 ? L_j.y : L_j.x)", "-L_j.x")),
     _of_keys("P from a log-sum-exp to base e", ("L[first + r] = 1.44269504f * lse", "L[first + r] = lse"), file=ENDS),
     _of_keys(
@@ -36,7 +36,7 @@ _FORMULAS = (
         file=ENDS,
     ),
     _of_keys("scale missing on dK", ("gather(K_tile, sums[SUMS - 1], tau,", "gather(K_tile, sums[SUMS - 1], 1.0f,")),
-    _of_keys("scale on dV", ("gather(V_tile, sums[0], 1.0f,", "gather(V_tile, sums[0], tau,")),
+    _of_keys("scale on dV", ("gather(V_tile, sums[0], KEPT_FACTOR,", "gather(V_tile, sums[0], tau,")),
     _of_keys(
         "group not summed",
         ("seeing.count > 0 ? group * seeing.count + LAG", "seeing.count > 0 ? seeing.count + LAG"),
@@ -121,7 +121,7 @@ _FRAGMENTS = (
         "weights for dV where those for dK are", ("W_tile + own.of_dV * W_BYTES", "W_tile + !own.of_dV * W_BYTES")
     ),
     _of_products("half of the columns of a warp that sums", ("own % COLUMN_GROUPS * SUM_STEPS, warp", "0, warp")),
-    _of_rows("D of rows g for rows g + 8", ("- D_i[i][c / 2]);", "- D_i[i][0]);")),
+    _of_rows("D of rows g for rows g + 8", ("D_i[i][c / 2], i,", "D_i[i][0], i,")),
     _of_rows("K not transposed", ("load_matrices_transposed(key,", "load_matrices(key,")),
 )
 _COPIES = (

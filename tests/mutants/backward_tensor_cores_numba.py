@@ -38,8 +38,10 @@ _FORMULAS = (
     ),
     _of_keys("half of a row's lanes left out of D", ("other = LANES // 2", "other = LANES // 4"), file=ENDS),
     _of_keys("scale missing on dQ", ("column), packed(tau * c0, tau * c1)", "column), packed(c0, c1)"), file=ENDS),
-    _of_keys("scale missing on dK", ("gather(K_tile, sums[SUMS - 1], tau)", "gather(K_tile, sums[SUMS - 1], ONE)")),
-    _of_keys("scale on dV", ("gather(V_tile, sums[0], ONE)", "gather(V_tile, sums[0], tau)")),
+    _of_keys(
+        "scale missing on dK", ("gather(K_tile, sums[SUMS - 1], tau)", "gather(K_tile, sums[SUMS - 1], np.float32(1))")
+    ),
+    _of_keys("scale on dV", ("gather(V_tile, sums[0], factor_of(kept_factor))", "gather(V_tile, sums[0], tau)")),
     _of_keys(
         "group not summed",
         ("uint32(int32(group * count) + LAG)", "uint32(count + LAG)"),
@@ -152,7 +154,7 @@ _FRAGMENTS = (
         "half of the columns of a warp that sums",
         ("int32(own % uint32(COLUMN_GROUPS) * uint32(SUM_STEPS))", "int32(0)"),
     ),
-    _of_rows("D of rows g for rows g + 8", ("- delta[i, h])", "- delta[i, 0])")),
+    _of_rows("D of rows g for rows g + 8", ("grown_less(dP, delta[i, h],", "grown_less(dP, delta[i, 0],")),
     _of_rows(
         "K not transposed",
         ("= load_matrices_transposed(chunks_further(K_lane,", "= load_matrices(chunks_further(K_lane,"),

@@ -13,6 +13,19 @@ def _in_dropout(algorithm: str, bug: str, cuda: Replacement, numba: Replacement)
     yield from planted(algorithm, bug, "_dropout/dropout.cuh", "_dropout/numba_dropout.py", ((cuda, numba),))
 
 
+def _in_fragments(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """The same for tensor cores."""
+    yield from planted(algorithm, bug, "_dropout/fragments.cuh", "_dropout/numba_fragments.py", ((cuda, numba),))
+
+
+def _in_owner_of_keys(
+    bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement | None, Replacement | None]
+) -> Iterator[Mutant]:
+    """Planted in the launch of `bwd-mma` whose blocks own keys."""
+    pairs = ((cuda, numba), *more)
+    yield from planted("bwd-mma", bug, "_mma/backward_keys.cu", "_mma/numba_backward_keys.py", pairs)
+
+
 _DRAWN = (
     *_in_dropout(
         "fa2", "high half of the seed ignored",
@@ -24,14 +37,14 @@ _DRAWN = (
     ),
     *_in_dropout(
         "fa2", "a neighbour's counter",
-        ("make_uint4(block * 8 + column, row", "make_uint4(block * 8 + (column ^ 1), row"),
-        ("uint32(block * 8 + column)", "uint32(block * 8 + (column ^ 1))"),
+        ("make_uint4(key_block * 8 + key_of_8,", "make_uint4(key_block * 8 + (key_of_8 ^ 1),"),
+        ("uint32(key_block * 8 + key_of_8)", "uint32(key_block * 8 + (key_of_8 ^ 1))"),
     ),
     *_in_dropout(
         "three-pass", "row and key exchanged",
-        ("make_uint4(block * 8 + column, row, head", "make_uint4(row, block * 8 + column, head"),
-        ("uint32(block * 8 + column), uint32(row), uint32(head)",
-         "uint32(row), uint32(block * 8 + column), uint32(head)"),
+        ("make_uint4(key_block * 8 + key_of_8, row_block * 8 + row_of_8, head",
+         "make_uint4(row_block * 8 + row_of_8, key_block * 8 + key_of_8, head"),
+        ("x, y = uint32(key_block", "y, x = uint32(key_block"),
     ),
     *_in_dropout("fa2", "one round less", ("round < 10", "round < 9"), ("range(10)", "range(9)")),
     *_in_dropout(
@@ -39,31 +52,34 @@ _DRAWN = (
         ("key_low += 0x9E3779B9;", ""), ("uint32(key_low + STEP_LOW)", "key_low"),
     ),
     *_in_dropout(
-        "fa2", "halves of a word exchanged",
-        ("words[4] = {drawn.x, drawn.y, drawn.z, drawn.w};",
-         "words[4] = {__funnelshift_l(drawn.x, drawn.x, 16), __funnelshift_l(drawn.y, drawn.y, 16),"
-         " __funnelshift_l(drawn.z, drawn.z, 16), __funnelshift_l(drawn.w, drawn.w, 16)};"),
-        ("(uint32(1) if low else uint32(0)) | (uint32(2) if high else uint32(0))",
-         "(uint32(2) if low else uint32(0)) | (uint32(1) if high else uint32(0))"),
+        "fa2", "bytes of a word in the other order",
+        ("(words[w] >> row % 32 / 8 * 8 & 0xff)", "(words[w] >> (24 - row % 32 / 8 * 8) & 0xff)"),
+        ("(uint32(row) % uint32(32) // uint32(8) * uint32(8))",
+         "(uint32(24) - uint32(row) % uint32(32) // uint32(8) * uint32(8))"),
+    ),
+    *_in_dropout(
+        "fa2", "one number for rows that are eight apart",
+        ("(words[w] >> row % 32 / 8 * 8 & 0xff)", "(words[w] & 0xff)"),
+        ("(uint32(row) % uint32(32) // uint32(8) * uint32(8))", "uint32(0)"),
     ),
     *_in_dropout(
         "fa2", "words in another order",
         ("{drawn.x, drawn.y, drawn.z, drawn.w}", "{drawn.x, drawn.z, drawn.y, drawn.w}"),
-        ("x, y, z, w = numbers(draw, row, block", "x, z, y, w = numbers(draw, row, block"),
+        ("x, y, z, w = numbers(draw, row >> 5, row & 7, block", "x, z, y, w = numbers(draw, row >> 5, row & 7, block"),
     ),
     *_in_dropout(
-        "three-pass", "the same number for keys that are 32 apart",
-        ("key & 32 ? high : low", "low"), ("high if key & 32 else low", "low"),
+        "three-pass", "the same number for keys that are 16 apart",
+        ("key & 16 ? high : low", "low"), ("high if key & 16 else low", "low"),
     ),
     *_in_dropout(
         "fa2", "the block's numbers in every tile of it",
-        ("const int ahead = 8 * block - first_key / 8;", "const int ahead = 0;"),
-        ("ahead = int32(8 * block - int32(uint32(first_key) >> uint32(3)))", "ahead = int32(0)"),
+        ("const int ahead = 4 * block - first_key / 8;", "const int ahead = 0;"),
+        ("ahead = int32(4 * block - int32(uint32(first_key) >> uint32(3)))", "ahead = int32(0)"),
     ),
     *_in_dropout(
         "fa2", "what is to drop out is kept",
-        ("if (words[w] >= threshold << 16)", "if (words[w] < threshold << 16)"),
-        ("(word >> uint32(16)) >= threshold", "(word >> uint32(16)) < threshold"),
+        ("& 0xff) >= threshold) bits", "& 0xff) < threshold) bits"),
+        ("number_of_row(w, row) >= draw[0]", "number_of_row(w, row) < draw[0]"),
     ),
 )  # fmt: skip
 _COUNTED = (
@@ -119,36 +135,51 @@ _WEIGHTS = (
     ),
 )  # fmt: skip
 _ON_TENSOR_CORES = (
-    *_in_dropout(
+    *_in_fragments(
         "fa2-mma", "one number for two neighbouring columns",
-        ("of_block, lane % 4 * 2 + 1)", "of_block, lane % 4 * 2)"), ("uint32(2) + uint32(c)", "uint32(2)"),
+        ("key / 32, lane % 4 * 2 + c)", "key / 32, lane % 4 * 2)"),
+        ("g, column = lane >> uint32(2), (lane & uint32(3)) * uint32(2) + uint32(c)",
+         "g, column = lane >> uint32(2), (lane & uint32(3)) * uint32(2)"),
     ),
-    *_in_dropout(
+    *_in_fragments(
         "fa2-mma", "numbers of row g for row g + 8",
-        ("warp_row + 16 * i + 8 * h + lane / 4", "warp_row + 16 * i + lane / 4"),
-        ("uint32(warp_row + 16 * i + 8 * h)", "uint32(warp_row + 16 * i)"),
+        ("byte = IN_PAIRS ? i % 2 * 2 + h : h;", "byte = IN_PAIRS ? i % 2 * 2 : 0;"),
+        ("s % 2 * 2 + j if WHOLE_BLOCKS else j, byte, draw[0])",
+         "s % 2 * 2 + j if WHOLE_BLOCKS else j, byte & 2, draw[0])"),
+    ),
+    *_in_fragments(
+        "fa2-mma", "numbers of 16 keys for the next 16",
+        ("word = WHOLE_BLOCKS ? s % 2 * 2 + j : j", "word = j"), ("s % 2 * 2 + j if WHOLE_BLOCKS else j", "j"),
+    ),
+    *_in_fragments(
+        "fa2-mma", "numbers of even bytes for odd ones",
+        ("byte % 2 ? (word & 0xff00ff00) >> 1 : (word & 0x00ff00ff) << 7", "(word & 0x00ff00ff) << 7"),
+        ("(odd if byte & 1 else even)", "even"),
+    ),
+    *_in_fragments(
+        "fa2-mma", "a number as large as the threshold drops out",
+        ("(0x80008000 - threshold", "(0x7fff7fff - threshold"), ("uint32(0x80008000)", "uint32(0x7FFF7FFF)"),
+    ),
+    *_in_fragments(
+        "fa2-mma", "columns exchanged",
+        ("marked(words[0][word], byte, threshold), marked(words[1][word]",
+         "marked(words[1][word], byte, threshold), marked(words[0][word]"),
+        ("low, high = marked(words[block, 0", "high, low = marked(words[block, 0"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first warp's rows",
-        ("seen, poisoned KEPT_OF_TILE_ARGUMENTS(warp_row,", "seen, poisoned KEPT_OF_TILE_ARGUMENTS(first_row,"),
+        ("seen, poisoned DROPOUT_OF_TILE(warp_row,", "seen, poisoned DROPOUT_OF_TILE(first_row,"),
         ("poisoned, draw, warp_row, first_key,", "poisoned, draw, first_row, first_key,"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first tile of keys",
-        ("seen, false KEPT_OF_TILE_ARGUMENTS(warp_row, first_key)", "seen, false KEPT_OF_TILE_ARGUMENTS(warp_row, 0)"),
+        ("seen, false DROPOUT_OF_TILE(warp_row, first_key)", "seen, false DROPOUT_OF_TILE(warp_row, 0)"),
         ("poisoned, draw, warp_row, first_key,", "poisoned, draw, warp_row, int32(0),"),
     ),
     *in_kernel(
-        "fa2-mma", "columns exchanged",
-        ("DROPPED(low, kept[i][h], 2 * s + j), DROPPED(high, kept[i][h], 16 + 2 * s + j)",
-         "DROPPED(low, kept[i][h], 16 + 2 * s + j), DROPPED(high, kept[i][h], 2 * s + j)"),
-        ("dropped(low, bits[i, h], tile_of_8), dropped(high, bits[i, h], 16 + tile_of_8)",
-         "dropped(low, bits[i, h], 16 + tile_of_8), dropped(high, bits[i, h], tile_of_8)"),
-    ),
-    *in_kernel(
         "fa2-mma", "dropped before the denominator",
-        ("rows.l[i][h] += low;", "rows.l[i][h] += DROPPED(low, kept[i][h], 2 * s + j);"),
-        ("l[i, h] += low\n", "l[i, h] += dropped(low, bits[i, h], 2 * s + j)\n"),
+        ("rows.l[i][h] += low;", "if (LEFT_OF_BOTH(1u, i, h, s, j)) rows.l[i][h] += low;"),
+        ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), words, i, h, s, j, draw) else ZERO\n"),
     ),
     *in_kernel(
         "fa2-mma", "what is left is not scaled beside a sink",
@@ -214,6 +245,48 @@ _OF_GRADIENTS = (
         "bwd-three-pass", "keys counted from the first that the row sees",
         (".keeps(row, first_key + j + c * 32)", ".keeps(row, j + c * 32)"),
         ("keeps(draw, row, first_key + j + c * 32", "keeps(draw, row, j + c * 32"),
+    ),
+    *_in_fragments(
+        "bwd-mma", "dP kept where the weight drops out",
+        ("drawn.left(dp, i, h, j, c, threshold)", "(dp)"),
+        ("left_of(dP, mask_of_one(words, block, c, word, byte, draw[0])), -delta)", "dP, -delta)"),
+    ),
+    *_in_fragments(
+        "bwd-mma", "dP not grown",
+        ("fmaf(kept_factor, drawn.left", "fmaf(1.0f, drawn.left"),
+        ("libdevice.fmaf(kept_factor, left_of(dP", "libdevice.fmaf(kept_factor / kept_factor, left_of(dP"),
+    ),
+    *_in_owner_of_keys(
+        "dV of all weights", ("DROP_KEYS(P)\n", "\n"), ("                drop(P, words, dropout)\n", ""),
+    ),
+    *_in_owner_of_keys(
+        "dV not grown",
+        ("own.of_dV ? KEPT_FACTOR : tau", "own.of_dV ? 1.0f : tau"),
+        ("factor_of(kept_factor) if of_dV", "np.float32(1) if of_dV"),
+        (("gather(V_tile, sums[0], KEPT_FACTOR", "gather(V_tile, sums[0], 1.0f"),
+         ("gather(V_tile, sums[0], factor_of(kept_factor))", "gather(V_tile, sums[0], np.float32(1))")),
+    ),
+    *_in_owner_of_keys(
+        "numbers of the group's first head",
+        ("blockIdx.x * group + member, lane", "blockIdx.x * group, lane"),
+        ("int32(cuda.blockIdx.x * dropout[2] + member)", "int32(cuda.blockIdx.x * dropout[2])"),
+    ),
+    *_in_owner_of_keys(
+        "numbers of the first warp's keys",
+        ("member, lane, key, row)", "member, lane, first_key, row)"),
+        ("+ member), key, row)", "+ member), first_key, row)"),
+    ),
+    *_in_fragments(
+        "bwd-mma", "rows and keys exchanged",
+        ("dropout.numbers(row / 32, lane % 4 * 2 + c, key / 32, lane / 4)",
+         "dropout.numbers(key / 32, lane / 4, row / 32, lane % 4 * 2 + c)"),
+        ("numbers(draw, row >> uint32(5), column, key >> uint32(5), g, head",
+         "numbers(draw, key >> uint32(5), g, row >> uint32(5), column, head"),
+    ),
+    *in_kernel(
+        "bwd-mma-ordered", "numbers of the first tile of keys",
+        ("warp_row, key, 0);", "warp_row, 0, 0);"),
+        ("draw, warp_row, key, cuda.blockIdx.x)", "draw, warp_row, int32(0), cuda.blockIdx.x)"),
     ),
 )  # fmt: skip
 

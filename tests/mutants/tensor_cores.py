@@ -55,11 +55,8 @@ _FRAGMENTS = (
     ),
     *_here(
         "halves of P swapped",
-        (
-            "packed(DROPPED(low, kept[i][h], 2 * s + j), DROPPED(high,",
-            "packed(DROPPED(high, kept[i][h], 2 * s + j), DROPPED(low,",
-        ),
-        ("dropped(low, bits[i, h], tile_of_8), dropped(high,", "dropped(high, bits[i, h], tile_of_8), dropped(low,"),
+        ("LEFT_OF_BOTH(packed(low, high),", "LEFT_OF_BOTH(packed(high, low),"),
+        ("left_of_both(packed(low, high),", "left_of_both(packed(high, low),"),
     ),
     *_here(
         "registers of P in the order of C",

@@ -1,12 +1,13 @@
 """Dropout: what is compiled into kernels that take it, and their arguments.
 
-After the softmax a weight becomes 0 where its number of 16 bits is below a threshold, and is multiplied by 1 / (1 - P)
+After the softmax a weight becomes 0 where its number of 8 bits is below a threshold, and is multiplied by 1 / (1 - P)
 otherwise (Dao 2023, arXiv 2307.08691, section 3.1; Dao et al. 2022, arXiv 2205.14135, algorithm 2, line 14). Numbers
 come from counters, so the backward pass has them again and nothing is stored. The factor is that of all weights that
 are left: kernels multiply by it once, behind the sum over keys.
 
 It is compiled in where a problem has it and costs nothing where it has not. dropout.cuh and numba_dropout.py have the
-rest, harness/operations/attention/dropout.py which number is whose.
+rest, fragments.cuh and numba_fragments.py what tensor cores need besides, harness/operations/attention/dropout.py which
+number is whose.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FEATURE = "dropout"
 KEYS_TOGETHER = 8
 """Neighbours whose numbers are all of different calls."""
 SOURCE = ("_dropout", "dropout.cuh")
+SOURCE_OF_FRAGMENTS = ("_dropout", "fragments.cuh")
 
 
 def dropout_options(problem: Problem) -> tuple[str, ...]:

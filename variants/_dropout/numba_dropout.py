@@ -35,17 +35,18 @@ def philox(x, y, z, w, key_low, key_high):
     return x, y, z, w
 
 
-# The numbers of keys 64 block + column, 8 further, and so on. `draw`: the kernel's parameter.
+# The numbers of those rows and keys of two blocks of 32 that are row_of_8 and key_of_8 behind a multiple of 8: byte r
+# of word w is that of row 8 r and key 8 w further. `draw`: the kernel's parameter.
 @cuda.jit(device=True, forceinline=True)
-def numbers(draw, row, block, column, head, entry):
-    return philox(uint32(block * 8 + column), uint32(row), uint32(head), uint32(entry), draw[1], draw[2])
+def numbers(draw, row_block, row_of_8, key_block, key_of_8, head, entry):
+    x, y = uint32(key_block * 8 + key_of_8), uint32(row_block * 8 + row_of_8)
+    return philox(x, y, uint32(head), uint32(entry), draw[1], draw[2])
 
 
-# Bits 0 and 1: whether the low half and the high half of a word are kept.
+# The number of a row, of a word.
 @cuda.jit(device=True, forceinline=True)
-def kept_halves(word, threshold):
-    low, high = (word & uint32(0xFFFF)) >= threshold, (word >> uint32(16)) >= threshold
-    return (uint32(1) if low else uint32(0)) | (uint32(2) if high else uint32(0))
+def number_of_row(word, row):
+    return (word >> (uint32(row) % uint32(32) // uint32(8) * uint32(8))) & uint32(0xFF)
 
 
 @functools.cache
@@ -54,44 +55,27 @@ def numba_dropout(features: tuple[str, ...], tiles: int = 1) -> SimpleNamespace:
     DROPOUT, TILES = FEATURE in features, tiles
 
     if DROPOUT:
-        # Bit j: whether the row keeps key first_key + column + 8 j, as far as it is in the block of 64. first_key
-        # is a multiple of 8, and the block begins at most 24 x 8 keys behind it.
+        # Bit j: whether the row keeps key first_key + column + 8 j, as far as it is in the block of 32. first_key
+        # is a multiple of 8, and the block begins at most 28 x 8 keys behind it.
         @cuda.jit(device=True, forceinline=True)
         def kept_of_block(draw, row, block, first_key, column, head, entry):
-            x, y, z, w = numbers(draw, row, block, column, head, entry)
-            bits = kept_halves(x, draw[0]) | kept_halves(y, draw[0]) << uint32(2)
-            bits |= kept_halves(z, draw[0]) << uint32(4) | kept_halves(w, draw[0]) << uint32(6)
-            ahead = int32(8 * block - int32(uint32(first_key) >> uint32(3)))  # of the block's first eight keys
+            x, y, z, w = numbers(draw, row >> 5, row & 7, block, column, head, entry)
+            bits = uint32(1) if number_of_row(x, row) >= draw[0] else uint32(0)
+            bits |= uint32(2) if number_of_row(y, row) >= draw[0] else uint32(0)
+            bits |= uint32(4) if number_of_row(z, row) >= draw[0] else uint32(0)
+            bits |= uint32(8) if number_of_row(w, row) >= draw[0] else uint32(0)
+            ahead = int32(4 * block - int32(uint32(first_key) >> uint32(3)))  # of the block's first eight keys
             return uint32(bits >> uint32(-ahead) if ahead < 0 else bits << uint32(ahead))
 
         # The same of all blocks, for j < TILES.
         @cuda.jit(device=True, forceinline=True)
         def kept(draw, row, first_key, column, head, entry):
             bits = uint32(0)
-            block = int32(uint32(first_key) >> uint32(6))
-            while 64 * block < first_key + 8 * TILES:
+            block = int32(uint32(first_key) >> uint32(5))
+            while 32 * block < first_key + 8 * TILES:
                 bits |= kept_of_block(draw, row, block, first_key, column, head, entry)
                 block = int32(block + 1)
             return bits
-
-        # In the layout of a product on tensor cores: the lane's rows g and g + 8 of tile i of 16 rows are h = 0 and 1.
-        # Bit j of bits[i, h] is of its first column in tile j of 8 keys, bit 16 + j of its second. TILES is at most 16.
-        @cuda.jit(device=True, forceinline=True)
-        def draw_kept(bits, draw, warp_row, first_key, head, entry):
-            lane = uint32(cuda.threadIdx.x & 31)
-            for i in range(bits.shape[0]):
-                for h in range(2):
-                    bits[i, h] = uint32(0)
-            block = int32(uint32(first_key) >> uint32(6))
-            while 64 * block < first_key + 8 * TILES:
-                for i in range(bits.shape[0]):
-                    for h in range(2):
-                        row = uint32(warp_row + 16 * i + 8 * h) + (lane >> uint32(2))
-                        for c in range(2):
-                            column = (lane & uint32(3)) * uint32(2) + uint32(c)
-                            own = kept_of_block(draw, row, block, first_key, column, head, entry)
-                            bits[i, h] |= (own & uint32(0xFFFF)) << uint32(16 * c)
-                block = int32(block + 1)
 
         # p where bit j says that it is kept.
         @cuda.jit(device=True, forceinline=True)
@@ -101,10 +85,9 @@ def numba_dropout(features: tuple[str, ...], tiles: int = 1) -> SimpleNamespace:
         # Whether the row keeps one key: a call of its own.
         @cuda.jit(device=True, forceinline=True)
         def keeps(draw, row, key, head, entry):
-            x, y, z, w = numbers(draw, row, key >> 6, key & 7, head, entry)
-            low, high = (y if key & 16 else x), (w if key & 16 else z)
-            word = high if key & 32 else low
-            return (word >> uint32(16) if key & 8 else word & uint32(0xFFFF)) >= draw[0]
+            x, y, z, w = numbers(draw, row >> 5, row & 7, key >> 5, key & 7, head, entry)
+            low, high = (y if key & 8 else x), (w if key & 8 else z)
+            return number_of_row(high if key & 16 else low, row) >= draw[0]
 
         @cuda.jit(device=True, forceinline=True)
         def factor_of(kept_factor):
@@ -115,10 +98,6 @@ def numba_dropout(features: tuple[str, ...], tiles: int = 1) -> SimpleNamespace:
         @cuda.jit(device=True, forceinline=True)
         def kept(draw, row, first_key, column, head, entry):
             return uint32(0)
-
-        @cuda.jit(device=True, forceinline=True)
-        def draw_kept(bits, draw, warp_row, first_key, head, entry):
-            pass
 
         @cuda.jit(device=True, forceinline=True)
         def dropped(p, bits, j):
@@ -132,6 +111,4 @@ def numba_dropout(features: tuple[str, ...], tiles: int = 1) -> SimpleNamespace:
         def factor_of(kept_factor):
             return ONE
 
-    return SimpleNamespace(
-        DROPOUT=DROPOUT, kept=kept, draw_kept=draw_kept, dropped=dropped, keeps=keeps, factor_of=factor_of
-    )
+    return SimpleNamespace(DROPOUT=DROPOUT, kept=kept, dropped=dropped, keeps=keeps, factor_of=factor_of)

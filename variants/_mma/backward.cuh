@@ -206,6 +206,27 @@ __device__ __forceinline__ void round_weights(Weights &W, const Scores &X)
             for (int h = 0; h < 2; ++h) W[j / 2][i][j % 2 * 2 + h] = packed(X[i][j][2 * h], X[i][j][2 * h + 1]);
 }
 
+#ifdef DROPOUT
+#define DRAWN_KEYS(head, lane, first_key, first_row) \
+    DrawnKeys<TM, TN> drawn;                         \
+    drawn.draw(with_seed_anew(DROPOUT_OF(head, blockIdx.z)), lane, first_key, first_row);
+#define DROP_KEYS(P) drop(P, drawn, threshold);
+
+// 0 where a weight drops out, of what is rounded.
+__device__ __forceinline__ void drop(Weights &P, DrawnKeys<TM, TN> &drawn, unsigned threshold)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) P[j / 2][i][j % 2 * 2 + h] &= drawn.mask(i, h, j, threshold);
+}
+#else
+#define DRAWN_KEYS(head, lane, first_key, first_row)
+#define DROP_KEYS(P)
+#endif
+
 // P = 0 and dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
 // Where it does, NaN in dS is brought to P, and with it to dV. Of the warp's keys the first row in P lies on `own_key`;
 // `keys` and `rows` are how many there are from the first key and row in P on.

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from harness import Launch, Numerics, PlanError, Problem
+from variants._dropout import SOURCE as DROPOUT
+from variants._dropout import SOURCE_OF_FRAGMENTS as DROPOUT_IN_FRAGMENTS
+from variants._dropout import draw_arguments, dropout_options, factor_arguments
 from variants._mma import (
     FRAGMENT,
     LINE_BYTES,
@@ -28,7 +31,7 @@ from variants._tiles.sectors import Integers
 
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
 """P and dS are rounded to 16 bits, as tensor cores take them; dS is of P before that. Sums are cut off."""
-COMMON = (*COMMON_WITH_TILES, ("_mma", "not_finite.cuh"))
+COMMON = (DROPOUT, DROPOUT_IN_FRAGMENTS, *COMMON_WITH_TILES, ("_mma", "not_finite.cuh"))
 DQ_FRAGMENTS = ("_mma", "dq_fragments.cuh")
 COMMON_OWNING_KEYS = (*COMMON, DQ_FRAGMENTS, ("_mma", "backward.cuh"))
 """What sources begin with."""
@@ -151,7 +154,7 @@ def row_bytes(head_dim: int) -> int:
 
 
 def options_of(problem: Problem, tile: BackwardMmaTile | MmaTile) -> tuple[str, ...]:
-    """The compile-time parameters of backward.cuh, and of tiles.cuh."""
+    """The compile-time parameters of backward.cuh, and of tiles.cuh and dropout.cuh."""
     sizes = {
         "D": problem.head_dim,
         "BR": tile.Br,
@@ -159,13 +162,18 @@ def options_of(problem: Problem, tile: BackwardMmaTile | MmaTile) -> tuple[str, 
         "WARPS": tile.warps,
         "BLOCKS_PER_SM": tile.blocks_per_sm,
     }
-    return (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{problem.dtype}")
+    options = (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{problem.dtype}")
+    return (*options, *dropout_options(problem))
 
 
-def scalars(problem: Problem) -> tuple[Any, ...]:
-    """(group, tau, tau times log2 e, before, after), as kernels take them that score."""
-    tau = np.float32(problem.tau)
-    return np.int32(problem.group), tau, np.float32(problem.tau * LOG2_E), *band(problem)
+def scalars(problem: Problem, *, always: bool) -> tuple[Any, ...]:
+    """(group, tau, tau times log2 e, before, after, what is drawn by, factor), as kernels take them that score.
+
+    `always`: as in `draw_arguments`.
+    """
+    tau, draw = np.float32(problem.tau), draw_arguments(problem, always=always)
+    of_dropout = (*draw, *factor_arguments(problem, always=always))
+    return np.int32(problem.group), tau, np.float32(problem.tau * LOG2_E), *band(problem), *of_dropout
 
 
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, sums_dQ: bool) -> Any:

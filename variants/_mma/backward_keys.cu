@@ -1,6 +1,6 @@
 // Gradients of attention on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 2, lines 5 to 19, whose numbers are below.
-// mma.cuh, tiles.cuh, not_finite.cuh, dq_fragments.cuh and backward.cuh are put before this text; what comes before and
-// after is backward_ends.cu.
+// _dropout/dropout.cuh and fragments.cuh, mma.cuh, tiles.cuh, not_finite.cuh, dq_fragments.cuh and backward.cuh are put
+// before this text; what comes before and after is backward_ends.cu.
 //
 // Compile-time parameters: those of backward.cuh.
 
@@ -13,7 +13,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     float *__restrict__ dQ,
 #endif
     stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, float tau2, int before,
-    int after)
+    int after DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char K_tile[];
     unsigned char *const V_tile = K_tile + KEYS_BYTES;
@@ -60,10 +60,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
         }
     };
 
-    // Lines 10, 11, 13 and 14: P and dS of the tile. Then lines 12 and 16, or their weights for others to sum. `all_seen`:
+    // Lines 10 to 14: P and dS of the tile, under dropout with 0 for dP that drops out. Then lines 12 and 16, or their weights for others to sum. `all_seen`:
     // whether every row sees every key.
     Sums sums[SUMS];  // dV_j, dK_j, not yet times tau; or one of them
-    const auto score = [&](int first_row, int stage, unsigned W_tile, bool all_seen) {
+    const auto score = [&](int member, int first_row, int stage, unsigned W_tile, bool all_seen) {
         const int thread = thread_again(), lane = thread % 32, warp = thread / 32;
         const int warps_key = warp % KEY_GROUPS * WARP_KEYS, key = first_key + warps_key;
         const unsigned Q_tile = shared + SHARED_ROWS + stage * 2 * ROWS_BYTES, dO_tile = Q_tile + ROWS_BYTES;
@@ -97,6 +97,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
                         for (int c = 0; c < 4; ++c)
                             S[m][j][c] = exp2_approx(fmaf(S[m][j][c], tau2, -(c % 2 ? L_j.y : L_j.x)));
                 }
+                DRAWN_KEYS(blockIdx.x * group + member, lane, key, row)
                 // Line 13: dP = dO_i V_j^T. Line 14: dS = P o (dP - D_i).
                 multiply_A_Bt(dP, K_lane + KEYS_BYTES, dO_tile + again_in_K(lane) + rows_at);
 #pragma unroll
@@ -106,10 +107,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
                     for (int m = 0; m < TM; ++m)
 #pragma unroll
                         for (int c = 0; c < 4; ++c)
-                            dP[m][j][c] = S[m][j][c] * (dP[m][j][c] - (c % 2 ? D_j.y : D_j.x));
+                            dP[m][j][c] = S[m][j][c] * GROWN_LESS(dP[m][j][c], c % 2 ? D_j.y : D_j.x, m, c / 2, j, c % 2);
                 }
                 if (!by_all) mask(S, dP, row + kv_len - q_len - key, kv_len - key, q_len - row, before, after);
                 round_weights(P, S);
+                DROP_KEYS(P)
                 round_weights(dS, dP);
 
                 // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
@@ -217,7 +219,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
 #pragma unroll(HANDS_WEIGHTS ? 1 : 2)
         for (int half = 0; half < 1 + LAG; ++half) {
             if (half == scores_in) {
-                if (step < turns - LAG) score(first_row, stage, W_tile, all_seen && !keys_not_finite);
+                if (step < turns - LAG) score(member, first_row, stage, W_tile, all_seen && !keys_not_finite);
             } else if (step > 0) {
                 const bool is_first = first_row == begin;
                 const unsigned W_before = shared + SHARED_W + (step + 1) % 2 * W_STAGE_BYTES;
@@ -235,10 +237,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     __syncthreads();
     const Share own = share_of(threadIdx.x);
     if constexpr (HANDS_WEIGHTS) {
-        gather(own.of_dV ? V_tile : K_tile, sums[0], own.of_dV ? 1.0f : tau, own);
+        gather(own.of_dV ? V_tile : K_tile, sums[0], own.of_dV ? KEPT_FACTOR : tau, own);
     } else {
         gather(K_tile, sums[SUMS - 1], tau, own);
-        gather(V_tile, sums[0], 1.0f, own);
+        gather(V_tile, sums[0], KEPT_FACTOR, own);
     }
     __syncthreads();
     const size_t first_kv = kv_head * kv_len + first_key;

@@ -6,6 +6,7 @@ The CUDA twin is backward_keys.cu: same names, same order of everything. What be
 - `chip`: where dynamic shared memory begins, the words of `limits`, and `keys_not_finite`
 - `band`: q_len, kv_len, before, after
 - `rows_of`: Q, dO, L, delta and the number of heads that share K and V
+- `dropout`: the kernel's two parameters for it, and the number of heads that share K and V
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
+from variants._dropout.numba_dropout import numba_dropout
+from variants._dropout.numba_fragments import drawn_keys
 from variants._mma.backward import BackwardMmaTile
 from variants._mma.numba_backward import NOTHING, ZERO, head_index_across, load_floats, numba_backward
 from variants._mma.numba_dq_fragments import FLOAT_BYTES, FRAGMENT
@@ -43,7 +46,6 @@ from variants._mma.numba_not_finite import numba_not_finite
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
 
-ONE = np.float32(1)
 NOT_A_NUMBER = np.uint32(0x7FFFFFFF)
 NOTHINGS = (NOTHING, NOTHING, NOTHING, NOTHING)
 WORD = np.uint32(4)
@@ -68,8 +70,11 @@ def turns_of(chip):
 
 
 @functools.cache
-def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool) -> Any:
-    """The kernel `bwd_mma_of_keys`; `sums_dQ`: blocks add their parts to dQ in memory, all at once."""
+def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool, features: tuple[str, ...] = ()) -> Any:
+    """The kernel `bwd_mma_of_keys`; `sums_dQ`: blocks add their parts to dQ in memory, all at once.
+
+    `features`: dropout, or none.
+    """
     D, BR, BC, SUMS_DQ = head_dim, tile.Br, tile.Bc, sums_dQ
     tiles, clearing = numba_tiles(D, tile.warps, dtype), numba_not_finite(D, dtype)
     backward = numba_backward(D, tile, dtype, sums_dQ)
@@ -89,6 +94,8 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
     add_kept_Wt_Y, add_handed_Wt_Y = backward.add_kept_Wt_Y, backward.add_handed_Wt_Y
     store_weights, add_dS_K, gather = backward.store_weights, backward.add_dS_K, backward.gather
     STATS_BYTES = 2 * BR * FLOAT_BYTES
+    drawn, factor_of = drawn_keys(features, TM, TN), numba_dropout(features).factor_of
+    WORDS, draw_keys, left_of_both, grown_less = drawn.WORDS, drawn.draw_keys, drawn.left_of_both, drawn.grown_less
 
     # Lines 8 and 9: Q_i, dO_i, L_i, D_i.
     @cuda.jit(device=True, forceinline=True)
@@ -117,16 +124,28 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
                 S[m, j, 2 * h] = exp2_approx(libdevice.fmaf(S[m, j, 2 * h], tau2, -L_low))
                 S[m, j, 2 * h + 1] = exp2_approx(libdevice.fmaf(S[m, j, 2 * h + 1], tau2, -L_high))
 
-    # Line 14: dS = P o (dP - D_i).
+    # Line 14: dS = P o (dP - D_i), under dropout with 0 for dP that drops out.
     @cuda.jit(device=True, forceinline=True)
-    def gradients_of_8_rows(j, dP, P, D_lane):
+    def gradients_of_8_rows(j, dP, P, D_lane, words, dropout):
         D_low, D_high = load_floats(D_lane + 8 * j * FLOAT_BYTES)
         for m in range(TM):
             for h in range(2):
-                dP[m, j, 2 * h] = P[m, j, 2 * h] * (dP[m, j, 2 * h] - D_low)
-                dP[m, j, 2 * h + 1] = P[m, j, 2 * h + 1] * (dP[m, j, 2 * h + 1] - D_high)
+                low = grown_less(dP[m, j, 2 * h], D_low, words, m, h, j, 0, dropout[0], dropout[1])
+                high = grown_less(dP[m, j, 2 * h + 1], D_high, words, m, h, j, 1, dropout[0], dropout[1])
+                dP[m, j, 2 * h] = P[m, j, 2 * h] * low
+                dP[m, j, 2 * h + 1] = P[m, j, 2 * h + 1] * high
 
     exponentiate, multiply_P = unrolled(TN, weights_of_8_rows), unrolled(TN, gradients_of_8_rows)
+
+    # Line 12: what is left of P.
+    @cuda.jit(device=True, forceinline=True)
+    def drop_of_8_rows(j, P, words, dropout):
+        for m in range(TM):
+            for h in range(2):
+                at = (j & 1) * 2 + h
+                P[j >> 1, m, at] = left_of_both(P[j >> 1, m, at], words, m, h, j, dropout[0])
+
+    drop = unrolled(TN, drop_of_8_rows)
 
     @cuda.jit(device=True, forceinline=True)
     def clear_sums(j, sums):
@@ -148,7 +167,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
     # Lines 10, 11, 13 and 14: P and dS of the tile. Then lines 12 and 16, or their weights for others to sum.
     # `all_seen`: whether every row sees every key, all of which are finite.
     @cuda.jit(device=True, forceinline=True)
-    def score(sums, chip, band, tau2, first_key, first_row, stage, W_tile, all_seen):
+    def score(sums, chip, band, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen):
         q_len, kv_len, before, after = band
         end = unknown(int32(WARP_ROWS)) if WARP_ROWS > ROWS_AT_ONCE else int32(WARP_ROWS)
         for beyond in range(int32(0), end, int32(ROWS_AT_ONCE)):
@@ -168,6 +187,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
                 by_some = row < q_len and key < end_seen(last, q_len, kv_len, after)
                 by_some = by_some and end_key > first_seen(row, q_len, kv_len, before)
             P, dS = cuda.local.array(WEIGHTS, uint32), cuda.local.array(WEIGHTS, uint32)
+            words = cuda.local.array(WORDS, uint32)
             if by_some:
                 S, dP = cuda.local.array(SCORES, float32), cuda.local.array(SCORES, float32)
                 Q_tile = uint32(chip[0] + SHARED_ROWS + uint32(unknown(stage)) * uint32(2 * ROWS_BYTES))
@@ -180,11 +200,13 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
                 exponentiate(S, L_lane, tau2)
                 # Line 13: dP = dO_i V_j^T. Line 14.
                 multiply_A_Bt(dP, uint32(K_lane + KEYS_BYTES), uint32(Q_tile + ROWS_BYTES + lane_in_K() + rows_at))
-                multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES))
+                draw_keys(words, dropout[0], int32(cuda.blockIdx.x * dropout[2] + member), key, row)
+                multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES), words, dropout)
                 if not by_all:
                     own_key = int32(row + kv_len - q_len - key)
                     mask(S, dP, own_key, int32(kv_len - key), int32(q_len - row), before, after)
                 round_weights(P, S)
+                drop(P, words, dropout)
                 round_weights(dS, dP)
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
@@ -240,13 +262,13 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
     # A block owns K_j and V_j of one head, and the query heads that share them. L is lse times log2 e, D = rowsum(dO o
     # O), tau2 is tau times log2 e. The grid is (heads of K and V, tiles of keys, batch).
     @cuda.jit(device=True, forceinline=True)
-    def of_keys(Q, K, V, dO, L, delta, dQ, dK, dV, group, tau, tau2, before, after):
+    def of_keys(Q, K, V, dO, L, delta, dQ, dK, dV, group, tau, tau2, before, after, draw, kept_factor):
         K_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         V_tile = uint32(K_tile + KEYS_BYTES)
         limits = shared_address(cuda.shared.array(4, uint32))
         chip, rows_of = (K_tile, limits, uint32(limits + uint32(12))), (Q, dO, L, delta, group)
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
-        band = q_len, kv_len, before, after
+        band, dropout = (q_len, kv_len, before, after), (draw, kept_factor, group)
 
         # The first keys, which most rows see where causal, of all heads start first.
         first_key = int32(cuda.blockIdx.y * BC)
@@ -319,12 +341,14 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
                     keep_loop()
                     if half == scores_in:
                         if step < int32(turns_of(chip) - LAG):
-                            score(sums, chip, band, tau2, first_key, first_row, stage, W_tile, all_seen)
+                            score(
+                                sums, chip, band, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen
+                            )
                     elif step > 0:
                         sum_before(sums, chip, band, dQ, group, member, first_row, step)
             else:
                 if step < int32(turns_of(chip) - LAG):
-                    score(sums, chip, band, tau2, first_key, first_row, stage, W_tile, all_seen)
+                    score(sums, chip, band, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen)
                 if LAG and step > 0:
                     sum_before(sums, chip, band, dQ, group, member, first_row, step)
             first_row, step = int32(first_row + BR), int32(step + 1)
@@ -335,10 +359,10 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
         cuda.syncthreads()
         if HANDS_WEIGHTS:
             of_dV = share_of(thread_index())[2] != 0
-            gather(V_tile if of_dV else K_tile, sums[0], ONE if of_dV else tau)
+            gather(V_tile if of_dV else K_tile, sums[0], factor_of(kept_factor) if of_dV else tau)
         else:
             gather(K_tile, sums[SUMS - 1], tau)
-            gather(V_tile, sums[0], ONE)
+            gather(V_tile, sums[0], factor_of(kept_factor))
         cuda.syncthreads()
         key = unknown(first_key)
         stored, end_kv = int32(min(int32(BC), int32(kv_len - key))), place_of_keys(key, kv_len)
@@ -348,13 +372,15 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool)
     if SUMS_DQ:
 
         @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-        def bwd_mma_of_keys(Q, K, V, dO, L, delta, dQ, dK, dV, group, tau, tau2, before, after):
-            of_keys(Q, K, V, dO, L, delta, global_address(dQ), dK, dV, group, tau, tau2, before, after)
+        def bwd_mma_of_keys(Q, K, V, dO, L, delta, dQ, dK, dV, group, tau, tau2, before, after, draw, kept_factor):
+            sums = global_address(dQ)
+            of_keys(Q, K, V, dO, L, delta, sums, dK, dV, group, tau, tau2, before, after, draw, kept_factor)
 
     else:
 
         @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-        def bwd_mma_of_keys(Q, K, V, dO, L, delta, dK, dV, group, tau, tau2, before, after):
-            of_keys(Q, K, V, dO, L, delta, uint64(0), dK, dV, group, tau, tau2, before, after)
+        def bwd_mma_of_keys(Q, K, V, dO, L, delta, dK, dV, group, tau, tau2, before, after, draw, kept_factor):
+            nowhere = uint64(0)
+            of_keys(Q, K, V, dO, L, delta, nowhere, dK, dV, group, tau, tau2, before, after, draw, kept_factor)
 
     return bwd_mma_of_keys

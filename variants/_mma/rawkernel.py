@@ -15,7 +15,7 @@ BESIDE_SCORING = 168
 BESIDE_VISITS = 160
 """The same where tiles are listed."""
 BESIDE_DROPOUT = 160
-"""The same where weights drop out: bits for those of a tile."""
+"""The same where weights drop out, of which some are drawn at once."""
 
 
 def mma_options(

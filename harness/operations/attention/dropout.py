@@ -1,15 +1,15 @@
 """Which weights drop out: random numbers by counter, so that kernels have the same in any order, with any tiles.
 
 Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", SC'11) makes of a counter of four
-words and a key of two, of 32 bits each, four words. One call is for one row, and for eight of its keys, those k that
-have the same k // 64 and k % 8:
+words and a key of two, of 32 bits each, four words. One call is for four rows and four keys, eight apart: those rows r
+that have the same r // 32 and r % 8, and those keys k that have the same k // 32 and k % 8:
 
-    counter = (k // 64 * 8 + k % 8, row, query head, batch entry)          key = (low, high 32 bits of the seed)
+    counter = (k // 32 * 8 + k % 8, r // 32 * 8 + r % 8, query head, batch entry)
+    key     = (low, high 32 bits of the seed)
 
-Of its four words, number (k % 64) // 8 is a half of word (k % 64) // 16: the low 16 bits where k // 8 is even, else the
-high ones. The weight drops out where that number is below the problem's `dropout_threshold`. Threads that own every
-eighth key of a row, as on CUDA cores, and those that have two neighbouring columns of every eight, as in fragments of
-tensor cores, use all numbers of a call so.
+The number of a row and a key is byte (r % 32) // 8, counted from the lowest, of word (k % 32) // 8. The weight drops
+out where it is below the problem's `dropout_threshold`. Fragments of tensor cores give a thread rows or keys that are
+eight apart, whichever of S and its transpose is multiplied: of 32 rows and 32 keys it uses all numbers of its calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 """What is added to the key from round to round."""
 LOW_WORD = np.uint64(0xFFFFFFFF)
-KEYS_PER_BLOCK, COLUMNS = 64, 8
+BLOCK, APART = np.uint64(32), np.uint64(8)
+"""Rows and keys of a block, and how far apart in it those of a call are."""
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
@@ -48,15 +49,33 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 
 def kept_keys(problem: Problem, batches: slice, heads: slice, rows: slice) -> npt.NDArray[np.bool_]:
     """(b, h, rows, kv_len): which weights of these batch entries, query heads and rows do not drop out."""
-    blocks = -(-problem.kv_len // KEYS_PER_BLOCK)
-    calls = np.arange(blocks * COLUMNS, dtype=np.uint64)
-    entry, head, row = (np.arange(run.start, run.stop, dtype=np.uint64) for run in (batches, heads, rows))
+    entry, head, row, key = (
+        np.arange(run.start, run.stop, dtype=np.uint64) for run in (batches, heads, rows, slice(0, problem.kv_len))
+    )
+    # Each call once, and which of them a row and a key have.
+    row_calls, call_of_row = np.unique(_call(row), return_inverse=True)
+    key_calls, call_of_key = np.unique(_call(key), return_inverse=True)
     seed = problem.dropout_seed
     words = philox(
-        (calls, row[:, None], head[:, None, None], entry[:, None, None, None]), (seed & 0xFFFFFFFF, seed >> 32)
+        (key_calls, row_calls[:, None], head[:, None, None], entry[:, None, None, None]),
+        (seed & 0xFFFFFFFF, seed >> 32),
     )
-    shape = (len(entry), len(head), len(row), blocks, COLUMNS)
-    halves = [part for word in words for part in (word & np.uint64(0xFFFF), word >> np.uint64(16))]
-    numbers = np.stack([np.broadcast_to(half, (*shape[:3], len(calls))).reshape(shape) for half in halves], axis=-2)
-    kept: npt.NDArray[np.bool_] = (numbers >= problem.dropout_threshold).reshape(*shape[:3], -1)
-    return kept[..., : problem.kv_len]
+    shape = (len(entry), len(head), len(row_calls), len(key_calls))
+    drawn = np.stack([np.broadcast_to(word, shape) for word in words]).astype("<u4").view(np.uint8)
+    numbers = drawn.reshape(len(words), *shape, -1)  # word, entry, head, calls of rows and of keys, byte
+    byte, word = _place(row)[:, None], _place(key)
+    chosen = numbers[word, :, :, call_of_row[:, None], call_of_key, byte]  # row, key, entry, head
+    kept: npt.NDArray[np.bool_] = chosen.transpose(2, 3, 0, 1) >= problem.dropout_threshold
+    return kept
+
+
+def _call(positions: Words) -> Words:
+    """Of rows, or of keys: which are drawn together."""
+    calls: Words = positions // BLOCK * APART + positions % APART
+    return calls
+
+
+def _place(positions: Words) -> npt.NDArray[np.intp]:
+    """Where their numbers are: of rows which byte, of keys which word."""
+    places: npt.NDArray[np.intp] = (positions % BLOCK // APART).astype(np.intp)
+    return places

@@ -31,8 +31,8 @@ SCORE_FEATURES = ("softcap", "alibi", "sinks")
 DROPOUT = "dropout"
 COMPILED_FEATURES = (*SCORE_FEATURES, DROPOUT)
 """What kernels have compiled in of what becomes of scores and of weights; all of it are features, too."""
-SHARES = 2**16
-"""A share of weights that drop out is a whole number of these parts: their numbers have 16 bits."""
+SHARES = 2**8
+"""A share of weights that drop out is a whole number of these parts: their numbers have 8 bits, as FlashAttention's."""
 LARGEST_SEED = 2**64 - 1
 ITEMSIZE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -87,7 +87,7 @@ class Problem(BaseProblem):
         0.0, "share of the weights that become 0 at random; the others grow by 1 / (1 - P)", metavar="P",
         parse=real_number, default_text="0, none",
     )  # fmt: skip
-    """P, rounded to a multiple of 2^-16: after the softmax each weight becomes 0 with this probability, and 1 / (1 - P)
+    """P, rounded to a multiple of 2^-8: after the softmax each weight becomes 0 with this probability, and 1 / (1 - P)
     times as large otherwise (Srivastava et al. 2014, JMLR 15, 1929). lse knows nothing of it. `dropout` (the module)
     has which weights these are."""
     dropout_seed: int = option(0, "which weights drop out; a whole number", parse=whole_number)
@@ -170,7 +170,7 @@ class Problem(BaseProblem):
 
     @property
     def dropout_threshold(self) -> int:
-        """A weight drops out where its number, of 16 bits, is below this."""
+        """A weight drops out where its number, of 8 bits, is below this."""
         return round(self.dropout * SHARES)
 
     @property

@@ -51,9 +51,9 @@ def philox_of_one(counter: list[int], key: list[int]) -> list[int]:
 
 @functools.cache
 def is_kept(problem: Problem, b: int, h: int, i: int, k: int) -> bool:
-    words = philox_of_one([k // 64 * 8 + k % 8, i, h, b], [problem.dropout_seed % 2**32, problem.dropout_seed // 2**32])
-    halves = [half for word in words for half in (word % 2**16, word // 2**16)]
-    return halves[k % 64 // 8] >= round(problem.dropout * 65536)
+    counter = [k // 32 * 8 + k % 8, i // 32 * 8 + i % 8, h, b]
+    words = philox_of_one(counter, [problem.dropout_seed % 2**32, problem.dropout_seed // 2**32])
+    return words[k % 32 // 8].to_bytes(4, "little")[i % 32 // 8] >= round(problem.dropout * 256)
 
 
 def one_by_one(problem: Problem, inputs: dict[str, np.ndarray], b: int, h: int, i: int) -> tuple[np.ndarray, float]:
@@ -109,7 +109,7 @@ def test_each_weight_has_the_number_that_the_contract_gives_it():
         assert kept[0, h, i, k] == is_kept(problem, 1, 1 + h, 2 + i, k)
 
 
-@pytest.mark.parametrize("dropout", [2**-16, 0.1, 0.5, 0.9, 1 - 2**-16])
+@pytest.mark.parametrize("dropout", [2**-8, 26 / 256, 0.5, 230 / 256, 1 - 2**-8])
 def test_the_share_that_drops_out_is_the_one_asked_for(dropout: float):
     problem = Problem(batch=2, heads=3, q_len=256, kv_len=321, dropout=dropout, dropout_seed=11)
     dropped = ~kept_keys(problem, slice(0, 2), slice(0, 3), slice(0, 256))
@@ -324,9 +324,9 @@ def test_what_needs_to_be_read_is_not_worked_out():
 # --- The problem -----------------------------------------------------------------------------------------------------
 
 
-def test_a_share_is_a_number_of_parts_of_65536():
-    assert Problem(dropout=0.1).dropout == 6554 / 65536
-    assert (Problem(dropout=0.1).dropout_threshold, Problem(dropout=0.75).kept_factor) == (6554, 4.0)
+def test_a_share_is_a_number_of_parts_of_256():
+    assert Problem(dropout=0.1).dropout == 26 / 256
+    assert (Problem(dropout=0.1).dropout_threshold, Problem(dropout=0.75).kept_factor) == (26, 4.0)
     assert Problem(dropout=0.1, dropout_seed=3) == Problem(dropout=0.1 + 1e-7, dropout_seed=3)
     assert Problem().kept_factor == 1.0
 
@@ -339,7 +339,7 @@ def test_a_share_is_below_1(value: object):
 
 @pytest.mark.parametrize(("value", "said"), [(1e-9, "0: leave it out, or take more"), (1 - 1e-9, "1: take less")])
 def test_a_share_that_comes_to_nothing_or_all_is_refused(value: float, said: str):
-    with pytest.raises(ProblemError, match=f"rounded to a multiple of 1 / 65536, here {said}"):
+    with pytest.raises(ProblemError, match=f"rounded to a multiple of 1 / 256, here {said}"):
         Problem(dropout=value)
 
 
@@ -353,7 +353,7 @@ def test_a_problem_says_what_it_has():
     problem = Problem(mask="causal", softcap=2.0, alibi=True, sinks=True, dropout=0.1, dropout_seed=2**60)
     assert problem.features == ("causal", *COMPILED_FEATURES)
     assert problem.build_key == ("float32", 64, *COMPILED_FEATURES)
-    assert ", sinks, dropout 0.1 (seed 1152921504606846976), scale 0.125" in problem.headline
+    assert ", sinks, dropout 0.1016 (seed 1152921504606846976), scale 0.125" in problem.headline
     assert Problem.from_fields(json.loads(json.dumps(problem.to_fields()))) == problem
     assert "dropout" not in Problem().headline and "dropout" not in Problem(dropout_seed=3).features
     assert not {"dropout", "dropout_seed"} & set(Problem().to_short_fields())

@@ -28,6 +28,7 @@ import numpy as np
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
 from variants._dropout import SOURCE as DROPOUT
+from variants._dropout import SOURCE_OF_FRAGMENTS as DROPOUT_IN_FRAGMENTS
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, unsupported_on_tensor_cores
 from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
@@ -85,7 +86,9 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tupl
     kept_registers = min((left for is_there, left in beside if is_there), default=rawkernel.KEPT_REGISTERS)
     options = rawkernel.mma_options(problem.head_dim, tile, problem.dtype, has_spans(problem), kept_registers)
     rule_texts, rule_options = cuda_parts(problem, tile)
-    texts = (DROPOUT, *rule_texts, SOURCE, *rawkernel.COMMON_WITH_TILES, (FOLDER, "scoring.cuh"), (FOLDER, "seen.cuh"))
+    dropout_texts = (DROPOUT, DROPOUT_IN_FRAGMENTS)
+    common = (*rawkernel.COMMON_WITH_TILES, (FOLDER, "scoring.cuh"), (FOLDER, "seen.cuh"))
+    texts = (*dropout_texts, *rule_texts, SOURCE, *common)
     options = (*options, *score_options(problem), *dropout_options(problem), *rule_options)
     kernel = raw_kernel(FOLDER, "fa2_mma", options, texts)
     return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)

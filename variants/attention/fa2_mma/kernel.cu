@@ -1,5 +1,5 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
-// _dropout/dropout.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh and seen.cuh are put before this
+// _dropout/dropout.cuh and fragments.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh and seen.cuh are put before this
 // text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is numba_kernel.py, which takes runs alone.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
@@ -117,7 +117,7 @@ __device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, const
 // Line 9, second half, for keys 16 s to 16 s + 15: P = exp(tau S - m), rounded to 16 bits, and l += rowsum(P), not
 // rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
 __device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Scores &S, const Powers<TM> &powers,
-                                             int s KEPT_PARAMETER)
+                                             int s DRAWN_PARAMETERS)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
@@ -131,7 +131,7 @@ __device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Score
                 const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], powers.factor, addend));
                 rows.l[i][h] += low;
                 rows.l[i][h] += high;
-                P[i][2 * j + h] = packed(DROPPED(low, kept[i][h], 2 * s + j), DROPPED(high, kept[i][h], 16 + 2 * s + j));
+                P[i][2 * j + h] = LEFT_OF_BOTH(packed(low, high), i, h, s, j);
             }
         }
 }
@@ -217,26 +217,30 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, Weights (&P)[TN / 
 template <bool MASKED>
 __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const unsigned char *K_tile,
                                            const unsigned char *V_tile, const TileScoring &scoring, const KeysSeen &seen,
-                                           bool poisoned KEPT_OF_TILE_PARAMETERS)
+                                           bool poisoned DROPOUT_OF_TILE_PARAMETERS)
 {
-    DRAW_KEPT  // while there is no S: here fewest registers are taken
     Scores S;
     Powers<TM> powers = start_scores<!MASKED>(S, scoring);
     multiply_Q_Kt(S, Q, K_tile);
     finish_scores<!MASKED>(S, powers, scoring);
     if constexpr (MASKED) mask(S, seen);
     raise_maximum(rows, S, powers);
+    DRAWN_ROWS
     if (MASKED && poisoned) {
         Weights P[TN / 2];
 #pragma unroll
-        for (int s = 0; s < TN / 2; ++s) exponentiate(P[s], rows, S, powers, s KEPT_ARGUMENT);
+        for (int s = 0; s < TN / 2; ++s) {
+            DRAW(s)
+            exponentiate(P[s], rows, S, powers, s DRAWN_ARGUMENTS);
+        }
         add_P_V_where_seen(rows.O, P, V_tile, seen);
     } else {
         // 16 keys at a time: exponentials of the next are under way with the products of these.
 #pragma unroll
         for (int s = 0; s < TN / 2; ++s) {
             Weights P;
-            exponentiate(P, rows, S, powers, s KEPT_ARGUMENT);
+            DRAW(s)
+            exponentiate(P, rows, S, powers, s DRAWN_ARGUMENTS);
             add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
         }
     }
@@ -343,7 +347,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int warp_sees_to = end_seen(warp_row, q_len, kv_len, after);
     const int warps_first_key = first_seen(warp_row, q_len, kv_len, before);
     const int warps_end_key = end_seen(warps_last, q_len, kv_len, after);
-    DRAWN_BLOCK
 #pragma unroll 1
     for (int n = first_visit; n < end_visit; ++n) {
         // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile
@@ -380,9 +383,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         const KeysSeen seen = {keys, first_key, before, after AND_NOTED};
 #endif
         if (!mixed && first_key >= warp_sees_from && first_key + BC <= warp_sees_to && scoring.splits<TM, TN>()) {
-            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen, false KEPT_OF_TILE_ARGUMENTS(warp_row, first_key));
+            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen, false DROPOUT_OF_TILE(warp_row, first_key));
         } else if (first_key < warps_end_key && first_key + BC > warps_first_key) {
-            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen, poisoned KEPT_OF_TILE_ARGUMENTS(warp_row, first_key));
+            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen, poisoned DROPOUT_OF_TILE(warp_row, first_key));
         }
     }
 

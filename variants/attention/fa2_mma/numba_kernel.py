@@ -24,6 +24,7 @@ from numba import boolean, cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._dropout.numba_dropout import numba_dropout
+from variants._dropout.numba_fragments import drawn_rows
 from variants._mma import MmaTile
 from variants._mma.numba_band import BAND, key_of_row
 from variants._mma.numba_mma import (
@@ -66,7 +67,7 @@ load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shar
 SLACK = np.float32(2)
 # What S, O_i and the kept part of Q_i may take of a thread's 255 registers.
 KEPT_REGISTERS = 160
-# The same where weights drop out: bits for those of a tile.
+# The same where weights drop out, of which some are drawn at once.
 BESIDE_DROPOUT = 152
 
 
@@ -93,8 +94,9 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     TN = BC // 8  # tiles of 8 keys
     finish_scores, scores = numba_scoring(TM, TN, key_of_row, features)
     slope_of, sink_of, SINKS = scores.slope_of, scores.sink_of, scores.SINKS
-    dropout = numba_dropout(features, TN)
-    DROPOUT, draw_kept, dropped, factor_of = dropout.DROPOUT, dropout.draw_kept, dropout.dropped, dropout.factor_of
+    dropout, drawn_of = numba_dropout(features), drawn_rows(features, TM, TN)
+    DROPOUT, factor_of = dropout.DROPOUT, dropout.factor_of
+    WORDS, draw_rows, left_of_both = drawn_of.WORDS, drawn_of.draw_rows, drawn_of.left_of_both
     TK = BC // 16  # steps of 16 keys in which P V is summed
     STEPS = -(-D // 16)  # of 16 elements in which Q K^T is summed; zeros fill the last
     TD = 2 * STEPS  # tiles of 8 elements of O
@@ -207,7 +209,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     # Line 9, second half, for keys 16 s to 16 s + 15: P[s] = exp(tau S - m), rounded to 16 bits, and l += rowsum(P),
     # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate(s, P, m, l, S, tau2, bits):
+    def exponentiate(s, P, m, l, S, tau2, words, draw, warp_row, first_key):
+        draw_rows(words, s, draw, warp_row, first_key, cuda.blockIdx.y)
         for i in range(TM):
             for h in range(2):
                 minus_m = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
@@ -216,10 +219,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
                     high = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h + 1], tau2, minus_m))
                     l[i, h] += low
                     l[i, h] += high
-                    tile_of_8 = 2 * s + j
-                    P[s, i, 2 * j + h] = packed(
-                        dropped(low, bits[i, h], tile_of_8), dropped(high, bits[i, h], 16 + tile_of_8)
-                    )
+                    P[s, i, 2 * j + h] = left_of_both(packed(low, high), words, i, h, s, j, draw)
 
     # Line 10, second half: O += P V over 16 keys, of which V_lane is in the first. Where not `finite`, what is NaN or
     # infinity in V counts as 0.
@@ -235,8 +235,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
 
     # 16 keys at a time: exponentials of the next are under way with the products of these.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate_and_add(s, O, P, m, l, S, tau2, bits, V_lane):
-        exponentiate(s, P, m, l, S, tau2, bits)
+    def exponentiate_and_add(s, O, P, m, l, S, tau2, words, draw, warp_row, first_key, V_lane):
+        exponentiate(s, P, m, l, S, tau2, words, draw, warp_row, first_key)
         add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
 
     exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
@@ -304,7 +304,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         warp_row,
         first_key,
     ):
-        bits = cuda.local.array((TM, 2), uint32)
+        words = cuda.local.array(WORDS, uint32)
         S = cuda.local.array((TM, TN, 4), float32)
         P = cuda.local.array((TK, TM, 4), uint32)
         multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
@@ -312,12 +312,12 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         if masked:
             mask(S, keys, place, before, after)
         raise_maximum(O, m, l, S, unit)
-        draw_kept(bits, draw, warp_row, first_key, cuda.blockIdx.y, cuda.blockIdx.z)
         if masked and poisoned:
-            exponentiate_all(P, m, l, S, unit, bits)
+            exponentiate_all(P, m, l, S, unit, words, draw, warp_row, first_key)
             add_P_V_where_seen(O, P, V_tile, keys, place, before, after)
         else:
-            exponentiate_and_add_all(O, P, m, l, S, unit, bits, V_tile + lane_in_A())
+            V_lane = V_tile + lane_in_A()
+            exponentiate_and_add_all(O, P, m, l, S, unit, words, draw, warp_row, first_key, V_lane)
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def fa2_mma(Q, K, V, O, lse, group, tau2, sign, before, after, softcap, slopes, sinks, draw, kept_factor):

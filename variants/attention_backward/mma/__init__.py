@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
+from variants._dropout import FEATURE as DROPOUT
 from variants._mma import unsupported_on_tensor_cores
 from variants._mma.backward import (
     END_ROWS,
@@ -46,6 +47,7 @@ from variants._mma.backward import (
     tiles_owning_keys,
 )
 from variants._tiles import Tile
+from variants._tiles.band import FEATURES
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 
 
@@ -61,18 +63,20 @@ def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, .
     from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
 
     ends = end_kernels(problem.head_dim, problem.dtype)
-    of_keys = numba_keys_kernel(problem.head_dim, tile, problem.dtype, sums_dQ=True)
+    features = problem.compiled_features
+    of_keys = numba_keys_kernel(problem.head_dim, tile, problem.dtype, sums_dQ=True, features=features)
     return (ends.bwd_mma_prepare_sums, of_keys, ends.bwd_mma_round), ()
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+TAKES = (*FEATURES, DROPOUT)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
     """Three launches; `tile` is `default_owning_keys(head_dim)` unless given."""
     p, tile = problem, tile or default_owning_keys(problem.head_dim)
     (prepare, of_keys, rounding), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "dO", "L", "D", "dQ_running", "dK", "dV", *lengths, *scalars(p))
+    args = ("Q", "K", "V", "dO", "L", "D", "dQ_running", "dK", "dV", *lengths, *scalars(p, always=not lengths))
     return Plan(
         launches=(
             end_launch(p, prepare, ("O", "dO", "lse", "L", "D", "dQ_running", *lengths[:1]), tiles=2),
@@ -113,5 +117,6 @@ def register(registry: Registry) -> None:
         supports=unsupported_on_tensor_cores,
         tile_class=BackwardMmaTile,
         operation="attention-backward",
+        takes=TAKES,
         deterministic=False,
     )

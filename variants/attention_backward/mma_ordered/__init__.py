@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
+from variants._dropout import FEATURE as DROPOUT
 from variants._mma import MmaTile, unsupported_on_tensor_cores
 from variants._mma.backward import (
     COMMON,
@@ -40,6 +41,7 @@ from variants._mma.backward import (
     tiles_owning_keys,
 )
 from variants._tiles import blocks
+from variants._tiles.band import FEATURES
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES
 
@@ -77,19 +79,21 @@ def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, .
     from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
     from variants.attention_backward.mma_ordered.numba_kernel import rows_kernel
 
-    d, dtype = problem.head_dim, problem.dtype
-    of_keys = numba_keys_kernel(d, tile, dtype, sums_dQ=False)
-    return (end_kernels(d, dtype).bwd_mma_prepare, of_keys, rows_kernel(d, tile_owning_rows(d), dtype)), ()
+    d, dtype, features = problem.head_dim, problem.dtype, problem.compiled_features
+    of_keys = numba_keys_kernel(d, tile, dtype, sums_dQ=False, features=features)
+    of_rows = rows_kernel(d, tile_owning_rows(d), dtype, features)
+    return (end_kernels(d, dtype).bwd_mma_prepare, of_keys, of_rows), ()
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+TAKES = (*FEATURES, DROPOUT)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
     """Three launches; `tile`, of the one that works out dK and dV, is `default_owning_keys(head_dim)` unless given."""
     p, tile, rows = problem, tile or default_owning_keys(problem.head_dim), tile_owning_rows(problem.head_dim)
     (prepare, of_keys, of_rows), lengths = kernels(p, tile)
-    inputs, rest = ("Q", "K", "V", "dO", "L", "D"), (*lengths, *scalars(p))
+    inputs, rest = ("Q", "K", "V", "dO", "L", "D"), (*lengths, *scalars(p, always=not lengths))
     keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim, sums_dQ=False), shared_bytes_owning_rows(p.head_dim)
     row_blocks = (p.heads, blocks(p.q_len, rows.Br), p.batch)  # the last rows of all heads start first
     return Plan(
@@ -128,4 +132,5 @@ def register(registry: Registry) -> None:
         supports=unsupported_on_tensor_cores,
         tile_class=BackwardMmaTile,
         operation="attention-backward",
+        takes=TAKES,
     )

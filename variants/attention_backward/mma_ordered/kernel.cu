@@ -1,5 +1,6 @@
 // dQ on tensor cores, where a block owns rows and lets keys pass by: line 15 of Dao 2023, arXiv 2307.08691, algorithm 2,
-// in the loop order of the forward pass. _mma/mma.cuh, _mma/tiles.cuh and _mma/not_finite.cuh are put before this text.
+// in the loop order of the forward pass. _dropout/dropout.cuh and fragments.cuh, _mma/mma.cuh, _mma/tiles.cuh and
+// _mma/not_finite.cuh are put before this text.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES, BLOCKS_PER_SM.
 
@@ -95,7 +96,8 @@ __device__ __forceinline__ void add_dS_K(Sums &dQ, const Scores &dS, unsigned K_
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_rows(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ L, const float *__restrict__ delta, stored *__restrict__ dQ,
-    int q_len, int kv_len, int group, float tau, float tau2, int before, int after)
+    int q_len, int kv_len, int group, float tau, float tau2, int before, int after
+        DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const dO_tile = Q_tile + ROWS_BYTES, *const KV_tiles = dO_tile + ROWS_BYTES;
@@ -190,6 +192,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
             // Lines 10, 11, 13 and 14: S = Q_i K_j^T, P = exp(tau S - lse_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
             Scores S, dS;
             multiply_A_Bt(S, Q_lane, K_lane + lane_in_K());
+#ifdef DROPOUT
+            DrawnRows<TM, TN> drawn;
+            drawn.draw(DROPOUT_OF(blockIdx.x, blockIdx.z), warp_row, key, 0);
+#endif
             multiply_A_Bt(dS, Q_lane + ROWS_BYTES, K_lane + KV_BYTES + lane_in_K());
 #pragma unroll
             for (int i = 0; i < TM; ++i)
@@ -197,7 +203,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
                 for (int n = 0; n < TN; ++n)
 #pragma unroll
                     for (int c = 0; c < 4; ++c)
-                        dS[i][n][c] = exp2_approx(fmaf(S[i][n][c], tau2, -L_i[i][c / 2])) * (dS[i][n][c] - D_i[i][c / 2]);
+                        dS[i][n][c] = exp2_approx(fmaf(S[i][n][c], tau2, -L_i[i][c / 2])) *
+                                      GROWN_LESS(dS[i][n][c], D_i[i][c / 2], i, c / 2, n, c % 2);
             if (key < warp_sees_from || key + KEYS_AT_ONCE > warp_sees_to) {
                 mask(dS, warp_row + kv_len - q_len - key, kv_len - key, before, after);
             }

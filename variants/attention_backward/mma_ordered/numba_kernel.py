@@ -12,6 +12,7 @@ from typing import Any
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
+from variants._dropout.numba_fragments import drawn_rows
 from variants._mma import MmaTile
 from variants._mma.numba_backward import NOTHING, ZERO, head_index_across
 from variants._mma.numba_dq_fragments import FLOAT_BYTES
@@ -47,8 +48,8 @@ load_word, store_word, store_chunk, copy_word = load_shared(4), store_shared(4),
 
 
 @functools.cache
-def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
-    """The kernel `bwd_mma_of_rows` for these compile-time parameters."""
+def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, ...] = ()) -> Any:
+    """The kernel `bwd_mma_of_rows` for these compile-time parameters; `features`: dropout, or none."""
     D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
     tiles, mma, clearing = numba_tiles(D, WARPS, dtype), numba_mma(dtype), numba_not_finite(D, dtype)
     THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
@@ -60,6 +61,8 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     ROWS_BYTES = BR * ROW_BYTES  # of Q_i, and of dO_i
     KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
     SHARED_STATS = 2 * ROWS_BYTES + STAGES * 2 * KV_BYTES  # where L_i and D_i begin
+    drawn = drawn_rows(features, TM, TN)
+    WORDS, draw_rows, grown_less = drawn.WORDS, drawn.draw_rows, drawn.grown_less
     wait_for_rows, wait_for_oldest = wait_for_copies(STAGES - 1), wait_for_copies(STAGES - 2)
 
     # In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
@@ -123,14 +126,15 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
     # dQ_i += dS K_j over KEYS_AT_ONCE keys.
     add_dS_K = unrolled(TN // 2, add_16_keys)
 
-    # P = exp(tau S - lse_i), dS = P o (dP - D_i), which are in S and dS.
+    # P = exp(tau S - lse_i), dS = P o (dP - D_i), which are in S and dS; under dropout with 0 for dP that drops out.
     @cuda.jit(device=True, forceinline=True)
-    def gradients_of_8_keys(j, dS, S, L, delta, tau2):
+    def gradients_of_8_keys(j, dS, S, L, delta, tau2, words, draw, kept_factor):
         for i in range(TM):
             for h in range(2):
                 for c in range(2):
                     P = exp2_approx(libdevice.fmaf(S[i, j, 2 * h + c], tau2, -L[i, h]))
-                    dS[i, j, 2 * h + c] = P * (dS[i, j, 2 * h + c] - delta[i, h])
+                    dP = dS[i, j, 2 * h + c]
+                    dS[i, j, 2 * h + c] = P * grown_less(dP, delta[i, h], words, i, h, j, c, draw, kept_factor)
 
     multiply_P = unrolled(TN, gradients_of_8_keys)
 
@@ -164,7 +168,7 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
         commit_copies()
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def bwd_mma_of_rows(Q, K, V, dO, L, delta, dQ, group, tau, tau2, before, after):
+    def bwd_mma_of_rows(Q, K, V, dO, L, delta, dQ, group, tau, tau2, before, after, draw, kept_factor):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles, L_tile = uint32(Q_tile + 2 * ROWS_BYTES), uint32(Q_tile + SHARED_STATS)
 
@@ -250,7 +254,9 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str) -> Any:
                     # Lines 10, 11, 13 and 14: S = Q_i K_j^T, dP = dO_i V_j^T, and what they become.
                     multiply_A_Bt(S, Q_lane, uint32(K_lane + lane_in_K()))
                     multiply_A_Bt(dS, uint32(Q_lane + ROWS_BYTES), uint32(K_lane + KV_BYTES + lane_in_K()))
-                    multiply_P(dS, S, L_i, D_i, tau2)
+                    words = cuda.local.array(WORDS, uint32)
+                    draw_rows(words, 0, draw, warp_row, key, cuda.blockIdx.x)
+                    multiply_P(dS, S, L_i, D_i, tau2, words, draw, kept_factor)
                     if key < warp_sees_from or int32(key + KEYS_AT_ONCE) > warp_sees_to:
                         mask(dS, int32(warp_row + kv_len - q_len - key), int32(kv_len - key), before, after)
                     add_dS_K(dQ_acc, dS, uint32(K_lane + lane_in_A()))
