@@ -44,7 +44,6 @@ _ORDER = (
 )
 _WEIGHTS = (
     _in(KERNEL, "P's offset left in lse", "(own.m[h] - WEIGHT_OFFSET) * LN_2", "own.m[h] * LN_2"),
-    _in(KERNEL, "P's offset left out", "WEIGHT_OFFSET = 6,", "WEIGHT_OFFSET = 0,"),
     _in(KERNEL, "P beyond the largest number", "WEIGHT_OFFSET = 6,", "WEIGHT_OFFSET = 8,"),
     _in(
         KERNEL,
@@ -54,7 +53,6 @@ _WEIGHTS = (
     ),
     _in(KERNEL, "m kept however large P is", "largest > LARGEST_WEIGHT", "largest > LARGEST_ADDEND"),
     _in(KERNEL, "exponentials left beyond float", "__any_sync(0xffffffff, largest > LARGEST_ADDEND)", "false"),
-    _in(KERNEL, "sums left beyond float", "LARGEST_FLOAT / TN", "LARGEST_FLOAT"),
     _in(
         SOFTMAX,
         "sums of the tile left out as m rises",

@@ -54,8 +54,8 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "several": ((2, 2), (3, 3), (5, 5)),
     "a group of 2 to 4": ((2, 1), (3, 1), (4, 1)),
     "groups of 2 to 4": ((4, 2), (6, 2), (6, 3), (12, 3)),
-    "groups of 5": ((5, 1), (10, 2), (15, 3)),
-    "groups of 6 to 8": ((6, 1), (7, 1), (8, 1), (16, 2), (24, 3)),
+    "groups of 5 to 7": ((5, 1), (6, 1), (7, 1), (10, 2), (15, 3)),
+    "groups of 8": ((8, 1), (16, 2), (24, 3)),
     CROWD: ((23, 1), (23, 23), (33, 33), (82, 2)),
 }
 """(heads, kv_heads) of each class, the fewest first."""
