@@ -83,10 +83,10 @@ EQUIVALENT: dict[str, str] = {
     "of the tile before, which each consumer gives back behind its wait for S",
     "the last V given back before the wait, in fa3": "before the producer fetches V into that stage it waits for Q's "
     "place, which each consumer gives back once it has stored O",
-    "P's offset left out, in fa3-fp8": "e4m3 then has 0 for weights below 2^-10 of the largest, which is within the budget "
-    "of any kernel whose weights have 8 bits; tests/variants/test_fa3_fp8.py holds this one to less",
-    "sums left beyond float, in fa3-fp8": "a tile's weights have to lie within a factor of 32 of float's largest number; "
-    "tests/variants/test_fa3_fp8.py has that, and no campaign draws it",
+    "P's offset left out, in fa3-fp8": "e4m3 then has 0 for weights below 2^-10 of the largest, which is within the "
+    "budget of any kernel whose weights have 8 bits; tests/variants/test_fa3_fp8.py holds this one to less",
+    "sums left beyond float, in fa3-fp8": "a tile's weights have to lie within a factor of 32 of float's largest "
+    "number; tests/variants/test_fa3_fp8.py has that, and no campaign draws it",
     "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
     "lse; the mutant of the oracle gives such a score no weight either",
 }
