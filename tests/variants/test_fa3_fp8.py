@@ -101,8 +101,8 @@ def test_sums_may_leave_the_range_of_float(power: float):
 
 
 def test_weights_that_are_small_one_by_one_are_not_lost():
-    # One key, of the tile that comes first, has half the weight, and each of 3000 others less than 2^-11 of that: e4m3 has
-    # 0 for it unless P is larger, which would be within the budget of weights of 8 bits: 0.5 of O = -0.25.
+    # One key, of the tile that comes first, has half the weight, and each of 3000 others less than 2^-11 of that: e4m3
+    # has 0 for it unless P is larger, which would be within the budget of weights of 8 bits: 0.5 of O = -0.25.
     head_dim, kv_len = 32, 3001
     problem = Problem(q_len=3, kv_len=kv_len, head_dim=head_dim, dtype="float16", scale=math.log(kv_len - 1) / head_dim)
     inputs = draw_inputs(problem, "uniform", 4)
