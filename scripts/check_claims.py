@@ -4,6 +4,8 @@
     .venv/bin/python scripts/check_claims.py                     # all variants, 200 problems each
     .venv/bin/python scripts/check_claims.py 'fa2*' --examples 1000 --seed 7
 
+Half of attention's problems are of kernels and lengths that lie at edges of sectors and tiles; the other half, and all
+of other operations, are those that campaigns of the fuzzer draw for the variant, with every feature that it takes.
 Reads and writes have to agree each, to the byte. Exit status 1 where a claim differs, 2 where the call was wrong.
 """
 
@@ -15,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,8 +31,10 @@ from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.execution.planning import claimed_traffic, make_plan, refusal_of  # noqa: E402
 from harness.execution.protocol import Executor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
-from harness.model.operation import draw_inputs  # noqa: E402
+from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named  # noqa: E402
+from harness.model.problem import BaseProblem  # noqa: E402
 from harness.operations.attention.masks import NO_MASK, parse_mask  # noqa: E402
+from harness.studies.fuzz.builds import builds_for  # noqa: E402
 from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
 from harness.text.tables import table  # noqa: E402
@@ -80,6 +85,14 @@ def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) ->
     )
 
 
+def problems_for(variant: Variant) -> st.SearchStrategy[Any]:
+    """Problems of the variant's operation, with what it takes."""
+    operation = operation_named(variant.operation)
+    builds = builds_for(variant, operation.builds)
+    of_campaigns = operation.cases(builds, None, (), variant.takes).map(lambda case: case.problem)
+    return st.one_of(problems(), of_campaigns) if variant.operation == DEFAULT_OPERATION else of_campaigns
+
+
 @dataclass(frozen=True)
 class ClaimCheck:
     """What came out for one variant."""
@@ -88,13 +101,13 @@ class ClaimCheck:
     problems: int
     """Distinct ones that it takes."""
     exact: int
-    smallest: Problem | None = None
+    smallest: BaseProblem | None = None
     """The smallest problem that was found whose bytes are not as claimed."""
     difference: str | None = None
     """What differs there."""
 
 
-def difference(variant: Variant, problem: Problem, executor: Executor) -> str | None:
+def difference(variant: Variant, problem: BaseProblem, executor: Executor) -> str | None:
     """None where the claim is exact; else both figures, or what went wrong."""
     try:
         claim = claimed_traffic(variant, problem)
@@ -115,17 +128,18 @@ def check(
     variant: Variant, executor: Executor, examples: int, start: int = 0, step: Callable[[], None] = lambda: None
 ) -> ClaimCheck:
     """Draw `examples` distinct problems, look at each, and shrink where one differs. `start` is the seed."""
-    held: dict[Problem, bool] = {}
+    held: dict[BaseProblem, bool] = {}
+    drawn = problems_for(variant)
 
-    def differs(problem: Problem) -> bool:
+    def differs(problem: BaseProblem) -> bool:
         return refusal_of(variant, problem) is None and difference(variant, problem, executor) is not None
 
     for again in range(LARGEST_ROUNDS):
 
         @seed(start + again)
         @settings(SEARCH, max_examples=2 * examples, phases=(Phase.generate,))
-        @given(problems())
-        def look(problem: Problem) -> None:
+        @given(drawn)
+        def look(problem: BaseProblem) -> None:
             if len(held) < examples and problem not in held and refusal_of(variant, problem) is None:
                 held[problem] = not differs(problem)
                 step()
@@ -138,7 +152,7 @@ def check(
         return ClaimCheck(variant.name, len(held), len(held))
     try:
         smallest = find(
-            problems(), differs, settings=settings(SEARCH, max_examples=10 * examples), random=random.Random(start)
+            drawn, differs, settings=settings(SEARCH, max_examples=10 * examples), random=random.Random(start)
         )
     except NoSuchExample:
         smallest = wrong[0]
@@ -154,10 +168,9 @@ def report(checks: Sequence[ClaimCheck]) -> str:
     lines = [table(["variant", "problems", "exact", "smallest that differs"], cells, [False, True, True, False]), ""]
     for c in checks:
         if c.smallest is not None:
-            lines += [
-                f"{c.variant}: {c.difference}",
-                f"    python -m harness traffic {c.variant} {options(c.smallest)}",
-            ]
+            lines.append(f"{c.variant}: {c.difference}")
+            if isinstance(c.smallest, Problem):
+                lines.append(f"    python -m harness traffic {c.variant} {options(c.smallest)}")
     drawn, exact = sum(c.problems for c in checks), sum(c.exact for c in checks)
     lines.append(f"Claimed = counted, reads and writes each, in {exact:,} of {drawn:,} drawn problems.")
     return "\n".join(lines)
@@ -167,15 +180,16 @@ def options(problem: Problem) -> str:
     """The problem as the command line takes it."""
     fields = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "dtype")
     words = [f"--{field.replace('_', '-')} {getattr(problem, field)}" for field in fields]
-    return " ".join([*words, *([] if problem.mask == NO_MASK else [f"--mask {problem.mask.text}"])])
+    words += [] if problem.mask == NO_MASK else [f"--mask {problem.mask.text}"]
+    words += [] if problem.softcap is None else [f"--softcap {problem.softcap}"]
+    words += [f"--{field}" for field in ("alibi", "sinks") if getattr(problem, field)]
+    words += [f"--dropout {problem.dropout}"] if problem.dropout else []
+    return " ".join(words)
 
 
 def chosen(names: Sequence[str], plugins: Sequence[Path]) -> list[Variant]:
     """The variants to look at: all that claim anything, or those named. Raises `UsageError`."""
-    selected = discover(plugins).registry.select(",".join(names) if names else None, "attention")
-    others = [variant.name for variant in selected if variant.operation != "attention"]
-    if others:
-        raise UsageError(f"{', '.join(others)}: no variant of attention, whose problems are drawn here; leave it out")
+    selected = discover(plugins).registry.select(",".join(names) if names else None)
     silent = [variant.name for variant in selected if variant.claim is None]
     if silent and names:
         raise UsageError(f"{', '.join(silent)}: claims nothing, so there is nothing to check")

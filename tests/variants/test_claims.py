@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import re
 from collections import Counter
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulators import emulator
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 from test_conformance import (
@@ -121,7 +120,7 @@ def test_counted_is_claimed_whatever_the_shape(variant: Variant, data: st.DataOb
 def usual_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script draws problems of kernels that other tests compile as well; in the exhaustive lane, of its own."""
     if not is_exhaustive():
-        monkeypatch.setattr(check_claims, "problems", functools.partial(check_claims.problems, USUAL_KERNELS))
+        monkeypatch.setattr(check_claims, "problems_for", lambda variant: check_claims.problems(USUAL_KERNELS))
         monkeypatch.setattr(check_claims, "EmulatorExecutor", emulator)
 
 
@@ -164,6 +163,15 @@ def test_the_script_says_what_differs_and_how_to_see_it(capsys: pytest.CaptureFi
     assert check_claims.main(["fa3"]) == 2
     assert check_claims.main([NAME_WITHOUT_CLAIM, "--plugin", str(PLUGINS / "one_thread_per_row.py")]) == 2
     assert "claims nothing" in capsys.readouterr().err
+
+
+def test_problems_of_the_script_have_what_the_variant_takes():
+    registry = discover().registry
+    for name in ("fa2-cupy", "bwd-mma-cupy"):
+        assert find(check_claims.problems_for(registry.get(name)), lambda problem: problem.dropout > 0)
+    assert find(check_claims.problems_for(registry.get("fa2-cupy")), lambda problem: not problem.mask.is_run)
+    assert find(check_claims.problems_for(registry.get("paged-cupy")), lambda problem: len(problem.lengths) > 1)
+    assert check_claims.main(["softmax-safe-cupy", "--examples", "3"]) == 0
 
 
 @pytest.mark.thorough
