@@ -109,6 +109,14 @@ def test_answers_are_within_what_is_expected_and_claims_are_exact(variant: Varia
     holds(variant, data.draw(OPERATION.cases(builds(kernel_of(variant)), 12, (), variant.takes)))
 
 
+@mostly_float32
+def test_claims_are_exact_where_heads_begin_within_a_sector(variant: Variant):
+    # Rows of 72 bytes, copied two floats at a time where that goes; the second head begins at byte 24 of a sector.
+    problem = dataclasses.replace(problem_of(variant, heads=2, kv_heads=1, q_len=31, kv_len=5), head_dim=18)
+    done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "normal", 6))
+    assert done.verdict == PASS and done.claim_holds, (done.reason, done.counted)
+
+
 @pytest.mark.thorough
 @few_variants
 @given(data=st.data())

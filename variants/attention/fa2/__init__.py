@@ -38,9 +38,10 @@ from variants._scores import FEATURES as SCORES
 from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, grid
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
+from variants._tiles.copies import elements_per_copy
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
-from variants._tiles.space import P_floats, rows_floats, step_over, tile_space
+from variants._tiles.space import P_floats, rows_floats, tile_space
 from variants._tiles.visits import FEATURES as NO_RUNS
 from variants._tiles.visits import Visits, cuda_listing, cuda_parts, noted_bytes, numba_listing, rule_of
 
@@ -100,11 +101,6 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
 
 TAKES = (*SPAN_FEATURES, *NO_RUNS, *SCORES, FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-
-
-def elements_per_copy(problem: Problem) -> int:
-    """What a lane brings on chip at once: as many floats as rows keep aligned; what is widened, one by one."""
-    return step_over(problem.head_dim) if problem.dtype == "float32" else 1
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:

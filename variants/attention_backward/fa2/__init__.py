@@ -15,7 +15,8 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
     round       16 bits only: dQ read in float32, written         4 N_q d, X_q
 
 where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of
-consecutive elements (see _tiles/sectors.py). Dropout moves no bytes: a thread draws the numbers of its pairs again.
+consecutive elements (see _tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves
+no bytes: a thread draws the numbers of its pairs again.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from variants._tiles.backward import (
     turned,
 )
 from variants._tiles.band import FEATURES, band
+from variants._tiles.copies import elements_per_copy
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.space import rows_floats
@@ -105,7 +107,8 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     s = BackwardSchedule(problem, tile or default_tile(problem.head_dim))
     added_bytes = (s.visits * s.running_bytes).sum()
-    read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (s.Q_bytes + s.stat_bytes)).sum() + added_bytes
+    copied_bytes = s.row_block_bytes(problem.head_dim, problem.itemsize_bytes, elements_per_copy(problem))
+    read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
     read_bytes += 2 * s.seen_K_bytes.sum()
     write_bytes = s.stat_bytes.sum() + s.running_bytes.sum() + added_bytes + 2 * s.K_bytes.sum()
     if problem.dtype != "float32":
