@@ -38,8 +38,8 @@ _ORDER = (
     _in(
         FACTORS,
         "padding of rows left as it was",
-        "        to[e] = rounded;",
-        "        if (piece < pieces) to[e] = rounded;",
+        "if (e < end) to[e] = rounded;",
+        "if (e < end && piece < pieces) to[e] = rounded;",
     ),
 )
 _WEIGHTS = (

@@ -76,10 +76,13 @@ extern "C" __global__ __launch_bounds__(THREADS) void largest_magnitudes(
 {
     const Run run = run_of(blockIdx.x, Q, K, V, q_len, kv_len, q_heads, kv_heads, head_dim);
     const uint4 *const pieces = reinterpret_cast<const uint4 *>(run.rows);
+    const int end = run.count * head_dim / PIECE;
     unsigned largest = 0;
+    // All threads go round equally often: no unrolling then lets a warp's lanes get out of step.
 #pragma unroll 8
-    for (int e = threadIdx.x; e < run.count * head_dim / PIECE; e += THREADS) {
-        const uint4 x = pieces[e];
+    for (int start = 0; start < end; start += THREADS) {
+        const int e = start + threadIdx.x;
+        const uint4 x = e < end ? pieces[e] : make_uint4(0, 0, 0, 0);
         const unsigned low = max(max(x.x & 0x7fff, x.y & 0x7fff), max(x.z & 0x7fff, x.w & 0x7fff));
         const unsigned high = max(max(x.x & 0x7fff0000, x.y & 0x7fff0000), max(x.z & 0x7fff0000, x.w & 0x7fff0000));
         const unsigned both = max(low, high >> 16);
@@ -124,18 +127,19 @@ __device__ __forceinline__ void round_rows(const Run &run, uint2 *__restrict__ b
     constexpr int PIECES = D / PIECE;
     const uint4 *const from = reinterpret_cast<const uint4 *>(run.rows);
     uint2 *const to = bytes + ((size_t)run.head * run.length + run.first_row) * PIECES;
-    const int pieces = head_dim / PIECE;
+    const int pieces = head_dim / PIECE, end = run.count * PIECES;
+    // As in largest_magnitudes().
 #pragma unroll 4
-    for (int e = threadIdx.x; e < run.count * PIECES; e += THREADS) {
-        const int row = e / PIECES, piece = e % PIECES;
+    for (int start = 0; start < end; start += THREADS) {
+        const int e = start + threadIdx.x, row = e / PIECES, piece = e % PIECES;
         uint2 rounded = make_uint2(0, 0);
-        if (piece < pieces) {
+        if (e < end && piece < pieces) {
             const uint4 x = from[row * pieces + piece];
             const Piece y = scaled(x, factor, run.tensor == 1);
             rounded.x = packed_e4m3(y.pairs[0].x, y.pairs[0].y, y.pairs[1].x, y.pairs[1].y);
             rounded.y = packed_e4m3(y.pairs[2].x, y.pairs[2].y, y.pairs[3].x, y.pairs[3].y);
         }
-        to[e] = rounded;
+        if (e < end) to[e] = rounded;
     }
 }
 
