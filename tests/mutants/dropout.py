@@ -144,27 +144,35 @@ _ON_TENSOR_CORES = (
     *_in_fragments(
         "fa2-mma", "numbers of row g for row g + 8",
         ("byte = IN_PAIRS ? i % 2 * 2 + h : h;", "byte = IN_PAIRS ? i % 2 * 2 : 0;"),
-        ("s % 2 * 2 + j if WHOLE_BLOCKS else j, byte, draw[0])",
-         "s % 2 * 2 + j if WHOLE_BLOCKS else j, byte & 2, draw[0])"),
+        ("s % 2 * 2 + j if WHOLE_BLOCKS else j, byte)", "s % 2 * 2 + j if WHOLE_BLOCKS else j, byte & 2)"),
     ),
     *_in_fragments(
         "fa2-mma", "numbers of 16 keys for the next 16",
         ("word = WHOLE_BLOCKS ? s % 2 * 2 + j : j", "word = j"), ("s % 2 * 2 + j if WHOLE_BLOCKS else j", "j"),
     ),
     *_in_fragments(
-        "fa2-mma", "numbers of even bytes for odd ones",
-        ("byte % 2 ? (word & 0xff00ff00) >> 1 : (word & 0x00ff00ff) << 7", "(word & 0x00ff00ff) << 7"),
-        ("(odd if byte & 1 else even)", "even"),
+        "fa2-mma", "marks of even bytes for odd ones",
+        ("0xcc88 + 0x1111 * byte", "0xcc88 + 0x1111 * (byte & 2)"),
+        ("0xCC88 + 0x1111 * byte", "0xCC88 + 0x1111 * (byte & 2)"),
     ),
     *_in_fragments(
         "fa2-mma", "a number as large as the threshold drops out",
-        ("(0x80008000 - threshold", "(0x7fff7fff - threshold"), ("uint32(0x80008000)", "uint32(0x7FFF7FFF)"),
+        ("0x80808080) - seven_bits", "0x80808080) - seven_bits - 0x01010101"),
+        ("- seven_bits)", "- seven_bits - uint32(0x01010101))"),
+    ),
+    *_in_fragments(
+        "fa2-mma", "the eighth bit of a number left out",
+        ("return (numbers & reached) |", "return reached |"), ("return (numbers & reached) |", "return reached |"),
+    ),
+    *_in_fragments(
+        "bwd-mma", "the eighth bit of a number enough for any threshold",
+        ("(eighth_is_enough & (numbers | reached))", "(numbers | reached)"),
+        ("(eighth_is_enough & (numbers | reached))", "(numbers | reached)"),
     ),
     *_in_fragments(
         "fa2-mma", "columns exchanged",
-        ("marked(words[0][word], byte, threshold), marked(words[1][word]",
-         "marked(words[1][word], byte, threshold), marked(words[0][word]"),
-        ("low, high = marked(words[block, 0", "high, low = marked(words[block, 0"),
+        ("marks[0][word], marks[1][word]", "marks[1][word], marks[0][word]"),
+        ("marks[block, 0, word], marks[block, 1, word]", "marks[block, 1, word], marks[block, 0, word]"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first warp's rows",
@@ -179,7 +187,7 @@ _ON_TENSOR_CORES = (
     *in_kernel(
         "fa2-mma", "dropped before the denominator",
         ("rows.l[i][h] += low;", "if (LEFT_OF_BOTH(1u, i, h, s, j)) rows.l[i][h] += low;"),
-        ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), words, i, h, s, j, draw) else ZERO\n"),
+        ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
     ),
     *in_kernel(
         "fa2-mma", "what is left is not scaled beside a sink",
@@ -248,8 +256,8 @@ _OF_GRADIENTS = (
     ),
     *_in_fragments(
         "bwd-mma", "dP kept where the weight drops out",
-        ("drawn.left(dp, i, h, j, c, threshold)", "(dp)"),
-        ("left_of(dP, mask_of_one(words, block, c, word, byte, draw[0])), -delta)", "dP, -delta)"),
+        ("drawn.left(dp, i, h, j, c)", "(dp)"),
+        ("left_of(dP, mask_of_one(marks, block, c, word, byte)), -delta)", "dP, -delta)"),
     ),
     *_in_fragments(
         "bwd-mma", "dP not grown",
@@ -257,7 +265,7 @@ _OF_GRADIENTS = (
         ("libdevice.fmaf(kept_factor, left_of(dP", "libdevice.fmaf(kept_factor / kept_factor, left_of(dP"),
     ),
     *_in_owner_of_keys(
-        "dV of all weights", ("DROP_KEYS(P)\n", "\n"), ("                drop(P, words, dropout)\n", ""),
+        "dV of all weights", ("DROP_KEYS(P)\n", "\n"), ("                drop(P, marks)\n", ""),
     ),
     *_in_owner_of_keys(
         "dV not grown",
@@ -268,12 +276,12 @@ _OF_GRADIENTS = (
     ),
     *_in_owner_of_keys(
         "numbers of the group's first head",
-        ("blockIdx.x * group + member, lane", "blockIdx.x * group, lane"),
+        ("blockIdx.x * group + member, key", "blockIdx.x * group, key"),
         ("int32(cuda.blockIdx.x * dropout[2] + member)", "int32(cuda.blockIdx.x * dropout[2])"),
     ),
     *_in_owner_of_keys(
         "numbers of the first warp's keys",
-        ("member, lane, key, row)", "member, lane, first_key, row)"),
+        ("member, key, row)", "member, first_key, row)"),
         ("+ member), key, row)", "+ member), first_key, row)"),
     ),
     *_in_fragments(

@@ -124,10 +124,11 @@ def weights_kept(variant: Variant, problem: Problem, tile: TileSizes | None = No
 
 @each_variant
 def test_each_weight_is_kept_or_not_as_the_contract_says(variant: Variant):
-    problem = Problem(batch=2, heads=4, kv_heads=2, q_len=70, kv_len=200, dropout=0.4, dropout_seed=LARGE_SEED,
-                      **build_of(variant))  # fmt: skip
-    expected = kept_keys(problem, slice(0, 2), slice(0, 4), slice(0, 70))
-    assert np.array_equal(weights_kept(variant, problem), expected)
+    sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 70, "kv_len": 200}
+    for dropout in (0.4, 0.5, 0.9):  # the threshold has its highest bit from 0.5 on
+        problem = Problem(**sizes, dropout=dropout, dropout_seed=LARGE_SEED, **build_of(variant))
+        expected = kept_keys(problem, slice(0, 2), slice(0, 4), slice(0, 70))
+        assert np.array_equal(weights_kept(variant, problem), expected)
 
 
 @pytest.mark.exhaustive

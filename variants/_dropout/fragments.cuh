@@ -2,42 +2,51 @@
 // numba_fragments.py.
 
 #ifdef DROPOUT
-// What a lane of a product on tensor cores draws for a block of 32 rows and 32 keys: one call for each of its two
-// neighbouring columns. words[c][w] has byte r for keys 8 w and rows 8 r further than the lane's first of column c.
+// Which of four numbers reach the threshold, by the sign of each byte. Seven bits of a byte and of the threshold are
+// compared, of which none borrows from its neighbour. What the eighth adds: where the threshold has it a byte needs it,
+// too, else it is enough.
+struct Threshold {
+    unsigned seven_bits, eighth_is_enough;  // in each byte; all ones or 0
+
+    __device__ __forceinline__ explicit Threshold(unsigned threshold)
+        : seven_bits((threshold & 0x7f) * 0x01010101), eighth_is_enough(threshold & 0x80 ? 0u : ~0u)
+    {
+    }
+
+    __device__ __forceinline__ unsigned reached_by(unsigned numbers) const
+    {
+        const unsigned reached = (numbers | 0x80808080) - seven_bits;
+        return (numbers & reached) | (eighth_is_enough & (numbers | reached));
+    }
+};
+
+// What a lane of a product on tensor cores keeps of a block of 32 rows and 32 keys: one call for each of its two
+// neighbouring columns. The sign of byte r of marks[c][w] is for keys 8 w and rows 8 r further than the lane's first of
+// column c.
 struct DrawnBlock {
-    unsigned words[2][4];
+    unsigned marks[2][4];
 
     // Where a tile begins in the middle of the block, of keys or of rows, its first words or bytes come first.
-    __device__ __forceinline__ void set(int column, uint4 drawn, bool from_key_16, bool from_row_16)
+    __device__ __forceinline__ void set(int column, uint4 drawn, Threshold least, bool from_key_16, bool from_row_16)
     {
         if (from_key_16) drawn.x = drawn.z, drawn.y = drawn.w;
         const int bits = from_row_16 ? 16 : 0;
-        words[column][0] = drawn.x >> bits;
-        words[column][1] = drawn.y >> bits;
-        words[column][2] = drawn.z >> bits;
-        words[column][3] = drawn.w >> bits;
+        marks[column][0] = least.reached_by(drawn.x) >> bits;
+        marks[column][1] = least.reached_by(drawn.y) >> bits;
+        marks[column][2] = least.reached_by(drawn.z) >> bits;
+        marks[column][3] = least.reached_by(drawn.w) >> bits;
     }
 
     // All ones where the weight of column c is kept, else 0.
-    __device__ __forceinline__ unsigned mask(int c, int word, int byte, unsigned threshold) const
+    __device__ __forceinline__ unsigned mask(int c, int word, int byte) const
     {
-        const unsigned marks = marked(words[c][word], byte, threshold);
-        return signs_of_bytes(marks, marks, byte < 2 ? 0x9999 : 0xbbbb);
+        return signs_of_bytes(marks[c][word], marks[c][word], 0x8888 + 0x1111 * byte);
     }
 
     // The same of both columns, in the low and in the high half.
-    __device__ __forceinline__ unsigned mask_of_both(int word, int byte, unsigned threshold) const
+    __device__ __forceinline__ unsigned mask_of_both(int word, int byte) const
     {
-        return signs_of_bytes(marked(words[0][word], byte, threshold), marked(words[1][word], byte, threshold),
-                              byte < 2 ? 0xdd99 : 0xffbb);
-    }
-
-    // The sign of byte 1 (of bytes 0 and 1), or of byte 3 (of 2 and 3), is set where byte `byte` or that two further is
-    // kept: 128 times a number and 2^15 more, less 128 times the threshold, neither borrows nor carries.
-    static __device__ __forceinline__ unsigned marked(unsigned word, int byte, unsigned threshold)
-    {
-        const unsigned numbers = byte % 2 ? (word & 0xff00ff00) >> 1 : (word & 0x00ff00ff) << 7;
-        return numbers + (0x80008000 - threshold * 0x00800080);
+        return signs_of_bytes(marks[0][word], marks[1][word], 0xcc88 + 0x1111 * byte);
     }
 
     // Digit n of `choice` is 8 + i: byte n is all bits the sign of byte i, of the eight of low and high.
@@ -68,27 +77,28 @@ struct DrawnRows {
     {
         if (WHOLE_BLOCKS && s % 2 == 1) return;  // drawn with the keys before
         const int lane = (int)threadIdx.x % 32, key = first_key + 16 * s;
+        const Threshold least(dropout.threshold);
 #pragma unroll
         for (int i = 0; i < TM; i += IN_PAIRS ? 2 : 1)
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
                 const int row = warp_row + 16 * i;
                 const uint4 drawn = dropout.numbers(row / 32, lane / 4, key / 32, lane % 4 * 2 + c);
-                blocks[IN_PAIRS ? i / 2 : i].set(c, drawn, !WHOLE_BLOCKS && key % 32, !IN_PAIRS && row % 32);
+                blocks[IN_PAIRS ? i / 2 : i].set(c, drawn, least, !WHOLE_BLOCKS && key % 32, !IN_PAIRS && row % 32);
             }
     }
 
     // Of P, as two columns are packed: rows g (h = 0) and g + 8 of tile i, and tile j of 8 of these keys.
-    __device__ __forceinline__ unsigned mask(int i, int h, int s, int j, unsigned threshold) const
+    __device__ __forceinline__ unsigned mask(int i, int h, int s, int j) const
     {
         const int word = WHOLE_BLOCKS ? s % 2 * 2 + j : j, byte = IN_PAIRS ? i % 2 * 2 + h : h;
-        return blocks[IN_PAIRS ? i / 2 : i].mask_of_both(word, byte, threshold);
+        return blocks[IN_PAIRS ? i / 2 : i].mask_of_both(word, byte);
     }
 
     // Of one column c of a tile of whole blocks, for tile j of 8 of its first 32 keys: p, or 0.
-    __device__ __forceinline__ float left(float p, int i, int h, int j, int c, unsigned threshold) const
+    __device__ __forceinline__ float left(float p, int i, int h, int j, int c) const
     {
-        return left_of(p, blocks[IN_PAIRS ? i / 2 : i].mask(c, j, IN_PAIRS ? i % 2 * 2 + h : h, threshold));
+        return left_of(p, blocks[IN_PAIRS ? i / 2 : i].mask(c, j, IN_PAIRS ? i % 2 * 2 + h : h));
     }
 };
 
@@ -102,6 +112,7 @@ struct DrawnKeys {
 
     __device__ __forceinline__ void draw(const Dropout &dropout, int lane, int first_key, int first_row)
     {
+        const Threshold least(dropout.threshold);
 #pragma unroll
         for (int i = 0; i < TM; i += IN_PAIRS ? 2 : 1)
 #pragma unroll
@@ -110,7 +121,7 @@ struct DrawnKeys {
                 for (int c = 0; c < 2; ++c) {
                     const int key = first_key + 16 * i, row = first_row + 8 * j;
                     const uint4 drawn = dropout.numbers(row / 32, lane % 4 * 2 + c, key / 32, lane / 4);
-                    at(i, j).set(c, drawn, !IN_PAIRS && key % 32, !WHOLE_BLOCKS && row % 32);
+                    at(i, j).set(c, drawn, least, !IN_PAIRS && key % 32, !WHOLE_BLOCKS && row % 32);
                 }
     }
 
@@ -120,15 +131,15 @@ struct DrawnKeys {
     }
 
     // For keys g (h = 0) and g + 8 of tile i, and column c of tile j of 8 rows: x, or 0.
-    __device__ __forceinline__ float left(float x, int i, int h, int j, int c, unsigned threshold)
+    __device__ __forceinline__ float left(float x, int i, int h, int j, int c)
     {
-        return left_of(x, at(i, j).mask(c, IN_PAIRS ? i % 2 * 2 + h : h, WHOLE_BLOCKS ? j % 4 : j % 2, threshold));
+        return left_of(x, at(i, j).mask(c, IN_PAIRS ? i % 2 * 2 + h : h, WHOLE_BLOCKS ? j % 4 : j % 2));
     }
 
     // The same of two columns, as they are packed.
-    __device__ __forceinline__ unsigned mask(int i, int h, int j, unsigned threshold)
+    __device__ __forceinline__ unsigned mask(int i, int h, int j)
     {
-        return at(i, j).mask_of_both(IN_PAIRS ? i % 2 * 2 + h : h, WHOLE_BLOCKS ? j % 4 : j % 2, threshold);
+        return at(i, j).mask_of_both(IN_PAIRS ? i % 2 * 2 + h : h, WHOLE_BLOCKS ? j % 4 : j % 2);
     }
 };
 
@@ -137,12 +148,12 @@ struct DrawnKeys {
 #define DROPOUT_OF_TILE(warp_row, first_key) , DROPOUT_OF(blockIdx.y, blockIdx.z), warp_row, first_key
 #define DRAWN_ROWS DrawnRows<TM, TN> drawn;
 #define DRAW(s) drawn.draw(dropout, warp_row, first_key, s);
-#define DRAWN_PARAMETERS , const DrawnRows<TM, TN> &drawn, unsigned threshold
-#define DRAWN_ARGUMENTS , drawn, dropout.threshold
-#define LEFT_OF_BOTH(two, i, h, s, j) ((two) & drawn.mask(i, h, s, j, threshold))
+#define DRAWN_PARAMETERS , const DrawnRows<TM, TN> &drawn
+#define DRAWN_ARGUMENTS , drawn
+#define LEFT_OF_BOTH(two, i, h, s, j) ((two) & drawn.mask(i, h, s, j))
 
 // D dP - delta, of which dS = P o that; `drawn` has the rest.
-#define GROWN_LESS(dp, delta, i, h, j, c) fmaf(kept_factor, drawn.left(dp, i, h, j, c, threshold), -(delta))
+#define GROWN_LESS(dp, delta, i, h, j, c) fmaf(kept_factor, drawn.left(dp, i, h, j, c), -(delta))
 #else
 #define DROPOUT_OF_TILE_PARAMETERS
 #define DROPOUT_OF_TILE(warp_row, first_key)

@@ -207,23 +207,23 @@ __device__ __forceinline__ void round_weights(Weights &W, const Scores &X)
 }
 
 #ifdef DROPOUT
-#define DRAWN_KEYS(head, lane, first_key, first_row) \
-    DrawnKeys<TM, TN> drawn;                         \
-    drawn.draw(with_seed_anew(DROPOUT_OF(head, blockIdx.z)), lane, first_key, first_row);
-#define DROP_KEYS(P) drop(P, drawn, threshold);
+#define DRAWN_KEYS(head, first_key, first_row) \
+    DrawnKeys<TM, TN> drawn;                   \
+    drawn.draw(with_seed_anew(DROPOUT_OF(head, blockIdx.z)), thread_again() % 32, first_key, first_row);
+#define DROP_KEYS(P) drop(P, drawn);
 
 // 0 where a weight drops out, of what is rounded.
-__device__ __forceinline__ void drop(Weights &P, DrawnKeys<TM, TN> &drawn, unsigned threshold)
+__device__ __forceinline__ void drop(Weights &P, DrawnKeys<TM, TN> &drawn)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) P[j / 2][i][j % 2 * 2 + h] &= drawn.mask(i, h, j, threshold);
+            for (int h = 0; h < 2; ++h) P[j / 2][i][j % 2 * 2 + h] &= drawn.mask(i, h, j);
 }
 #else
-#define DRAWN_KEYS(head, lane, first_key, first_row)
+#define DRAWN_KEYS(head, first_key, first_row)
 #define DROP_KEYS(P)
 #endif
 

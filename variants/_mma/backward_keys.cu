@@ -60,8 +60,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
         }
     };
 
-    // Lines 10 to 14: P and dS of the tile, under dropout with 0 for dP that drops out. Then lines 12 and 16, or their weights for others to sum. `all_seen`:
-    // whether every row sees every key.
+    // Lines 10 to 14: P and dS of the tile, under dropout with 0 for dP that drops out. Then lines 12 and 16, or their
+    // weights for others to sum. `all_seen`: whether every row sees every key.
     Sums sums[SUMS];  // dV_j, dK_j, not yet times tau; or one of them
     const auto score = [&](int member, int first_row, int stage, unsigned W_tile, bool all_seen) {
         const int thread = thread_again(), lane = thread % 32, warp = thread / 32;
@@ -97,7 +97,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
                         for (int c = 0; c < 4; ++c)
                             S[m][j][c] = exp2_approx(fmaf(S[m][j][c], tau2, -(c % 2 ? L_j.y : L_j.x)));
                 }
-                DRAWN_KEYS(blockIdx.x * group + member, lane, key, row)
+                DRAWN_KEYS(blockIdx.x * group + member, key, row)
                 // Line 13: dP = dO_i V_j^T. Line 14: dS = P o (dP - D_i).
                 multiply_A_Bt(dP, K_lane + KEYS_BYTES, dO_tile + again_in_K(lane) + rows_at);
 #pragma unroll

@@ -95,7 +95,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
     store_weights, add_dS_K, gather = backward.store_weights, backward.add_dS_K, backward.gather
     STATS_BYTES = 2 * BR * FLOAT_BYTES
     drawn, factor_of = drawn_keys(features, TM, TN), numba_dropout(features).factor_of
-    WORDS, draw_keys, left_of_both, grown_less = drawn.WORDS, drawn.draw_keys, drawn.left_of_both, drawn.grown_less
+    MARKS, draw_keys, left_of_both, grown_less = drawn.MARKS, drawn.draw_keys, drawn.left_of_both, drawn.grown_less
 
     # Lines 8 and 9: Q_i, dO_i, L_i, D_i.
     @cuda.jit(device=True, forceinline=True)
@@ -126,12 +126,12 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
 
     # Line 14: dS = P o (dP - D_i), under dropout with 0 for dP that drops out.
     @cuda.jit(device=True, forceinline=True)
-    def gradients_of_8_rows(j, dP, P, D_lane, words, dropout):
+    def gradients_of_8_rows(j, dP, P, D_lane, marks, dropout):
         D_low, D_high = load_floats(D_lane + 8 * j * FLOAT_BYTES)
         for m in range(TM):
             for h in range(2):
-                low = grown_less(dP[m, j, 2 * h], D_low, words, m, h, j, 0, dropout[0], dropout[1])
-                high = grown_less(dP[m, j, 2 * h + 1], D_high, words, m, h, j, 1, dropout[0], dropout[1])
+                low = grown_less(dP[m, j, 2 * h], D_low, marks, m, h, j, 0, dropout[1])
+                high = grown_less(dP[m, j, 2 * h + 1], D_high, marks, m, h, j, 1, dropout[1])
                 dP[m, j, 2 * h] = P[m, j, 2 * h] * low
                 dP[m, j, 2 * h + 1] = P[m, j, 2 * h + 1] * high
 
@@ -139,11 +139,11 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
 
     # Line 12: what is left of P.
     @cuda.jit(device=True, forceinline=True)
-    def drop_of_8_rows(j, P, words, dropout):
+    def drop_of_8_rows(j, P, marks):
         for m in range(TM):
             for h in range(2):
                 at = (j & 1) * 2 + h
-                P[j >> 1, m, at] = left_of_both(P[j >> 1, m, at], words, m, h, j, dropout[0])
+                P[j >> 1, m, at] = left_of_both(P[j >> 1, m, at], marks, m, h, j)
 
     drop = unrolled(TN, drop_of_8_rows)
 
@@ -187,7 +187,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
                 by_some = row < q_len and key < end_seen(last, q_len, kv_len, after)
                 by_some = by_some and end_key > first_seen(row, q_len, kv_len, before)
             P, dS = cuda.local.array(WEIGHTS, uint32), cuda.local.array(WEIGHTS, uint32)
-            words = cuda.local.array(WORDS, uint32)
+            marks = cuda.local.array(MARKS, uint32)
             if by_some:
                 S, dP = cuda.local.array(SCORES, float32), cuda.local.array(SCORES, float32)
                 Q_tile = uint32(chip[0] + SHARED_ROWS + uint32(unknown(stage)) * uint32(2 * ROWS_BYTES))
@@ -200,13 +200,13 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
                 exponentiate(S, L_lane, tau2)
                 # Line 13: dP = dO_i V_j^T. Line 14.
                 multiply_A_Bt(dP, uint32(K_lane + KEYS_BYTES), uint32(Q_tile + ROWS_BYTES + lane_in_K() + rows_at))
-                draw_keys(words, dropout[0], int32(cuda.blockIdx.x * dropout[2] + member), key, row)
-                multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES), words, dropout)
+                draw_keys(marks, dropout[0], int32(cuda.blockIdx.x * dropout[2] + member), key, row)
+                multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES), marks, dropout)
                 if not by_all:
                     own_key = int32(row + kv_len - q_len - key)
                     mask(S, dP, own_key, int32(kv_len - key), int32(q_len - row), before, after)
                 round_weights(P, S)
-                drop(P, words, dropout)
+                drop(P, marks)
                 round_weights(dS, dP)
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.

@@ -16,11 +16,13 @@ _tiles/visits.py. A tile whose keys all rows see is worked on as without that ma
 
 A cap's tangents are tanh.approx, one per score; ALiBi is an addition and a fused multiply-add per score, after which
 scores are no longer scaled with the maximum's subtraction. Sinks come in once per row, at the end. Dropout
-is a call of Philox for each row and column of a lane and each 64 keys; a bit for each weight stays in registers.
+is two calls of Philox for the 32 weights that a lane has of 32 rows and 32 keys; a byte for each stays in registers, of
+which the sign becomes a mask of the weight as it is packed.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,15 +64,17 @@ def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
     return MmaTile(Br=128, Bc=32 if crowded else 64, warps=8, stages=2)
 
 
-def _is_crowded(problem: Problem) -> bool:
-    """Whether a thread keeps more than S, O and Q take, so that the usual tile would spill.
+def tile_of(problem: Problem) -> MmaTile:
+    """What the problem is computed with unless another tile is asked for.
 
-    Bits of weights that drop out: their numbers are drawn for 64 keys, of which tiles of 64 or 32 waste none or few.
-    Or what is noted of a tile; blocks of a mask are mostly whole numbers of such tiles besides. Or all that scores may
-    become, beside wide rows.
+    Where a thread keeps more than S, O and Q take, the usual tile would spill: what is noted of a tile (blocks of a mask
+    are mostly whole numbers of the smaller tiles besides), or all that scores may become, beside wide rows. Which weights
+    drop out is drawn for 32 keys at a time, and 64 are the most that leave room for that.
     """
     noted = not problem.mask.is_run
-    return problem.dropout > 0 or noted or (problem.head_dim > 64 and problem.score_features == SCORES)
+    crowded = noted or (problem.head_dim > 64 and problem.score_features == SCORES)
+    tile = default_tile(problem.head_dim, crowded)
+    return replace(tile, Bc=64) if problem.dropout and not crowded else tile
 
 
 def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
@@ -108,8 +112,8 @@ LANGUAGES = {"cupy": (cupy_kernels, (*TAKES, *NO_RUNS)), "numba": (numba_kernels
 
 
 def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Plan:
-    """One launch, behind that which lists tiles; `tile` is `default_tile(head_dim)` unless given."""
-    p, tile = problem, tile or default_tile(problem.head_dim, _is_crowded(problem))
+    """One launch, behind that which lists tiles; `tile` is `tile_of(problem)` unless given."""
+    p, tile = problem, tile or tile_of(problem)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     # Under a cap it is the cap that has log2 e in it.
     unit = LOG2_E if p.softcap is None else 1.0
@@ -132,7 +136,7 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Pla
 def claim(problem: Problem, tile: MmaTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    tile, at_once = tile or default_tile(p.head_dim, _is_crowded(p)), elements_per_copy(p.head_dim)
+    tile, at_once = tile or tile_of(p), elements_per_copy(p.head_dim)
     schedule = Schedule(p, tile)
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, at_once).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
@@ -145,10 +149,10 @@ def claim(problem: Problem, tile: MmaTile | None = None) -> Traffic:
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
-    """What may be chosen, `default_tile(head_dim)` first."""
+    """What may be chosen, `tile_of(problem)` first."""
     return mma_tile_space(
         problem.head_dim,
-        default_tile(problem.head_dim, _is_crowded(problem)),
+        tile_of(problem),
         has_spans(problem),
         noted_bytes=lambda tile: noted_bytes(problem, tile),
     )

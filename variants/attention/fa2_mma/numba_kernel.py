@@ -96,7 +96,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     slope_of, sink_of, SINKS = scores.slope_of, scores.sink_of, scores.SINKS
     dropout, drawn_of = numba_dropout(features), drawn_rows(features, TM, TN)
     DROPOUT, factor_of = dropout.DROPOUT, dropout.factor_of
-    WORDS, draw_rows, left_of_both = drawn_of.WORDS, drawn_of.draw_rows, drawn_of.left_of_both
+    MARKS, draw_rows, left_of_both = drawn_of.MARKS, drawn_of.draw_rows, drawn_of.left_of_both
     TK = BC // 16  # steps of 16 keys in which P V is summed
     STEPS = -(-D // 16)  # of 16 elements in which Q K^T is summed; zeros fill the last
     TD = 2 * STEPS  # tiles of 8 elements of O
@@ -209,8 +209,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     # Line 9, second half, for keys 16 s to 16 s + 15: P[s] = exp(tau S - m), rounded to 16 bits, and l += rowsum(P),
     # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate(s, P, m, l, S, tau2, words, draw, warp_row, first_key):
-        draw_rows(words, s, draw, warp_row, first_key, cuda.blockIdx.y)
+    def exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key):
+        draw_rows(marks, s, draw, warp_row, first_key, cuda.blockIdx.y)
         for i in range(TM):
             for h in range(2):
                 minus_m = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
@@ -219,7 +219,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
                     high = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h + 1], tau2, minus_m))
                     l[i, h] += low
                     l[i, h] += high
-                    P[s, i, 2 * j + h] = left_of_both(packed(low, high), words, i, h, s, j, draw)
+                    P[s, i, 2 * j + h] = left_of_both(packed(low, high), marks, i, h, s, j)
 
     # Line 10, second half: O += P V over 16 keys, of which V_lane is in the first. Where not `finite`, what is NaN or
     # infinity in V counts as 0.
@@ -235,8 +235,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
 
     # 16 keys at a time: exponentials of the next are under way with the products of these.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate_and_add(s, O, P, m, l, S, tau2, words, draw, warp_row, first_key, V_lane):
-        exponentiate(s, P, m, l, S, tau2, words, draw, warp_row, first_key)
+    def exponentiate_and_add(s, O, P, m, l, S, tau2, marks, draw, warp_row, first_key, V_lane):
+        exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key)
         add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
 
     exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
@@ -304,7 +304,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         warp_row,
         first_key,
     ):
-        words = cuda.local.array(WORDS, uint32)
+        marks = cuda.local.array(MARKS, uint32)
         S = cuda.local.array((TM, TN, 4), float32)
         P = cuda.local.array((TK, TM, 4), uint32)
         multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
@@ -313,11 +313,11 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
             mask(S, keys, place, before, after)
         raise_maximum(O, m, l, S, unit)
         if masked and poisoned:
-            exponentiate_all(P, m, l, S, unit, words, draw, warp_row, first_key)
+            exponentiate_all(P, m, l, S, unit, marks, draw, warp_row, first_key)
             add_P_V_where_seen(O, P, V_tile, keys, place, before, after)
         else:
             V_lane = V_tile + lane_in_A()
-            exponentiate_and_add_all(O, P, m, l, S, unit, words, draw, warp_row, first_key, V_lane)
+            exponentiate_and_add_all(O, P, m, l, S, unit, marks, draw, warp_row, first_key, V_lane)
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def fa2_mma(Q, K, V, O, lse, group, tau2, sign, before, after, softcap, slopes, sinks, draw, kept_factor):

@@ -62,7 +62,7 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, .
     KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
     SHARED_STATS = 2 * ROWS_BYTES + STAGES * 2 * KV_BYTES  # where L_i and D_i begin
     drawn = drawn_rows(features, TM, TN)
-    WORDS, draw_rows, grown_less = drawn.WORDS, drawn.draw_rows, drawn.grown_less
+    MARKS, draw_rows, grown_less = drawn.MARKS, drawn.draw_rows, drawn.grown_less
     wait_for_rows, wait_for_oldest = wait_for_copies(STAGES - 1), wait_for_copies(STAGES - 2)
 
     # In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
@@ -128,13 +128,13 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, .
 
     # P = exp(tau S - lse_i), dS = P o (dP - D_i), which are in S and dS; under dropout with 0 for dP that drops out.
     @cuda.jit(device=True, forceinline=True)
-    def gradients_of_8_keys(j, dS, S, L, delta, tau2, words, draw, kept_factor):
+    def gradients_of_8_keys(j, dS, S, L, delta, tau2, marks, kept_factor):
         for i in range(TM):
             for h in range(2):
                 for c in range(2):
                     P = exp2_approx(libdevice.fmaf(S[i, j, 2 * h + c], tau2, -L[i, h]))
                     dP = dS[i, j, 2 * h + c]
-                    dS[i, j, 2 * h + c] = P * grown_less(dP, delta[i, h], words, i, h, j, c, draw, kept_factor)
+                    dS[i, j, 2 * h + c] = P * grown_less(dP, delta[i, h], marks, i, h, j, c, kept_factor)
 
     multiply_P = unrolled(TN, gradients_of_8_keys)
 
@@ -254,9 +254,9 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, .
                     # Lines 10, 11, 13 and 14: S = Q_i K_j^T, dP = dO_i V_j^T, and what they become.
                     multiply_A_Bt(S, Q_lane, uint32(K_lane + lane_in_K()))
                     multiply_A_Bt(dS, uint32(Q_lane + ROWS_BYTES), uint32(K_lane + KV_BYTES + lane_in_K()))
-                    words = cuda.local.array(WORDS, uint32)
-                    draw_rows(words, 0, draw, warp_row, key, cuda.blockIdx.x)
-                    multiply_P(dS, S, L_i, D_i, tau2, words, draw, kept_factor)
+                    marks = cuda.local.array(MARKS, uint32)
+                    draw_rows(marks, 0, draw, warp_row, key, cuda.blockIdx.x)
+                    multiply_P(dS, S, L_i, D_i, tau2, marks, kept_factor)
                     if key < warp_sees_from or int32(key + KEYS_AT_ONCE) > warp_sees_to:
                         mask(dS, int32(warp_row + kv_len - q_len - key), int32(kv_len - key), before, after)
                     add_dS_K(dQ_acc, dS, uint32(K_lane + lane_in_A()))
