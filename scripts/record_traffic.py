@@ -45,7 +45,6 @@ from harness.gpu.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
 from harness.model.plan import Plan  # noqa: E402
 from harness.model.problem import BaseProblem  # noqa: E402
-from harness.model.tensor_map import TensorMap  # noqa: E402
 from harness.support.errors import CountersUnavailable, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
@@ -60,6 +59,8 @@ TRAFFIC = {
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
     "copy_sectors": "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
     "copy_requests": "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
+    "bulk_load_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
+    "bulk_store_sectors": "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
     "local_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "local_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
     "l1_load_hit_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
@@ -258,13 +259,7 @@ def all_runs() -> list[Case]:
         for variant in discover().registry
         if refusal_of(variant, problem) is None
         and not is_too_slow(variant, problem)
-        and not has_tensor_maps(variant.plan(problem))
     ]
-
-
-def has_tensor_maps(plan: Plan) -> bool:
-    """Whether boxes come by TMA, past the load/store unit whose sectors these metrics count."""
-    return any(isinstance(argument, TensorMap) for launch in plan.launches for argument in launch.args)
 
 
 def is_too_slow(variant: Variant, problem: BaseProblem) -> bool:

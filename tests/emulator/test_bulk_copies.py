@@ -63,10 +63,7 @@ def test_a_box_comes_and_goes(columns: int, rows: int, swizzle: int, x: int, y: 
     traffic = {site.buffer: site for site in counts.sites}
     inside = X[ys, xs]
     for buffer, kind in (("X", "load"), ("Z", "store")):
-        if not inside.size:
-            assert buffer not in traffic
-            continue
-        sectors = inside.shape[0] * ((4 * xs.stop + 31) // 32 - 4 * xs.start // 32)
+        sectors = inside.shape[0] * ((4 * xs.stop + 31) // 32 - 4 * xs.start // 32) if inside.size else 0
         found = traffic[buffer]
         assert (found.kind, found.requests, found.requested_bytes) == (kind, 1, inside.nbytes)
         assert (found.sectors, found.line) == (sectors, 6 if kind == "load" else 12)

@@ -111,14 +111,14 @@ def leaves_buffer(ctx: int, copy: int) -> int:
 
 
 def count_rows(ctx: int, warp: int, copy: int) -> None:
-    """Add the copy to the counters of its instruction and buffer."""
+    """Add the copy to the counters of its instruction and buffer: a request even where all of its box is outside."""
     first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
-    sectors, requested, buffer = 0, 0, -1
+    origin = load64(load64(copy + MAP) + proxy.MAP_ADDRESS) if load64(copy + RANK) else load64(copy + ADDRESS)
+    sectors, requested, buffer = 0, 0, (origin >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
         if address == OUTSIDE or first >= last:
             continue
-        buffer = (address >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
         start = (address & OFFSET_MASK) - at.BUFFER_START
         low, high = (start + first) >> 5, ((start + last - 1) >> 5) + 1
         requested += last - first
