@@ -74,7 +74,7 @@ def default_tile(problem: Problem) -> WarpgroupTile:
     """
     width = padded(problem.head_dim)
     if width <= 64 and not windowed(problem):
-        wide, narrow = WarpgroupTile(Br=192, Bc=96, stages=2, turns=0), WarpgroupTile(Br=128, Bc=128, stages=3, turns=0)
+        wide, narrow = WarpgroupTile(Br=192, Bc=96, stages=2, turns=0), WarpgroupTile(Br=128, Bc=176, stages=2, turns=0)
         return narrow if not masked(problem) and _ends_earlier(problem, narrow, wide) else wide
     widest = 64 if windowed(problem) else 80
     choices = ((64, 128), (96, 144), (128, 128), (192, 112), (256, widest))
