@@ -282,13 +282,16 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const Visits listed = VISITS_OF(first_row / BR);
     const int first_visit = 0, end_visit = listed.count;
 #endif
-    // In which order. ALiBi takes least off the keys that are nearest, which causal masks leave last: where they come first,
-    // m is mostly what it stays, and O_i need not be rescaled.
+    // In which order. ALiBi takes least off the keys that are nearest: where they come first, those before them next, and
+    // those behind them last, m is mostly what it stays, and O_i need not be rescaled.
+#if defined(ALIBI) && !defined(VISITS)
+    const int nearest = min(max((last_row + kv_len - q_len) / BC, first_visit), end_visit - 1);
+#endif
     const auto tile_of = [&](int n) {
 #ifdef VISITS
         return listed[n].tile();
 #elif defined(ALIBI)
-        return first_visit + end_visit - 1 - n;
+        return n <= nearest ? first_visit + nearest - n : n;
 #else
         return n;
 #endif
