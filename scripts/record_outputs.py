@@ -4,12 +4,19 @@
 Needs a GPU. Run from the repository's root:
 
     python scripts/record_outputs.py tests/hardware/outputs_h200.zip
+
+Nearly all of the time goes into compiling. What changed alone is run with `--keep`, on the machine that the record is
+from, and what there is no time for may follow in another call:
+
+    python scripts/record_outputs.py tests/hardware/outputs_h200.zip --keep tests/hardware/outputs_h200.zip --seconds 99
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,24 +25,45 @@ sys.path.insert(0, str(ROOT))
 from harness.execution.planning import refusal_of  # noqa: E402
 from harness.gpu.executor import GpuExecutor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
-from harness.support.errors import SandboxError  # noqa: E402
+from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from scripts.recording.environment import environment  # noqa: E402
-from scripts.recording.output_record import CASES, Recorded, inputs_of, problem_of, save  # noqa: E402
+from scripts.recording.output_record import CASES, Recorded, inputs_of, load, problem_of, save  # noqa: E402
 from scripts.recording.plan_hash import plan_hash  # noqa: E402
 
 
-def record() -> list[Recorded]:
-    """Every variant on every case, natively."""
-    executor, answers = GpuExecutor(timed=False), []
+def kept_answers(path: Path, made_on: dict[str, str]) -> dict[tuple[int, str, str], Recorded]:
+    """What an earlier record has, by case, variant and plan. Raises `UsageError` where it is from another machine."""
+    environment, cases, answers = load(path)
+    if differs := [key for key in made_on if key != "date" and environment.get(key) != made_on[key]]:
+        was = ", ".join(f"{key} {environment.get(key)}" for key in differs)
+        raise UsageError(f"the record to keep is from another machine ({was}); leave --keep out")
+    asked = [(fields, regime) for fields, regime in cases]
+    places = {number: CASES.index(case) for number, case in enumerate(asked) if case in CASES}
+    return {
+        (places[one.case], one.variant, one.plan): Recorded(places[one.case], one.variant, one.plan, one.outputs)
+        for one in answers
+        if one.case in places
+    }
+
+
+def record(kept: dict[tuple[int, str, str], Recorded], variants: str, seconds: float) -> list[Recorded]:
+    """Every variant's answer to every case: a kept one of the same plan, else, of `variants`, natively, while there are
+    `seconds`."""
+    executor, answers, end = GpuExecutor(timed=False), [], time.monotonic() + seconds
     for case in range(len(CASES)):
         problem, inputs = problem_of(case), inputs_of(case)
         for variant in discover().registry:
-            if refusal_of(variant, problem) is None:
-                plan = variant.plan(problem)
+            if refusal_of(variant, problem) is not None:
+                continue
+            plan = variant.plan(problem)
+            hashed = plan_hash(plan, problem)
+            if (case, variant.name, hashed) in kept:
+                answers.append(kept[case, variant.name, hashed])
+            elif fnmatch(variant.name, variants) and time.monotonic() < end:
                 outputs = executor.run(problem, plan, inputs).outputs
                 data = {name: array.tobytes() for name, array in outputs.items()}
-                answers.append(Recorded(case, variant.name, plan_hash(plan, problem), data))
+                answers.append(Recorded(case, variant.name, hashed, data))
     return answers
 
 
@@ -43,11 +71,19 @@ def main() -> None:
     """Parse, record, write whole."""
     parser = argparse.ArgumentParser(description="Record a GPU's answers to every variant.")
     parser.add_argument("output", type=Path, help="where the record goes (zip)")
-    output: Path = parser.parse_args().output
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="an earlier record, whose answers of the same plans stay"
+    )
+    parser.add_argument("--variants", default="*", metavar="GLOB", help="run these alone")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more runs after so long")
+    arguments = parser.parse_args()
+    output: Path = arguments.output
     try:
         require_writable(output)
-        answers = record()
-        replace_files({output: save(environment(), answers)})
+        made_on = environment()
+        kept = kept_answers(arguments.keep, made_on) if arguments.keep else {}
+        answers = record(kept, arguments.variants, arguments.seconds)
+        replace_files({output: save(made_on, answers)})
     except SandboxError as error:
         sys.exit(str(error))
     print(f"{len(answers)} answers recorded in {output}, {output.stat().st_size:,} bytes")

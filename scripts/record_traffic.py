@@ -265,8 +265,7 @@ def all_runs() -> list[Case]:
         (index, Run(variant.name, problem))
         for index, problem in enumerate(map(recorded_problem, PROBLEMS))
         for variant in discover().registry
-        if refusal_of(variant, problem) is None
-        and not is_too_slow(variant, problem)
+        if refusal_of(variant, problem) is None and not is_too_slow(variant, problem)
     ]
 
 

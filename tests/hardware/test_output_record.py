@@ -70,10 +70,12 @@ def test_outputs_are_those_of_the_hardware(case: int, variant: str):
     plan = discover().registry.get(variant).plan(problem)
     answer = recorded(case, variant, plan_hash(plan, problem))
     outputs = emulator().run(problem, plan, inputs).outputs
+    # Without a maximum to subtract, equal scores are exponentiated as they are.
+    exact = is_exact(case) and (problem.scale == 0.0 or not variant.startswith("native"))
     assert outputs.keys() == answer.outputs.keys()
     for name, ours in outputs.items():
         theirs = as_array(problem, name, answer.outputs[name])
-        if is_exact(case):
+        if exact:
             assert ours.tobytes() == theirs.tobytes(), name
         else:
             assert not too_far(ours, theirs, bounds_of(case)[name]), name

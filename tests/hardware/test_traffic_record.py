@@ -161,7 +161,9 @@ def box_bytes(index: int, name: str) -> dict[str, int]:
 
 def zeros_landed(execution: Execution, boxes: dict[str, int]) -> int:
     """Bytes of loaded boxes that lie beyond their tensors' ends."""
-    rows = [row for launch in execution.launches for row in launch.traffic if row.kind == "load" and row.buffer in boxes]
+    rows = [
+        row for launch in execution.launches for row in launch.traffic if row.kind == "load" and row.buffer in boxes
+    ]
     return sum(row.requests * boxes[row.buffer] - row.requested_bytes for row in rows)
 
 

@@ -67,9 +67,9 @@ def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
 def tile_of(problem: Problem) -> MmaTile:
     """What the problem is computed with unless another tile is asked for.
 
-    Where a thread keeps more than S, O and Q take, the usual tile would spill: what is noted of a tile (blocks of a mask
-    are mostly whole numbers of the smaller tiles besides), or all that scores may become, beside wide rows. Which weights
-    drop out is drawn for 32 keys at a time, and 64 are the most that leave room for that.
+    Where a thread keeps more than S, O and Q take, the usual tile would spill: what is noted of a tile (blocks of a
+    mask are mostly whole numbers of the smaller tiles besides), or all that scores may become, beside wide rows. Which
+    weights drop out is drawn for 32 keys at a time, and 64 are the most that leave room for that.
     """
     noted = not problem.mask.is_run
     crowded = noted or (problem.head_dim > 64 and problem.score_features == SCORES)
