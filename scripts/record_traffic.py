@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT))
 from harness import Variant  # noqa: E402
 from harness.execution.planning import refusal_of  # noqa: E402
 from harness.gpu.hardware_counters import Run, profile  # noqa: E402
-from harness.gpu.nsight_compute import Counters, Replay, find_ncu  # noqa: E402
+from harness.gpu.nsight_compute import BULK_LOADS, BULK_STORES, Counters, Replay, find_ncu  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
 from harness.model.plan import Plan  # noqa: E402
 from harness.model.problem import BaseProblem  # noqa: E402
@@ -59,8 +59,8 @@ TRAFFIC = {
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
     "copy_sectors": "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
     "copy_requests": "smsp__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
-    "bulk_load_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
-    "bulk_store_sectors": "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
+    "bulk_load_sectors": BULK_LOADS,
+    "bulk_store_sectors": BULK_STORES,
     "local_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "local_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
     "l1_load_hit_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",

@@ -42,11 +42,17 @@ class LevelMetrics:
 
 
 _L1 = "l1tex__t_sectors_pipe_lsu_mem_global_op"
+BULK_LOADS = "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum"
+BULK_STORES = "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum"
+BULK_REDUCTIONS = "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_red.sum"
+SINCE_HOPPER = (BULK_LOADS, BULK_STORES, BULK_REDUCTIONS)
+"""What TMA moves. A GPU without these counters has nothing to count by them."""
 LEVEL_METRICS = {
-    # An atomic reads and writes, as in all tables here. What cp.async reads is among the loads.
+    # An atomic reads and writes, as in all tables here. What cp.async reads is among the loads. Of boxes that TMA loads
+    # all is counted that lands in shared memory: zeros beyond a tensor's end, too, which are read nowhere.
     "sectors": LevelMetrics(
-        (f"{_L1}_ld.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum"),
-        (f"{_L1}_st.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum"),
+        (f"{_L1}_ld.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum", BULK_LOADS, BULK_REDUCTIONS),
+        (f"{_L1}_st.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum", BULK_STORES, BULK_REDUCTIONS),
         SECTOR_BYTES,
     ),
     # Spilled registers pass here too, which no level above shows. Reads are what comes back to L1: the counter of what
@@ -83,8 +89,9 @@ class Counters:
     """Metric -> value in base units (bytes, nanoseconds); None where this GPU or this ncu does not have it."""
 
     def total(self, metrics: Sequence[str]) -> int | None:
-        """The sum of counts; None where one is not known."""
-        values = [self.values.get(metric) for metric in metrics]
+        """The sum of counts; None where one is not known that the GPU should have."""
+        known = {**dict.fromkeys(SINCE_HOPPER, 0), **{name: x for name, x in self.values.items() if x is not None}}
+        values = [known.get(metric) for metric in metrics]
         return None if None in values else sum(round(value) for value in values if value is not None)
 
 

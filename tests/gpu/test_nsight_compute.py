@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from harness.gpu import nsight_compute
-from harness.gpu.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, parse_csv, read_counters
+from harness.gpu.nsight_compute import (
+    BULK_LOADS,
+    LEVEL_METRICS,
+    TRAFFIC_METRICS,
+    Counters,
+    Replay,
+    parse_csv,
+    read_counters,
+)
 from harness.support.errors import CountersUnavailable
 
 pytestmark = pytest.mark.compiles(False)
@@ -40,6 +48,11 @@ def test_a_sum_is_known_where_all_its_parts_are():
     assert counters.total(("a", "b")) == 7
     assert counters.total(("a", "c")) is None
     assert counters.total(("a", "never heard of")) is None
+
+
+def test_a_gpu_without_bulk_copies_has_moved_nothing_by_them():
+    assert Counters("k", {"a": 3, BULK_LOADS: None}).total(("a", BULK_LOADS)) == 3
+    assert Counters("k", {"a": 3, BULK_LOADS: 4}).total(("a", BULK_LOADS)) == 7
 
 
 def test_every_level_has_both_directions():
