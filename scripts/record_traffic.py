@@ -214,12 +214,12 @@ PROBLEMS: list[dict[str, Any]] = [
         "dtype": "bfloat16",
         "head_dim": 128,
     },
-    # Gradients with more heads to a group, other widths, long and short rows, documents, dropout on tensor cores.
+    # Gradients with more heads to a group, other widths, long and short rows, a window, dropout on tensor cores.
     {"operation": "attention-backward", "heads": 4, "kv_heads": 1, "q_len": 96, "kv_len": 160, "dtype": "float16"},
     {"operation": "attention-backward", "batch": 2, "q_len": 64, "kv_len": 64, "head_dim": 16},
     {"operation": "attention-backward", "q_len": 77, "kv_len": 130, "head_dim": 96, "dtype": "bfloat16"},
     {"operation": "attention-backward", "q_len": 190, "kv_len": 65, "head_dim": 128, "mask": "causal"},
-    {"operation": "attention-backward", "q_len": 200, "kv_len": 200, "mask": "documents:70+1+129"},
+    {"operation": "attention-backward", "q_len": 200, "kv_len": 200, "mask": "causal+window:64"},
     {"operation": "attention-backward", "q_len": 131, "kv_len": 257, "dtype": "bfloat16", "dropout": 0.2},
     {"operation": "attention-backward", "q_len": 1, "kv_len": 500, "dtype": "float16"},
     # Pages: one row each, guessed tokens, pages that sequences share, sequences without keys.
