@@ -25,19 +25,17 @@ sys.path.insert(0, str(ROOT))
 from harness.execution.planning import refusal_of  # noqa: E402
 from harness.gpu.executor import GpuExecutor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
-from harness.support.errors import SandboxError, UsageError  # noqa: E402
+from harness.support.errors import SandboxError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
-from scripts.recording.environment import environment  # noqa: E402
+from scripts.recording.environment import environment, require_same_machine  # noqa: E402
 from scripts.recording.output_record import CASES, Recorded, inputs_of, load, problem_of, save  # noqa: E402
 from scripts.recording.plan_hash import plan_hash  # noqa: E402
 
 
 def kept_answers(path: Path, made_on: dict[str, str]) -> dict[tuple[int, str, str], Recorded]:
     """What an earlier record has, by case, variant and plan. Raises `UsageError` where it is from another machine."""
-    environment, cases, answers = load(path)
-    if differs := [key for key in made_on if key != "date" and environment.get(key) != made_on[key]]:
-        was = ", ".join(f"{key} {environment.get(key)}" for key in differs)
-        raise UsageError(f"the record to keep is from another machine ({was}); leave --keep out")
+    recorded_on, cases, answers = load(path)
+    require_same_machine(recorded_on, made_on)
     asked = [(fields, regime) for fields, regime in cases]
     places = {number: CASES.index(case) for number, case in enumerate(asked) if case in CASES}
     return {

@@ -48,7 +48,7 @@ from harness.model.problem import BaseProblem  # noqa: E402
 from harness.support.errors import CountersUnavailable, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
-from scripts.recording.environment import environment  # noqa: E402
+from scripts.recording.environment import environment, require_same_machine  # noqa: E402
 from scripts.recording.plan_hash import plan_hash  # noqa: E402
 from scripts.recording.recorded_problem import recorded_problem  # noqa: E402
 
@@ -360,10 +360,8 @@ class Kept:
 
     def __init__(self, record: dict[str, Any], made_on: dict[str, Any]) -> None:
         self._record = record
-        differs = [key for key in made_on if key != "date" and record and record.get(key) != made_on[key]]
-        if differs:
-            was = ", ".join(f"{key} {record.get(key)}" for key in differs)
-            raise UsageError(f"the record to keep is from another machine ({was}); leave --keep out")
+        if record:
+            require_same_machine(record, made_on)
         # Problems are known by their fields: others may have come before them.
         self._indices = {
             number: PROBLEMS.index(p) for number, p in enumerate(record.get("problems", ())) if p in PROBLEMS

@@ -5,7 +5,11 @@ from __future__ import annotations
 import datetime
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
+from typing import Any
+
+from harness.support.errors import UsageError
 
 
 def environment() -> dict[str, str]:
@@ -23,3 +27,11 @@ def environment() -> dict[str, str]:
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         "numba-cuda": version("numba-cuda"),
     }
+
+
+def require_same_machine(kept: Mapping[str, Any], made_on: Mapping[str, str]) -> None:
+    """Raise `UsageError` where a record to keep was made with anything else than `made_on`, but for the date."""
+    differs = [key for key in made_on if key != "date" and kept.get(key) != made_on[key]]
+    if differs:
+        was = ", ".join(f"{key} {kept.get(key)}" for key in differs)
+        raise UsageError(f"the record to keep is from another machine ({was}); leave --keep out")
