@@ -30,8 +30,8 @@ class Column:
 def render_comparison(comparison: Comparison, format: str) -> str:
     """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
     return Report(
-        paragraphs=lambda: [_headline(comparison), _table(comparison)],
-        notes=lambda: _footnotes(comparison),
+        paragraphs=lambda: [comparison_headline(comparison), _table(comparison)],
+        notes=lambda: comparison_notes(comparison),
         records=lambda: (
             [
                 _row_object(row, comparison.problem) | {"findings": None if row.findings is None else len(row.findings)}
@@ -46,7 +46,7 @@ def render_comparison(comparison: Comparison, format: str) -> str:
 
 def _table(comparison: Comparison) -> Table:
     """A line per variant that takes the problem; of the others there is a note. If there is no other: all of them."""
-    columns = _columns(comparison)
+    columns = comparison_columns(comparison)
     rows = [row for row in comparison.rows if row.verdict != UNSUPPORTED] or comparison.rows
     return Table(
         [column.header for column in columns],
@@ -55,7 +55,9 @@ def _table(comparison: Comparison) -> Table:
     )
 
 
-def _columns(comparison: Comparison) -> list[Column]:
+def comparison_columns(comparison: Comparison) -> list[Column]:
+    """What is shown of each row, in order."""
+
     def size(value: int | None) -> str:
         return mib(value, comparison.problem.compulsory_bytes)
 
@@ -103,7 +105,8 @@ def _claim(row: Row) -> str:
     return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
 
 
-def _headline(comparison: Comparison) -> str:
+def comparison_headline(comparison: Comparison) -> str:
+    """The problem and how its inputs were drawn, in one line."""
     drawn = "the user's arrays"
     if comparison.regime is not None:
         drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
@@ -118,7 +121,7 @@ _RATIO = (
 )
 
 
-def _footnotes(comparison: Comparison) -> list[str]:
+def comparison_notes(comparison: Comparison) -> list[str]:
     """What the table was measured on and what its ranking means; then what is to be said about single rows."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if comparison.sanitized_by is not None:

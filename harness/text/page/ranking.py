@@ -1,0 +1,42 @@
+"""The ranking: the table of `compare`, with each variant's verdict and its reason."""
+
+from __future__ import annotations
+
+from harness.execution.attempt import PASS, UNSUPPORTED
+from harness.execution.outcome import Comparison, Row
+from harness.text.comparison_report import Column, comparison_columns, comparison_notes
+from harness.text.page.markup import Cell, Header, escape, identifier, paragraph, row, table
+from harness.text.page.section import Section
+
+
+def ranking_section(comparison: Comparison) -> Section:
+    """A line per variant, those too that do not take the problem."""
+    columns = comparison_columns(comparison)
+    headers = [*(Header(column.header, column.number) for column in columns), Header("reason, remarks")]
+    rows = [row([*(_cell(column, each) for column in columns), _remarks(each)]) for each in comparison.rows]
+    notes = "".join(paragraph(note.replace("\n", " ")) for note in comparison_notes(comparison)[: _general(comparison)])
+    return Section("ranking", "Ranking", table("Ranking of all variants", headers, rows, sortable=True) + notes)
+
+
+def _general(comparison: Comparison) -> int:
+    """How many of the notes are about the table as a whole; the others stand in their rows here."""
+    return 3 if comparison.sanitized_by is None else 4
+
+
+def _cell(column: Column, each: Row) -> Cell:
+    text = escape(column.cell(each))
+    if column.header == "variant":
+        return Cell(f'<a href="#source-{identifier(each.variant)}">{text}</a>', is_head=True)
+    classes = ""
+    if column.header == "verdict":
+        classes = "good" if each.verdict == PASS else "muted" if each.verdict == UNSUPPORTED else "bad"
+    return Cell(text, column.number, classes)
+
+
+def _remarks(each: Row) -> Cell:
+    said = [text for text in (each.reason, each.note) if text]
+    if each.verdict == PASS and (each.worst_over_expected or 0.0) > 1:
+        said.append("suspicious: its error is larger than is expected of a correct kernel")
+    if each.strictest_numerics is not None:
+        said.append(f"declares no numerics; the strictest that its code allows: {each.strictest_numerics}")
+    return Cell("<br>".join(escape(text).replace("\n", "<br>") for text in said), classes="wrap")
