@@ -15,6 +15,7 @@ _PREPROCESSOR = re.compile(r"^\s*#\w")
 _LABEL = re.compile(r"(?:(?<=^)|(?<=[.;] ))(?:Algorithm \d+, )?[Ll]ines? (?P<numbers>\d[^:.]*)[:.]")
 _LEADING_NUMBERS = re.compile(r"\d+(?:(?:, | and | to )\d+)*")
 _FUNCTION = re.compile(r"^\s*(@|def |__device__|__global__|extern|template|static|inline)")
+_DEFINED = re.compile(r"^\s*(?:def |(?:template|static|inline|__device__|__global__|extern|void)\b.*?)(?P<name>\w+)\(")
 _CITED = re.compile(r"arXiv \d{4}\.\d{4,5}(?:v\d+)?(?:, algorithms? \d+)?")
 
 
@@ -53,9 +54,13 @@ def algorithm_steps(text: Sequence[str]) -> tuple[AlgorithmStep, ...]:
             if first is not None:
                 while open_steps and open_steps[-1].indent >= indent:
                     open_steps.pop()
+                for outer in open_steps:
+                    outer.has_inner = True
                 step = _Step(indent, at + first + 1, " ".join(words[first:]))
                 steps.append(step)
                 open_steps.append(step)
+            elif open_steps and open_steps[-1].has_inner and open_steps[-1].indent == indent:
+                open_steps.pop()  # behind all that it holds, something else begins
             if open_steps:
                 open_steps[-1].lines += range(at + 1 + (first or 0), at + len(words) + 1)
             at += len(words)
@@ -64,6 +69,30 @@ def algorithm_steps(text: Sequence[str]) -> tuple[AlgorithmStep, ...]:
             _take(open_steps, text[at], at + 1)
         at += 1
     return tuple(step.finished() for step in steps)
+
+
+def enclosing_function(text: Sequence[str], line: int) -> str | None:
+    """The name of the function that a line stands in, as far as indentation shows it; None where it shows none."""
+    indent = _indent(text[line - 1])
+    for at in range(line - 1, 0, -1):
+        above = text[at - 1]
+        if above.strip() in ("", "{") or _PREPROCESSOR.match(above) or _indent(above) >= indent:
+            continue
+        indent = _indent(above)
+        match = _DEFINED.match(above)
+        if match is not None:
+            return match["name"]
+    return None
+
+
+def steps_that_call(text: Sequence[str], steps: Sequence[AlgorithmStep], function: str) -> list[AlgorithmStep]:
+    """Those of a file's steps whose lines name the function before a parenthesis, or what a template takes."""
+    call = re.compile(rf"\b{re.escape(function)}\s*[(<]")
+    return [step for step in steps if any(call.search(text[line - 1]) for line in step.lines)]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 @dataclass
@@ -76,6 +105,8 @@ class _Step:
     """Whether it names a whole function; None until code follows."""
     is_inside: bool = False
     """Of a function: whether a line deeper than its name has come."""
+    has_inner: bool = False
+    """Whether a step within it has begun."""
     is_defined: bool = False
     """Of a function in Python: whether `def` has come."""
 

@@ -2,11 +2,9 @@
 const columns = [...document.querySelectorAll("#algorithms > .algorithm")];
 const choices = [0, 1].map((side) => document.getElementById(`algorithm-${side}`));
 
-// Row of each step, from 2 on (1 is the heading's): by the paper's line where both follow one algorithm, else in order.
+// Row of each step, from 2 on (1 is the heading's), by the paper's line.
 function rowsOf(pair) {
   const steps = pair.map((column) => [...column.querySelectorAll(".step")]);
-  const same = pair[0].dataset.algorithm !== "" && pair[0].dataset.algorithm === pair[1].dataset.algorithm;
-  if (!same) return steps.map((own) => own.map((step, at) => [step, at + 2]));
   const lineOf = (step) => (step.dataset.number === "" ? Infinity : Number(step.dataset.number));
   const lines = [...new Set(steps.flat().map(lineOf))].sort((a, b) => a - b);
   const rows = [[], []];
@@ -22,13 +20,13 @@ function rowsOf(pair) {
 function choose() {
   const pair = choices.map((choice) => columns.find((column) => column.dataset.variant === choice.value));
   for (const column of columns) column.hidden = !pair.includes(column);
-  const sides = pair[0] === pair[1] ? [pair[0]] : pair;
-  rowsOf([sides[0], sides[sides.length - 1]]).slice(0, sides.length).forEach((rows, side) => {
-    const heading = sides[side].querySelector("h3");
-    for (const [element, row] of [[heading, 1], ...rows]) {
-      element.style.setProperty("--row", row);
-      element.style.setProperty("--side", side);
-    }
+  pair.forEach((column, side) => column.style.setProperty("--side", side));
+  const aligned = pair[0] !== pair[1] && pair[0].dataset.algorithm !== ""
+    && pair[0].dataset.algorithm === pair[1].dataset.algorithm;
+  document.getElementById("algorithms").classList.toggle("aligned", aligned);
+  if (!aligned) return;
+  rowsOf(pair).forEach((rows, side) => {
+    for (const [element, row] of [[pair[side].querySelector("h3"), 1], ...rows]) element.style.setProperty("--row", row);
   });
 }
 for (const choice of choices) choice.addEventListener("change", choose);

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from harness.execution.line_costs import LineCost
 from harness.execution.outcome import Comparison
 from harness.execution.variant_report import VariantReport
-from harness.support.algorithm_lines import AlgorithmStep, algorithm_steps, cited_algorithm
+from harness.support.algorithm_lines import (
+    AlgorithmStep,
+    algorithm_steps,
+    cited_algorithm,
+    enclosing_function,
+    steps_that_call,
+)
 from harness.support.source_text import short_name, source_lines
 from harness.text.page.markup import escape, heat, identifier, paragraph
 from harness.text.page.resource import resource
@@ -27,7 +33,7 @@ class StepCost:
     step: AlgorithmStep | None
     """None for what is outside of any line."""
     costs: tuple[LineCost, ...]
-    """Of its lines, those that cost something."""
+    """Of its lines, those that cost something; and those of functions that no other line of the algorithm calls."""
 
     @property
     def sector_bytes(self) -> int:
@@ -37,15 +43,32 @@ class StepCost:
 
 def step_costs(report: VariantReport) -> tuple[StepCost, ...]:
     """The steps of all of a variant's files, then what is outside of them: together all that its lines cost."""
-    by_place = {(cost.file, cost.line): cost for cost in report.lines}
     found: list[StepCost] = []
+    outside: list[LineCost] = []
     for file in dict.fromkeys(cost.file for cost in report.lines):
-        for step in algorithm_steps(source_lines(file)):
-            taken = [by_place.pop((file, line)) for line in step.lines if (file, line) in by_place]
-            found.append(StepCost(file, step, tuple(taken)))
-    if found and by_place:
-        found.append(StepCost("", None, tuple(by_place[place] for place in sorted(by_place))))
+        steps = algorithm_steps(source_lines(file))
+        costs: dict[int | None, list[LineCost]] = {}
+        for cost in report.lines:
+            if cost.file == file:
+                costs.setdefault(_step_of(cost, steps), []).append(cost)
+        found += [StepCost(file, step, tuple(costs.get(number, ()))) for number, step in enumerate(steps)]
+        outside += costs.get(None, ())
+    if found and outside:
+        found.append(StepCost("", None, tuple(outside)))
     return tuple(found)
+
+
+def _step_of(cost: LineCost, steps: Sequence[AlgorithmStep]) -> int | None:
+    """The number of the step that a line belongs to: its own, or the one that alone calls the function it is in."""
+    own = next((number for number, step in enumerate(steps) if cost.line in step.lines), None)
+    text = source_lines(cost.file)
+    if own is not None or not 1 <= cost.line <= len(text):
+        return own
+    function = enclosing_function(text, cost.line)
+    calling = [] if function is None else steps_that_call(text, steps, function)
+    if len({step.numbers for step in calling}) != 1:
+        return None
+    return steps.index(calling[0])
 
 
 def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
@@ -122,7 +145,7 @@ def _step(each: StepCost, total: int, smallest: float) -> str:
     size = f"{mib(each.sector_bytes, smallest)} MiB, {100 * share:.1f} %" if each.sector_bytes else "no bytes"
     label = OUTSIDE if each.step is None else f"Line{'s' if len(each.step.numbers) > 1 else ''} {each.step.label}"
     number = "" if each.step is None or not each.step.numbers else str(each.step.numbers[0])
-    idea = "" if each.step is None else f"<p>{escape(each.step.idea)}</p>"
+    idea = "" if each.step is None else f"<p>{escape(each.step.idea.partition(': ')[2] or each.step.idea)}</p>"
     lines = _outside_rows(each) if each.step is None else _step_rows(each)
     code = ""
     if lines:
@@ -144,7 +167,8 @@ def _step_rows(each: StepCost) -> str:
     first_code = next((n for n in each.step.lines if not text[n - 1].lstrip().startswith(("//", "# "))), None)
     lines = [n for n in each.step.lines if first_code is not None and n >= first_code]
     indent = min((len(text[n - 1]) - len(text[n - 1].lstrip()) for n in lines if text[n - 1].strip()), default=0)
-    return "".join(_line(n, text[n - 1][indent:], costs.get(n)) for n in lines)
+    called = [_line(cost.line, _text(cost).strip(), cost) for cost in each.costs if cost.line not in each.step.lines]
+    return "".join([*(_line(n, text[n - 1][indent:], costs.get(n)) for n in lines), *called])
 
 
 def _outside_rows(each: StepCost) -> str:

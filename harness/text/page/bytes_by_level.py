@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from harness.execution.outcome import Comparison
@@ -23,16 +24,22 @@ def bytes_section(comparison: Comparison, reports: Mapping[str, VariantReport]) 
     if not accounts:
         return Section("bytes", "Bytes by level and by buffer", paragraph("Bytes were not counted."))
     names = [name for name in LEVELS if any(name in (level.name for level in each.levels) for each in accounts)]
+    most = (
+        max(level.total_bytes or 0 for each in accounts for level in each.levels) / accounts[0].problem.compulsory_bytes
+    )
     levels = "".join(f"<dt>{escape(name)}</dt><dd>{escape(LEVELS[name])}</dd>" for name in names)
     parts = [
         "<h3>By level</h3>",
-        table("MiB by level", _level_headers(names), (_level_row(each, names) for each in accounts), sortable=True),
+        table(
+            "MiB by level", _level_headers(names), (_level_row(each, names, most) for each in accounts), sortable=True
+        ),
         f'<dl class="levels">{levels}</dl>',
         "<h3>By buffer, at the sectors level</h3>",
-        table("MiB by buffer at the sectors level", _buffer_headers(accounts), _buffer_rows(accounts), sortable=True),
+        _buffer_table(accounts),
         paragraph(
-            "MiB: 2^20 bytes, read and written together; below it r read, w written. Shades: share of the most in the "
-            "same table. What the threads' local memory moves is part of no level and stands last."
+            "MiB: 2^20 bytes, read and written together; below, which of both, or how much of each (r, w). Shades "
+            "above: times the compulsory bytes, on a logarithmic scale; here: the share of the variant's total. "
+            "Local memory of threads, where there is any, is part of no level."
         ),
     ]
     return Section("bytes", "Bytes by level and by buffer", "\n".join(parts), style=resource("bytes_by_level.css"))
@@ -42,16 +49,17 @@ def _level_headers(names: Sequence[str]) -> list[Header]:
     return [Header("variant"), *(Header(f"{name}\nMiB", True) for name in names), Header("sectors /\ncompulsory", True)]
 
 
-def _level_row(each: TrafficAccount, names: Sequence[str]) -> str:
+def _level_row(each: TrafficAccount, names: Sequence[str], most: float) -> str:
+    """`most`: how many times its compulsory bytes the greediest variant moves."""
     compulsory = each.problem.compulsory_bytes
     known = {level.name: level for level in each.levels}
-    most = max((level.total_bytes or 0 for level in each.levels), default=0)
     cells = [_variant(each)]
     for name in names:
         level = known.get(name)
-        total = None if level is None else level.total_bytes
-        cells.append(_size(level, compulsory, heat(None if total is None else total / max(1, most))))
-    return row([*cells, number(f"{each.sector_bytes / compulsory:,.2f}" if compulsory else UNKNOWN)])
+        times = 0.0 if level is None else (level.total_bytes or 0) / compulsory
+        share = math.log(times) / math.log(most) if times > 1 and most > 1 else None
+        cells.append(_size(level, compulsory, heat(share)))
+    return row([*cells, number(f"{each.sector_bytes / compulsory:,.2f}")])
 
 
 def _variant(each: TrafficAccount) -> Cell:
@@ -59,29 +67,31 @@ def _variant(each: TrafficAccount) -> Cell:
 
 
 def _size(level: Level | None, smallest: float, classes: str = "") -> Cell:
+    """The total, and below it what of it is read and what written."""
     if level is None or level.total_bytes is None:
         return number(UNKNOWN)
-    parts = f"r {mib(level.read_bytes, smallest)} &nbsp;w {mib(level.write_bytes, smallest)}"
+    read, written = level.read_bytes, level.write_bytes
+    parts = f"r {mib(read, smallest)} &nbsp;w {mib(written, smallest)}"
+    if not read or not written:
+        parts = "read" if read else "written" if written else ""
     return Cell(f'{mib(level.total_bytes, smallest)}<span class="small">{parts}</span>', True, classes)
 
 
-def _buffer_names(accounts: Sequence[TrafficAccount]) -> list[str]:
-    return list(dict.fromkeys(part.name for each in accounts for part in each.buffers))
-
-
-def _buffer_headers(accounts: Sequence[TrafficAccount]) -> list[Header]:
-    return [Header("variant"), *(Header(name, True) for name in _buffer_names(accounts)), Header("local", True)]
-
-
-def _buffer_rows(accounts: Sequence[TrafficAccount]) -> list[str]:
-    names, rows = _buffer_names(accounts), []
+def _buffer_table(accounts: Sequence[TrafficAccount]) -> str:
+    names = list(dict.fromkeys(part.name for each in accounts for part in each.buffers))
+    has_local = any(each.local.sector_bytes for each in accounts)
+    headers = [Header("variant"), *(Header(name, True) for name in names)]
+    if has_local:
+        headers.append(Header("local\nmemory", True))
+    smallest = smallest_of(part.sector_bytes for each in accounts for part in each.buffers)
+    rows = []
     for each in accounts:
         parts = {part.name: part for part in each.buffers}
-        smallest = smallest_of([*(part.sector_bytes for part in each.buffers), each.problem.compulsory_bytes])
-        cells = [_variant(each)]
-        cells += [_part(parts.get(name), smallest, each.sector_bytes) for name in names]
-        rows.append(row([*cells, _part(each.local if each.local.sector_bytes else None, smallest, each.sector_bytes)]))
-    return rows
+        cells = [_part(parts.get(name), smallest, each.sector_bytes) for name in names]
+        if has_local:
+            cells.append(_part(each.local if each.local.sector_bytes else None, smallest, each.sector_bytes))
+        rows.append(row([_variant(each), *cells]))
+    return table("MiB by buffer at the sectors level", headers, rows, sortable=True)
 
 
 def _part(part: Part | None, smallest: float, whole: int) -> Cell:

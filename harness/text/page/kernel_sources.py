@@ -105,8 +105,8 @@ HEADERS = (
     Header("MiB", True),
     Header("sectors /\nrequest", True),
     Header("wavefronts /\nrequest", True),
-    Header("buffers"),
     Header("source"),
+    Header("buffers"),
 )
 
 
@@ -160,17 +160,17 @@ def _line_rows(at: int, source: str, cost: LineCost | None, most: int) -> Iterab
     code = Cell(escape(source), classes="code")
     label = Cell(str(at) if at else UNKNOWN, True, "line")
     if cost is None:
-        yield row([label, Cell("", span=4), code], "quiet")
+        yield row([label, Cell("", span=3), code, Cell("")], "quiet")
         return
     cells = [
         label,
         number(mib(cost.sector_bytes, 0) if cost.count.requests else "", heat(cost.sector_bytes / max(1, most))),
         _rate(cost.sectors_per_request, cost.fewest_sectors_per_request),
         _rate(cost.wavefronts_per_request, cost.fewest_wavefronts_per_request),
-        text_cell(", ".join([*cost.uses, *(["shared"] if cost.shared_requests else [])]), "use"),
         code,
+        text_cell(", ".join([*cost.uses, *(["shared"] if cost.shared_requests else [])]), "use"),
     ]
-    yield row(cells)
+    yield row(cells, "most" if cost.sector_bytes == most > 0 else "")
     for finding in cost.findings:
         times = f" ({finding.count:,} times)" if finding.count > 1 else ""
         said = text_cell(f"{finding.kind}{times}: {finding.message}")
@@ -182,4 +182,4 @@ def _rate(rate: float | None, fewest: float | None) -> Cell:
     if rate is None or fewest is None:
         return number("")
     waste = 1 - fewest / rate if rate else 0.0
-    return Cell(f'{rate:.2f} <span class="muted">({fewest:.2f})</span>', True, heat(waste, "bad"))
+    return Cell(f'{rate:.2f} <span class="muted fewest">({fewest:.2f})</span>', True, heat(waste, "bad"))

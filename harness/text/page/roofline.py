@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from harness.text.tables import UNKNOWN
 WIDTH, HEIGHT = 860, 430
 LEFT, RIGHT, TOP, BOTTOM = 64, 846, 16, 380
 """The frame of the picture, in its own units."""
+LETTER = 6.4
+"""How wide a letter is, about."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,10 @@ def _picture(problem: BaseProblem, points: Sequence[RooflinePoint], gpu: Gpu) ->
     ridges = [peak / gpu.memory_bytes_per_s for peak in peaks.values()]
     every = [*(point.intensity for point in points), least, *ridges]
     heights = [point.measured_flops for point in points if point.measured_flops is not None]
-    left, right = min(every) / 2.5, max(every) * 4
+    left, right = min(every) / 2.5, max(every) * 9
     lowest = min([left * gpu.memory_bytes_per_s, *heights])
     frame = _Frame(left, right, lowest / TERA / 12, max(peaks.values()) / TERA * 2.5)
-    parts = [*_grid(frame), *_roofs(frame, gpu, peaks)]
+    parts = [*_grid(frame), *_roofs(frame, gpu, peaks, [point.intensity for point in points])]
     parts += _dropped(frame, gpu, points, least)
     label = f"Roofline of {gpu.name}: the table below has its points"
     return (
@@ -169,7 +172,8 @@ def _grid(frame: _Frame) -> list[str]:
     return parts
 
 
-def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float]) -> list[str]:
+def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float], taken: Sequence[float]) -> list[str]:
+    """The roofs and their names; that of the slope stands where there are fewest marks."""
     bandwidth = gpu.memory_bytes_per_s
     highest = max(peaks.values())
     foot = max(frame.left, frame.low * TERA / bandwidth)
@@ -177,9 +181,12 @@ def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float]) -> list[str]:
     (x0, y0), (x1, y1) = [(frame.x(x), frame.y(y)) for x, y in slope]
     parts = [f'<line class="roof" x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}"/>']
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
-    at_x, at_y = x0 + 0.08 * (x1 - x0), y0 + 0.08 * (y1 - y0) - 6
+    marks = sorted([x0, x1, *(x for intensity in taken if x0 < (x := frame.x(intensity)) < x1)])
+    begin, end = max(itertools.pairwise(marks), key=lambda gap: gap[1] - gap[0])
+    at_x = (begin + end) / 2
+    at_y = y0 + (at_x - x0) / (x1 - x0) * (y1 - y0) - 7
     turned = f' transform="rotate({angle:.1f} {at_x:.1f} {at_y:.1f})"'
-    parts.append(_text(at_x, at_y, f"memory: {bandwidth / TERA:g} TB/s", "start", "faint", turned))
+    parts.append(_text(at_x, at_y, f"memory: {bandwidth / TERA:g} TB/s", "middle", "faint", turned))
     for name, peak in peaks.items():
         x, y = frame.x(peak / bandwidth), frame.y(peak / TERA)
         parts.append(f'<line class="roof" x1="{x:.1f}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}"/>')
@@ -188,19 +195,19 @@ def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float]) -> list[str]:
 
 
 def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: float) -> list[str]:
-    """Marks on the roof, each with a line down to its name; names stand below each other, the leftmost highest."""
+    """Marks on the roof, each with a line down to its name; names stand below each other, the leftmost lowest."""
     parts = []
     feet = [*((point.intensity, point) for point in points), (least, None)]
     step = min(22.0, (BOTTOM - TOP) * 0.62 / max(1, len(feet)))
-    for number_of, (intensity, point) in enumerate(sorted(feet, key=lambda foot: -foot[0])):
+    for number_of, (intensity, point) in enumerate(sorted(feet, key=lambda foot: foot[0])):
         peak = max(gpu.float32_flops, 0.0) if point is None else point.peak_flops
         x, top = frame.x(intensity), frame.y(attainable_flops(gpu, peak, intensity) / TERA)
         foot = BOTTOM - 10 - step * number_of
         names = "compulsory bytes only" if point is None else _names(point.names)
         kind = "least" if point is None else "drop"
         parts.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{foot:.1f}"/>')
-        right = x > LEFT + 0.6 * (RIGHT - LEFT)
         words = f"{names}: {_short(intensity)}"
+        right = x + LETTER * len(words) > RIGHT
         classes = "faint" if point is None else ""
         parts.append(_text(x - 5 if right else x + 5, foot, words, "end" if right else "start", classes))
         if point is not None:
@@ -213,5 +220,8 @@ def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: fl
 
 
 def _names(names: tuple[str, ...]) -> str:
-    """`fa2-cupy, fa2-numba`; of more than three the first two, and how many more there are."""
+    """`fa2-cupy, -numba`; of more than three the first two, and how many more there are."""
+    stems = {name.rpartition("-")[0] for name in names}
+    if len(names) > 1 and len(stems) == 1 and "" not in stems:
+        return ", -".join([names[0], *(name.rpartition("-")[2] for name in names[1:])])
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
