@@ -59,8 +59,8 @@ def algorithm_steps(text: Sequence[str]) -> tuple[AlgorithmStep, ...]:
                 step = _Step(indent, at + first + 1, " ".join(words[first:]))
                 steps.append(step)
                 open_steps.append(step)
-            elif open_steps and open_steps[-1].has_inner and open_steps[-1].indent == indent:
-                open_steps.pop()  # behind all that it holds, something else begins
+            elif open_steps and open_steps[-1].is_over_at_comment(indent):
+                open_steps.pop()
             if open_steps:
                 open_steps[-1].lines += range(at + 1 + (first or 0), at + len(words) + 1)
             at += len(words)
@@ -115,6 +115,10 @@ class _Step:
         leading = [_LEADING_NUMBERS.match(label) for label in labels]
         numbers = [int(n) for match in leading if match is not None for n in re.findall(r"\d+", match[0])]
         return AlgorithmStep("; ".join(labels), tuple(numbers), self.idea, self.comment_line, tuple(self.lines))
+
+    def is_over_at_comment(self, indent: int) -> bool:
+        """Whether a comment that names no line begins something else: behind all that the step holds."""
+        return indent == self.indent and (self.has_inner or (bool(self.is_function) and self.is_inside))
 
     def ends_at(self, line: str, indent: int) -> bool:
         """Whether a line of code is beyond the step."""
