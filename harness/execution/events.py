@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.counts import SECTOR_BYTES
-from harness.execution.protocol import Execution
+from harness.execution.protocol import Device, Execution
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.support.gpus import Gpu
@@ -33,14 +33,12 @@ NO_SITE = -1
 ACCESS = np.dtype(
     [("time", "i8"), ("warp", "i2"), ("site", "i4"), ("buffer", "i2"), ("kind", "u1"), ("line", "i8"), ("mask", "u1")]
 )
-"""Some sectors of one line of 128 bytes that one request of a warp touched: the line's number within its buffer, and its
-sectors as four bits. A request that touches several lines has several of these, at the same time."""
+"""Some sectors of one line of 128 bytes that one request of a warp touched: the line's number within its buffer, and
+its sectors as four bits. A request that touches several lines has several of these, at the same time."""
 WAIT = np.dtype([("warp", "i2"), ("site", "i4"), ("kind", "u1"), ("number", "i8"), ("begin", "i8"), ("end", "i8")])
 """A warp waits from `begin` to `end`, -1 where it never went on. `number`: which barrier; of an mbarrier its place in
 shared memory; of copies how many groups may stay in flight."""
-COPY = np.dtype(
-    [("warp", "i2"), ("site", "i4"), ("kind", "u1"), ("sectors", "i8"), ("issued", "i8"), ("landed", "i8")]
-)
+COPY = np.dtype([("warp", "i2"), ("site", "i4"), ("kind", "u1"), ("sectors", "i8"), ("issued", "i8"), ("landed", "i8")])
 """A copy that a warp has issued; `landed`: when a wait covered it, -1 where none did. Sectors of global memory."""
 ARRIVAL = np.dtype([("warp", "i2"), ("site", "i4"), ("number", "i8"), ("time", "i8")])
 """A warp arrives at a barrier without waiting there."""
@@ -111,7 +109,8 @@ class BlockEvents:
     ends: npt.NDArray[np.int64]
     """When each warp returned, by its number in the block."""
     steps: npt.NDArray[np.int64]
-    """When the block got on as a whole: all its warps left a barrier, or bulk copies landed for one that waited."""
+    """When the block got on as a whole: all its warps left a barrier, or bulk copies landed for one that waited. In the
+    order in which shared memory was seen, which where warps wait for different copies is not that of the times."""
 
     @property
     def end(self) -> int:
@@ -141,7 +140,9 @@ class EventListener(Protocol):
         """Whether to tell what is in the block's shared memory whenever it gets on."""
         ...
 
-    def shared_memory(self, block: int, contents: npt.NDArray[np.uint8], memory: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def shared_memory(
+        self, block: int, contents: npt.NDArray[np.uint8], memory: Sequence[npt.NDArray[np.uint8]]
+    ) -> None:
         """At the next of the block's `steps`: its shared memory, and all buffers in their order. Copies nothing."""
         ...
 
@@ -157,6 +158,8 @@ class EventListener(Protocol):
 @runtime_checkable
 class Observer(Protocol):
     """An executor that tells what blocks do."""
+
+    device: Device
 
     def observe(
         self,

@@ -1,4 +1,4 @@
-"""What a block did, as the runtime recorded it -> `execution.events.BlockEvents`. `memory/trace.py` is the other end."""
+"""What a block did, as the runtime recorded it -> `execution.events.BlockEvents`. See `memory/trace.py`, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy.typing as npt
 from harness.emulator.abi import cache_layout as cache
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.launch.tracing import TraceBuffer
 from harness.emulator.launch.worker import Worker
@@ -116,7 +115,11 @@ class EventBuffer(TraceBuffer):
             own = records[numbers // warps == rank] if len(blocks) > 1 else records
             self._watcher.deliver(self._events(block, own, rank * warps, landed))
 
-    def _events(self, block: int, records: _Words, first_warp: int, landed: dict[tuple[int, int, int], int]) -> BlockEvents:
+    def _events(
+        self, block: int, records: _Words, first_warp: int, landed: dict[tuple[int, int, int], int]
+    ) -> BlockEvents:
+        marks = records[(records[:, 1] & 15) == 0]
+        steps = marks[_code(marks[:, 1]) == event.STEP, 0] >> (at.REQUEST_BITS + at.WARP_BITS)
         records = records[np.argsort(records[:, 0], kind="stable")]
         times = records[:, 0] >> (at.REQUEST_BITS + at.WARP_BITS)
         warps = (records[:, 0] & ((1 << at.WARP_BITS) - 1)) - first_warp
@@ -125,7 +128,7 @@ class EventBuffer(TraceBuffer):
         accesses = self._accesses(times[is_access], warps[is_access], what[is_access])
         others = (times[~is_access], warps[~is_access], what[~is_access])
         sectors = _copied_sectors(records[:, 0], what, is_access)[~is_access]
-        waits, copies, arrivals, ends, steps = _paired(others, sectors, first_warp, landed)
+        waits, copies, arrivals, ends = _paired(others, sectors, first_warp, landed)
         return BlockEvents(block, accesses, waits, copies, arrivals, ends, steps)
 
     def _accesses(self, times: _Words, warps: _Words, what: _Words) -> Records:
@@ -181,8 +184,8 @@ def _copied_sectors(moments: _Words, what: _Words, is_access: npt.NDArray[np.boo
 
 def _paired(
     entries: tuple[_Words, _Words, _Words], sectors: _Words, first_warp: int, landed: dict[tuple[int, int, int], int]
-) -> tuple[Records, Records, Records, _Words, _Words]:
-    """Waits, copies, arrivals, ends and steps, each with its beginning and its end."""
+) -> tuple[Records, Records, Records, _Words]:
+    """Waits and copies, each with its beginning and its end; arrivals, and each warp's return."""
     times, warps, what = entries
     rows = zip(
         times.tolist(), warps.tolist(), ((what >> event.SITE_AT) - 1).tolist(), _code(what).tolist(),
@@ -193,7 +196,6 @@ def _paired(
     arrivals: list[tuple[int, int, int, int]] = []
     begun: dict[tuple[int, int], int] = {}
     ends: dict[int, int] = {}
-    steps: list[int] = []
     for time, warp, site, code, value, copied in rows:
         if code in _BEGINS:
             begun[warp, _BEGINS[code]] = len(waits)
@@ -212,12 +214,9 @@ def _paired(
             arrivals.append((warp, site, value, time))
         elif code == event.ENDS:
             ends[warp] = time
-        elif code == event.STEP:
-            steps.append(time)
     return (
         np.array(waits, WAIT),
         np.array(copies, COPY),
         np.array(arrivals, ARRIVAL),
         np.array([ends[warp] for warp in sorted(ends)], np.int64),
-        np.array(steps, np.int64),
     )

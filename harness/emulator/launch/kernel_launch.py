@@ -195,7 +195,9 @@ def _run_all(
             if run_blocks(worker.context.ctypes.data, cluster, cluster + 1):
                 return 1
             if worker.events is not None:
-                worker.events.hand_over([geometry.block_of(cluster, rank) for rank in range(together)], worker.warp_pitch)
+                worker.events.hand_over(
+                    [geometry.block_of(cluster, rank) for rank in range(together)], worker.warp_pitch
+                )
             if listener is not None and worker.trace is not None:
                 for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
                     listener.deliver(geometry.block_of(cluster, rank), accesses)
