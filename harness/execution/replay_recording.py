@@ -212,9 +212,8 @@ def _contents_at(
     ends: _Numbers, steps: _Numbers, seen: Sequence[npt.NDArray[np.uint8]]
 ) -> list[npt.NDArray[np.uint8] | None]:
     """What was seen last up to each end."""
-    order = np.argsort(steps[: len(seen)], kind="stable")
-    places = np.searchsorted(steps[order], ends, side="right") - 1
-    return [seen[order[place]] if place >= 0 else None for place in places.tolist()]
+    places = [np.flatnonzero(steps[: len(seen)] <= end) for end in ends.tolist()]
+    return [seen[place[-1]] if len(place) else None for place in places]
 
 
 def _merged(steps: _BlockSteps, most: int) -> _BlockSteps:
