@@ -95,7 +95,8 @@ class Side {
     this.box.dataset.read = read;
     this.box.dataset.written = written;
     this.sum.textContent = `read ${bytes(read)}, written ${bytes(written)}, of ${bytes(track.total)} in all`;
-    this.bar.style.width = `${100 * moved / longest()}%`;
+    this.bar.parentElement.style.width = `${100 * track.total / longest()}%`;
+    this.bar.style.width = `${100 * moved / Math.max(1, track.total)}%`;
     const lines = describe(track, step);
     this.text.replaceChildren(Object.assign(document.createElement("b"), { textContent: lines[0] }),
       ...lines.slice(1).flatMap((line) => [document.createElement("br"), line]));
@@ -137,12 +138,17 @@ function layOut(matrices, width) {
   const tallest = Math.max(...matrices.map(([, , rows]) => rows));
   const places = [];
   let [x, y, line] = [0, 0, 0];
-  matrices.forEach(([name, , rows, columns], index) => {
-    if (!rows) return;
-    let high = Math.max(18, TALLEST * Math.min(1, rows / tallest));
-    let wide = Math.max(14, Math.min(high * columns / rows, width));
-    if (columns / rows * high > width) high = Math.max(18, width * rows / columns);
-    const taken = Math.max(wide, 7.5 * name.length);
+  const drawn = matrices.map(([name, , rows, columns], index) => ({ index, name, rows, columns })).filter(({ rows }) => rows);
+  const heightOf = (rows) => Math.max(18, TALLEST * rows / tallest);
+  const least = ({ name }) => Math.max(14, 7.5 * name.length);
+  // Wider, or narrower, than they are, as far as that brings all of them into one row and no further.
+  const natural = drawn.reduce((sum, { rows, columns }) => sum + heightOf(rows) * columns / rows, 0);
+  const stretch = Math.max(.5, Math.min(1.8, (width - GAP * drawn.length - 14) / natural));
+  drawn.forEach(({ index, name, rows, columns }) => {
+    let high = heightOf(rows);
+    const wide = Math.round(Math.max(14, Math.min(high * columns / rows * stretch, width)));
+    high = Math.round(Math.min(high, Math.max(18, 2 * width * rows / columns)));
+    const taken = Math.max(wide, least({ name }));
     if (x && x + taken > width) { [x, y, line] = [0, y + line + LABEL, 0]; }
     places.push({ index, name, x, y: y + 18, wide, high });
     x += taken + GAP;
@@ -189,11 +195,14 @@ function draw(canvas, track, step) {
         const count = grid.cells[row * grid.columns + column];
         if (!count) continue;
         pen.globalAlpha = .08 + .42 * Math.log1p(count) / Math.log1p(Math.max(8, grid.most));
-        const [x, y] = [place.x + column / grid.columns * place.wide, place.y + row / grid.rows * place.high];
-        pen.fillRect(x, y, place.wide / grid.columns + .3, place.high / grid.rows + .3);
+        // Edges on whole pixels, so that cells neither overlap nor leave gaps.
+        const [x, right] = [column, column + 1].map((edge) => Math.round(place.x + edge / grid.columns * place.wide));
+        const [y, bottom] = [row, row + 1].map((edge) => Math.round(place.y + edge / grid.rows * place.high));
+        pen.fillRect(x, y, right - x, bottom - y);
       }
     }
     pen.globalAlpha = 1;
+    each(writes, 2, (...box) => { pen.fillStyle = panel; pen.fillRect(...box); });
     each(reads, 2, (...box) => { pen.fillStyle = cool; pen.fillRect(...box); });
     each(writes, 2, (...box) => stripes(pen, warm, ...box));
     pen.strokeStyle = line;
