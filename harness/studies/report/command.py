@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness.execution.attempt import Attempt
     from harness.execution.protocol import Executor, Sanitizer
     from harness.execution.question import Question
+    from harness.execution.replay import Replay
     from harness.execution.timings import BenchResult
     from harness.execution.variant_report import VariantReport
     from harness.model.problem import BaseProblem
@@ -50,6 +51,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     from harness.execution.variant_report import VariantReport
     from harness.studies.report.campaign_results import CampaignRequest, campaign_or_error
     from harness.studies.report.page_sections import ReportData, render_report
+    from harness.studies.report.schedules import replay_or_none
     from harness.support.progress import progress_bar
 
     problem = problem_of(arguments)
@@ -70,9 +72,14 @@ def run_report(arguments: argparse.Namespace) -> int:
         executor, counter, sanitizer = _executors(arguments, problem, caches, progress)
         counted_on = where_counted(executor, counter) or executor.device
 
+        replays: list[Replay] = []
+        observer = counter if executor.device.kind == "gpu" else executor
+
         def keep(done: Attempt, question: Question) -> None:
             name = done.variant.name
             reports[name] = VariantReport.of(done, question, arguments.regime, arguments.seed, counted_on)
+            replay = replay_or_none(done, question, observer)
+            replays.extend([] if replay is None else [replay])
 
         comparison = compare(
             chosen if tile is not None else with_tuned_tiles(chosen, problem, executor.device),
@@ -104,7 +111,7 @@ def run_report(arguments: argparse.Namespace) -> int:
                 progress.step(f"campaign of {variant.name}")
                 campaigns.append(campaign_or_error(variant.name, asked))
         progress.step("the page")
-        page = render_report(ReportData(comparison, reports, gpu_of(arguments), times, campaigns))
+        page = render_report(ReportData(comparison, reports, gpu_of(arguments), times, campaigns, replays))
     replace_files({arguments.output: page.encode()})
     require_something_ran(comparison.something_ran)
     passed = comparison.all_passed and all(each["verdict"] == "pass" for each in campaigns or ())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.execution.outcome import Comparison
+from harness.execution.replay import Replay
 from harness.execution.timings import BenchResult
 from harness.execution.variant_report import VariantReport
 from harness.support.gpus import Gpu
@@ -18,6 +19,7 @@ from harness.text.page.error_maps import errors_section
 from harness.text.page.kernel_sources import sources_section
 from harness.text.page.page import render_page
 from harness.text.page.ranking import ranking_section
+from harness.text.page.replay import replay_section
 from harness.text.page.roofline import roofline_section
 from harness.text.page.section import Section
 from harness.text.page.times import times_section
@@ -36,6 +38,8 @@ class ReportData:
     """None where nothing was timed."""
     campaigns: Sequence[Mapping[str, Any]] | None = None
     """None where none were asked for."""
+    replays: Sequence[Replay] = ()
+    """Of the variants whose steps were seen."""
 
 
 def sections_of(data: ReportData) -> list[Section]:
@@ -49,8 +53,15 @@ def sections_of(data: ReportData) -> list[Section]:
         errors_section(comparison, reports),
         sources_section(comparison, reports),
         algorithm_section(comparison, reports),
+        replay_section(_ranked(data)),
         campaigns_section(data.campaigns),
     ]
+
+
+def _ranked(data: ReportData) -> list[Replay]:
+    """Replays in the order of the ranking."""
+    by_name = {replay.variant: replay for replay in data.replays}
+    return [by_name[row.variant] for row in data.comparison.rows if row.variant in by_name]
 
 
 def render_report(data: ReportData) -> str:
