@@ -68,5 +68,5 @@ def render_report(data: ReportData) -> str:
     """The whole page."""
     comparison = data.comparison
     title = f"{comparison.problem.operation}: {len(comparison.rows)} variants on one problem"
-    notes = [" ".join(note.split()) for note in comparison_notes(comparison)[:2]]
+    notes = [" ".join(note.split()) for note in comparison_notes(comparison)[:1]]
     return render_page(title, comparison_headline(comparison), sections_of(data), notes)

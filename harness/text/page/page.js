@@ -1,5 +1,6 @@
 // The switch of themes, tables that sort, and links into closed parts of the page.
 const root = document.documentElement;
+root.classList.remove("no-script");
 const chosen = document.getElementById("theme");
 const remembered = {
   // A file that is opened from a disk may have no storage.

@@ -22,7 +22,7 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], notes: S
     links = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title)}</a></li>' for s in sections)
     parts = "".join(_section(section) for section in sections)
     return f"""<!DOCTYPE html>
-<html lang="en">
+<html lang="en" class="no-script">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{_hash(style)}'; \

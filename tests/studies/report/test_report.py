@@ -75,7 +75,9 @@ def test_findings_stand_beside_their_line(tmp_path):
 
 def test_what_goes_wrong_in_a_variant_is_a_row_and_the_page_is_whole(tmp_path):
     plugin = PLUGINS / "broken_kernels.py"
-    status, page = report(tmp_path, "--plugin", plugin, "--plugin", PLUGINS / "one_thread_per_row.py")
+    chosen = "bad-*,one-thread-per-row,two-pass-cupy"
+    right = PLUGINS / "one_thread_per_row.py"
+    status, page = report(tmp_path, "--plugin", plugin, "--plugin", right, "--variants", chosen, "--step-limit", 10_000)
     assert status == 1
     ranking = words(section(page, "ranking"))
     for verdict in ("pass", "fail", "error"):
@@ -99,11 +101,11 @@ def test_levels_behind_the_caches_are_there_where_asked_for(tmp_path, right):
 
 
 def test_a_campaigns_failure_has_its_case_its_pattern_and_a_line_that_replays_it(tmp_path):
-    plugin = PLUGINS / "unpadded_column.py"
-    status, page = report(tmp_path, "--plugin", plugin, "--variants", "unpadded*", "--fuzz", 60)
+    plugin = PLUGINS / "broken_kernels.py"
+    status, page = report(tmp_path, "--plugin", plugin, "--variants", "bad-answer", "--fuzz", 3)
     campaigns = words(section(page, "campaigns"))
     assert status == 1 and "smallest case" in campaigns and "looks like" in campaigns
-    assert "--replay" in campaigns and "head_dim" in campaigns
+    assert f"--plugin {plugin} --device emulator --replay" in campaigns and "head_dim" in campaigns
 
 
 @pytest.mark.parametrize(
