@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from harness.execution.events import (
     sectors_of,
 )
 from harness.execution.timeline import Timeline, TimelineBlock
+from harness.support.source_text import short_name
 
 Event = dict[str, Any]
 LAUNCHES = 0
@@ -38,9 +40,9 @@ TIME = "1 us here is one instruction of a warp, waits included: an order and pro
 def render_chrome_trace(timeline: Timeline) -> str:
     """The file's text: a JSON object with `traceEvents`."""
     events = [*_launch_events(timeline)]
-    first = 1
-    for number, launch in enumerate(timeline.launches):
-        tracks = _Tracks(number, launch.launch, first)
+    first, ids = 1, count(1)
+    for launch in timeline.launches:
+        tracks = _Tracks(launch.launch, first, ids)
         first += tracks.count
         for block in launch.blocks:
             if block.events is not None:
@@ -117,9 +119,9 @@ def _launch_events(timeline: Timeline) -> Iterator[Event]:
 class _Tracks:
     """Events of one launch's blocks. Each block has a thread for itself and one for each of its warps."""
 
-    def __init__(self, number: int, launch: EventLaunch, first: int) -> None:
-        """`first`: the number of its first thread, behind those of the launches before it."""
-        self._number, self._launch, self._first = number, launch, first
+    def __init__(self, launch: EventLaunch, first: int, ids: Iterator[int]) -> None:
+        """`first`: the number of its first thread, behind those of the launches before it; `ids`: of copies."""
+        self._launch, self._first, self._ids = launch, first, ids
         self._pitch = launch.warps + 1
         self.count = launch.blocks * self._pitch
 
@@ -150,7 +152,7 @@ class _Tracks:
 
     def _where(self, site: int) -> dict[str, str]:
         known = self._launch.sites[site] if 0 <= site < len(self._launch.sites) else None
-        return {} if known is None or not known.file else {"line": f"{known.file}:{known.line}"}
+        return {} if known is None or not known.file else {"line": f"{short_name(known.file)}:{known.line}"}
 
     def _warp(self, block: TimelineBlock, warp: int, end: int, waits: Records, accesses: Records) -> Iterator[Event]:
         """Stretches between waits, and the waits themselves, one behind the other."""
@@ -196,21 +198,20 @@ class _Tracks:
 
     def _copies(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
         """Copies of one warp that land together are one; begin and end have the same id, which no other copy has."""
-        groups: dict[tuple[int, int, str, int], list[Any]] = {}
+        groups: dict[tuple[int, int, int], list[Any]] = {}
         for copy in events.copies:
-            site = int(copy["site"])
-            line = self._where(site).get("line", "")
-            groups.setdefault((int(copy["warp"]), int(copy["kind"]), line, int(copy["landed"])), []).append(copy)
-        for place, ((warp, kind, line, landed), copies) in enumerate(groups.items()):
+            groups.setdefault((int(copy["warp"]), int(copy["kind"]), int(copy["landed"])), []).append(copy)
+        for (warp, kind, landed), copies in groups.items():
             first = min(int(copy["issued"]) for copy in copies)
             end = landed if landed >= 0 else max(first, int(events.end))
             size = SECTOR_BYTES * sum(int(copy["sectors"]) for copy in copies)
-            args: dict[str, Any] = {"copies": len(copies), "bytes, sectors": size, **({"line": line} if line else {})}
+            lines = sorted({line for copy in copies for line in self._where(int(copy["site"])).values()})
+            args: dict[str, Any] = {"copies": len(copies), "bytes, sectors": size, "lines": lines}
             if landed < 0:
                 args["landed"] = "no wait covers it"
             common = {
-                "cat": COPY_KINDS[kind], "name": f"{COPY_KINDS[kind]} of warp {warp}", "pid": block.sm + 1,
-                "tid": self._tid(block, warp + 1), "id": f"{self._number}.{block.number}.{place}",
+                "cat": COPY_KINDS[kind], "name": f"{COPY_KINDS[kind]} of block {block.number} warp {warp}",
+                "pid": block.sm + 1, "tid": self._tid(block, warp + 1), "id2": {"local": hex(next(self._ids))},
             }  # fmt: skip
             yield {"ph": "b", **common, "ts": block.begin + first, "args": args}
             yield {"ph": "e", **common, "ts": block.begin + max(first, end)}
