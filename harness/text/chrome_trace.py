@@ -42,7 +42,8 @@ def render_chrome_trace(timeline: Timeline) -> str:
     events = [*_launch_events(timeline)]
     first, ids = 1, count(1)
     for launch in timeline.launches:
-        tracks = _Tracks(launch.launch, first, ids)
+        prefix = f"launch {launch.launch.number} " if len(timeline.launches) > 1 else ""
+        tracks = _Tracks(launch.launch, prefix, first, ids)
         first += tracks.count
         for block in launch.blocks:
             if block.events is not None:
@@ -119,21 +120,21 @@ def _launch_events(timeline: Timeline) -> Iterator[Event]:
 class _Tracks:
     """Events of one launch's blocks. Each block has a thread for itself and one for each of its warps."""
 
-    def __init__(self, launch: EventLaunch, first: int, ids: Iterator[int]) -> None:
-        """`first`: the number of its first thread, behind those of the launches before it; `ids`: of copies."""
-        self._launch, self._first, self._ids = launch, first, ids
+    def __init__(self, launch: EventLaunch, prefix: str, first: int, ids: Iterator[int]) -> None:
+        """`prefix`: of names; `first`: number of its first thread, behind all of launches before; `ids`: of copies."""
+        self._launch, self._prefix, self._first, self._ids = launch, prefix, first, ids
         self._pitch = launch.warps + 1
         self.count = launch.blocks * self._pitch
 
     def of(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
         """All of one block."""
         pid, tid = block.sm + 1, self._tid(block, 0)
-        name = f"{self._launch.kernel} block {block.number}"
+        name = f"{self._prefix}{self._launch.kernel} block {block.number}"
         yield from _thread(pid, tid, name)
         yield _complete(pid, tid, name, "block", block.begin, block.end, place=self._place(block.number))
         accesses = [events.accesses[events.accesses["warp"] == warp] for warp in range(self._launch.warps)]
         for warp, end in enumerate(events.ends.tolist()):
-            yield from _thread(pid, self._tid(block, warp + 1), f"block {block.number} warp {warp}")
+            yield from _thread(pid, self._tid(block, warp + 1), f"{self._prefix}block {block.number} warp {warp}")
             yield from self._warp(block, warp, end, events.waits[events.waits["warp"] == warp], accesses[warp])
         for arrival in events.arrivals:
             yield {
@@ -209,8 +210,9 @@ class _Tracks:
             args: dict[str, Any] = {"copies": len(copies), "bytes, sectors": size, "lines": lines}
             if landed < 0:
                 args["landed"] = "no wait covers it"
+            name = f"{COPY_KINDS[kind]} of {self._prefix}block {block.number} warp {warp}"
             common = {
-                "cat": COPY_KINDS[kind], "name": f"{COPY_KINDS[kind]} of block {block.number} warp {warp}",
+                "cat": COPY_KINDS[kind], "name": name,
                 "pid": block.sm + 1, "tid": self._tid(block, warp + 1), "id2": {"local": hex(next(self._ids))},
             }  # fmt: skip
             yield {"ph": "b", **common, "ts": block.begin + first, "args": args}
