@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from harness.execution.events import (
     sectors_of,
 )
 from harness.execution.timeline import Timeline, TimelineBlock
+from harness.support.source_text import short_name
 
 Event = dict[str, Any]
 LAUNCHES = 0
@@ -38,9 +40,10 @@ TIME = "1 us here is one instruction of a warp, waits included: an order and pro
 def render_chrome_trace(timeline: Timeline) -> str:
     """The file's text: a JSON object with `traceEvents`."""
     events = [*_launch_events(timeline)]
-    first = 1
-    for number, launch in enumerate(timeline.launches):
-        tracks = _Tracks(number, launch.launch, first)
+    first, ids = 1, count(1)
+    for launch in timeline.launches:
+        prefix = f"launch {launch.launch.number} " if len(timeline.launches) > 1 else ""
+        tracks = _Tracks(launch.launch, prefix, first, ids)
         first += tracks.count
         for block in launch.blocks:
             if block.events is not None:
@@ -117,21 +120,21 @@ def _launch_events(timeline: Timeline) -> Iterator[Event]:
 class _Tracks:
     """Events of one launch's blocks. Each block has a thread for itself and one for each of its warps."""
 
-    def __init__(self, number: int, launch: EventLaunch, first: int) -> None:
-        """`first`: the number of its first thread, behind those of the launches before it."""
-        self._number, self._launch, self._first = number, launch, first
+    def __init__(self, launch: EventLaunch, prefix: str, first: int, ids: Iterator[int]) -> None:
+        """`prefix`: of names; `first`: number of its first thread, behind all of launches before; `ids`: of copies."""
+        self._launch, self._prefix, self._first, self._ids = launch, prefix, first, ids
         self._pitch = launch.warps + 1
         self.count = launch.blocks * self._pitch
 
     def of(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
         """All of one block."""
         pid, tid = block.sm + 1, self._tid(block, 0)
-        name = f"{self._launch.kernel} block {block.number}"
+        name = f"{self._prefix}{self._launch.kernel} block {block.number}"
         yield from _thread(pid, tid, name)
         yield _complete(pid, tid, name, "block", block.begin, block.end, place=self._place(block.number))
         accesses = [events.accesses[events.accesses["warp"] == warp] for warp in range(self._launch.warps)]
         for warp, end in enumerate(events.ends.tolist()):
-            yield from _thread(pid, self._tid(block, warp + 1), f"block {block.number} warp {warp}")
+            yield from _thread(pid, self._tid(block, warp + 1), f"{self._prefix}block {block.number} warp {warp}")
             yield from self._warp(block, warp, end, events.waits[events.waits["warp"] == warp], accesses[warp])
         for arrival in events.arrivals:
             yield {
@@ -150,7 +153,7 @@ class _Tracks:
 
     def _where(self, site: int) -> dict[str, str]:
         known = self._launch.sites[site] if 0 <= site < len(self._launch.sites) else None
-        return {} if known is None or not known.file else {"line": f"{known.file}:{known.line}"}
+        return {} if known is None or not known.file else {"line": f"{short_name(known.file)}:{known.line}"}
 
     def _warp(self, block: TimelineBlock, warp: int, end: int, waits: Records, accesses: Records) -> Iterator[Event]:
         """Stretches between waits, and the waits themselves, one behind the other."""
@@ -196,21 +199,21 @@ class _Tracks:
 
     def _copies(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
         """Copies of one warp that land together are one; begin and end have the same id, which no other copy has."""
-        groups: dict[tuple[int, int, str, int], list[Any]] = {}
+        groups: dict[tuple[int, int, int], list[Any]] = {}
         for copy in events.copies:
-            site = int(copy["site"])
-            line = self._where(site).get("line", "")
-            groups.setdefault((int(copy["warp"]), int(copy["kind"]), line, int(copy["landed"])), []).append(copy)
-        for place, ((warp, kind, line, landed), copies) in enumerate(groups.items()):
+            groups.setdefault((int(copy["warp"]), int(copy["kind"]), int(copy["landed"])), []).append(copy)
+        for (warp, kind, landed), copies in groups.items():
             first = min(int(copy["issued"]) for copy in copies)
             end = landed if landed >= 0 else max(first, int(events.end))
             size = SECTOR_BYTES * sum(int(copy["sectors"]) for copy in copies)
-            args: dict[str, Any] = {"copies": len(copies), "bytes, sectors": size, **({"line": line} if line else {})}
+            lines = sorted({line for copy in copies for line in self._where(int(copy["site"])).values()})
+            args: dict[str, Any] = {"copies": len(copies), "bytes, sectors": size, "lines": lines}
             if landed < 0:
                 args["landed"] = "no wait covers it"
+            name = f"{COPY_KINDS[kind]} of {self._prefix}block {block.number} warp {warp}"
             common = {
-                "cat": COPY_KINDS[kind], "name": f"{COPY_KINDS[kind]} of warp {warp}", "pid": block.sm + 1,
-                "tid": self._tid(block, warp + 1), "id": f"{self._number}.{block.number}.{place}",
+                "cat": COPY_KINDS[kind], "name": name,
+                "pid": block.sm + 1, "tid": self._tid(block, warp + 1), "id2": {"local": hex(next(self._ids))},
             }  # fmt: skip
             yield {"ph": "b", **common, "ts": block.begin + first, "args": args}
             yield {"ph": "e", **common, "ts": block.begin + max(first, end)}

@@ -36,5 +36,5 @@ number in the cluster's ring), which lands. The block as a whole gets on: all of
 copies land."""
 
 CLOCK_BYTES = 8
-"""Of the latest arrival at each of the barriers of a cluster's blocks, `BARRIER_SLOTS` each, and behind them at each
-8 bytes of shared memory, where there may be an mbarrier."""
+"""Of the latest arrival: at the barrier of the cluster; at each of the barriers of its blocks, `BARRIER_SLOTS` each; at
+each 8 bytes of its shared memory, where there may be an mbarrier."""

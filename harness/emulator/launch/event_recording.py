@@ -93,7 +93,7 @@ class EventBuffer(TraceBuffer):
         super().__init__(worker.context, sites, watcher.first_lines)
         self._watcher, self._worker = watcher, worker
         self._site_kinds = np.array([KINDS.index(event_site(site).kind or KINDS[0]) for site in sites] or [0], np.uint8)
-        count = at.BARRIER_SLOTS * blocks + len(worker.shared) // 8 + 1
+        count = 1 + at.BARRIER_SLOTS * blocks + len(worker.shared) // 8 + 1
         self._clocks = np.zeros(count, dtype=np.int64)
         # ctypes frees the function when nothing holds it.
         self._on_step = _ON_STEP(self._see_shared)

@@ -134,19 +134,25 @@ def start_clocks(ctx: int) -> None:
 
 def barrier_clock(ctx: int, number: int) -> int:
     """Where the clock of a barrier of the running block is."""
-    slot = at.BARRIER_SLOTS * load64(ctx + CLUSTER_RANK) + number
+    slot = 1 + at.BARRIER_SLOTS * load64(ctx + CLUSTER_RANK) + number
     return int(load64(ctx + EVENT_CLOCKS) + event.CLOCK_BYTES * slot)
 
 
 def mbarrier_clock(ctx: int, place: int) -> int:
     """Where the clock of the mbarrier at this place of shared memory is."""
-    slot = at.BARRIER_SLOTS * load64(ctx + CLUSTER_SIZE) + place // 8
+    slot = 1 + at.BARRIER_SLOTS * load64(ctx + CLUSTER_SIZE) + place // 8
     return int(load64(ctx + EVENT_CLOCKS) + event.CLOCK_BYTES * slot)
 
 
 def set_forward(clock: int, time: int) -> None:
     """The clock at an address shows this time, if it shows no later one."""
     store64(clock, max(load64(clock), time))
+
+
+def arrive_at_cluster_in_time(ctx: int) -> None:
+    """The warp that runs arrives at the barrier of its cluster. Its steps are saved only when its turn is over."""
+    if load64(ctx + EVENT_CLOCKS):
+        set_forward(load64(ctx + EVENT_CLOCKS), now(ctx, running_warp(ctx)))
 
 
 def arrive_in_time(ctx: int, place: int) -> None:

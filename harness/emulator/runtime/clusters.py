@@ -30,6 +30,7 @@ from harness.emulator.abi.context import (
     CTAID_X,
     CTAID_Y,
     CTAID_Z,
+    EVENT_CLOCKS,
     FIRST_WARP,
     LIVE_WARPS,
     LOCAL_SIZE,
@@ -54,7 +55,7 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_rows import copy_at
-from harness.emulator.memory.trace import NO_SITE, note, note_now
+from harness.emulator.memory.trace import NO_SITE, arrive_at_cluster_in_time, note, note_now
 from harness.emulator.sanitizer.block_lifetime import end_before_copy, end_warp
 from harness.emulator.sanitizer.cluster_barrier import (
     arrive_at_cluster_barrier,
@@ -144,6 +145,7 @@ def cluster_arrive(ctx: int, warp: int, site: int, mask: int, is_relaxed: int) -
         return 1
     store32(warp + at.CLUSTER_STATE, ARRIVED)
     store32(warp + at.CLUSTER_SITE, site)
+    arrive_at_cluster_in_time(ctx)
     if load64(ctx + SANITIZER):
         arrive_at_cluster_barrier(load64(ctx + SANITIZER), warp_number(ctx), is_relaxed)
     complete_barrier(ctx)
@@ -193,6 +195,8 @@ def complete_barrier(ctx: int) -> None:
                 latest = max(latest, load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
     if arrived == 0:
         return
+    if load64(ctx + EVENT_CLOCKS):
+        latest = max(latest, load64(load64(ctx + EVENT_CLOCKS)))
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
     if load64(ctx + SANITIZER):
         finish_cluster_barrier(load64(ctx + SANITIZER))
