@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 
+from harness.compilers import toolchains
 from harness.execution.attempt import Attempt
 from harness.execution.error_map import ErrorMap
 from harness.execution.line_costs import LineCost, line_costs
@@ -12,6 +14,7 @@ from harness.execution.protocol import Device, LaunchReport
 from harness.execution.question import Question
 from harness.execution.traffic_account import TrafficAccount, account
 from harness.model.problem import OPTIONAL_OUTPUT
+from harness.support.errors import SandboxError
 from harness.support.intervals import Interval
 
 _TENSOR_CORES = re.compile(r"\b(?:wmma|mma|wgmma)\.")
@@ -47,6 +50,8 @@ class VariantReport:
     """Its bytes; None where they were not counted."""
     lines: tuple[LineCost, ...] = ()
     """The same by source line, with findings."""
+    texts: tuple[tuple[str, str], ...] = ()
+    """Kernels and their authors' own texts, where no line is known to cost anything."""
     errors: tuple[ErrorMap, ...] = ()
     """Of its outputs, the main one first, optional ones left out."""
     uses_tensor_cores: bool | None = None
@@ -63,6 +68,7 @@ class VariantReport:
         if done.plan is not None and counted is not None and bytes_known:
             names = done.plan.all_buffers(done.problem)
             sums = account(done.variant.name, done.problem, regime, seed, device, counted, done.claim, names)
+        lines = line_costs(sums, done.findings or ())
         held = {} if accuracy is None else accuracy.by_output
         outputs = [t for t in question.problem.tensors if t.name in held and t.role != OPTIONAL_OUTPUT]
         return cls(
@@ -70,7 +76,8 @@ class VariantReport:
             backend=done.variant.backend,
             launches=_shapes(done),
             account=sums,
-            lines=line_costs(sums, done.findings or ()),
+            lines=lines,
+            texts=() if lines else _texts(done),
             errors=tuple(ErrorMap.of(t.name, t.axes, held[t.name]) for t in outputs),
             uses_tensor_cores=None if counted is None else _uses_tensor_cores(counted.launches),
             time_ms=None if done.execution is None else done.execution.time_ms,
@@ -86,6 +93,15 @@ def _shapes(done: Attempt) -> tuple[LaunchShape, ...]:
         LaunchShape(launch.kernel_name, launch.grid, launch.block, launch.shared_bytes, launch.cluster, instructions)
         for launch, instructions in zip(done.plan.launches, executed)
     )
+
+
+def _texts(done: Attempt) -> tuple[tuple[str, str], ...]:
+    """Each text once; a kernel whose process is gone has none."""
+    found: dict[str, str] = {}
+    for launch in () if done.plan is None else done.plan.launches:
+        with contextlib.suppress(SandboxError):
+            found.setdefault(toolchains.toolchain_of(launch.kernel).source(launch.kernel), launch.kernel_name)
+    return tuple((kernel, text) for text, kernel in found.items())
 
 
 def _uses_tensor_cores(launches: tuple[LaunchReport, ...]) -> bool | None:

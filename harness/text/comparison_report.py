@@ -31,7 +31,7 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
     return Report(
         paragraphs=lambda: [comparison_headline(comparison), _table(comparison)],
-        notes=lambda: comparison_notes(comparison),
+        notes=lambda: _footnotes(comparison),
         records=lambda: (
             [
                 _row_object(row, comparison.problem) | {"findings": None if row.findings is None else len(row.findings)}
@@ -121,12 +121,18 @@ _RATIO = (
 )
 
 
-def comparison_notes(comparison: Comparison) -> list[str]:
-    """What the table was measured on and what its ranking means; then what is to be said about single rows."""
+def general_notes(comparison: Comparison) -> list[str]:
+    """What the table was measured on and what its ranking means."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if comparison.sanitized_by is not None:
         what = "races, unwritten memory, stores into inputs, undefined shuffles, faults"
         notes.append(f"findings: {what}; by {comparison.sanitized_by}.")
+    return notes
+
+
+def _footnotes(comparison: Comparison) -> list[str]:
+    """What is to be said about all rows, then about single ones."""
+    notes = general_notes(comparison)
     alike = _alike(comparison)
     notes += [f"{', '.join(names)}: {v}: {reason}" for (v, reason), names in alike.items() if v == UNSUPPORTED]
     for row in comparison.rows:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from test_traffic_account import SHARED, make
+from counted_by_hand import SHARED, make
 
 from harness.execution.counts import Count
 from harness.execution.line_costs import line_costs

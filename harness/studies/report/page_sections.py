@@ -11,7 +11,7 @@ from harness.execution.replay import Replay
 from harness.execution.timings import BenchResult
 from harness.execution.variant_report import VariantReport
 from harness.support.gpus import Gpu
-from harness.text.comparison_report import comparison_headline, comparison_notes
+from harness.text.comparison_report import comparison_headline, general_notes
 from harness.text.page.algorithm_comparison import algorithm_section
 from harness.text.page.bytes_by_level import bytes_section
 from harness.text.page.campaigns import campaigns_section
@@ -68,5 +68,5 @@ def render_report(data: ReportData) -> str:
     """The whole page."""
     comparison = data.comparison
     title = f"{comparison.problem.operation}: {len(comparison.rows)} variants on one problem"
-    notes = [" ".join(note.split()) for note in comparison_notes(comparison)[:1]]
+    notes = [" ".join(note.split()) for note in general_notes(comparison)[:1]]
     return render_page(title, comparison_headline(comparison), sections_of(data), notes)

@@ -10,13 +10,27 @@ from harness.execution.line_costs import LineCost
 from harness.execution.outcome import Comparison, Row
 from harness.execution.variant_report import LaunchShape, VariantReport
 from harness.support.source_text import short_name, source_lines
-from harness.text.page.markup import Cell, Header, escape, heat, identifier, number, paragraph, row, table, text_cell
+from harness.text.page.markup import (
+    Cell,
+    Header,
+    escape,
+    heat,
+    identifier,
+    number,
+    paragraph,
+    row,
+    scrolling,
+    table,
+    text_cell,
+)
 from harness.text.page.resource import resource
 from harness.text.page.section import Section
 from harness.text.tables import UNKNOWN, mib, smallest_of
 
 AROUND = 2
 """Lines shown before and after one that costs something, of files that a kernel only includes."""
+MOST_WHOLE = 1500
+"""Lines of a file that is shown whole; of longer ones, too, only what costs something."""
 
 
 def sources_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
@@ -57,10 +71,18 @@ def _variant(ranked: Row, report: VariantReport, is_open: bool) -> str:
     if report.launches:
         body.append(_launches(ranked.variant, report, smallest))
         body += _files(ranked.variant, report)
+        body += _unmeasured(report)
     return (
         f'<details class="sources-of" id="source-{identifier(ranked.variant)}"{" open" if is_open else ""}>'
         f"<summary><b>{escape(ranked.variant)}</b>{summary}</summary><div>{''.join(body)}</div></details>"
     )
+
+
+def _unmeasured(report: VariantReport) -> Iterable[str]:
+    """The kernels' own texts, where it is not known what their lines cost."""
+    for kernel, text in report.texts:
+        yield f'<h3><span class="code">{escape(kernel)}</span> <span class="muted">lines not counted</span></h3>'
+        yield scrolling(f"Source of {kernel}", f"<pre>{escape(text)}</pre>")
 
 
 def _launches(name: str, report: VariantReport, smallest: float) -> str:
@@ -130,7 +152,8 @@ def _bytes(costs: Iterable[LineCost]) -> int:
 
 def _defines(file: str, kernels: Sequence[str]) -> bool:
     """Whether one of the kernels stands in the file: then all of it is shown."""
-    text = "\n".join(source_lines(file))
+    lines = source_lines(file)
+    text = "\n".join(lines if len(lines) <= MOST_WHOLE else ())
     return any(re.search(rf"\b{re.escape(kernel)}\b\s*\(", text) for kernel in kernels)
 
 

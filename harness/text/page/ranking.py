@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.execution.attempt import PASS, UNSUPPORTED
 from harness.execution.outcome import Comparison, Row
-from harness.text.comparison_report import Column, comparison_columns, comparison_notes
+from harness.text.comparison_report import Column, comparison_columns, general_notes
 from harness.text.page.markup import Cell, Header, escape, identifier, paragraph, row, table
 from harness.text.page.section import Section
 
@@ -21,7 +21,7 @@ def ranking_section(comparison: Comparison) -> Section:
         rows.append(row([*cells, Cell(_remarks(each), classes="wrap")] if remarks else cells))
     if remarks:
         headers.append(Header("reason, remarks"))
-    notes = [note.replace("\n", " ") for note in comparison_notes(comparison)[: _general(comparison)]]
+    notes = [note.replace("\n", " ") for note in general_notes(comparison)]
     notes += _unsupported(comparison)
     html = table("Ranking of all variants", headers, rows, sortable=True) + "".join(map(paragraph, notes))
     return Section("ranking", "Ranking", html)
@@ -34,11 +34,6 @@ def _unsupported(comparison: Comparison) -> list[str]:
         if each.verdict == UNSUPPORTED:
             names.setdefault(each.reason or "", []).append(each.variant)
     return [f"{', '.join(who)}: unsupported: {reason}" for reason, who in names.items()]
-
-
-def _general(comparison: Comparison) -> int:
-    """How many of the notes are about the table as a whole; the others stand in their rows here."""
-    return 3 if comparison.sanitized_by is None else 4
 
 
 def _cell(column: Column, each: Row) -> Cell:
