@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from harness.execution.counts import LOCAL
 from harness.execution.outcome import Comparison
-from harness.execution.traffic_account import LEVELS, Level, Part, TrafficAccount
+from harness.execution.traffic_account import LEVELS, Level, TrafficAccount
 from harness.execution.variant_report import VariantReport
 from harness.text.page.markup import Cell, Header, escape, heat, identifier, number, paragraph, row, table
 from harness.text.page.resource import resource
@@ -35,11 +36,17 @@ def bytes_section(comparison: Comparison, reports: Mapping[str, VariantReport]) 
         ),
         f'<dl class="levels">{levels}</dl>',
         "<h3>By buffer, at the sectors level</h3>",
-        _buffer_table(accounts),
+        _buffer_table(accounts, "sectors"),
+        *(
+            f"<details><summary><b>By buffer, at the level {escape(name)}</b></summary>"
+            f"<div>{_buffer_table(accounts, name)}</div></details>"
+            for name in names
+            if name in ("requested", "L2", "DRAM")
+        ),
         paragraph(
             "MiB: 2^20 bytes, read and written together; below, which of both, or how much of each (r, w). Shades "
             "above: times the compulsory bytes, on a logarithmic scale; here: the share of the variant's total. "
-            "Local memory of threads, where there is any, is part of no level."
+            "The threads' local memory (local), where there is any, is part of no level."
         ),
     ]
     return Section("bytes", "Bytes by level and by buffer", "\n".join(parts), style=resource("bytes_by_level.css"))
@@ -77,25 +84,29 @@ def _size(level: Level | None, smallest: float, classes: str = "") -> Cell:
     return Cell(f'{mib(level.total_bytes, smallest)}<span class="small">{parts}</span>', True, classes)
 
 
-def _buffer_table(accounts: Sequence[TrafficAccount]) -> str:
-    names = list(dict.fromkeys(part.name for each in accounts for part in each.buffers))
-    has_local = any(each.local.sector_bytes for each in accounts)
-    headers = [Header("variant"), *(Header(name, True) for name in names)]
-    if has_local:
-        headers.append(Header("local\nmemory", True))
-    smallest = smallest_of(part.sector_bytes for each in accounts for part in each.buffers)
+def _buffer_table(accounts: Sequence[TrafficAccount], level: str) -> str:
+    """One level of each buffer, and at the sectors level what local memory moves, where there is any."""
+    found = [_of_buffers(each, level) for each in accounts]
+    names = list(dict.fromkeys(name for parts in found for name in parts))
+    smallest = smallest_of(part.total_bytes or 0 for parts in found for part in parts.values())
     rows = []
-    for each in accounts:
-        parts = {part.name: part for part in each.buffers}
-        cells = [_part(parts.get(name), smallest, each.sector_bytes) for name in names]
-        if has_local:
-            cells.append(_part(each.local if each.local.sector_bytes else None, smallest, each.sector_bytes))
+    for each, parts in zip(accounts, found):
+        whole = sum(part.total_bytes or 0 for name, part in parts.items() if name != LOCAL)
+        cells = [
+            _size(part, smallest, heat((part.total_bytes or 0) / max(1, whole))) if part is not None else number("")
+            for part in map(parts.get, names)
+        ]
         rows.append(row([_variant(each), *cells]))
-    return table("MiB by buffer at the sectors level", headers, rows, sortable=True)
+    headers = [Header("variant"), *(Header(name, True) for name in names)]
+    return table(f"MiB by buffer at the level {level}", headers, rows, sortable=True)
 
 
-def _part(part: Part | None, smallest: float, whole: int) -> Cell:
-    if part is None:
-        return number("")
-    level = Level("sectors", part.read.sector_bytes, part.written.sector_bytes)
-    return _size(level, smallest, heat(part.sector_bytes / max(1, whole)))
+def _of_buffers(each: TrafficAccount, level: str) -> dict[str, Level]:
+    """Bytes of that level by buffer; none where that level is not known."""
+    if level in ("L2", "DRAM"):
+        parts = () if each.caches is None else each.caches.buffers
+        return {part.name: part.l2 if level == "L2" else part.dram for part in parts}
+    if level == "requested":
+        return {p.name: Level(level, p.read.requested_bytes, p.written.requested_bytes) for p in each.buffers}
+    moved = [*each.buffers, *([each.local] if each.local.sector_bytes else [])]
+    return {p.name: Level(level, p.read.sector_bytes, p.written.sector_bytes) for p in moved}

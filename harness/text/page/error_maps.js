@@ -25,6 +25,7 @@ function shown(canvas) {
 }
 const numbers = (cells) => cells.flat().filter((value) => typeof value === "number");
 const largest = (cells) => numbers(cells).reduce((a, b) => Math.max(a, b), 0);
+const worst = (cells) => cells.flat().find((value) => typeof value !== "number") ?? largest(cells);
 const text = (value) => (typeof value === "number" ? value.toPrecision(3).replace(/\.?0+(e|$)/, "$1") : value);
 
 // Colours are the style sheet's. A hidden canvas turns their names into numbers.
@@ -44,7 +45,7 @@ function draw() {
   const most = Math.max(...canvases.map((canvas) => { const at = shown(canvas); return at ? largest(at.cells) : 0; }));
   for (const canvas of canvases) {
     const at = shown(canvas);
-    canvas.parentElement.querySelector("span").textContent = at ? `largest ${text(largest(at.cells))}` : "not shown";
+    canvas.parentElement.querySelector("span").textContent = at ? `largest ${text(worst(at.cells))}` : "not shown";
     if (!at) { canvas.width = canvas.height = 1; continue; }
     const [rows, columns] = [at.cells.length, at.cells[0].length];
     [canvas.width, canvas.height] = [columns, rows];

@@ -77,13 +77,17 @@ def _row(name: str, each: ErrorMap) -> str:
             number(_ratio(each.largest), "bad" if wrong else ""),
             number(_ratio(each.median)),
             text_cell(UNKNOWN if worst is None else worst.place),
-            *(number(UNKNOWN if v is None else f"{v:.6g}") for v in _values(each)),
+            *(number(UNKNOWN if v is None else _value(v)) for v in _values(each)),
         ]
     )
 
 
 def _values(each: ErrorMap) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if each.worst is None else (each.worst.got, each.worst.answer, each.worst.allowed)
+
+
+def _value(value: float) -> str:
+    return "NaN" if math.isnan(value) else f"{value:.6g}"
 
 
 def _ratio(value: float) -> str:

@@ -102,18 +102,19 @@ def _launches(name: str, report: VariantReport, smallest: float) -> str:
 
 
 def _shape(position: int, launch: LaunchShape) -> list[Cell]:
-    clusters = "" if launch.cluster is None else f" in clusters of {_extents(launch.cluster)}"
+    clusters = "" if launch.cluster is None else f" in clusters of {_extents(launch.cluster, 'block')}"
     return [
         Cell(f"{position + 1} {escape(launch.kernel)}", is_head=True),
-        text_cell(f"{_extents(launch.grid)} blocks{clusters}"),
-        text_cell(f"{_extents(launch.block)} threads"),
+        text_cell(f"{_extents(launch.grid, 'block')}{clusters}"),
+        text_cell(_extents(launch.block, "thread")),
         number(f"{launch.shared_bytes:,}"),
     ]
 
 
-def _extents(extents: Sequence[int]) -> str:
+def _extents(extents: Sequence[int], unit: str) -> str:
     whole = math.prod(extents)
-    return f"{' x '.join(map(str, extents))} = {whole:,}" if len(extents) > 1 else f"{whole:,}"
+    many = f"{whole:,} {unit}{'' if whole == 1 else 's'}"
+    return f"{' x '.join(map(str, extents))} = {many}" if len(extents) > 1 else many
 
 
 def _instructions(launch: LaunchShape) -> Cell:

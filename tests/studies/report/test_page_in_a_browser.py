@@ -196,6 +196,18 @@ def test_numbers_sort_as_numbers(page):
     assert sizes == sorted(sizes) and len(set(sizes)) > 1
 
 
+def test_buffers_at_another_level_open_on_demand(page):
+    details = "return document.querySelector('#bytes details').open"
+    assert run(page, details) is False
+    focus(page, "#bytes summary")
+    press(page, "ENTER")
+    assert run(page, details) is True
+    assert (
+        run(page, "return document.querySelector('#bytes summary').textContent") == "By buffer, at the level requested"
+    )
+    assert len(column_of(page, "#bytes details table", 0)) == 3
+
+
 def test_a_variants_name_leads_to_its_source(page):
     details = "return document.getElementById('source-fa1-cupy').open"
     assert run(page, details) is False
@@ -348,7 +360,7 @@ def test_every_control_is_used_by_a_test_above_and_has_a_name(page):
     assert all(name for _, name in controls)
     elsewhere = run(
         page,
-        "return [...document.querySelectorAll('summary')].filter(e => !e.closest('#sources, #schedule')).length"
+        "return [...document.querySelectorAll('summary')].filter(e => !e.closest('#bytes, #sources, #schedule')).length"
         " + [...document.querySelectorAll('canvas[tabindex]')].filter(e => !e.closest('#error-maps')).length",
     )
     assert elsewhere == 0

@@ -92,6 +92,25 @@ def test_levels_that_nobody_knows_are_a_dash_and_not_nothing():
     assert "were not counted" in bytes_section(comparison(row("a")), {"a": seen("a", account=None)}).html
 
 
+def test_buffers_add_up_to_every_level_that_is_counted():
+    html = bytes_section(comparison(row("a")), {"a": seen("a")}).html
+    tables = re.findall(r"<table.*?</table>", html, re.S)
+    assert [re.search(r'<caption class="unseen">(.*?)<', text)[1] for text in tables] == [
+        "MiB by level",
+        "MiB by buffer at the level sectors",
+        "MiB by buffer at the level requested",
+    ]
+    account = make()
+    for text, level in zip(tables[1:], ("sectors", "requested")):
+        cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", text)
+        heads, figures = cells[: len(cells) // 2], cells[len(cells) // 2 :]
+        shown = {name: float(figure.partition("<")[0]) for name, figure in zip(heads[1:], figures[1:])}
+        assert ("local" in shown) == (level == "sectors") and shown.pop("local", 0.0) == pytest.approx(
+            512 / 2**20, abs=6e-5
+        )
+        assert sum(shown.values()) == pytest.approx(account.level(level).total_bytes / 2**20, abs=2e-4)
+
+
 def test_reasons_stand_in_the_ranking_and_those_who_refuse_below_it():
     html = ranking_section(
         comparison(
