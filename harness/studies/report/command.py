@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
 from harness.options.command import WHOLE_NUMBER, Command
@@ -31,27 +31,21 @@ from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
     from harness.emulator.executor import CacheModel
-    from harness.execution.attempt import Attempt
-    from harness.execution.protocol import Executor, Sanitizer
-    from harness.execution.question import Question
-    from harness.execution.replay import Replay
+    from harness.execution.protocol import Executor
     from harness.execution.timings import BenchResult
-    from harness.execution.variant_report import VariantReport
     from harness.model.problem import BaseProblem
     from harness.model.variant import Variant
+    from harness.studies.report.run import Devices
     from harness.support.progress import Progress
 
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Run `report`; the exit status."""
-    from harness.execution.comparison import compare, lost_row, where_counted
+    from harness.execution.comparison import lost_row
     from harness.execution.isolation.variants import begin_planners
-    from harness.execution.second_draw import SecondDraw
     from harness.execution.tuned_tiles import with_tuned_tiles
-    from harness.execution.variant_report import VariantReport
-    from harness.studies.report.campaign_results import CampaignRequest, campaign_or_error
     from harness.studies.report.page_sections import ReportData, render_report
-    from harness.studies.report.schedules import replay_or_none
+    from harness.studies.report.run import observe_variants
     from harness.support.progress import progress_bar
 
     problem = problem_of(arguments)
@@ -67,55 +61,24 @@ def run_report(arguments: argparse.Namespace) -> int:
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
     if not chosen and not lost:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
-    reports: dict[str, VariantReport] = {}
     with progress_bar(2 + len(chosen) * (2 if arguments.fuzz else 1)) as progress:
-        executor, counter, sanitizer = _executors(arguments, problem, caches, progress)
-        counted_on = where_counted(executor, counter) or executor.device
-
-        replays: list[Replay] = []
-        observer = counter if executor.device.kind == "gpu" else executor
-
-        def keep(done: Attempt, question: Question) -> None:
-            name = done.variant.name
-            reports[name] = VariantReport.of(done, question, arguments.regime, arguments.seed, counted_on)
-            replay = replay_or_none(done, question, observer)
-            replays.extend([] if replay is None else [replay])
-
-        comparison = compare(
-            chosen if tile is not None else with_tuned_tiles(chosen, problem, executor.device),
-            problem,
-            executor,
-            regime=arguments.regime,
-            seed=arguments.seed,
-            counter=counter,
-            tile=tile,
-            sanitizer=sanitizer,
-            second=SecondDraw(problem, arguments.regime),
-            lost=lost,
+        devices = _devices(arguments, problem, caches, progress)
+        if tile is None:
+            chosen = with_tuned_tiles(chosen, problem, devices.executor.device)
+        observed = observe_variants(
+            chosen, problem, devices, regime=arguments.regime, seed=arguments.seed, tile=tile, lost=lost,
             step=progress.step,
-            observe=keep,
-        )
-        times = _times(arguments, chosen, problem, executor, progress)
-        campaigns = None
-        if arguments.fuzz is not None:
-            asked = CampaignRequest(
-                arguments.operation,
-                arguments.fuzz,
-                arguments.seed,
-                arguments.device,
-                arguments.plugin,
-                arguments.sanitize,
-            )
-            campaigns = []
-            for variant in chosen:
-                progress.step(f"campaign of {variant.name}")
-                campaigns.append(campaign_or_error(variant.name, asked))
+        )  # fmt: skip
+        times = _times(arguments, chosen, problem, devices.executor, progress)
+        campaigns = _campaigns(arguments, chosen, progress)
         progress.step("the page")
-        page = render_report(ReportData(comparison, reports, gpu_of(arguments), times, campaigns, replays))
+        data = ReportData(observed.comparison, observed.reports, gpu_of(arguments), times, campaigns, observed.replays)
+        page = render_report(data)
     replace_files({arguments.output: page.encode()})
-    require_something_ran(comparison.something_ran)
-    passed = comparison.all_passed and all(each["verdict"] == "pass" for each in campaigns or ())
-    return PASSED if passed else FAILED
+    require_something_ran(observed.comparison.something_ran)
+    failed = [not observed.comparison.all_passed, times is not None and times.failed]
+    failed += [each["verdict"] != "pass" for each in campaigns or ()]
+    return FAILED if any(failed) else PASSED
 
 
 def _caches(arguments: argparse.Namespace) -> CacheModel | None:
@@ -124,14 +87,12 @@ def _caches(arguments: argparse.Namespace) -> CacheModel | None:
     return caches if arguments.caches or arguments.l2_bytes is not None or arguments.cache_control is not None else None
 
 
-def _executors(
+def _devices(
     arguments: argparse.Namespace, problem: BaseProblem, caches: CacheModel | None, progress: Progress
-) -> tuple[Executor, Executor | None, Sanitizer | None]:
-    """What runs the variants, what counts their bytes beside it where that does not, and what looks for findings.
-
-    Bytes are counted with the bank conflicts of shared memory, for they stand beside the source.
-    """
+) -> Devices:
+    """Bytes are counted with the bank conflicts of shared memory, for they stand beside the source."""
     from harness.execution.comparison import counts_beside
+    from harness.studies.report.run import Devices
 
     sanitizer = sanitizing(arguments, progress)[1] if arguments.sanitize else None
     executor = executor_of(arguments, progress)
@@ -140,8 +101,9 @@ def _executors(
         arch = caches.gpu.multiprocessor.arch
     counting = emulator_of(arguments, progress, arch, bank_conflicts=True, caches=caches)
     if executor.device.kind == "emulator":
-        return counting, None, sanitizer
-    return executor, counting if counts_beside(arguments.count, problem, executor.device) else None, sanitizer
+        return Devices(counting, None, sanitizer)
+    counts = counts_beside(arguments.count, problem, executor.device)
+    return Devices(executor, counting if counts else None, sanitizer)
 
 
 def _times(
@@ -159,6 +121,22 @@ def _times(
         chosen, problem, regime=arguments.regime, seed=arguments.seed, effort=effort, libraries=True,
         step=lambda name: progress.part(0.5, name),
     )  # fmt: skip
+
+
+def _campaigns(arguments: argparse.Namespace, chosen: list[Variant], progress: Progress) -> list[dict[str, Any]] | None:
+    """One for each variant; None where nobody asked."""
+    if arguments.fuzz is None:
+        return None
+    from harness.studies.report.campaign_results import CampaignRequest, campaign_or_error
+
+    asked = CampaignRequest(
+        arguments.operation, arguments.fuzz, arguments.seed, arguments.device, arguments.plugin, arguments.sanitize
+    )
+    campaigns = []
+    for variant in chosen:
+        progress.step(f"campaign of {variant.name}")
+        campaigns.append(campaign_or_error(variant.name, asked))
+    return campaigns
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:

@@ -202,9 +202,7 @@ def test_buffers_at_another_level_open_on_demand(page):
     focus(page, "#bytes summary")
     press(page, "ENTER")
     assert run(page, details) is True
-    assert (
-        run(page, "return document.querySelector('#bytes summary').textContent") == "By buffer, at the level requested"
-    )
+    assert "requested" in run(page, "return document.querySelector('#bytes summary').textContent")
     assert len(column_of(page, "#bytes details table", 0)) == 3
 
 
