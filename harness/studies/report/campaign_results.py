@@ -52,7 +52,12 @@ def campaign_or_error(variant: str, asked: CampaignRequest) -> dict[str, Any]:
     try:
         return run_campaign_of(variant, asked)
     except SandboxError as error:
-        return {
-            "variant": variant, "verdict": "error", "reason": str(error), "kind": None, "examples": 0, "refused": 0,
-            "seed": asked.seed, "error_over_budget": None, "failure": None, "replay": None,
-        }  # fmt: skip
+        return error_result(variant, asked, str(error))
+
+
+def error_result(variant: str, asked: CampaignRequest, reason: str) -> dict[str, Any]:
+    """What the JSON of `fuzz` would say of a campaign that came to nothing."""
+    return {
+        "variant": variant, "verdict": "error", "reason": reason, "kind": None, "examples": 0, "refused": 0,
+        "seed": asked.seed, "error_over_budget": None, "failure": None, "replay": None,
+    }  # fmt: skip

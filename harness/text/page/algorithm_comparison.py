@@ -133,14 +133,14 @@ def _column(name: str, steps: Sequence[StepCost], report: VariantReport, smalles
     algorithm = ", ".join(sorted(cited))
     files = " and ".join(short_name(file) for file in dict.fromkeys(step.file for step in steps if step.file))
     head = f"<h3>{escape(name)} <small>{escape(algorithm)}; <span class=code>{escape(files)}</span></small></h3>"
-    shown = "".join(_step(step, total, smallest) for step in steps)
+    shown = "".join(_step(name, step, total, smallest) for step in steps)
     return (
         f'<div class="algorithm" id="algorithm-of-{identifier(name)}" data-variant="{escape(name)}" '
         f'data-algorithm="{escape(algorithm)}"{"" if side is not None else " hidden"}>{head}{shown}</div>'
     )
 
 
-def _step(each: StepCost, total: int, smallest: float) -> str:
+def _step(name: str, each: StepCost, total: int, smallest: float) -> str:
     share = each.sector_bytes / total if total else 0.0
     size = f"{mib(each.sector_bytes, smallest)} MiB, {100 * share:.1f} %" if each.sector_bytes else "no bytes"
     label = OUTSIDE if each.step is None else f"Line{'s' if len(each.step.numbers) > 1 else ''} {each.step.label}"
@@ -155,7 +155,7 @@ def _step(each: StepCost, total: int, smallest: float) -> str:
             f'<thead class="unseen">{head}</thead><tbody>{lines}</tbody></table></div>'
         )
     return (
-        f'<article class="step" data-number="{number}"><h4>{escape(label)} '
+        f'<article class="step" data-number="{number}" data-of="{escape(name)}"><h4>{escape(label)} '
         f'<span class="{heat(share)}">{size}</span></h4>{idea}{code}</article>'
     )
 
@@ -166,9 +166,15 @@ def _step_rows(each: StepCost) -> str:
     costs = {cost.line: cost for cost in each.costs}
     first_code = next((n for n in each.step.lines if not text[n - 1].lstrip().startswith(("//", "# "))), None)
     lines = [n for n in each.step.lines if first_code is not None and n >= first_code]
-    indent = min((len(text[n - 1]) - len(text[n - 1].lstrip()) for n in lines if text[n - 1].strip()), default=0)
+    indent = min((n for line in lines if (n := _indent(text[line - 1]))), default=0)
     called = [_line(cost.line, _text(cost).strip(), cost) for cost in each.costs if cost.line not in each.step.lines]
-    return "".join([*(_line(n, text[n - 1][indent:], costs.get(n)) for n in lines), *called])
+    return "".join(
+        [*(_line(n, text[n - 1][min(indent, _indent(text[n - 1])) :], costs.get(n)) for n in lines), *called]
+    )
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _outside_rows(each: StepCost) -> str:

@@ -199,8 +199,9 @@ def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: fl
     parts = []
     feet = [*((point.intensity, point) for point in points), (least, None)]
     step = min(22.0, (BOTTOM - TOP) * 0.62 / max(1, len(feet)))
+    highest = max(point.peak_flops for point in points)
     for number_of, (intensity, point) in enumerate(sorted(feet, key=lambda foot: foot[0])):
-        peak = max(gpu.float32_flops, 0.0) if point is None else point.peak_flops
+        peak = highest if point is None else point.peak_flops
         x, top = frame.x(intensity), frame.y(attainable_flops(gpu, peak, intensity) / TERA)
         foot = BOTTOM - 10 - step * number_of
         names = "compulsory bytes only" if point is None else _names(point.names)

@@ -294,6 +294,19 @@ def test_equal_lines_of_an_algorithm_stand_beside_each_other(page):
     assert left < right
 
 
+def test_a_line_that_one_side_does_more_often_pushes_what_follows_down_on_both(page):
+    change(page, "algorithm-0", "fa2-cupy")
+    run(page, "document.querySelector('#algorithm-of-fa2-numba [data-number=\"7\"]').remove()")
+    change(page, "algorithm-1", "fa2-numba")
+    tops = (
+        "return [...document.querySelectorAll(`#algorithm-of-${arguments[0]} .step`)]"
+        ".map(s => [s.dataset.number, s.getBoundingClientRect().top])"
+    )
+    cuda, numba = run(page, tops, "fa2-cupy"), run(page, tops, "fa2-numba")
+    assert len({top for _, top in cuda}) == len(cuda) == len(numba) + 1
+    assert [each for each in cuda if each[0] != "7"] == [each for each in numba if each[0] != "7"]
+
+
 def test_two_algorithms_have_their_own_order(page):
     change(page, "algorithm-0", "fa1-cupy")
     change(page, "algorithm-1", "fa2-cupy")

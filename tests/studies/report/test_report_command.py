@@ -148,6 +148,18 @@ def test_another_operation_has_a_page_too(tmp_path):
     assert "<title>softmax" in page and 'id="error-maps-data"' in page
 
 
+def test_a_campaign_that_fails_is_a_failure_of_the_report(tmp_path, monkeypatch):
+    from harness.studies.report import campaign_results as module
+
+    def failing(variant, asked):
+        return module.error_result(variant, asked, "it did not come to an end")
+
+    monkeypatch.setattr(module, "campaign_or_error", failing)
+    status, page = report(tmp_path, "--variants", "fa2-cupy", "--fuzz", 1)
+    assert status == 1 and "it did not come to an end" in words(section(page, "campaigns"))
+    assert " pass " in words(section(page, "ranking"))
+
+
 def test_a_campaign_that_dies_is_an_error_of_its_own(monkeypatch):
     from harness.studies.report import campaign_results as module
 
