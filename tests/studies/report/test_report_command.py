@@ -118,7 +118,6 @@ def test_a_campaigns_failure_has_its_case_its_pattern_and_a_line_that_replays_it
         (["--output", "x.html", "--variants", "fa2-cupi"], "fa2-cupy"),
     ],
 )
-@pytest.mark.compiles(False)
 def test_a_wrong_call_is_one_line_and_leaves_nothing(said, mend, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(["report", *said]) == 2
