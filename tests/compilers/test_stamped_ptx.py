@@ -83,7 +83,7 @@ PREDICATED = """
 mov.u32 %r1, %tid.x;
 setp.gt.u32 %p1, %r1, 31;
 @%p1 ret;
-bar.warp.sync -1; // no barrier of the block
+bar.warp.sync -1; // no barrier of the block }
 barrier.sync 1, 32;
 @!%p1 exit;
 ret;
@@ -100,6 +100,22 @@ def test_returns_under_a_predicate_and_barriers_of_warps() -> None:
     assert sum(line.startswith("$stamp_stays_") for line in lines) == 2
     assert text.count(f"mov.u32 %stamp_left, {ARRIVES};") == 1
     native_kernel(text, "k")  # the emulator takes it
+
+
+def test_statements_that_share_a_line() -> None:
+    body = """{ .reg .b32 %r<2>; /* ret; */ mov.u32 %r1, 0; $L: bar.sync 0; { .reg .b32 q; again: bar.sync 1; }
+    .loc 1 2 3 @%p1 ret; .loc 1 2 3, function_name $name+4, inlined_at 1 7 8
+    st.global.v2.u32 [%rd1], {%r1, %r1}; exit; // bar.sync 0; }
+    }"""
+    head = ".version 8.0\n.target sm_90\n.address_size 64\n"
+    lines = stamped(f"{head}.visible .entry k() {body}\n", ["k"], 8).splitlines()
+    assert lines[3] == ".visible .entry k(.param .u64 k_attention_sandbox_stamps) {"
+    assert sum(line == f"mov.u32 %stamp_left, {ARRIVES};" for line in lines) == 2
+    assert sum(line == f"mov.u32 %stamp_left, {ENDS};" for line in lines) == 2
+    first = lines.index(".reg .pred %stamp_first, %stamp_room;")
+    assert lines[first - 1] == ".reg .b32 %r<2>;" and "mov.u32 %r1, 0;" in lines[first:]
+    assert "st.global.v2.u32 [%rd1], {%r1, %r1};" in lines and "$L:" in lines and "again:" in lines
+    assert lines.count("{") == lines.count("}") - 1 == 1
 
 
 def test_what_is_not_there_cannot_be_stamped() -> None:
