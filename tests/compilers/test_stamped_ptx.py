@@ -34,7 +34,7 @@ def stamped_run(body: str, grid: tuple[int, ...], block: tuple[int, ...], stamps
     blocks, warps = int(np.prod(grid)), -(-int(np.prod(block)) // 32)
     memory = [DeviceBuffer(name, array.copy().view(np.uint8)) for name, array in ARRAYS.items()]
     memory.append(DeviceBuffer("stamps", np.zeros(room_bytes(blocks, warps, stamps), np.uint8)))
-    launch(
+    counts = launch(
         native_kernel(stamped(compiled.ptx, [compiled.entry], stamps), compiled.entry),
         "k",
         Geometry((*grid, 1, 1)[:3], (*block, 1, 1)[:3], 0),
@@ -42,7 +42,11 @@ def stamped_run(body: str, grid: tuple[int, ...], block: tuple[int, ...], stamps
         memory,
         LaunchOptions(2_000_000, 1, 0),
     )
-    return memory[1].data.view(np.float32), memory[2].data.view(STAMP).reshape(blocks, warps, stamps)
+    found = memory[2].data.view(STAMP).reshape(blocks, warps, stamps)
+    # One lane of each warp writes, and nothing twice.
+    written = sum(site.requested_bytes for site in counts.sites if site.buffer == "stamps")
+    assert written == STAMP.itemsize * int((found["kind"] > 0).sum())
+    return memory[1].data.view(np.float32), found
 
 
 def test_the_answer_stays_and_every_warp_has_its_stamps() -> None:
