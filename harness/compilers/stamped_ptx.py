@@ -12,7 +12,7 @@ number of them, one behind the other; the last place is for its end, and what fi
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from harness.support.errors import CompileError
 
@@ -24,6 +24,12 @@ FEWEST_STAMPS = 4
 _PARAMETER = "attention_sandbox_stamps"
 _BARRIER = re.compile(r"(@!?%\w+\s+)?(bar|barrier)\.(cta\.)?(sync|red)\b")
 _RETURN = re.compile(r"(?:@(!?)(%\w+)\s+)?(ret|exit)\s*;")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT_OR_BRACE = re.compile(rf"{_COMMENT.pattern}|[{{}}]", re.DOTALL)
+_ALONE = re.compile(
+    r"[{}]|[\w$]+\s*:(?!:)|\.loc\s+\d+\s+\d+\s+\d+(?:\s*,\s*function_name[^,\n]*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?"
+)
+"""What stands in front of a statement: a brace that opens or closes a scope, a label, a line of the source."""
 _REGISTERS = """.reg .pred %stamp_first, %stamp_room;
 .reg .b32 %stamp_a, %stamp_b, %stamp_c, %stamp_warp, %stamp_left, %stamp_sm;
 .reg .b64 %stamp_next, %stamp_end, %stamp_more, %stamp_time;
@@ -76,34 +82,46 @@ def _stamped_entry(ptx: str, entry: str, stamps: int) -> str:
     end = _end_of_body(ptx, start)
     parameter = f".param .u64 {entry}_{_PARAMETER}"
     parameters = f"{head[1].rstrip()},\n{parameter}\n" if head[1].strip() else parameter
-    body = "\n".join(_with_stamps(ptx[start + 1 : end].split("\n"), entry, stamps))
+    body = "\n".join(("", *_with_stamps(_statements(ptx[start + 1 : end]), entry, stamps), ""))
     return f"{ptx[: head.start(1)]}{parameters}{ptx[head.end(1) : start + 1]}{body}{ptx[end:]}"
 
 
 def _end_of_body(ptx: str, start: int) -> int:
-    """Where the brace closes that opens at `start`. Strings stand in directives outside of bodies."""
+    """Where the brace closes that opens at `start`, comments aside. Strings stand in directives outside of bodies."""
     depth = 0
-    for place in range(start, len(ptx)):
-        depth += (ptx[place] == "{") - (ptx[place] == "}")
+    for found in _COMMENT_OR_BRACE.finditer(ptx, start):
+        depth += (found[0] == "{") - (found[0] == "}")
         if depth == 0:
-            return place
+            return found.start()
     raise CompileError("the PTX ends within a kernel, so it cannot be stamped")
 
 
-def _with_stamps(lines: list[str], entry: str, stamps: int) -> Iterator[str]:
+def _statements(body: str) -> Iterator[str]:
+    """The body without comments; what may stand on a line with others has one of its own."""
+    for line in _COMMENT.sub(" ", body).replace(";", ";\n").split("\n"):
+        rest = line.strip()
+        while rest:
+            alone = _ALONE.match(rest)
+            if alone is None:
+                yield rest
+                break
+            yield alone[0].strip()
+            rest = rest[alone.end() :].strip()
+
+
+def _with_stamps(statements: Iterable[str], entry: str, stamps: int) -> Iterator[str]:
     begun = False
-    for number, line in enumerate(lines):
-        text = line.partition("//")[0].strip()
-        if text and not begun and not text.startswith("."):
+    for number, text in enumerate(statements):
+        if not begun and not text.startswith("."):
             begun = True
             yield from (_REGISTERS, _NUMBER_OF_WARP, _room(entry, stamps), _stamp(BEGINS))
         returns = _RETURN.fullmatch(text)
         if returns is not None:
             yield from _at_return(returns, number)
         elif _BARRIER.match(text):
-            yield from (_stamp(ARRIVES), line, _stamp(LEAVES))
+            yield from (_stamp(ARRIVES), text, _stamp(LEAVES))
         else:
-            yield line
+            yield text
 
 
 def _room(entry: str, stamps: int) -> str:

@@ -20,7 +20,7 @@ from harness.execution.events import (
     sectors_of,
 )
 from harness.execution.planning import make_plan
-from harness.execution.replay import Holding, Matrix, Replay, ReplayLaunch, Step, Touch
+from harness.execution.replay import Holding, Matrix, Replay, ReplayLaunch, Step, Tile, Touch
 from harness.execution.replay_tiles import SharedContents, matrices_of, slice_sectors, tiles_of_sectors, undrawn
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -36,6 +36,9 @@ MOST_STEPS = 192
 """Of one launch, of all blocks that are shown: beyond, neighbours become one step."""
 MOST_BLOCKS = 64
 """Of one launch that are shown one by one."""
+
+MOST_LOOKS = 512
+"""Into the shared memory of one block that are kept at a time."""
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -75,8 +78,25 @@ class _BlockSteps:
     accesses: Records
     of_step: _Numbers
     """The step of each access."""
-    contents: list[npt.NDArray[np.uint8] | None]
-    """What is in shared memory at each one's end."""
+    held: list[dict[str, tuple[Tile, ...]] | None]
+    """What of the inputs is in shared memory at each one's end; None where nobody looked."""
+
+
+class _Looks:
+    """Copies of one block's shared memory, each with its number among all looks; of very many every so many."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, npt.NDArray[np.uint8]]] = []
+        self._count, self._stride = 0, 1
+
+    def add(self, contents: npt.NDArray[np.uint8]) -> None:
+        """One look more."""
+        if self._count % self._stride == 0:
+            self.kept.append((self._count, contents.copy()))
+            if len(self.kept) == MOST_LOOKS:
+                self._stride *= 2
+                self.kept = [each for each in self.kept if each[0] % self._stride == 0]
+        self._count += 1
 
 
 class ReplayRecorder:
@@ -92,7 +112,7 @@ class ReplayRecorder:
         self._most_slices = max(matrix.slices for matrix in self.matrices)
         self._launch: EventLaunch | None = None
         self._columns: list[int] = []
-        self._seen: dict[int, list[npt.NDArray[np.uint8]]] = {}
+        self._seen: dict[int, _Looks] = {}
         self._shown: dict[int, _BlockSteps] = {}
         self._rest: dict[tuple[int, str], int] = {}
 
@@ -116,13 +136,16 @@ class ReplayRecorder:
         self, block: int, contents: npt.NDArray[np.uint8], memory: Sequence[npt.NDArray[np.uint8]]
     ) -> None:
         """See `EventListener`."""
-        self._seen.setdefault(block, []).append(contents.copy())
+        self._seen.setdefault(block, _Looks()).add(contents)
 
     def deliver(self, events: BlockEvents) -> None:
         """See `EventListener`."""
-        seen = self._seen.pop(events.block, [])
+        assert self._launch is not None
+        looks = self._seen.pop(events.block, _Looks())
         if self._is_shown(events.accesses):
-            self._shown[events.block] = _steps_of(events, seen)
+            # As far as blocks share heads evenly, more steps than these are merged at the end anyway.
+            expected = min(MOST_BLOCKS, max(1, self._launch.blocks // self._most_slices))
+            self._shown[events.block] = self._steps_of(events, looks, max(1, MOST_STEPS // expected))
         else:
             self._add_rest(events.accesses)
 
@@ -153,7 +176,10 @@ class ReplayRecorder:
             self._add_rest(self._shown[block].accesses)
         most = max(1, MOST_STEPS // max(1, len(chosen)))
         for block in chosen:
-            self.steps += self._told(number, _merged(self._shown[block], most))
+            found = self._shown[block]
+            ends, of_step, lasts = _merged(found.ends, found.of_step, most)
+            held = [found.held[at] for at in lasts.tolist()]
+            self.steps += self._told(number, _BlockSteps(block, ends, found.accesses, of_step, held))
         rest = [
             tuple(Touch(matrix, (), size) for (matrix, kind), size in sorted(self._rest.items()) if kind in kinds)
             for kinds in (READS, WRITES)
@@ -163,14 +189,24 @@ class ReplayRecorder:
         x, y, z = launch.block
         self.launches.append(ReplayLaunch(launch.kernel, launch.grid, x * y * z, launch.shared_bytes, len(chosen)))
 
+    def _steps_of(self, events: BlockEvents, looks: _Looks, most: int) -> _BlockSteps:
+        ends, of_step, _ = _merged(*_cut(events), most)
+        numbers = np.array([number for number, _ in looks.kept], np.int64)
+        times = events.steps[numbers]
+        held: list[dict[str, tuple[Tile, ...]] | None] = []
+        for end in ends.tolist():
+            # What was seen last up to the end.
+            before = np.flatnonzero(times <= end)
+            held.append(self._contents.tiles_in(looks.kept[before[-1]][1]) if len(before) else None)
+        return _BlockSteps(events.block, ends, events.accesses, of_step, held)
+
     def _told(self, launch: int, found: _BlockSteps) -> list[Step]:
         steps = []
         held: tuple[Holding, ...] = ()
         for index, end in enumerate(found.ends.tolist()):
             accesses = found.accesses[found.of_step == index]
-            contents = found.contents[index]
-            if contents is not None:
-                tiles = self._contents.tiles_in(contents)
+            tiles = found.held[index]
+            if tiles is not None:
                 held = tuple(Holding(self._numbers[name], tiles[name]) for name in tiles)
             reads, writes = (self._touches(accesses, kinds) for kinds in (READS, WRITES))
             steps.append(Step(launch, found.block, end, reads, writes, held))
@@ -190,8 +226,11 @@ class ReplayRecorder:
         return tuple(touches)
 
 
-def _steps_of(events: BlockEvents, seen: Sequence[npt.NDArray[np.uint8]]) -> _BlockSteps:
-    """Cut a block where it gets on as a whole; what touches no global memory belongs to the step before."""
+def _cut(events: BlockEvents) -> tuple[_Numbers, _Numbers]:
+    """When each step of a block is over, and the step of each access.
+
+    It is cut where it gets on as a whole; what touches no global memory belongs to the step before.
+    """
     last = max(events.end, int(events.accesses["time"].max(initial=0)))
     marks = np.unique(events.steps)
     ends = np.append(marks[marks < last], last)
@@ -202,27 +241,14 @@ def _steps_of(events: BlockEvents, seen: Sequence[npt.NDArray[np.uint8]]) -> _Bl
         ends = np.unique(np.concatenate((ends, cuts)))
         of_step = np.searchsorted(ends, events.accesses["time"])
     busy = np.unique(of_step)
-    kept = np.append(ends[busy[1:] - 1], last) if len(busy) else ends[-1:]
-    return _BlockSteps(
-        events.block, kept, events.accesses, np.searchsorted(busy, of_step), _contents_at(kept, events.steps, seen)
-    )
+    return (np.append(ends[busy[1:] - 1], last) if len(busy) else ends[-1:]), np.searchsorted(busy, of_step)
 
 
-def _contents_at(
-    ends: _Numbers, steps: _Numbers, seen: Sequence[npt.NDArray[np.uint8]]
-) -> list[npt.NDArray[np.uint8] | None]:
-    """What was seen last up to each end."""
-    places = [np.flatnonzero(steps[: len(seen)] <= end) for end in ends.tolist()]
-    return [seen[place[-1]] if len(place) else None for place in places]
-
-
-def _merged(steps: _BlockSteps, most: int) -> _BlockSteps:
-    """At most so many steps, each of about as many neighbours."""
-    count = len(steps.ends)
+def _merged(ends: _Numbers, of_step: _Numbers, most: int) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """At most so many steps, each of about as many neighbours; and which of the steps before are their last ones."""
+    count = len(ends)
     if count <= most:
-        return steps
+        return ends, of_step, np.arange(count)
     group = np.arange(count) * most // count
     lasts = np.flatnonzero(np.diff(np.append(group, most)))
-    return _BlockSteps(
-        steps.block, steps.ends[lasts], steps.accesses, group[steps.of_step], [steps.contents[at] for at in lasts]
-    )
+    return ends[lasts], group[of_step], lasts

@@ -50,7 +50,7 @@ def render_chrome_trace(timeline: Timeline) -> str:
                 events += tracks.of(block, block.events)
     sms = sorted({event["pid"] for event in events} - {LAUNCHES})
     for pid in sms:
-        events += _process(pid, f"SM {pid - 1}", pid)
+        events += process_events(pid, f"SM {pid - 1}", pid)
     about = {
         "variant": timeline.variant,
         "problem": timeline.problem,
@@ -79,29 +79,32 @@ def leaves_out(timeline: Timeline) -> bool:
     return any(launch.shown < len(launch.blocks) for launch in timeline.launches)
 
 
-def _process(pid: int, name: str, order: int) -> list[Event]:
+def process_events(pid: int, name: str, order: int) -> list[Event]:
+    """A process's name and place."""
     return [
         {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}},
         {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": order}},
     ]
 
 
-def _thread(pid: int, tid: int, name: str) -> list[Event]:
+def thread_events(pid: int, tid: int, name: str) -> list[Event]:
+    """A thread's name and place."""
     return [
         {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}},
         {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}},
     ]
 
 
-def _complete(pid: int, tid: int, name: str, category: str, begin: int, end: int, **more: Any) -> Event:
+def complete_event(pid: int, tid: int, name: str, category: str, begin: float, end: float, **more: Any) -> Event:
+    """A stretch of one thread."""
     event = {"ph": "X", "pid": pid, "tid": tid, "name": name, "cat": category, "ts": begin, "dur": end - begin}
     return {**event, "args": more} if more else event
 
 
 def _launch_events(timeline: Timeline) -> Iterator[Event]:
     """Each launch as one stretch, and the bytes of the run so far."""
-    yield from _process(LAUNCHES, "launches", LAUNCHES)
-    yield from _thread(LAUNCHES, 1, "launches")
+    yield from process_events(LAUNCHES, "launches", LAUNCHES)
+    yield from thread_events(LAUNCHES, 1, "launches")
     read = written = 0
     for each in timeline.launches:
         launch = each.launch
@@ -109,7 +112,7 @@ def _launch_events(timeline: Timeline) -> Iterator[Event]:
         more["shared bytes of a block"] = launch.shared_bytes
         if launch.resident is not None:
             more["blocks that one SM holds"] = launch.resident
-        yield _complete(LAUNCHES, 1, launch.kernel, "launch", each.begin, each.end, **more)
+        yield complete_event(LAUNCHES, 1, launch.kernel, "launch", each.begin, each.end, **more)
         for moved in each.moved:
             args = {"read": read + moved.read_bytes, "written": written + moved.write_bytes}
             event = {"ph": "C", "pid": LAUNCHES, "tid": 1, "name": "bytes of global memory, sectors", "ts": moved.time}
@@ -130,11 +133,11 @@ class _Tracks:
         """All of one block."""
         pid, tid = block.sm + 1, self._tid(block, 0)
         name = f"{self._prefix}{self._launch.kernel} block {block.number}"
-        yield from _thread(pid, tid, name)
-        yield _complete(pid, tid, name, "block", block.begin, block.end, place=self._place(block.number))
+        yield from thread_events(pid, tid, name)
+        yield complete_event(pid, tid, name, "block", block.begin, block.end, place=self._place(block.number))
         accesses = [events.accesses[events.accesses["warp"] == warp] for warp in range(self._launch.warps)]
         for warp, end in enumerate(events.ends.tolist()):
-            yield from _thread(pid, self._tid(block, warp + 1), f"{self._prefix}block {block.number} warp {warp}")
+            yield from thread_events(pid, self._tid(block, warp + 1), f"{self._prefix}block {block.number} warp {warp}")
             yield from self._warp(block, warp, end, events.waits[events.waits["warp"] == warp], accesses[warp])
         for arrival in events.arrivals:
             yield {
@@ -164,7 +167,7 @@ class _Tracks:
             name, kind = self._name_of(wait), WAITS[wait["kind"]]
             where = self._where(int(wait["site"]))
             if over > begin:
-                yield _complete(pid, tid, name, kind, block.begin + begin, block.begin + over, **where)
+                yield complete_event(pid, tid, name, kind, block.begin + begin, block.begin + over, **where)
             else:
                 event = {"ph": "i", "pid": pid, "tid": tid, "s": "t", "name": name, "cat": kind}
                 yield {**event, "ts": block.begin + begin, "args": where}
@@ -186,7 +189,7 @@ class _Tracks:
             if moved:
                 more[f"bytes {verb}, sectors"] = moved
         name = "runs, with memory" if more else "runs"
-        yield _complete(block.sm + 1, tid, name, "run", block.begin + begin, block.begin + end, **more)
+        yield complete_event(block.sm + 1, tid, name, "run", block.begin + begin, block.begin + end, **more)
 
     @staticmethod
     def _name_of(wait: Any) -> str:

@@ -34,7 +34,7 @@ def stamped_run(body: str, grid: tuple[int, ...], block: tuple[int, ...], stamps
     blocks, warps = int(np.prod(grid)), -(-int(np.prod(block)) // 32)
     memory = [DeviceBuffer(name, array.copy().view(np.uint8)) for name, array in ARRAYS.items()]
     memory.append(DeviceBuffer("stamps", np.zeros(room_bytes(blocks, warps, stamps), np.uint8)))
-    launch(
+    counts = launch(
         native_kernel(stamped(compiled.ptx, [compiled.entry], stamps), compiled.entry),
         "k",
         Geometry((*grid, 1, 1)[:3], (*block, 1, 1)[:3], 0),
@@ -42,7 +42,11 @@ def stamped_run(body: str, grid: tuple[int, ...], block: tuple[int, ...], stamps
         memory,
         LaunchOptions(2_000_000, 1, 0),
     )
-    return memory[1].data.view(np.float32), memory[2].data.view(STAMP).reshape(blocks, warps, stamps)
+    found = memory[2].data.view(STAMP).reshape(blocks, warps, stamps)
+    # One lane of each warp writes, and nothing twice.
+    written = sum(site.requested_bytes for site in counts.sites if site.buffer == "stamps")
+    assert written == STAMP.itemsize * int((found["kind"] > 0).sum())
+    return memory[1].data.view(np.float32), found
 
 
 def test_the_answer_stays_and_every_warp_has_its_stamps() -> None:
@@ -83,7 +87,7 @@ PREDICATED = """
 mov.u32 %r1, %tid.x;
 setp.gt.u32 %p1, %r1, 31;
 @%p1 ret;
-bar.warp.sync -1; // no barrier of the block
+bar.warp.sync -1; // no barrier of the block }
 barrier.sync 1, 32;
 @!%p1 exit;
 ret;
@@ -100,6 +104,22 @@ def test_returns_under_a_predicate_and_barriers_of_warps() -> None:
     assert sum(line.startswith("$stamp_stays_") for line in lines) == 2
     assert text.count(f"mov.u32 %stamp_left, {ARRIVES};") == 1
     native_kernel(text, "k")  # the emulator takes it
+
+
+def test_statements_that_share_a_line() -> None:
+    body = """{ .reg .b32 %r<2>; /* ret; */ mov.u32 %r1, 0; $L: bar.sync 0; { .reg .b32 q; again: bar.sync 1; }
+    .loc 1 2 3 @%p1 ret; .loc 1 2 3, function_name $name+4, inlined_at 1 7 8
+    st.global.v2.u32 [%rd1], {%r1, %r1}; exit; // bar.sync 0; }
+    }"""
+    head = ".version 8.0\n.target sm_90\n.address_size 64\n"
+    lines = stamped(f"{head}.visible .entry k() {body}\n", ["k"], 8).splitlines()
+    assert lines[3] == ".visible .entry k(.param .u64 k_attention_sandbox_stamps) {"
+    assert sum(line == f"mov.u32 %stamp_left, {ARRIVES};" for line in lines) == 2
+    assert sum(line == f"mov.u32 %stamp_left, {ENDS};" for line in lines) == 2
+    first = lines.index(".reg .pred %stamp_first, %stamp_room;")
+    assert lines[first - 1] == ".reg .b32 %r<2>;" and "mov.u32 %r1, 0;" in lines[first:]
+    assert "st.global.v2.u32 [%rd1], {%r1, %r1};" in lines and "$L:" in lines and "again:" in lines
+    assert lines.count("{") == lines.count("}") - 1 == 1
 
 
 def test_what_is_not_there_cannot_be_stamped() -> None:

@@ -71,12 +71,14 @@ def test_variables_of_the_module_are_recorded_and_local_memory_is_not() -> None:
 
 
 def test_a_named_barrier_at_which_some_only_arrive() -> None:
-    body = """int t = threadIdx.x;
+    body = """int t = threadIdx.x; float x = a[t];
+    if (t < 32) for (int i = 0; i < 1000; ++i) x = x * x + 1;
     if (t < 32) asm volatile("bar.arrive 3, 64;"); else asm volatile("bar.sync 3, 64;");
-    b[t] = a[t];"""
+    b[t] = x;"""
     events = only_block(recorded(body, 64))
     assert [(row["warp"], row["number"]) for row in events.arrivals] == [(0, 3)]
     assert [(row["warp"], row["number"]) for row in events.waits] == [(1, 3)]
+    assert events.waits["end"][0] == events.arrivals["time"][0] > events.waits["begin"][0] + 1000
     assert not len(events.steps)  # not all of the block waited
 
 
@@ -124,9 +126,9 @@ extern "C" __global__ void k(const float* a, float* b) {
 }"""
 
 
-def pipelined() -> RecordedEvents:
+def pipelined(source: str = PIPELINE) -> RecordedEvents:
     found = RecordedEvents()
-    run_hopper(PIPELINE, ARRAYS, ("A", "B"), block=(64, 1, 1), events=LaunchEvents(found, 0))
+    run_hopper(source, ARRAYS, ("A", "B"), block=(64, 1, 1), events=LaunchEvents(found, 0))
     return found
 
 
@@ -146,8 +148,17 @@ def test_a_producer_runs_as_far_ahead_as_its_stages_let_it() -> None:
     assert (waits["warp"] == 0).sum() == 4 and (waits["warp"] == 1).sum() == 6
     producer = waits[waits["warp"] == 0]
     assert (producer["end"] - producer["begin"] > 400).all()
-    # What it executes while it looks in vain takes no time: both ends fit together.
-    assert events.ends[0] <= events.ends[1]
+    # What it executes while it looks in vain takes no time, and what follows comes after the wait.
+    for end, begin in zip(producer["end"], [*producer["begin"][1:], events.ends[0]]):
+        assert 0 <= begin - end < 100
+
+
+def test_who_has_waited_goes_on_from_there() -> None:
+    slow = "volatile int n = 0; while (n < 1000) n = n + 1;"
+    events = only_block(pipelined(PIPELINE.replace("if (t < 32) {", f"if (t < 32) {{ {slow}")))
+    first, second = events.waits[(events.waits["warp"] == 1) & (events.waits["kind"] == MBARRIER)][:2]
+    assert first["end"] - first["begin"] > 3000
+    assert second["begin"] - first["end"] > 500  # the work on what it waited for
 
 
 def test_shared_memory_is_seen_whenever_the_block_gets_on() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 from emulators import emulator
 from lanes import thorough_unless
 from recorded_events import RecordedEvents
 
+from harness.execution.events import ACCESS, ARRIVAL, COPY, WAIT, BlockEvents, EventLaunch
 from harness.execution.planning import make_plan
 from harness.execution.protocol import Execution
 from harness.execution.replay import Replay, Step, Tile
-from harness.execution.replay_recording import MOST_STEPS, replay_of
+from harness.execution.replay_recording import MOST_STEPS, ReplayRecorder, replay_of
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
+from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 
 pytestmark = pytest.mark.compiles
@@ -145,6 +148,43 @@ def test_a_kernel_without_barriers_is_cut_by_its_instructions() -> None:
     assert [step.block for step in replay.steps].count(0) == MOST_STEPS // 64
     ends = [step.end for step in steps_of(replay, 0, 0)]
     assert ends == sorted(set(ends))
+
+
+def test_a_request_at_a_barrier_is_of_the_step_that_the_barrier_ends() -> None:
+    problem = Problem(heads=1, q_len=16, kv_len=16, head_dim=32)
+    recorder = ReplayRecorder(problem, Plan((Launch("kernel", (1,), (32,), ()),)), {})
+    recorder.begin(EventLaunch(0, "kernel", (1, 1, 1), (32, 1, 1), None, ("Q", "K", "V", "O"), (), 0, None))
+    times = [10, 20, 20, 21, 30, 40, 45]
+    accesses = np.array([(time, 0, 0, 0, 0, row, 15) for row, time in enumerate(times)], ACCESS)
+    waits, copies, arrivals = (np.empty(0, kind) for kind in (WAIT, COPY, ARRIVAL))
+    steps = np.array([10, 20, 25, 30, 40])
+    recorder.deliver(BlockEvents(0, accesses, waits, copies, arrivals, np.array([50]), steps))
+    recorder.end()
+    found = [(step.end, [(t.first_row, t.end_row) for t in step.reads[0].tiles]) for step in recorder.steps]
+    # Rows of 128 bytes, one for each request; what is at the time of a step is its own.
+    assert found == [(10, [(0, 1)]), (20, [(1, 3)]), (25, [(3, 4)]), (30, [(4, 5)]), (40, [(5, 6)]), (50, [(6, 7)])]
+
+
+def test_of_very_many_looks_into_shared_memory_every_so_many_is_kept() -> None:
+    problem = Problem(heads=1, q_len=16, kv_len=16, head_dim=32)
+    inputs = draw_inputs(problem, "normal", 0)
+    recorder = ReplayRecorder(problem, Plan((Launch("kernel", (1,), (32,), ()),)), inputs)
+    recorder.begin(EventLaunch(0, "kernel", (1, 1, 1), (32, 1, 1), None, ("Q", "K", "V", "O"), (), 0, None))
+    count = 16 * 128
+    for look in range(count):  # row after row of K
+        row = inputs["K"][0, 0, look // 128].copy().view(np.uint8)
+        if recorder.wants_shared(0):
+            recorder.shared_memory(0, row, [])
+    times = np.arange(1, count + 1)
+    accesses = np.array([(time, 0, 0, 0, 0, 0, 1) for time in times.tolist()], ACCESS)
+    waits, copies, arrivals = (np.empty(0, kind) for kind in (WAIT, COPY, ARRIVAL))
+    recorder.deliver(BlockEvents(0, accesses, waits, copies, arrivals, times[-1:], times))
+    recorder.end()
+    assert len(recorder.steps) == MOST_STEPS
+    for step in recorder.steps:
+        # Looks are 4 or 8 apart, so that at the end of a step the row is that one's, or the one before.
+        ((tile,),) = (each.tiles for each in step.held)
+        assert (step.end - 8) // 128 <= tile.first_row <= (step.end - 1) // 128
 
 
 def test_blocks_of_other_heads_are_one_step_with_their_bytes() -> None:

@@ -164,7 +164,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         "--trace",
         type=Path,
         metavar="FILE.json",
-        help="write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and chrome://tracing open",
+        help="write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and chrome://tracing open; "
+        "with --device gpu of the GPU itself",
     )
     parser.add_argument(
         "--trace-events",

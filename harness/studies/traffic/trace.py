@@ -16,6 +16,7 @@ from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 from harness.support.gpus import Gpu
 from harness.text.chrome_trace import leaves_out, render_chrome_trace, what_is_shown
+from harness.text.stamp_trace import render_stamp_trace
 
 MOST_EVENTS = 100_000
 """Some 15 MB of JSON, which every viewer opens in seconds."""
@@ -36,11 +37,21 @@ def require_trace(arguments: argparse.Namespace) -> None:
 def write_trace(
     arguments: argparse.Namespace, variant: Variant, problem: BaseProblem, executor: Observer, gpu: Gpu
 ) -> None:
-    """Run, and write `--trace`. A line on standard error says which blocks are left out, if any are."""
+    """Run, and write `--trace`: of the GPU itself with --device gpu, else of what the emulator sees.
+
+    A line on standard error says which blocks are left out, if any are.
+    """
     path: Path = arguments.trace
     inputs = draw_inputs(problem, arguments.regime, arguments.seed)
     most = MOST_EVENTS if arguments.trace_events is None else arguments.trace_events
-    timeline = timeline_of(variant.name, problem, make_plan(variant, problem), executor, inputs, gpu, most)
-    replace_files({path: render_chrome_trace(timeline).encode()})
-    if leaves_out(timeline):
-        print(f"harness: {path} has the blocks {what_is_shown(timeline)}; --trace-events N takes more", file=sys.stderr)
+    plan = make_plan(variant, problem)
+    if arguments.device == "gpu":
+        from harness.gpu.stamped_run import stamped_run
+
+        text, shown = render_stamp_trace(stamped_run(variant.name, problem, plan, inputs), most)
+    else:
+        timeline = timeline_of(variant.name, problem, plan, executor, inputs, gpu, most)
+        text, shown = render_chrome_trace(timeline), what_is_shown(timeline) if leaves_out(timeline) else None
+    replace_files({path: text.encode()})
+    if shown is not None:
+        print(f"harness: {path} has the blocks {shown}; --trace-events N takes more", file=sys.stderr)
