@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,9 +29,7 @@ class RecordedEvents:
     def wants_shared(self, block: int) -> bool:
         return True
 
-    def shared_memory(
-        self, block: int, contents: npt.NDArray[np.uint8], memory: Sequence[npt.NDArray[np.uint8]]
-    ) -> None:
+    def shared_memory(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
         self.shared.setdefault(block, []).append(contents.copy())
 
     def deliver(self, events: BlockEvents) -> None:

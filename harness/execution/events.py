@@ -6,7 +6,7 @@ barriers and mbarriers. It is no clock of a GPU: every instruction counts as one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -140,10 +140,8 @@ class EventListener(Protocol):
         """Whether to tell what is in the block's shared memory whenever it gets on."""
         ...
 
-    def shared_memory(
-        self, block: int, contents: npt.NDArray[np.uint8], memory: Sequence[npt.NDArray[np.uint8]]
-    ) -> None:
-        """At the next of the block's `steps`: its shared memory, and all buffers in their order. Copies nothing."""
+    def shared_memory(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
+        """What is there at the next of the block's `steps`. It will not stay so: who wants to keep it copies it."""
         ...
 
     def deliver(self, events: BlockEvents) -> None:

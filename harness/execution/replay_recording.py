@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,9 +132,7 @@ class ReplayRecorder:
         """See `EventListener`. Whether the block is shown is not known before it is over."""
         return len(self._shown) < MOST_BLOCKS
 
-    def shared_memory(
-        self, block: int, contents: npt.NDArray[np.uint8], memory: Sequence[npt.NDArray[np.uint8]]
-    ) -> None:
+    def shared_memory(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
         """See `EventListener`."""
         self._seen.setdefault(block, _Looks()).add(contents)
 

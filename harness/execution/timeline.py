@@ -129,9 +129,7 @@ class TimelineRecorder:
         """See `EventListener`."""
         return False
 
-    def shared_memory(
-        self, block: int, contents: npt.NDArray[np.uint8], memory: Sequence[npt.NDArray[np.uint8]]
-    ) -> None:
+    def shared_memory(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
         """See `EventListener`."""
 
     def deliver(self, events: BlockEvents) -> None:

@@ -8,7 +8,7 @@ microsecond, is one instruction.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -48,9 +48,7 @@ def render_chrome_trace(timeline: Timeline) -> str:
         for block in launch.blocks:
             if block.events is not None:
                 events += tracks.of(block, block.events)
-    sms = sorted({event["pid"] for event in events} - {LAUNCHES})
-    for pid in sms:
-        events += process_events(pid, f"SM {pid - 1}", pid)
+    events += multiprocessor_events(events)
     about = {
         "variant": timeline.variant,
         "problem": timeline.problem,
@@ -85,6 +83,13 @@ def process_events(pid: int, name: str, order: int) -> list[Event]:
         {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}},
         {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": order}},
     ]
+
+
+def multiprocessor_events(events: Iterable[Event]) -> list[Event]:
+    """Names of the multiprocessors that these events are of. Viewers that sort by names sort numbers as long."""
+    numbers = sorted({event["pid"] - 1 for event in events if event["pid"] != LAUNCHES})
+    digits = len(str(max(numbers, default=0)))
+    return [each for number in numbers for each in process_events(number + 1, f"SM {number:0{digits}}", number + 1)]
 
 
 def thread_events(pid: int, tid: int, name: str) -> list[Event]:

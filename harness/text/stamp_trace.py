@@ -15,7 +15,14 @@ import numpy.typing as npt
 
 from harness.compilers.stamped_ptx import ARRIVES, BEGINS, ENDS
 from harness.execution.stamps import StampedLaunch, StampedRun
-from harness.text.chrome_trace import LAUNCHES, Event, complete_event, process_events, thread_events
+from harness.text.chrome_trace import (
+    LAUNCHES,
+    Event,
+    complete_event,
+    multiprocessor_events,
+    process_events,
+    thread_events,
+)
 
 NANOSECONDS = 1000
 """Of a microsecond, which the format counts in."""
@@ -42,8 +49,7 @@ def render_stamp_trace(run: StampedRun, most_events: int) -> tuple[str, str | No
         for block in range(blocks):
             events += _block_events(launch, block, prefix, first, start)
         first += launch.stamps.shape[0] * launch.stamps.shape[1]
-    for pid in sorted({event["pid"] for event in events} - {LAUNCHES}):
-        events += process_events(pid, f"SM {pid - 1}", pid)
+    events += multiprocessor_events(events)
     about = {"variant": run.variant, "problem": run.problem, "ran on": run.device, "time": TIME}
     about["blocks"] = ", ".join(shown)
     document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}

@@ -174,7 +174,7 @@ def test_of_very_many_looks_into_shared_memory_every_so_many_is_kept() -> None:
     for look in range(count):  # row after row of K
         row = inputs["K"][0, 0, look // 128].copy().view(np.uint8)
         if recorder.wants_shared(0):
-            recorder.shared_memory(0, row, [])
+            recorder.shared_memory(0, row)
     times = np.arange(1, count + 1)
     accesses = np.array([(time, 0, 0, 0, 0, 0, 1) for time in times.tolist()], ACCESS)
     waits, copies, arrivals = (np.empty(0, kind) for kind in (WAIT, COPY, ARRIVAL))

@@ -82,6 +82,12 @@ def test_blocks_take_places_as_they_become_free() -> None:
     assert [b.begin for b in timeline([launch(resident=None)]).launches[0].blocks] == [0, 0, 100, 110]
 
 
+def test_names_of_multiprocessors_sort_as_their_numbers() -> None:
+    events = events_of(timeline([launch(blocks=11)], multiprocessors=132))
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name" and e["pid"]]
+    assert names == sorted(names) and names[::10] == ["SM 00", "SM 10"]
+
+
 def test_bytes_rise_to_the_total() -> None:
     shown = timeline([launch(), launch(1)])
     for each in shown.launches:

@@ -52,10 +52,9 @@ def event_site(site: Site) -> EventSite:
 class EventWatcher:
     """Stands between the workers of one launch and the listener, which hears of one block at a time."""
 
-    def __init__(self, listener: EventListener, sizes: Sequence[int], memory: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """`sizes`: bytes of what each column of the counters is about; `memory`: of the buffers among them."""
+    def __init__(self, listener: EventListener, sizes: Sequence[int]) -> None:
+        """`sizes`: bytes of what each column of the counters is about."""
         self._listener = listener
-        self._memory = memory
         lines = np.cumsum([-(-size // cache.LINE_BYTES) for size in sizes])
         self.first_lines: list[int] = [0, *lines[:-1].tolist()]
         self._lock = threading.Lock()
@@ -67,7 +66,7 @@ class EventWatcher:
         try:
             with self._lock:
                 if self._listener.wants_shared(block):
-                    self._listener.shared_memory(block, contents, self._memory)
+                    self._listener.shared_memory(block, contents)
         except BaseException as error:  # it would get lost in native code, which is who calls
             self.error = self.error or error
 

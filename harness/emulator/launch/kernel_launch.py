@@ -98,7 +98,7 @@ def launch(
     places = np.random.default_rng(options.seed).permutation(geometry.clusters) if options.shuffle else None
     count = 1 if one_after_another else max(1, min(options.threads, geometry.clusters))
     stop_at = np.array([geometry.clusters], dtype=np.int64)
-    watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables, buffers)
+    watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables)
     workers = []
     for _ in range(count):
         worker = Worker(facts, geometry, options)
@@ -141,7 +141,6 @@ def _watcher(
     geometry: Geometry,
     shared_bytes: int,
     tables: BufferTables,
-    buffers: Sequence[DeviceBuffer],
 ) -> EventWatcher:
     launched = EventLaunch(
         events.number,
@@ -155,7 +154,7 @@ def _watcher(
         events.resident,
     )
     events.listener.begin(launched)
-    return EventWatcher(events.listener, tables.sizes_bytes, [buffer.data for buffer in buffers])
+    return EventWatcher(events.listener, tables.sizes_bytes)
 
 
 def _recorder(
