@@ -145,7 +145,9 @@ class SharedContents:
             return {}
         words = contents[: len(contents) // 4 * 4].view(np.uint32)
         index = np.minimum(np.searchsorted(self._words, words), len(self._words) - 1)
-        hits = np.unique(self._numbers[index[self._words[index] == words]])
+        here = np.zeros(len(self._telling), dtype=bool)  # a mark per word is quicker than to sort what was found
+        here[self._numbers[index[self._words[index] == words]]] = True
+        hits = np.flatnonzero(here)
         found = {}
         for owner, (name, matrix) in enumerate(zip(self._names, self._matrices)):
             start, end = self._starts[owner : owner + 2]
