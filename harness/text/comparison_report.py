@@ -145,7 +145,7 @@ def _footnotes(comparison: Comparison) -> list[str]:
             )
         if row.error_over_strictest is not None:
             notes.append(f"{row.variant}: {_undeclared(row)}")
-        notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
+        notes += [f"{row.variant}: {finding_text(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
         if row.note is not None:
@@ -184,7 +184,8 @@ def _untold(row: Row) -> list[Finding]:
     return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
 
 
-def _found(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
+    """Its kind, how often, and all that there is to say."""
     times = f" ({finding.count:,} times)" if finding.count > 1 else ""
     return f"{finding.kind}{times}: {finding.message}"
 

@@ -10,6 +10,7 @@ from harness.execution.line_costs import LineCost
 from harness.execution.outcome import Comparison, Row
 from harness.execution.variant_report import LaunchShape, VariantReport
 from harness.support.source_text import short_name, source_lines
+from harness.text.comparison_report import finding_text
 from harness.text.page.markup import (
     Cell,
     Header,
@@ -68,6 +69,8 @@ def _variant(ranked: Row, report: VariantReport, is_open: bool) -> str:
     body = []
     if ranked.reason is not None:
         body.append(paragraph(f"{ranked.verdict}: {ranked.reason}"))
+    # Those with a place stand beside their line.
+    body += [paragraph(finding_text(each), "bad") for each in ranked.findings or () if each.place is None]
     if report.launches:
         body.append(_launches(ranked.variant, report, smallest))
         body += _files(ranked.variant, report)
@@ -196,9 +199,7 @@ def _line_rows(at: int, source: str, cost: LineCost | None, most: int) -> Iterab
     ]
     yield row(cells, "most" if cost.sector_bytes == most > 0 else "")
     for finding in cost.findings:
-        times = f" ({finding.count:,} times)" if finding.count > 1 else ""
-        said = text_cell(f"{finding.kind}{times}: {finding.message}")
-        yield row([Cell(""), Cell(said.html, span=5)], "finding")
+        yield row([Cell(""), Cell(escape(finding_text(finding)), span=5)], "finding")
 
 
 def _rate(rate: float | None, fewest: float | None) -> Cell:

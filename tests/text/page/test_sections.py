@@ -15,6 +15,7 @@ from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Device
 from harness.execution.traffic_account import Level
 from harness.execution.variant_report import LaunchShape, VariantReport
+from harness.model.finding import Finding
 from harness.operations.attention.problem import Problem
 from harness.support.gpus import GPUS
 from harness.support.source_text import find_source
@@ -131,6 +132,12 @@ def test_lines_without_a_text_still_have_their_figures():
     assert "2 x 3 = 6 blocks" in words(html) and "a.cu" in html
     assert re.search(r'>3</td><td class="number warm-10">0\.0003</td><td class="number bad-\d">3\.33 ', html)
     assert "O store" in html and "S atomic" in html and "shared" in html
+
+
+def test_a_finding_without_a_place_is_said_too():
+    found = (Finding(kind="output not written", message="3 of <O>", count=2),)
+    html = sources_section(comparison(row("a", verdict="fail", reason="r", findings=found)), {"a": seen("a")}).html
+    assert "output not written (2 times): 3 of &lt;O&gt;" in html and "1 finding<" in html
 
 
 def test_a_kernel_whose_lines_nobody_counted_is_shown_as_it_was_written():
