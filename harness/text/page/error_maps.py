@@ -31,8 +31,8 @@ def errors_section(comparison: Comparison, reports: Mapping[str, VariantReport])
     rows = [_row(name, each) for name, report in shown for each in report.errors]
     parts = [
         paragraph(
-            f"Each picture is one head: {first.axes[0]}s downwards, {first.axes[1]}s across; a cell is the largest "
-            f"of {cell} elements. Above 1 is wrong. Point at a cell, or tab to a picture and use the arrow keys."
+            f"Each picture is {_what(first)}; a cell is the largest of {cell} elements. Above 1 is wrong. Point at a "
+            "cell, or tab to a picture and use the arrow keys."
         ),
         '<div class="controls" id="errors-controls" hidden>'
         '<label>Picture of <select id="error-panel"></select></label>'
@@ -56,6 +56,14 @@ HEADERS = (
     Header("answer", True),
     Header("budget", True),
 )
+
+
+def _what(first: ErrorMap) -> str:
+    """What one panel is, and which way its axes go."""
+    place = first.panels[0].place if first.panels else ""
+    part = "one head" if "head" in place else f"one part of {first.output}" if place else f"all of {first.output}"
+    downwards = f"{first.axes[0]}s downwards, " if first.axes[0] else ""
+    return f"{part}, {downwards}{first.axes[1]}s across"
 
 
 def _figure(name: str) -> str:

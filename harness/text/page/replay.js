@@ -90,7 +90,7 @@ class Side {
       const share = end > start ? (moved - start) / (end - start) : 1;
       read = track.read[step] + Math.round((track.read[step + 1] - track.read[step]) * share / 32) * 32;
     }
-    const written = Math.round((moved - read) / 32) * 32;
+    const written = Math.max(0, Math.round((moved - read) / 32) * 32);
     this.box.dataset.step = step;
     this.box.dataset.read = read;
     this.box.dataset.written = written;

@@ -345,6 +345,11 @@ def test_the_schedule_plays_steps_and_goes_back(page):
     focus(page, "#replay-position")
     press(page, "END")
     at_end = run(page, said)
+    run(
+        page, "const e = document.getElementById('replay-position'); e.value = 400; e.dispatchEvent(new Event('input'))"
+    )
+    totals = run(page, "return [...document.querySelectorAll('.replay-total')].map(p => p.textContent)")
+    assert not any("-" in total for total in totals)
     focus(page, "#replay-first")
     press(page, "ENTER")
     assert run(page, said) != at_end

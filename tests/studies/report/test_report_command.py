@@ -144,6 +144,7 @@ def test_another_operation_has_a_page_too(tmp_path):
     words_ = ["report", "--operation", "softmax", "--rows", "8", "--columns", "64", "--device", "emulator"]
     assert main([*words_, "--output", str(path)]) == 0
     page = path.read_text()
+    assert "Each picture is all of Y" in page
     assert "<title>softmax" in page and 'id="error-maps-data"' in page
 
 
