@@ -32,7 +32,7 @@ def errors_section(comparison: Comparison, reports: Mapping[str, VariantReport])
     parts = [
         paragraph(
             f"Each picture is {_what(first)}; a cell is the largest of {cell} elements. Above 1 is wrong. Point at a "
-            "cell, or tab to a picture and use the arrow keys."
+            f"cell, or tab to a picture and use the arrow keys.{_left_out(first)}"
         ),
         '<div class="controls" id="errors-controls" hidden>'
         '<label>Picture of <select id="error-panel"></select></label>'
@@ -64,6 +64,13 @@ def _what(first: ErrorMap) -> str:
     part = "one head" if "head" in place else f"one part of {first.output}" if place else f"all of {first.output}"
     downwards = f"{first.axes[0]}s downwards, " if first.axes[0] else ""
     return f"{part}, {downwards}{first.axes[1]}s across"
+
+
+def _left_out(first: ErrorMap) -> str:
+    """Why some panels cannot be chosen, or are there for some variants only."""
+    if not first.left_out:
+        return ""
+    return f" Each variant shows the {len(first.panels)} with its largest errors; {first.left_out} more are smaller."
 
 
 def _figure(name: str) -> str:

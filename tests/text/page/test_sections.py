@@ -10,6 +10,7 @@ from html import unescape
 import pytest
 from counted_by_hand import PROBLEM, SHARED, make
 
+from harness.execution.error_map import ErrorMap, ErrorPanel
 from harness.execution.line_costs import line_costs
 from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Device
@@ -21,6 +22,7 @@ from harness.support.gpus import GPUS
 from harness.support.source_text import find_source
 from harness.text.page.algorithm_comparison import step_costs
 from harness.text.page.bytes_by_level import bytes_section
+from harness.text.page.error_maps import errors_section
 from harness.text.page.kernel_sources import sources_section
 from harness.text.page.ranking import ranking_section
 from harness.text.page.roofline import roofline_points, roofline_section
@@ -132,6 +134,14 @@ def test_lines_without_a_text_still_have_their_figures():
     assert "2 x 3 = 6 blocks" in words(html) and "a.cu" in html
     assert re.search(r'>3</td><td class="number warm-10">0\.0003</td><td class="number bad-\d">3\.33 ', html)
     assert "O store" in html and "S atomic" in html and "shared" in html
+
+
+def test_pictures_that_are_left_out_are_said_to_be():
+    panels = (ErrorPanel("batch 0, head 7", ((0.5,),)),)
+    errors = (ErrorMap("O", ("row", "column"), (2, 2), (1, 1), panels, 9, 0.5, 0.1, None),)
+    section = errors_section(comparison(row("a")), {"a": seen("a", errors=errors)})
+    assert "Each variant shows the 1 with its largest errors; 9 more are smaller." in section.html
+    assert section.data["error-maps"]["a"][0]["panels"] == [{"place": "batch 0, head 7", "cells": [[0.5]]}]
 
 
 def test_a_finding_without_a_place_is_said_too():
