@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
@@ -22,12 +23,28 @@ def bind_packed(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any],
 
     Raises what `Toolchain.bind` does.
     """
+    packed = packed_launch(toolchain, launch, arrays, gpu)
+    image = toolchain.machine_code(launch.kernel, gpu.arch) or limited(packed.compiled).encode()
+    return keeping(packed.kept, bind_module(image, packed.compiled.entry, launch, packed.words, gpu))
+
+
+@dataclass(frozen=True)
+class PackedLaunch:
+    """A compiled kernel and its parameters."""
+
+    compiled: CompiledKernel
+    words: tuple[Any, ...]
+    """As CuPy passes them on."""
+    kept: Any
+    """What has to stay in the GPU's memory as long as the launch may be called."""
+
+
+def packed_launch(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> PackedLaunch:
+    """Compile the kernel by `toolchain` and pack what it is launched with. Raises what `Toolchain.bind` does."""
     native, kept = uploaded(launch, arrays, gpu, toolchain.tensor_maps_by_value)
     given = tuple(_device_argument(argument) for argument in native)
     compiled = toolchain.compile(launch.kernel, given, gpu.arch)
-    words = tuple(_by_value(word) for word in compiled.pack(given))
-    image = toolchain.machine_code(launch.kernel, gpu.arch) or _limited(compiled).encode()
-    return keeping(kept, bind_module(image, compiled.entry, launch, words, gpu))
+    return PackedLaunch(compiled, tuple(_by_value(word) for word in compiled.pack(given)), kept)
 
 
 def _device_argument(argument: Any) -> Any:
@@ -49,13 +66,15 @@ def _by_value(word: bytes) -> np.generic:
     return scalar
 
 
-def _limited(compiled: CompiledKernel) -> str:
-    """The PTX with the limit of registers that the author gave a compiler, which the driver is not told otherwise.
+def limited(compiled: CompiledKernel, ptx: str | None = None) -> str:
+    """The PTX, or `ptx` in its place, with the limit of registers that the author gave a compiler.
 
-    `.maxnreg` stands between an entry's parameters and its body (PTX ISA, performance-tuning directives).
+    The driver is not told otherwise. `.maxnreg` stands between an entry's parameters and its body (PTX ISA,
+    performance-tuning directives).
     """
+    ptx = compiled.ptx if ptx is None else ptx
     if compiled.max_registers is None:
-        return compiled.ptx
-    entry = re.search(rf"\.entry\s+{re.escape(compiled.entry)}\s*\([^)]*\)", compiled.ptx)
+        return ptx
+    entry = re.search(rf"\.entry\s+{re.escape(compiled.entry)}\s*\([^)]*\)", ptx)
     assert entry is not None
-    return f"{compiled.ptx[: entry.end()]}\n.maxnreg {compiled.max_registers}\n{compiled.ptx[entry.end() :]}"
+    return f"{ptx[: entry.end()]}\n.maxnreg {compiled.max_registers}\n{ptx[entry.end() :]}"

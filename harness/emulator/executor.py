@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.compilers import DevicePointer, compile_kernel
+from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import MAP_BYTES
@@ -20,7 +20,7 @@ from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, default_threads
 from harness.emulator.launch.device_memory import DeviceBuffer
-from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.memory.residency import Residency, residency
@@ -30,6 +30,7 @@ from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
 from harness.execution.accuracy import all_zero, untouched
 from harness.execution.counts import WRITES, CacheReport, CacheTraffic, by_place
+from harness.execution.events import EventListener
 from harness.execution.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.model.finding import Finding
@@ -59,6 +60,17 @@ class CacheModel:
     """Another size of L2 than the GPU's."""
     flushed: bool = False
     """Whether every launch begins with empty caches, as a profiler arranges it; else L2 stays warm during a plan."""
+
+
+@dataclass(frozen=True)
+class RunEvents:
+    """Who is told what the blocks of a run do."""
+
+    listener: EventListener
+    gpu: Gpu | None
+    """Whose multiprocessors hold the blocks; None where nobody wants to know."""
+    number: int = 0
+    """Of the launch in its plan."""
 
 
 Pointers = dict[str | TensorMap, DevicePointer]
@@ -99,16 +111,32 @@ class EmulatorExecutor:
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
         """See `Executor.run`."""
+        return self._run(problem, plan, inputs, None)
+
+    def observe(
+        self,
+        problem: BaseProblem,
+        plan: Plan,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        listener: EventListener,
+        gpu: Gpu | None = None,
+    ) -> Execution:
+        """See `Observer.observe`."""
+        return self._run(problem, plan, inputs, RunEvents(listener, gpu))
+
+    def _run(
+        self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]], events: RunEvents | None
+    ) -> Execution:
         buffers, pointers = _memory_of(plan, problem)
         given = {**inputs, MAPS: _encoded(plan, pointers)}
         memory = [_allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         hierarchy = None
-        if self._caches is not None:
+        if self._caches is not None and events is None:  # who waits at mbarriers has other moments then
             sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
             hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
         modules = self._modules.of(plan)
         modules.begin_run()
-        reports, findings = self._launch_all(plan, pointers, memory, hierarchy, modules, self._tier(problem))
+        reports, findings = self._launch_all(plan, pointers, memory, hierarchy, modules, self._tier(problem), events)
         if not self._instruments.sanitizer:  # which has told of every store into an input, changed or not
             _require_inputs_kept(problem, buffers, memory, inputs, reports)
         names = plan.output_names(problem)
@@ -183,13 +211,15 @@ class EmulatorExecutor:
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
         tier: Tier,
+        events: RunEvents | None = None,
     ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
         """All launches; what the sanitizer has found goes along with a fault, too."""
         reports: list[LaunchReport] = []
         findings: list[Finding] = []
-        for step in plan.launches:
+        for number, step in enumerate(plan.launches):
+            wanted = None if events is None else replace(events, number=number)
             try:
-                report, found = self._launch(step, pointers, memory, hierarchy, modules, tier)
+                report, found = self._launch(step, pointers, memory, hierarchy, modules, tier, wanted)
             except KernelFault as fault:
                 fault.findings = (*findings, *fault.findings)
                 raise
@@ -205,6 +235,7 @@ class EmulatorExecutor:
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
         tier: Tier,
+        events: RunEvents | None = None,
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
@@ -233,6 +264,7 @@ class EmulatorExecutor:
             self._progress,
             listener,
             modules.of(compiled.module),
+            None if events is None else _launch_events(events, step, geometry, compiled),
         )
         caches = None
         if hierarchy is not None and listener is not None and used is not None:
@@ -248,6 +280,16 @@ class EmulatorExecutor:
             caches,
         )
         return report, counts.findings or ()
+
+
+def _launch_events(events: RunEvents, step: Launch, geometry: Geometry, compiled: CompiledKernel) -> LaunchEvents:
+    """Who is told of one launch, and how many of its blocks a multiprocessor holds."""
+    resident = None
+    if events.gpu is not None:
+        used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+        if used is not None:
+            resident = _residency(events.gpu, step, geometry, used).blocks
+    return LaunchEvents(events.listener, events.number, resident)
 
 
 def _residency(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:

@@ -66,6 +66,8 @@ class OutputAccuracy:
     """Where it is beyond its budget. Shaped as the output."""
     unwritten: Mask
     """Where no thread stored anything, or seems to have: where that was not looked into, what `untouched` says."""
+    over_budget: Float64Array
+    """Error over budget, element by element, see `error_over_budget`. Shaped as the output; NaN where shapes differ."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def _compare(
     if output.shape != answer.shape:
         shapes = f"{name} has shape {output.shape} instead of {answer.shape}"
         everywhere, nowhere = np.ones(output.shape, np.bool_), np.zeros(output.shape, np.bool_)
-        return OutputAccuracy(shapes, math.nan, math.nan, math.nan, None, None, everywhere, nowhere)
+        unknown = np.full(output.shape, math.nan)
+        return OutputAccuracy(shapes, math.nan, math.nan, math.nan, None, None, everywhere, nowhere, unknown)
     got = output.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(got - answer)
@@ -191,6 +194,7 @@ def _compare(
         first_wrong,
         wrong,
         nobody,
+        ratio,
     )
 
 

@@ -25,7 +25,15 @@ Step = Callable[[str], None]
 """Told what comes next, for a progress bar."""
 
 
+Observer = Callable[[Attempt, Question], None]
+"""Told each attempt and what it was held against, for who shows more of it than a row."""
+
+
 def _ignore(step: str) -> None:
+    pass
+
+
+def _unobserved(done: Attempt, question: Question) -> None:
     pass
 
 
@@ -57,6 +65,7 @@ def compare(
     second: SecondDraw | None = None,
     lost: Iterable[Row] = (),
     step: Step = _ignore,
+    observe: Observer = _unobserved,
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
@@ -77,6 +86,7 @@ def compare(
             )
             undeclared = undeclared_numerics(done, question)
             rows[variant.name] = Row.of(_with_declared_failure(done, regime), undeclared)
+            observe(done, question)
     return Comparison(
         problem=problem,
         regime=regime,

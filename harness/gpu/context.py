@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.stamped_launch import bind_stamped
 from harness.compilers.toolchain import Call
 from harness.compilers.toolchains import toolchain_of
 from harness.execution.protocol import Device
@@ -77,6 +78,12 @@ class GpuContext:
         Raises `CompileError`, and `PlanError` where no toolchain owns the kernel or it wants too much shared memory.
         """
         return toolchain_of(launch.kernel).bind(launch, arrays, self._native)
+
+    def bind_stamped(
+        self, launches: Sequence[Launch], arrays: Mapping[str, Any], rooms: Sequence[Any], stamps: int
+    ) -> list[Call]:
+        """The same for copies whose warps note the time, see `stamped_launch`."""
+        return bind_stamped(launches, arrays, rooms, self._native, stamps)
 
     @contextmanager
     def memory(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from harness.support.errors import UsageError
 from harness.support.gpus import GPUS
 
 if TYPE_CHECKING:
-    from harness.emulator.executor import CacheModel
+    from harness.emulator.executor import CacheModel, EmulatorExecutor
     from harness.execution.protocol import Device, Executor, Sanitizer
     from harness.options.machine import Machine
     from harness.support.gpus import Gpu
@@ -192,7 +192,7 @@ def emulator_of(
     arch: str = DEFAULT_ARCH,
     bank_conflicts: bool = False,
     caches: CacheModel | None = None,
-) -> Executor:
+) -> EmulatorExecutor:
     """An emulator with the options that all commands share."""
     from harness.emulator.executor import DEFAULT_STEP_LIMIT, EmulatorExecutor
     from harness.emulator.instruments import Instruments

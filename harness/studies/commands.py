@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, str] = {
     "tune": "tune",
     "fuzz": "fuzz",
     "show": "show",
+    "report": "report",
     "new": "new",
 }
 """Name -> folder, in the order of `--help`. A command is imported when it is asked for."""

@@ -10,9 +10,14 @@ from pathlib import Path
 
 def source_line(file: str, line: int) -> str | None:
     """The line without the blanks around it; None where there is no such file or line."""
-    path = find_source(file)
-    lines = () if path is None else _lines(path)
+    lines = source_lines(file)
     return lines[line - 1].strip() if 1 <= line <= len(lines) else None
+
+
+def source_lines(file: str) -> tuple[str, ...]:
+    """All lines of the file; none where there is no such file."""
+    path = find_source(file)
+    return () if path is None else _lines(path)
 
 
 def short_name(file: str) -> str:

@@ -34,12 +34,17 @@ def render_bench(result: BenchResult, format: str) -> str:
     return Report(
         paragraphs=lambda: [
             headline,
-            Table([*HEADERS], [_cells(row, result) for row in result.rows], [*HEADERS.values()]),
+            bench_table(result),
         ],
-        notes=lambda: _notes(result),
+        notes=lambda: bench_notes(result),
         records=lambda: ([_object(row, result) for row in result.rows], _keys()),
         document=lambda: _document(result),
     ).render(format)
+
+
+def bench_table(result: BenchResult) -> Table:
+    """A line per contender, the fastest first."""
+    return Table([*HEADERS], [_cells(row, result) for row in result.rows], [*HEADERS.values()])
 
 
 def _document(result: BenchResult) -> dict[str, Any]:
@@ -93,7 +98,8 @@ def _noise_percent(row: BenchRow) -> float:
     return 50 * (row.time_high_ms - row.time_low_ms) / row.time_ms
 
 
-def _notes(result: BenchResult) -> list[str]:
+def bench_notes(result: BenchResult) -> list[str]:
+    """What was measured, on what, and how; then what is to be said about single rows."""
     ceilings, operation = result.ceilings, operation_of(result.problem)
     driver = f", driver {result.driver}" if result.driver else ""
     notes = [

@@ -30,7 +30,7 @@ class Column:
 def render_comparison(comparison: Comparison, format: str) -> str:
     """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
     return Report(
-        paragraphs=lambda: [_headline(comparison), _table(comparison)],
+        paragraphs=lambda: [comparison_headline(comparison), _table(comparison)],
         notes=lambda: _footnotes(comparison),
         records=lambda: (
             [
@@ -46,7 +46,7 @@ def render_comparison(comparison: Comparison, format: str) -> str:
 
 def _table(comparison: Comparison) -> Table:
     """A line per variant that takes the problem; of the others there is a note. If there is no other: all of them."""
-    columns = _columns(comparison)
+    columns = comparison_columns(comparison)
     rows = [row for row in comparison.rows if row.verdict != UNSUPPORTED] or comparison.rows
     return Table(
         [column.header for column in columns],
@@ -55,7 +55,9 @@ def _table(comparison: Comparison) -> Table:
     )
 
 
-def _columns(comparison: Comparison) -> list[Column]:
+def comparison_columns(comparison: Comparison) -> list[Column]:
+    """What is shown of each row, in order."""
+
     def size(value: int | None) -> str:
         return mib(value, comparison.problem.compulsory_bytes)
 
@@ -103,7 +105,8 @@ def _claim(row: Row) -> str:
     return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
 
 
-def _headline(comparison: Comparison) -> str:
+def comparison_headline(comparison: Comparison) -> str:
+    """The problem and how its inputs were drawn, in one line."""
     drawn = "the user's arrays"
     if comparison.regime is not None:
         drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
@@ -118,12 +121,18 @@ _RATIO = (
 )
 
 
-def _footnotes(comparison: Comparison) -> list[str]:
-    """What the table was measured on and what its ranking means; then what is to be said about single rows."""
+def general_notes(comparison: Comparison) -> list[str]:
+    """What the table was measured on and what its ranking means."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if comparison.sanitized_by is not None:
         what = "races, unwritten memory, stores into inputs, undefined shuffles, faults"
         notes.append(f"findings: {what}; by {comparison.sanitized_by}.")
+    return notes
+
+
+def _footnotes(comparison: Comparison) -> list[str]:
+    """What is to be said about all rows, then about single ones."""
+    notes = general_notes(comparison)
     alike = _alike(comparison)
     notes += [f"{', '.join(names)}: {v}: {reason}" for (v, reason), names in alike.items() if v == UNSUPPORTED]
     for row in comparison.rows:
@@ -136,7 +145,7 @@ def _footnotes(comparison: Comparison) -> list[str]:
             )
         if row.error_over_strictest is not None:
             notes.append(f"{row.variant}: {_undeclared(row)}")
-        notes += [f"{row.variant}: {_found(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
+        notes += [f"{row.variant}: {finding_text(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
         if row.note is not None:
@@ -175,7 +184,8 @@ def _untold(row: Row) -> list[Finding]:
     return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
 
 
-def _found(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
+    """Its kind, how often, and all that there is to say."""
     times = f" ({finding.count:,} times)" if finding.count > 1 else ""
     return f"{finding.kind}{times}: {finding.message}"
 

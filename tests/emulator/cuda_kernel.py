@@ -11,7 +11,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
-from harness.emulator.launch.kernel_launch import LaunchCounts, launch
+from harness.emulator.launch.kernel_launch import LaunchCounts, LaunchEvents, launch
 from harness.emulator.launch.tracing import BlockListener
 from harness.emulator.native.kernel_cache import native_kernel
 
@@ -35,6 +35,7 @@ def run(
     step_limit: int = STEP_LIMIT,
     listener: BlockListener | None = None,
     cluster: tuple[int, int, int] | None = None,
+    events: LaunchEvents | None = None,
 ) -> tuple[dict[str, np.ndarray], LaunchCounts]:
     """Launch `kernel` (CUDA source of a kernel `k`, or a Numba function): the arrays afterwards, and the counts."""
     if isinstance(kernel, str):
@@ -57,6 +58,7 @@ def run(
         memory,
         LaunchOptions(step_limit, threads, seed),
         listener=listener,
+        events=events,
     )
     after = {b.name: b.data.view(a.dtype).reshape(a.shape).copy() for b, a in zip(memory, arrays.values())}
     return after, counts

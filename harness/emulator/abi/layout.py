@@ -84,6 +84,9 @@ LEFT_AT = 612
 """The instruction, plus 1, at which lanes of the warp left the kernel last; in kernels that know of clusters."""
 LAST_MOMENT = 592
 """Of the warp's latest request, see `memory/trace.py`."""
+WAITS_SINCE = 616
+"""When, plus 1, the warp began to look at an mbarrier in vain, 8 bytes; 0 where it does not. Where events are recorded.
+"""
 ADDRESSES = 640
 HOSTS = 896
 DATA = 1152

@@ -41,6 +41,11 @@ class BufferTables:
         self._held = module.of(facts.variables)
         rows = [[h.ctypes.data, h.nbytes, columns.get(v.name, -1)] for h, v in zip(self._held, facts.variables)]
         self._variables = np.array(rows, dtype=np.int64).reshape(-1, at.VARIABLE_BYTES // 8)
+        self.names = tuple(self._names)
+        """What each column of the counters is about."""
+        counted_bytes = [v.size_bytes for v in facts.variables if v.counted]
+        self.sizes_bytes = (*(b.data.nbytes for b in buffers), facts.local_bytes, *counted_bytes)
+        """How large that is."""
         self._counters: list[npt.NDArray[np.int64]] = []
         self._shared: list[npt.NDArray[np.int64]] = []
 

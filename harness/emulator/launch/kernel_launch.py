@@ -17,6 +17,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
+from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
 from harness.emulator.launch.faults import Cluster, Fault, describe, waits_at_mbarrier
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
@@ -25,6 +26,7 @@ from harness.emulator.launch.worker import Worker
 from harness.emulator.native.kernel_cache import NativeKernel
 from harness.emulator.native.object_loading import load_runtime
 from harness.execution.counts import SharedTraffic, SiteTraffic
+from harness.execution.events import EventLaunch, EventListener
 from harness.model.finding import Finding
 from harness.support.errors import PlanError
 
@@ -48,6 +50,17 @@ class LaunchCounts:
     """None unless the kernel was compiled for the sanitizer."""
 
 
+@dataclass(frozen=True)
+class LaunchEvents:
+    """Who is told what the blocks of a launch do."""
+
+    listener: EventListener
+    number: int
+    """Of the launch in its plan."""
+    resident: int | None = None
+    """Blocks that one multiprocessor holds at a time, where that is known."""
+
+
 def launch(
     kernel: NativeKernel,
     name: str,
@@ -58,8 +71,9 @@ def launch(
     progress: Callable[[float], None] | None = None,
     listener: BlockListener | None = None,
     module: ModuleMemory | None = None,
+    events: LaunchEvents | None = None,
 ) -> LaunchCounts:
-    """Run a kernel over its grid. `listener` is told what each block read and wrote.
+    """Run a kernel over its grid. `listener` is told what each block read and wrote, `events` hears all that it did.
 
     `module` has the variables that the kernel shares with earlier launches; without it they have their initial values.
 
@@ -84,6 +98,7 @@ def launch(
     places = np.random.default_rng(options.seed).permutation(geometry.clusters) if options.shuffle else None
     count = 1 if one_after_another else max(1, min(options.threads, geometry.clusters))
     stop_at = np.array([geometry.clusters], dtype=np.int64)
+    watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables)
     workers = []
     for _ in range(count):
         worker = Worker(facts, geometry, options)
@@ -96,10 +111,14 @@ def launch(
         tables.attach(worker)
         if listener is not None:
             worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
+        if watcher is not None:
+            worker.events = EventBuffer(worker, facts.sites, watcher, geometry.blocks_per_cluster)
         workers.append(worker)
     started = time.perf_counter()
     faults = _run_all(workers, geometry, stop_at, run_blocks, progress, listener)
     seconds = time.perf_counter() - started
+    if events is not None and watcher is not None:
+        watcher.finish(failed=bool(faults))
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
         fault = describe(_fault_of(worker, facts, name, geometry, buffers))
@@ -113,6 +132,29 @@ def launch(
         seconds,
         None if recorder is None else recorder.findings(),
     )
+
+
+def _watcher(
+    events: LaunchEvents,
+    kernel: NativeKernel,
+    name: str,
+    geometry: Geometry,
+    shared_bytes: int,
+    tables: BufferTables,
+) -> EventWatcher:
+    launched = EventLaunch(
+        events.number,
+        name,
+        geometry.grid,
+        geometry.block,
+        geometry.cluster,
+        tables.names,
+        tuple(event_site(site) for site in kernel.facts.sites),
+        shared_bytes,
+        events.resident,
+    )
+    events.listener.begin(launched)
+    return EventWatcher(events.listener, tables.sizes_bytes)
 
 
 def _recorder(
@@ -146,13 +188,18 @@ def _run_all(
     state = {"next": 0, "done": 0}
 
     def run(worker: Worker, first: int, last: int) -> int:
-        if listener is None or worker.trace is None:
+        if worker.trace is None and worker.events is None:
             return run_blocks(worker.context.ctypes.data, first, last)
         for cluster in range(first, last):
             if run_blocks(worker.context.ctypes.data, cluster, cluster + 1):
                 return 1
-            for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
-                listener.deliver(geometry.block_of(cluster, rank), accesses)
+            if worker.events is not None:
+                worker.events.hand_over(
+                    [geometry.block_of(cluster, rank) for rank in range(together)], worker.warp_pitch
+                )
+            if listener is not None and worker.trace is not None:
+                for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
+                    listener.deliver(geometry.block_of(cluster, rank), accesses)
         return 0
 
     def work(worker: Worker) -> None:

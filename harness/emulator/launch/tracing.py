@@ -67,11 +67,16 @@ class TraceBuffer:
         context[SLOT["TRACE_FIRST_LINES"]] = self._first_lines.ctypes.data
         self._rewind()
 
-    def take(self, blocks: int, warps: int) -> list[Accesses]:
-        """All since the last call, of each of the `blocks` that ran; their warps' numbers are `warps` apart."""
+    def records(self) -> npt.NDArray[np.int64]:
+        """(entries, 2): moments, and what happened, of all since the last call."""
         self._make_room(0)
         records = np.concatenate(self._earlier)
         self._earlier = []
+        return records
+
+    def take(self, blocks: int, warps: int) -> list[Accesses]:
+        """All since the last call, of each of the `blocks` that ran; their warps' numbers are `warps` apart."""
+        records = self.records()
         if blocks == 1:
             return [_in_order(records[:, 0], records[:, 1])]
         ranks = (records[:, 0] & ((1 << at.WARP_BITS) - 1)) // warps

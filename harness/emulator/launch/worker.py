@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from harness.emulator.launch.async_proxy import AsyncProxy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.copy_queues import CopyQueues
 from harness.emulator.launch.tracing import TraceBuffer
+
+if TYPE_CHECKING:
+    from harness.emulator.launch.event_recording import EventBuffer
 
 
 class Worker:
@@ -38,6 +42,7 @@ class Worker:
         self.copies = CopyQueues(self.context, all_warps, shared) if facts.copies else None
         self.async_proxy = AsyncProxy(self.context, blocks, all_warps, all_shared) if facts.async_proxy else None
         self.trace: TraceBuffer | None = None
+        self.events: EventBuffer | None = None
         self.set("SHARED_ORIGIN", self.shared.ctypes.data)
         self.set("SHARED_PITCH", self.shared_pitch)
         self.set("SHARED_SIZE", shared)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.emulator.abi import copy_layout as queue_at
+from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import own_place, warp_number
 from harness.emulator.abi.context import (
@@ -31,6 +32,7 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load32, load64, store8, store32, store64
 from harness.emulator.memory.copies import shared_fault
+from harness.emulator.memory.trace import NO_SITE, note_now
 from harness.emulator.memory.translation import translate_lanes
 from harness.emulator.sanitizer.copies_in_flight import settle, watch_copy
 from harness.emulator.sanitizer.vector_clock import tick
@@ -91,6 +93,7 @@ def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int) -> int:
             set_fault(ctx, COPIES_IN_FLIGHT, site, 0, 0, load64(queue + CAPACITY))
             return 1
     store64(queue + TAIL, number + 1)
+    note_now(ctx, site, event.ISSUES_COPY, number)
     request = request_of(queue, number)
     store64(request + IN_FLIGHT, mask)
     store64(request + SIZE, size)
@@ -139,6 +142,7 @@ def land(ctx: int, request: int, lanes: int, time: int) -> None:
 def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
     """The active lanes wait until at most the `pending` latest groups of each are in flight. Always 0."""
     queue = queue_of(ctx)
+    note_now(ctx, NO_SITE, event.WAITS_FOR_COPIES, pending)
     time = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
     head = load64(queue + HEAD)
     tail = load64(queue + TAIL)
@@ -157,6 +161,7 @@ def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
                     left &= ~(1 << lane)
         if landing:
             land(ctx, request, landing, time)
+            note_now(ctx, NO_SITE, event.COPY_LANDS, number)
     while head < tail and load64(request_of(queue, head) + IN_FLIGHT) == 0:
         head += 1
     store64(queue + HEAD, head)

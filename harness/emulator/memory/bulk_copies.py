@@ -18,6 +18,7 @@ are flipped by the number of the 128 bytes.
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import ENDED, STRAY, address_of, place_of, rank_of_place, warp_number
 from harness.emulator.abi.context import (
@@ -44,6 +45,7 @@ from harness.emulator.memory.bulk_rows import (
     row_address,
     rows_of,
 )
+from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import read_until_landed, watch_global_run
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
 from harness.emulator.sanitizer.vector_clock import tick
@@ -263,6 +265,9 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
             time, combines = load64(copy + ISSUED), load64(copy + REDUCTION) != 0
             overwrite_shared(load64(ctx + SANITIZER), warp_number(ctx), lane, site, time, place, size, combines)
     store64(state + TAIL, number + 1)
+    note_now(ctx, site, event.ISSUES_BULK_COPY, number)
+    if not load64(copy + STORES):
+        arrive_in_time(ctx, barrier)
     return 0
 
 
@@ -303,6 +308,7 @@ def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
             committed = load64(load64(state + GROUPS) + 8 * load64(copy + THREAD))
             if load64(copy + GROUP) + pending < committed:
                 land(ctx, copy)
+                note_now(ctx, NO_SITE, event.BULK_COPY_LANDS, number)
     forget_landed(state)
     return 0
 

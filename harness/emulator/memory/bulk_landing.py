@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_ORIGIN
+from harness.emulator.abi.cluster_memory import warp_number
+from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, EVENT_CLOCKS, SANITIZER, SHARED_ORIGIN, WARP_INDEX
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load8, load64, store8, store64
 from harness.emulator.memory.bulk_rows import (
@@ -18,6 +20,7 @@ from harness.emulator.memory.bulk_rows import (
     rows_of,
     swizzled,
 )
+from harness.emulator.memory.trace import NO_SITE, mbarrier_clock, note, note_step, now, running_warp
 from harness.emulator.sanitizer.async_proxy import finish_mbarrier_phase, settle_bulk, settle_source
 
 HEAD, TAIL = proxy.HEAD, proxy.TAIL
@@ -47,6 +50,7 @@ def land_loads(ctx: int, barrier: int) -> int:
         if load64(copy + IN_FLIGHT) and not load64(copy + STORES) and load64(copy + BARRIER) == barrier:
             land(ctx, copy)
             landed += 1
+            note_landing(ctx, number, barrier)
             place = load64(ctx + SHARED_ORIGIN) + barrier
             phase = load64(place) >> proxy.PHASE_AT
             if take_bytes(ctx, place, load64(copy + BYTES)):
@@ -58,8 +62,22 @@ def land_loads(ctx: int, barrier: int) -> int:
                 break
     if landed:
         forget_landed(state)
+        if load64(ctx + EVENT_CLOCKS):
+            note_step(ctx, load64(ctx + WARP_INDEX), landing_time(ctx, barrier))
         store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
     return 0
+
+
+def landing_time(ctx: int, barrier: int) -> int:
+    """When the warp that runs, and looks at this mbarrier, sees its copies land, where events are recorded."""
+    return int(max(now(ctx, running_warp(ctx)), load64(mbarrier_clock(ctx, barrier))))
+
+
+def note_landing(ctx: int, number: int, barrier: int) -> None:
+    """The copy of this number has landed."""
+    if load64(ctx + EVENT_CLOCKS):
+        time = landing_time(ctx, barrier)
+        note(ctx, running_warp(ctx), warp_number(ctx), NO_SITE, event.BULK_COPY_LANDS, number, time)
 
 
 def take_bytes(ctx: int, place: int, size: int) -> int:

@@ -16,6 +16,7 @@ from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
 from harness.emulator.memory.bulk_landing import land_loads
+from harness.emulator.memory.trace import arrive_in_time, begin_look, end_wait
 from harness.emulator.sanitizer.async_proxy import begin_mbarrier, finish_mbarrier_phase, use_mbarrier
 
 NO_MBARRIER, MBARRIER_COUNT = at.FAULT["no mbarrier"], at.FAULT["mbarrier count"]
@@ -114,6 +115,7 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
             pending -= count
             if action & DROPS:
                 expected -= count
+        arrive_in_time(ctx, place)
         after = settled(word, pending, expected, left)
         store64(host, after)
         if load64(ctx + SANITIZER):
@@ -135,13 +137,15 @@ def settled(word: int, pending: int, expected: int, left: int) -> int:
 
 def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> int:
     """The lanes whose phase is over, as bits; -1 on a fault. What their barriers count lands now."""
-    done = 0
+    done, over = 0, -1
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue
         place = live_place(ctx, warp, site, lane, 1)
         if place < 0:
             return -1
+        if not done:
+            begin_look(ctx, warp, site, place)
         phase = (load64(load64(ctx + SHARED_ORIGIN) + place) >> PHASE_AT) & 1
         asked = load32(warp + COUNTS + 4 * lane) & 1
         if not by_parity:
@@ -152,6 +156,7 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
             phase = (load64(load64(ctx + SHARED_ORIGIN) + place) >> PHASE_AT) & 1
         if phase != asked:
             done |= 1 << lane
+            over = place
             if load64(ctx + SANITIZER):
                 use_mbarrier(load64(ctx + SANITIZER), warp_number(ctx), lane, site, place, 0)
         else:
@@ -159,4 +164,6 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
             store32(warp + at.WAIT_SITE, site)
             store32(warp + at.WAIT_PLACE, place)
             store32(warp + at.WAIT_PARITY, asked)
+    if over >= 0:
+        end_wait(ctx, warp, site, over)
     return done

@@ -24,7 +24,7 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store64
 from harness.emulator.memory.sectors import insert_sector
-from harness.emulator.memory.trace import is_traced, record
+from harness.emulator.memory.trace import is_recorded, is_traced, record
 
 SPACE_SHARED = at.SPACES["shared"]
 SPACE_LOCAL = at.SPACES["local"]
@@ -140,7 +140,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
             requested += wanted
         if buffer >= 0:
             count(ctx, site, buffer, 0, requested, distinct * words if stride else distinct, unique_bytes)
-            if is_traced(ctx) and buffer < load64(ctx + BUFFER_COUNT):
+            if is_recorded(ctx, buffer):
                 record(ctx, warp, site, buffer, distinct)
             requests = 0
         mask = others

@@ -25,6 +25,7 @@ from harness.emulator.abi.cluster_memory import own_place, warp_number
 from harness.emulator.abi.context import (
     ASYNC_PROXY,
     CLUSTER_WARPS,
+    EVENT_CLOCKS,
     FIRST_WARP,
     SANITIZER,
     SHARED_BASE,
@@ -361,6 +362,8 @@ def warpgroup_arrives(ctx: int) -> int:
         if load32(load64(ctx + WARPS) + index * width + at.STATUS) != at.AT_WARPGROUP:
             return 0
     over = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
+    if load64(ctx + EVENT_CLOCKS):
+        meet_in_time(ctx, load64(ctx + WARPS) + first * width)
     for rank in range(at.WARPGROUP_WARPS):
         warp = load64(ctx + WARPS) + (first + rank) * width
         number_of_warp = load64(ctx + FIRST_WARP) + first + rank
@@ -383,6 +386,15 @@ def warpgroup_arrives(ctx: int) -> int:
         redeem(state, queue, warp, before)
         store32(warp + at.STATUS, at.READY)
     return 0
+
+
+def meet_in_time(ctx: int, first: int) -> None:
+    """The warps of a warpgroup, whose states begin at `first`, go on at the same time, where events are recorded."""
+    latest, width = 0, load64(ctx + WARP_BYTES)
+    for warp in range(first, first + at.WARPGROUP_WARPS * width, width):
+        latest = max(latest, load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
+    for warp in range(first, first + at.WARPGROUP_WARPS * width, width):
+        store64(warp + at.CLOCK_LEAD, latest - load64(warp + at.SAVED_STEPS))
 
 
 def drop_products(ctx: int) -> None:

@@ -7,6 +7,7 @@ whose warp runs; `enter_block` makes it describe another one.
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import rank_of_place, warp_number
 from harness.emulator.abi.context import (
@@ -29,6 +30,7 @@ from harness.emulator.abi.context import (
     CTAID_X,
     CTAID_Y,
     CTAID_Z,
+    EVENT_CLOCKS,
     FIRST_WARP,
     LIVE_WARPS,
     LOCAL_SIZE,
@@ -53,6 +55,7 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_rows import copy_at
+from harness.emulator.memory.trace import NO_SITE, arrive_at_cluster_in_time, note, note_now
 from harness.emulator.sanitizer.block_lifetime import end_before_copy, end_warp
 from harness.emulator.sanitizer.cluster_barrier import (
     arrive_at_cluster_barrier,
@@ -142,6 +145,7 @@ def cluster_arrive(ctx: int, warp: int, site: int, mask: int, is_relaxed: int) -
         return 1
     store32(warp + at.CLUSTER_STATE, ARRIVED)
     store32(warp + at.CLUSTER_SITE, site)
+    arrive_at_cluster_in_time(ctx)
     if load64(ctx + SANITIZER):
         arrive_at_cluster_barrier(load64(ctx + SANITIZER), warp_number(ctx), is_relaxed)
     complete_barrier(ctx)
@@ -167,6 +171,7 @@ def wait_for_cluster(ctx: int, warp: int) -> None:
         go_on(ctx, warp, warp_number(ctx))
     else:
         store32(warp + at.STATUS, at.AT_CLUSTER)
+        note_now(ctx, load32(warp + at.CLUSTER_SITE), event.WAITS_FOR_CLUSTER, 0)
 
 
 def go_on(ctx: int, warp: int, number: int) -> None:
@@ -190,6 +195,8 @@ def complete_barrier(ctx: int) -> None:
                 latest = max(latest, load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
     if arrived == 0:
         return
+    if load64(ctx + EVENT_CLOCKS):
+        latest = max(latest, load64(load64(ctx + EVENT_CLOCKS)))
     store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
     if load64(ctx + SANITIZER):
         finish_cluster_barrier(load64(ctx + SANITIZER))
@@ -201,6 +208,8 @@ def complete_barrier(ctx: int) -> None:
                 if load32(warp + at.STATUS) == at.AT_CLUSTER:
                     go_on(ctx, warp, rank * load64(ctx + WARP_PITCH) + index)
                     store64(warp + at.CLOCK_LEAD, latest - load64(warp + at.SAVED_STEPS))
+                    number = rank * load64(ctx + WARP_PITCH) + index
+                    note(ctx, warp, number, NO_SITE, event.LEAVES_CLUSTER_BARRIER, 0, latest)
 
 
 def enter_blocked(ctx: int) -> None:

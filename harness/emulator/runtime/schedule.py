@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.context import (
@@ -13,6 +14,7 @@ from harness.emulator.abi.context import (
     DROP_ASYNC,
     DROP_COPIES,
     ENTRY,
+    EVENT_CLOCKS,
     FAULT_KIND,
     FIRST_WARP,
     LOCAL_BASE,
@@ -43,6 +45,7 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, call_warp, fill_ones, load32, load64, store32, store64
 from harness.emulator.abi.sanitizer_layout import CLUSTER_BARRIERS
+from harness.emulator.memory.trace import NO_SITE, barrier_clock, note, note_now, note_step, set_forward, start_clocks
 from harness.emulator.runtime.clusters import (
     IDLE,
     begin_cluster,
@@ -70,6 +73,7 @@ def start_cluster(ctx: int, cluster: int) -> None:
         call_host(load64(ctx + DROP_COPIES), ctx)
     if load64(ctx + DROP_ASYNC):
         call_host(load64(ctx + DROP_ASYNC), ctx)
+    start_clocks(ctx)
     if load64(ctx + SANITIZER):
         begin_watched_cluster(load64(ctx + SANITIZER), cluster)
 
@@ -95,6 +99,7 @@ def start_block(ctx: int) -> None:
         store64(warp + at.SAVED_STEPS, 0)
         store64(warp + at.CLOCK_LEAD, 0)
         store64(warp + at.LAST_MOMENT, 0)
+        store64(warp + at.WAITS_SINCE, 0)
         store32(warp + at.WAIT_FAILED, 0)
         store32(warp + at.CLUSTER_STATE, IDLE)
         store32(warp + at.LEFT_AT, 0)
@@ -167,6 +172,8 @@ def arrive(ctx: int, warp: int) -> None:
     sanitizer = load64(ctx + SANITIZER)
     if sanitizer:
         arrive_at_barrier(sanitizer, warp_number(ctx), watched_barrier(ctx, number))
+    if load64(ctx + EVENT_CLOCKS):
+        note_arrival(ctx, warp, number)
     wanted = load32(warp + at.BARRIER_THREADS)
     if wanted == 0:
         wanted = load64(ctx + WARP_COUNT) * 32
@@ -177,6 +184,8 @@ def arrive(ctx: int, warp: int) -> None:
     store64(slot, 0)
     votes, all_of, any_of, released = 0, 1, 0, 0
     latest = 0
+    if load64(ctx + EVENT_CLOCKS):
+        latest = load64(barrier_clock(ctx, number))
     width = load64(ctx + WARP_BYTES)
     for index in range(load64(ctx + WARP_COUNT)):
         other = load64(ctx + WARPS) + index * width
@@ -197,10 +206,20 @@ def arrive(ctx: int, warp: int) -> None:
             if sanitizer:
                 leave_barrier(sanitizer, load64(ctx + FIRST_WARP) + index, watched_barrier(ctx, number))
             store64(other + at.CLOCK_LEAD, latest - load64(other + at.SAVED_STEPS))
+            note(ctx, other, load64(ctx + FIRST_WARP) + index, NO_SITE, event.LEAVES_BARRIER, number, latest)
+    if released == load64(ctx + WARP_COUNT):
+        note_step(ctx, 0, latest)
     if sanitizer:
         # Of a cluster there are others, who do not know.
         everyone = released == load64(ctx + WARP_COUNT) and load64(ctx + CLUSTER_SIZE) == 1
         reset_barrier(sanitizer, watched_barrier(ctx, number), everyone)
+
+
+def note_arrival(ctx: int, warp: int, number: int) -> None:
+    """The warp that runs arrives at a barrier, where events are recorded."""
+    set_forward(barrier_clock(ctx, number), load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
+    code = event.ARRIVES if load32(warp + at.BARRIER_ARRIVES) else event.WAITS_AT_BARRIER
+    note_now(ctx, load32(warp + at.BARRIER_SITE), code, number)
 
 
 def watched_barrier(ctx: int, number: int) -> int:
@@ -260,6 +279,7 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                     total = load64(ctx + WARP_INSTRUCTIONS) + load64(ctx + STEPS)
                     store64(ctx + WARP_INSTRUCTIONS, total)
                     store32(warp + at.STATUS, at.EXITED)
+                    note_now(ctx, NO_SITE, event.ENDS, 0)
                     exited += 1
                     if meet:
                         leave_block(ctx, warp)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
-from harness.options.command import Command
+from harness.options.command import WHOLE_NUMBER, Command
 from harness.options.device import add_caches, add_emulator, cache_model, counted_arch, emulator_of, gpu_of, require_gpu
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
@@ -41,15 +41,17 @@ def run_traffic(arguments: argparse.Namespace) -> int:
     from harness.model.tile_sizes import tile_text
     from harness.studies.traffic.measurement import measure_traffic, on_chip_bytes
     from harness.studies.traffic.report import TrafficReport, render_traffic
+    from harness.studies.traffic.trace import require_trace, write_trace
     from harness.support.progress import progress_bar
 
     problem = problem_of(arguments)
-    check_output(arguments.output)
+    require_trace(arguments)
+    check_output(arguments.output, arguments.trace)
     require_gpu(arguments)
     caches = cache_model(arguments)
     _, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
     tile = tile_of(variant, problem)
-    with progress_bar(2 if arguments.device == "gpu" else 1) as progress:
+    with progress_bar(1 + (arguments.device == "gpu") + (arguments.trace is not None)) as progress:
         arch = counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
         executor = emulator_of(arguments, progress, arch, bank_conflicts=arguments.lines, caches=caches)
         progress.step(variant.name)
@@ -57,6 +59,9 @@ def run_traffic(arguments: argparse.Namespace) -> int:
         if arguments.device == "gpu":
             progress.step(f"{variant.name} under ncu")
             account = replace(account, hardware=_hardware(arguments, problem, tile))
+        if arguments.trace is not None:
+            progress.step(f"{variant.name}, event by event")
+            write_trace(arguments, variant, problem, executor, caches.gpu)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else operation_of(problem).io_bound(problem, on_chip)
     report = TrafficReport(
@@ -89,6 +94,8 @@ def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
     from harness.support.progress import progress_bar
     from harness.text.drawing import require_drawable
 
+    if arguments.trace is not None or arguments.trace_events is not None:
+        raise UsageError("--trace shows one run of one variant; leave out --sweep")
     if arguments.lines:
         raise UsageError("--lines shows one problem; leave out --sweep")
     if arguments.device == "gpu":
@@ -152,6 +159,19 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         "--lines",
         action="store_true",
         help="by source line too, with the bank conflicts of shared memory (which takes several times as long)",
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE.json",
+        help="write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and chrome://tracing open; "
+        "with --device gpu of the GPU itself",
+    )
+    parser.add_argument(
+        "--trace-events",
+        type=WHOLE_NUMBER,
+        metavar="N",
+        help="about how many events the timeline has at most, of whole blocks, the first ones (default: 100000)",
     )
     add_problem(parser, operation)
     add_drawing(parser, operation)

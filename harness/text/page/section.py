@@ -9,7 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a page, under a heading of its own."""
+    """One part of a page, under a heading of its own.
+
+    On the page `data["x"]` stands as JSON in `<script type="application/json" id="x-data">`. Scripts run once, when all
+    of the page is there, each in a function of its own. The document gets an event `themechange` when colours change:
+    whoever draws draws anew, with the variables of the style sheet. Attributes like `style` and `onclick` are refused
+    by the page's own policy; a script may set styles.
+    """
 
     anchor: str
     """Its `id`, which links within the page name."""
@@ -21,3 +27,5 @@ class Section:
     """What `script` reads, in JSON's types, by the `id` of the element that it belongs to."""
     script: str = ""
     """JavaScript that brings this section to life; a page holds each text once, however many sections have it."""
+    style: str = ""
+    """CSS that only this section needs; a page holds each text once."""

@@ -1,0 +1,85 @@
+"""A variant's plan on the GPU with stamped copies of its kernels: which warp was where at what time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.compilers.stamped_ptx import FEWEST_STAMPS, room_bytes
+from harness.execution.stamps import STAMP, StampedLaunch, StampedRun
+from harness.gpu.context import POISON_BYTE, GpuContext
+from harness.model.plan import Buffer, Launch, Plan
+from harness.model.problem import BaseProblem
+
+MOST_STAMPS = 1024
+"""Of one warp."""
+MOST_ROOM_BYTES = 64 << 20
+"""Of one launch's stamps, where that leaves each warp the fewest."""
+_WARP_THREADS = 32
+
+
+def stamped_run(variant: str, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> StampedRun:
+    """Run the plan twice, first to warm up, and fetch the second run's stamps.
+
+    Raises what `Executor.run` raises, and `SandboxError` where there is no usable GPU.
+    """
+    context = GpuContext()
+    with context.memory():
+        launches = _run(context, problem, plan, inputs)
+    return StampedRun(variant, problem.headline, context.device.name, launches)
+
+
+def stamps_per_warp(plan: Plan) -> int:
+    """How many stamps each warp of the plan has room for."""
+    warps = max(_blocks(launch) * _warps(launch) for launch in plan.launches)
+    return max(FEWEST_STAMPS, min(MOST_STAMPS, MOST_ROOM_BYTES // room_bytes(1, warps, 1)))
+
+
+def _run(
+    context: GpuContext, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
+) -> tuple[StampedLaunch, ...]:
+    buffers, stamps = plan.all_buffers(problem), stamps_per_warp(plan)
+    given = {tensor.name for tensor in problem.inputs}
+    arrays: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
+    for name in given:
+        context.upload(arrays[name], inputs[name])
+    sizes = [room_bytes(_blocks(launch), _warps(launch), stamps) for launch in plan.launches]
+    rooms = [context.allocate(Buffer("stamps", (size,), "uint8")) for size in sizes]
+    calls = context.bind_stamped(plan.launches, arrays, rooms, stamps)
+    for _ in range(2):
+        for name, array in arrays.items():
+            if name not in given:
+                context.fill(array, POISON_BYTE)
+        for room in rooms:
+            context.fill(room, 0)
+        context.stream.synchronize()
+        for launch, call in zip(plan.launches, calls, strict=True):
+            with context.faults_named(launch.kernel_name):
+                call()
+        with context.faults_named(", ".join(launch.kernel_name for launch in plan.launches)):
+            context.stream.synchronize()
+    return tuple(
+        StampedLaunch(
+            launch.kernel_name,
+            _three(launch.grid),
+            _three(launch.block),
+            context.download(room, "uint8").view(STAMP).reshape(_blocks(launch), _warps(launch), stamps),
+        )
+        for launch, room in zip(plan.launches, rooms)
+    )
+
+
+def _blocks(launch: Launch) -> int:
+    return math.prod(launch.grid)
+
+
+def _warps(launch: Launch) -> int:
+    return -(-math.prod(launch.block) // _WARP_THREADS)
+
+
+def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,1 @@
+"""`report`: a page for a browser on all variants and one problem."""

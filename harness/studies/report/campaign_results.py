@@ -1,0 +1,63 @@
+"""Campaigns for a page: `fuzz` is run as the command that it is, whose JSON is a contract."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.support.errors import SandboxError
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class CampaignRequest:
+    """How far to search, and on what."""
+
+    operation: str
+    examples: int
+    """For each variant."""
+    seed: int
+    device: str
+    """As --device says it."""
+    plugins: Sequence[Path] = ()
+    sanitize: bool = False
+
+
+def run_campaign_of(variant: str, asked: CampaignRequest) -> dict[str, Any]:
+    """What the JSON of `fuzz` says of one variant. Where it says nothing, that is the campaign's error."""
+    # A plugin's path is the caller's, and the process begins elsewhere.
+    plugins = [word for path in asked.plugins for word in ("--plugin", str(path.resolve()))]
+    command = [
+        sys.executable, "-m", "harness", "fuzz", variant, "--operation", asked.operation, "--format", "json",
+        "--examples", str(asked.examples), "--seed", str(asked.seed), "--device", asked.device, *plugins,
+        *(["--sanitize"] if asked.sanitize else []),
+    ]  # fmt: skip
+    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
+    try:
+        (campaign,) = json.loads(ended.stdout)["campaigns"]
+    except (ValueError, KeyError) as error:
+        said = " ".join(ended.stderr.split()) or f"exit status {ended.returncode}"
+        raise SandboxError(f"the campaign of {variant} did not come to an end: {said}") from error
+    return dict(campaign)
+
+
+def campaign_or_error(variant: str, asked: CampaignRequest) -> dict[str, Any]:
+    """The same, where a campaign that came to nothing is one more result."""
+    try:
+        return run_campaign_of(variant, asked)
+    except SandboxError as error:
+        return error_result(variant, asked, str(error))
+
+
+def error_result(variant: str, asked: CampaignRequest, reason: str) -> dict[str, Any]:
+    """What the JSON of `fuzz` would say of a campaign that came to nothing."""
+    return {
+        "variant": variant, "verdict": "error", "reason": reason, "kind": None, "examples": 0, "refused": 0,
+        "seed": asked.seed, "error_over_budget": None, "failure": None, "replay": None,
+    }  # fmt: skip

@@ -1,0 +1,72 @@
+"""Which sections the page has, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.execution.outcome import Comparison
+from harness.execution.replay import Replay
+from harness.execution.timings import BenchResult
+from harness.execution.variant_report import VariantReport
+from harness.support.gpus import Gpu
+from harness.text.comparison_report import comparison_headline, general_notes
+from harness.text.page.algorithm_comparison import algorithm_section
+from harness.text.page.bytes_by_level import bytes_section
+from harness.text.page.campaigns import campaigns_section
+from harness.text.page.error_maps import errors_section
+from harness.text.page.kernel_sources import sources_section
+from harness.text.page.page import render_page
+from harness.text.page.ranking import ranking_section
+from harness.text.page.replay import replay_section
+from harness.text.page.roofline import roofline_section
+from harness.text.page.section import Section
+from harness.text.page.times import times_section
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that the page shows."""
+
+    comparison: Comparison
+    reports: Mapping[str, VariantReport]
+    """By variant; none of those that could not be loaded."""
+    gpu: Gpu
+    """Whose roof, and whose caches."""
+    times: BenchResult | None = None
+    """None where nothing was timed."""
+    campaigns: Sequence[Mapping[str, Any]] | None = None
+    """None where none were asked for."""
+    replays: Sequence[Replay] = ()
+    """Of the variants whose steps were seen."""
+
+
+def sections_of(data: ReportData) -> list[Section]:
+    """From what is best to why, and to what was tried."""
+    comparison, reports = data.comparison, data.reports
+    return [
+        ranking_section(comparison),
+        bytes_section(comparison, reports),
+        roofline_section(comparison, reports, data.gpu),
+        times_section(comparison, data.times),
+        errors_section(comparison, reports),
+        sources_section(comparison, reports),
+        algorithm_section(comparison, reports),
+        replay_section(_ranked(data)),
+        campaigns_section(data.campaigns),
+    ]
+
+
+def _ranked(data: ReportData) -> list[Replay]:
+    """Replays in the order of the ranking."""
+    by_name = {replay.variant: replay for replay in data.replays}
+    return [by_name[row.variant] for row in data.comparison.rows if row.variant in by_name]
+
+
+def render_report(data: ReportData) -> str:
+    """The whole page."""
+    comparison = data.comparison
+    title = f"{comparison.problem.operation}: {len(comparison.rows)} variants on one problem"
+    notes = [" ".join(note.split()) for note in general_notes(comparison)[:1]]
+    return render_page(title, comparison_headline(comparison), sections_of(data), notes)

@@ -1,0 +1,24 @@
+"""Replays for a page: what each variant's blocks do, where an emulator can see it within seconds."""
+
+from __future__ import annotations
+
+from harness.execution.attempt import PASS, Attempt
+from harness.execution.comparison import LARGEST_COUNTED_FLOPS
+from harness.execution.events import Observer
+from harness.execution.protocol import Executor
+from harness.execution.question import Question
+from harness.execution.replay import Replay
+from harness.execution.replay_recording import replay_of
+from harness.support.errors import SandboxError
+
+
+def replay_or_none(done: Attempt, question: Question, executor: Executor | None) -> Replay | None:
+    """One more run of a variant that is right, watched; None where nobody can watch, or it would take long."""
+    if not isinstance(executor, Observer) or done.verdict != PASS or done.plan is None:
+        return None
+    if question.problem.flops > LARGEST_COUNTED_FLOPS:
+        return None
+    try:
+        return replay_of(done.variant, question.problem, executor, question.inputs, done.plan)
+    except SandboxError:
+        return None  # what is wrong with a second run is the comparison's to say
