@@ -20,6 +20,7 @@ from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, default_threads
 from harness.emulator.launch.device_memory import DeviceBuffer
+from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
@@ -246,6 +247,7 @@ class EmulatorExecutor:
             counts.seconds,
             compiled.ptx,
             caches,
+            None if counts.executed is None else instruction_report(compiled.ptx, compiled.entry, counts.executed),
         )
         return report, counts.findings or ()
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
+from harness.emulator.launch.block_executions import BlockExecutions, ExecutionCounters
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.faults import Cluster, Fault, describe, waits_at_mbarrier
@@ -46,6 +47,8 @@ class LaunchCounts:
     seconds: float
     findings: tuple[Finding, ...] | None = None
     """None unless the kernel was compiled for the sanitizer."""
+    executed: BlockExecutions | None = None
+    """None unless the kernel was compiled to count its instructions."""
 
 
 def launch(
@@ -96,6 +99,8 @@ def launch(
         tables.attach(worker)
         if listener is not None:
             worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
+        if kernel.instruments.instructions:
+            worker.executions = ExecutionCounters(worker.context, len(facts.blocks), geometry.clusters)
         workers.append(worker)
     started = time.perf_counter()
     faults = _run_all(workers, geometry, stop_at, run_blocks, progress, listener)
@@ -112,6 +117,9 @@ def launch(
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,
         None if recorder is None else recorder.findings(),
+        ExecutionCounters.added(w.executions for w in workers if w.executions is not None)
+        if kernel.instruments.instructions
+        else None,
     )
 
 
@@ -146,11 +154,17 @@ def _run_all(
     state = {"next": 0, "done": 0}
 
     def run(worker: Worker, first: int, last: int) -> int:
-        if listener is None or worker.trace is None:
+        if worker.trace is None and worker.executions is None:
             return run_blocks(worker.context.ctypes.data, first, last)
         for cluster in range(first, last):
+            if worker.executions is not None:
+                worker.executions.begin(cluster)
             if run_blocks(worker.context.ctypes.data, cluster, cluster + 1):
                 return 1
+            if worker.executions is not None:
+                worker.executions.end(cluster)
+            if listener is None or worker.trace is None:
+                continue
             for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
                 listener.deliver(geometry.block_of(cluster, rank), accesses)
         return 0
