@@ -218,12 +218,12 @@ class EmulatorExecutor:
         )
         used = None
         listener = None
-        if hierarchy is not None and self._caches is not None:
+        if self._caches is not None or self._instruments.instructions:
             used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
-            if used is not None:
-                if self._caches.flushed:
-                    hierarchy.flush()
-                listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
+        if hierarchy is not None and self._caches is not None and used is not None:
+            if self._caches.flushed:
+                hierarchy.flush()
+            listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
         counts = launch(
             kernel,
             step.kernel_name,
@@ -248,6 +248,7 @@ class EmulatorExecutor:
             compiled.ptx,
             caches,
             None if counts.executed is None else instruction_report(compiled.ptx, compiled.entry, counts.executed),
+            used,
         )
         return report, counts.findings or ()
 

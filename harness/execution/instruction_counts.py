@@ -1,4 +1,4 @@
-"""What instructions a launch executed, as plain data: by kind and source line, by cluster, and how loads were awaited."""
+"""What instructions a launch executed, as plain data: by kind and source line, by cluster, how loads were awaited."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from harness.compilers.ptxas import Resources
 from harness.execution.counts import LOCAL, READS, SECTOR_BYTES, WRITES, CacheReport, SharedTraffic, SiteTraffic
 from harness.execution.instruction_counts import InstructionReport
 from harness.model.finding import Finding
@@ -54,6 +55,8 @@ class LaunchReport:
     """None where caches were not modelled, which they are only where asked for and `ptxas` is there."""
     instructions: InstructionReport | None = None
     """None where instructions were not counted by kind, which they are only where asked for."""
+    resources: Resources | None = None
+    """What the kernel takes of a multiprocessor; None where nobody asked `ptxas`, as beside caches or instructions."""
 
 
 @dataclass(frozen=True)

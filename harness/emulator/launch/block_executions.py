@@ -1,4 +1,4 @@
-"""How often basic blocks of code were executed, and the way of one cluster's warps through them, as a launch counts it."""
+"""How often basic blocks of code were executed, and the way of one cluster's warps through them, in one launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executions of basic blocks -> instructions by kind and source line, and how far ahead of their use loads are issued."""
+"""Executions of basic blocks -> instructions by kind and source line, and how far ahead of their use loads come."""
 
 from __future__ import annotations
 
@@ -173,5 +173,5 @@ def _follow(warp: _Warp, event: _Event, found: _Found) -> None:
 
 
 def _note(found: _Found, is_copy: bool, load: Instruction, wait: Instruction, distance: int) -> None:
-    place = (load.source.file, load.source.line) if load.source else ("", 0)
-    found[is_copy, *place, wait.source.line if wait.source else 0, distance] += 1
+    file, line = (load.source.file, load.source.line) if load.source else ("", 0)
+    found[is_copy, file, line, wait.source.line if wait.source else 0, distance] += 1

@@ -37,7 +37,7 @@ KINDS: dict[str, str] = {
     **_rows(
         INTEGER, "addc subc madc abs.int neg.int not cnot popc clz brev bfind and or xor shl shr bmsk shf prmt bfe"
     ),
-    **_rows(INTEGER, "bfi lop3 copysign min.float max.float neg.float abs.float testp setp set selp slct isspacep"),
+    **_rows(INTEGER, "bfe bfi lop3 copysign min.float max.float neg.float abs.float testp setp set selp slct isspacep"),
     **_rows(INTEGER, "min.half max.half neg.half abs.half mapa getctarank createpolicy"),
     **_rows(FP32, "add.float sub.float mul.float fma.float mad.float"),
     **_rows(FP16, "add.half sub.half mul.half fma.half"),
