@@ -247,7 +247,9 @@ class EmulatorExecutor:
             counts.seconds,
             compiled.ptx,
             caches,
-            None if counts.executed is None else instruction_report(compiled.ptx, compiled.entry, counts.executed),
+            None
+            if counts.executed is None
+            else instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered),
             used,
         )
         return report, counts.findings or ()

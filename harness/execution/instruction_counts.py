@@ -85,6 +85,9 @@ class InstructionReport:
     together are one wait. Copies of TMA, which other warps wait for, are not in it."""
     followed_warps: int
     """How many warps that were."""
+    are_connected: bool
+    """Whether atomics on global memory connect blocks, which then may share out their work as they go: the emulator
+    runs such blocks one after the other, so that the first ones may have done most of it."""
 
     def warps_of(self, wanted: Callable[[InstructionCount], bool]) -> int:
         """Warp instructions of the rows that are `wanted`."""

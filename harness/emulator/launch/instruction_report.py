@@ -23,11 +23,13 @@ MOST_STEPS = 1 << 17
 """Basic blocks that are followed; it takes about half a second."""
 
 
-def instruction_report(ptx: str, entry: str, executed: BlockExecutions) -> InstructionReport:
+def instruction_report(
+    ptx: str, entry: str, executed: BlockExecutions, are_connected: bool = False
+) -> InstructionReport:
     """What the kernel `entry` of the module `ptx` executed. Raises what parsing raises; it was parsed before."""
     graph = _graph_of(ptx, entry)
     waits, warps = _waits(graph, executed)
-    return InstructionReport(_by_place(graph, executed), tuple(executed.clusters.tolist()), waits, warps)
+    return InstructionReport(_by_place(graph, executed), tuple(executed.clusters.tolist()), waits, warps, are_connected)
 
 
 @lru_cache(maxsize=4)

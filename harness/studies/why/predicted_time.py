@@ -54,7 +54,7 @@ CAUSE_OF_KIND: dict[str, Cause] = {
     SPECIAL: causes.SPECIAL, INTEGER: causes.INTEGER, CONVERSION: causes.CONVERSION, MEMORY: causes.MEMORY,
     SHARED: causes.MEMORY, SHUFFLE: causes.SHUFFLES, CONTROL: causes.CONTROL, BARRIER: causes.BARRIERS,
 }  # fmt: skip
-_ONE_LANE_WILL_DO = (BARRIER, CONTROL, TENSOR, MEMORY)
+ONE_LANE_WILL_DO = (BARRIER, CONTROL, TENSOR, MEMORY)
 """Kinds whose idle lanes cost nothing: what they ask for is counted by itself."""
 _REGISTER_BYTES = 4
 _SPILL_LINE_BYTES = WARP_LANES * _REGISTER_BYTES
@@ -209,7 +209,7 @@ def roofline(profile: Profile, gpu: Gpu) -> PredictedTime:
     """The least that the problem can take: its compulsory bytes and its products, and nothing else."""
     problem = profile.problem
     per_second = gpu.multiprocessors * clock_hz(gpu)
-    peak = gpu.tensor_flops.get(problem.dtype)
+    peak = gpu.tensor_flops.get(problem.outputs[0].dtype)
     shares = (
         Share(DRAM, causes.BYTES, problem.compulsory_bytes / gpu.memory_bytes_per_s * clock_hz(gpu)),
         Share(TENSOR_CORES, causes.ARITHMETIC, problem.flops * clock_hz(gpu) / peak)
@@ -225,8 +225,7 @@ def _of_kernel(launches: Sequence[LaunchProfile], gpu: Gpu) -> LaunchTime:
     if len(times) == 1:
         return times[0]
     shares = tuple(share for time in times for share in time.shares)
-    work = [amount for launch in launches for amount in launch.instructions.clusters]
-    tail, imbalance = unevenness(work, gpu.multiprocessors)
+    tail, imbalance = unevenness(_work(launches), gpu.multiprocessors)
     stalls = max((time.stalls for time in times), key=lambda stalls: stalls.cycles())
     stalls = replace(stalls, rounds=sum(time.stalls.rounds for time in times))
     together = LaunchTime(shares, tail, imbalance, stalls)
@@ -235,9 +234,18 @@ def _of_kernel(launches: Sequence[LaunchProfile], gpu: Gpu) -> LaunchTime:
 
 def _of_launch(launch: LaunchProfile, gpu: Gpu) -> LaunchTime:
     shares = tuple(_shares(launch, gpu))
-    tail, imbalance = unevenness(launch.instructions.clusters, gpu.multiprocessors)
+    tail, imbalance = unevenness(_work([launch]), gpu.multiprocessors)
     busy = math.hypot(*totals(shares).values())
     return LaunchTime(shares, tail, imbalance, _stalls(launch, gpu, busy))
+
+
+def _work(launches: Sequence[LaunchProfile]) -> list[int]:
+    """Of each cluster; all the same where they share it out themselves, which they do otherwise on a GPU."""
+    work: list[int] = []
+    for report in (launch.instructions for launch in launches):
+        mean = sum(report.clusters) // len(report.clusters)
+        work += [mean] * len(report.clusters) if report.are_connected else report.clusters
+    return work
 
 
 def unevenness(work: Sequence[int], places: int) -> tuple[float, float]:
@@ -266,12 +274,8 @@ def _shares(launch: LaunchProfile, gpu: Gpu) -> Iterator[Share]:
             executed += row.warps
             yield from _of_instructions(row, rates, gpu)
     slots = executed / SCHEDULERS / sms
-    fitting, there = (
-        slots * (1 / min(1.0, blocks * launch.warps / SCHEDULERS / WARPS_TO_ISSUE_EACH_CYCLE) - 1)
-        for blocks in (launch.resident_blocks, _blocks_there(launch, gpu))
-    )
-    yield Share(ISSUE, causes.FEW_WARPS, fitting)
-    yield Share(ISSUE, causes.TAIL, there - fitting)
+    filled = launch.resident_blocks * launch.warps / SCHEDULERS / WARPS_TO_ISSUE_EACH_CYCLE
+    yield Share(ISSUE, causes.FEW_WARPS, slots * (1 / min(1.0, filled) - 1))
     wavefront = WAVEFRONT_BYTES / rates.shared_bytes
     lanes_in_use = _lanes_in_use(launch)
     for shared in launch.shared:
@@ -305,7 +309,7 @@ def _lanes_in_use(launch: LaunchProfile) -> dict[tuple[str, int], float]:
 def _of_instructions(row: InstructionCount, rates: PipeRates, gpu: Gpu) -> Iterator[Share]:
     where = (row.file, row.line)
     cause = CAUSE_OF_KIND[row.kind]
-    useful = 1.0 if row.kind in _ONE_LANE_WILL_DO or not row.warps else row.lanes / (WARP_LANES * row.warps)
+    useful = 1.0 if row.kind in ONE_LANE_WILL_DO or not row.warps else row.lanes / (WARP_LANES * row.warps)
     per_cycle = {
         INTEGER: rates.integer, CONVERSION: rates.conversion, SPECIAL: rates.special, FP64: rates.fp64,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a variant does on one problem, as the model needs it: counts of its launches, and what a multiprocessor holds."""
+"""What a variant does on one problem, as the model needs it: what its launches count, and how many blocks fit."""
 
 from __future__ import annotations
 

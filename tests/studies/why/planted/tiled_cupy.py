@@ -165,15 +165,20 @@ extern "C" __global__ void __launch_bounds__(128 * HALF, BLOCKS) tiled(
 """
 
 GOOD = {
-    "TM": "4", "TN": "4", "STAGES": "2", "HALF": "1", "BLOCKS": "1", "LANES": "0xffffffffu", "WEIGHT(s,m)": "__expf((s)-(m))",
+    "TM": "4", "TN": "4", "STAGES": "2", "HALF": "1", "BLOCKS": "1", "KIB": "0",
+    "LANES": "0xffffffffu", "WEIGHT(s,m)": "__expf((s)-(m))",
     "CAUSAL": "0",
 }  # fmt: skip
+
+ALONE = {"TN": "2", "KIB": "150"}
+"""One block to a multiprocessor, as the largest tiles have it: then nobody else works while one waits."""
 
 SLIPS = {
     "good-cupy": {},
     "uncoalesced-cupy": {"UNCOALESCED": "1"},
     "bank-conflicts-cupy": {"LD": "64"},
-    "one-stage-less-cupy": {"STAGES": "1"},
+    "good-alone-cupy": {**ALONE},
+    "one-stage-less-cupy": {**ALONE, "STAGES": "1"},
     "spills-cupy": {"BLOCKS": "14"},
     "tiny-tiles-cupy": {"TM": "1", "TN": "1"},
     "re-read-cupy": {"REREAD": "1"},
@@ -183,14 +188,14 @@ SLIPS = {
 """Name -> what its options say otherwise than the good one's."""
 
 
-def plan_of(defines, launches_per_head=False, more_shared_bytes=0):
+def plan_of(defines, launches_per_head=False):
     """A plan with these options; D is 64, lengths are multiples of the tiles."""
     chosen = {**GOOD, **defines}
     options = (*(f"-D{name}={value}" for name, value in chosen.items()), "--std=c++17")
     kernel = cupy.RawKernel(CODE, "tiled", options=options)
     rows, keys = 16 * int(chosen["TM"]), 8 * int(chosen["TN"])
     width, stages, threads = int(chosen.get("LD", 68)), int(chosen["STAGES"]), 128 * int(chosen["HALF"])
-    shared = 4 * (rows * width + 2 * stages * keys * width + rows * (keys + 4)) + more_shared_bytes
+    shared = 4 * (rows * width + 2 * stages * keys * width + rows * (keys + 4)) + 1024 * int(chosen["KIB"])
 
     def plan(problem):
         numbers = (np.int32(problem.q_len), np.int32(problem.kv_len), np.float32(problem.tau))
