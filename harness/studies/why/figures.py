@@ -125,7 +125,7 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.CONTROL: _warps(CONTROL),
     causes.BARRIERS: _warps(BARRIER),
     causes.TAIL: lambda profile, time: 100 * (1 - 1 / (1 + time.weighted("tail"))),
-    causes.IMBALANCE: lambda profile, time: 1 + time.weighted("imbalance"),
+    causes.IMBALANCE: lambda profile, time: 1 + time.weighted("tail") + time.weighted("imbalance"),
     causes.LAUNCHES: lambda profile, time: float(time.launches),
     causes.TILE: lambda profile, time: float(sum(launch.blocks for launch in profile.launches)),
     causes.REREAD: _sector_megabytes,

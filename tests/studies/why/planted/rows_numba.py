@@ -11,9 +11,10 @@ D = 32
 THREADS = 128
 
 
-def make(rows=THREADS, keys=32, zero=float32, reads_across=False, reads_twice=False, half=False, width=D):
+def make(rows=THREADS, keys=32, zero=float32, reads_across=False, reads_twice=False, half=False, width=D, stride=1):
     """The kernel; each argument but the first ones is a slip."""
     TILE_WIDTH, KEYS, SPREAD = width, keys, 2 if half else 1
+    STRIDE = stride
     THREADS_HERE = rows * SPREAD
 
     @cuda.jit(max_registers=168)
@@ -43,8 +44,8 @@ def make(rows=THREADS, keys=32, zero=float32, reads_across=False, reads_twice=Fa
                     k, e = i % KEYS, i // KEYS
                 else:
                     k, e = i // D, i % D
-                K_tile[k, e] = K[0, head, first + k, e]
-                V_tile[k, e] = V[0, head, first + k, e]
+                K_tile[k, e * STRIDE] = K[0, head, first + k, e]
+                V_tile[k, e * STRIDE] = V[0, head, first + k, e]
             if reads_twice:
                 cuda.syncthreads()
                 for i in range(t, KEYS * D, THREADS_HERE):
@@ -55,14 +56,14 @@ def make(rows=THREADS, keys=32, zero=float32, reads_across=False, reads_twice=Fa
                 for k in range(KEYS):
                     s = zero(0)
                     for e in range(D):
-                        s += q[e] * K_tile[k, e]
+                        s += q[e] * K_tile[k, e * STRIDE]
                     most = max(m, float32(s))
                     shrink = math.exp(m - most)
                     p = math.exp(float32(s) - most)
                     m = most
                     l = l * shrink + p
                     for e in range(D):
-                        o[e] = o[e] * shrink + p * V_tile[k, e]
+                        o[e] = o[e] * shrink + p * V_tile[k, e * STRIDE]
         if works:
             for e in range(D):
                 O[0, head, row, e] = o[e] / float32(l)
@@ -77,6 +78,7 @@ SLIPS = {
     "re-read-numba": {"reads_twice": True},
     "half-warp-numba": {"half": True},
     "fp64-numba": {"zero": float64},
+    "stride-2-numba": {"stride": 2, "width": 2 * D},
     "tiny-tiles-numba": {"rows": 32, "keys": 4},
 }
 

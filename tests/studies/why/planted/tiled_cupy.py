@@ -36,7 +36,7 @@ template <int ROWS> __device__ __forceinline__ void copy_tile(float* tile, const
 #define WAIT(n) asm volatile("cp.async.wait_group %0;" :: "n"(n))
 
 extern "C" __global__ void __launch_bounds__(128 * HALF, BLOCKS) tiled(
-    const float* Q, const float* K, const float* V, float* O, int q_len, int kv_len, float tau, int head0)
+    const float* Q, const float* K, const float* V, float* O, int q_len, int kv_len, float tau, int head0, int heads)
 {
     extern __shared__ __align__(16) float shared[];
     float* Q_tile = shared;
@@ -51,12 +51,14 @@ extern "C" __global__ void __launch_bounds__(128 * HALF, BLOCKS) tiled(
     const int t = threadIdx.x;
 #endif
     const int ty = t / 8, tx = t % 8;
-#ifdef REVERSED
-    const int first_row = blockIdx.x * BR;
+#if CAUSAL  // all heads of a tile of rows before those of the next
+    const int place = blockIdx.x / heads;
+    const int first_row = (HEAVIEST_LAST ? place : q_len / BR - 1 - place) * BR;
+    const size_t head = blockIdx.x % heads;
 #else
-    const int first_row = (CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BR;
-#endif
+    const int first_row = blockIdx.x * BR;
     const size_t head = head0 + blockIdx.y;
+#endif
     const float* Q_head = Q + (head * q_len + first_row) * D;
     const float* K_head = K + head * kv_len * D;
     const float* V_head = V + head * kv_len * D;
@@ -110,7 +112,18 @@ extern "C" __global__ void __launch_bounds__(128 * HALF, BLOCKS) tiled(
             for (int e = 0; e < D; e += 4) {
                 float4 q[TM], k[TN];
                 for (int i = 0; i < TM; ++i) q[i] = *(const float4*)(Q_tile + (ty * TM + i) * LD + e);
-                for (int j = 0; j < TN; ++j) k[j] = *(const float4*)(Ks + (tx + 8 * j) * LD + e);
+                for (int j = 0; j < TN; ++j) k[j] = *(const float4*)(Ks + PLACE((tx + 8 * j) * LD + e));
+#ifdef DIVERGENT  // the slip: odd lanes go another way to the same sums
+                if (tx % 2) {
+                    asm volatile("// odd lanes");
+                    for (int i = 0; i < TM; ++i)
+                        for (int j = 0; j < TN; ++j) {
+                            s[i][j] += q[i].w * k[j].w; s[i][j] += q[i].z * k[j].z;
+                            s[i][j] += q[i].y * k[j].y; s[i][j] += q[i].x * k[j].x;
+                        }
+                    continue;
+                }
+#endif
                 for (int i = 0; i < TM; ++i)
                     for (int j = 0; j < TN; ++j) {
                         s[i][j] += q[i].x * k[j].x; s[i][j] += q[i].y * k[j].y;
@@ -167,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(128 * HALF, BLOCKS) tiled(
 GOOD = {
     "TM": "4", "TN": "4", "STAGES": "2", "HALF": "1", "BLOCKS": "1", "KIB": "0",
     "LANES": "0xffffffffu", "WEIGHT(s,m)": "__expf((s)-(m))",
-    "CAUSAL": "0",
+    "CAUSAL": "0", "HEAVIEST_LAST": "0", "PLACE(i)": "(i)",
 }  # fmt: skip
 
 ALONE = {"TN": "2", "KIB": "150"}
@@ -188,6 +201,18 @@ SLIPS = {
 """Name -> what its options say otherwise than the good one's."""
 
 
+LATER = {
+    "good-causal-cupy": {"CAUSAL": "1"},
+    "heaviest-last-cupy": {"CAUSAL": "1", "HEAVIEST_LAST": "1"},
+    "divergence-cupy": {"DIVERGENT": "1"},
+    "special-functions-cupy": {"WEIGHT(s,m)": "__fdividef(__expf(s),__expf(m))"},
+    "low-occupancy-cupy": {"KIB": "80"},
+    "addresses-cupy": {"PLACE(i)": "((i)%(unsigned)(kv_len*LD))"},
+    "launch-per-head-cupy": {},
+}
+"""Planted when the rules were done. The last one has a launch for each head."""
+
+
 def plan_of(defines, launches_per_head=False):
     """A plan with these options; D is 64, lengths are multiples of the tiles."""
     chosen = {**GOOD, **defines}
@@ -201,13 +226,15 @@ def plan_of(defines, launches_per_head=False):
         numbers = (np.int32(problem.q_len), np.int32(problem.kv_len), np.float32(problem.tau))
         heads = problem.batch * problem.heads
         firsts, count = (range(heads), 1) if launches_per_head else ((0,), heads)
+        tiles = problem.q_len // rows
+        grid = (tiles * heads,) if chosen["CAUSAL"] == "1" else (tiles, count)
         return Plan(
             tuple(
                 Launch(
                     kernel,
-                    (problem.q_len // rows, count),
+                    grid,
                     (threads,),
-                    ("Q", "K", "V", "O", *numbers, np.int32(first)),
+                    ("Q", "K", "V", "O", *numbers, np.int32(first), np.int32(heads)),
                     shared_bytes=shared,
                 )
                 for first in firsts
@@ -224,5 +251,6 @@ def supports(problem):
 
 
 def register(registry):
-    for name, defines in SLIPS.items():
-        registry.add(Variant(name=name, plan=plan_of(defines), supports=supports, idea="planted"))
+    for name, defines in {**SLIPS, **LATER}.items():
+        plan = plan_of(defines, launches_per_head=name == "launch-per-head-cupy")
+        registry.add(Variant(name=name, plan=plan, supports=supports, idea="planted"))
