@@ -12,6 +12,9 @@ from harness.studies.why.predicted_time import PLACELESS, RESOURCES, PredictedTi
 from harness.studies.why.profile import Profile
 from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
 
+NOTHING_SECONDS = 1e-12
+"""What is less is a rounding of sums that are the same."""
+
 
 @dataclass(frozen=True)
 class Attributed:
@@ -59,7 +62,7 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
         decision = decision_between(slow, fast) or decision_between(fast, slow)
         if decision is not None:
             found = _merged(found, decision.cause, decision.effects)
-    return tuple(sorted((each for each in found if each.seconds), key=lambda each: -each.seconds))
+    return tuple(sorted((each for each in found if abs(each.seconds) > NOTHING_SECONDS), key=lambda each: -each.seconds))
 
 
 def _attributed(account: _Account, cause: Cause) -> Attributed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_caches, add_emulator, cache_model, emulator_of, require_gpu
-from harness.options.exit_status import PASSED
+from harness.options.exit_status import FAILED, PASSED
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of
@@ -56,7 +56,7 @@ def run_why(arguments: argparse.Namespace) -> int:
     fast = profiles[1] if len(profiles) > 1 else None
     result = explain(profiles[0], fast, caches.gpu, arguments.regime, arguments.seed, measured)
     publish(arguments, render_why(result, arguments.format))
-    return PASSED
+    return FAILED if measured is not None and measured.failed else PASSED
 
 
 def _measured(
