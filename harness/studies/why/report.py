@@ -57,11 +57,11 @@ def _headline(result: WhyResult) -> str:
     times = f"{_us(result.slow_time.seconds)} and {_us(result.fast_time.seconds)} us on an {result.gpu.name}"
     ratio = result.slow_time.seconds / result.fast_time.seconds
     if result.distance_seconds <= 0 or not result.causes or result.causes[0].seconds <= 0:
-        return f"{slow} is predicted no slower than {fast}: {times} ({ratio:.2f} x)."
+        return f"{slow} is predicted to be no slower than {fast}: {times} ({ratio:.2f} x)."
     first = result.causes[0]
     where = _where(result, first)
     return (
-        f"{slow} is predicted {ratio:.2f} x as slow as {fast}: {times}.\n"
+        f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
         f"Most of it: {first.cause.name}, {_us(first.seconds)} us{f' ({where})' if where else ''}."
     )
 
