@@ -62,7 +62,8 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
         decision = decision_between(slow, fast) or decision_between(fast, slow)
         if decision is not None:
             found = _merged(found, decision.cause, decision.effects)
-    return tuple(sorted((each for each in found if abs(each.seconds) > NOTHING_SECONDS), key=lambda each: -each.seconds))
+    there = [each for each in found if abs(each.seconds) > NOTHING_SECONDS]
+    return tuple(sorted(there, key=lambda each: -each.seconds))
 
 
 def _attributed(account: _Account, cause: Cause) -> Attributed:
