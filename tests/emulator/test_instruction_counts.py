@@ -142,6 +142,13 @@ def test_how_far_ahead_loads_are_issued() -> None:
     assert report.followed_warps == 2
 
 
+def test_a_load_that_is_awaited_behind_a_loop() -> None:
+    load, use = "\n.loc 1 8 1\nld.global.f32 %f2, [%rd4];\n", "\n.loc 1 9 1\nadd.f32 %f3, %f2, %f2;\n"
+    _, report = ran(load + LOOP + use, threads=32)
+    # The load itself, 2 moves, 5 turns of 4.
+    assert [(w.line, w.wait_line, w.distance, w.waits) for w in report.waits] == [(8, 9, 1 + 2 + 5 * 4, 1)]
+
+
 COPY = """
     .loc 1 {line} 1
     cp.async.ca.shared.global [%r5], [%rd4], 4;

@@ -164,6 +164,13 @@ def test_too_few_warps_leave_slots_empty() -> None:
         assert cycles(instructions("fp32", 4000 * SMS), threads=threads) == pytest.approx({ISSUE: 1000 * filled})
 
 
+def test_a_turing_moves_half_as_much_of_shared_memory_in_a_cycle() -> None:
+    t4 = GPUS["t4"]
+    shared = SharedTraffic("load", "k.cu", 7, 100, 12800, 300 * t4.multiprocessors, 100 * t4.multiprocessors)
+    found = by_cause(predict(profile(launched(instructions("fp32", 4), shared=(shared,))), t4))
+    assert (found["shared memory"], found["bank conflicts"]) == pytest.approx((200, 400))
+
+
 # Unevenness ----------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +248,21 @@ def test_an_idle_half_of_the_gpu_is_told_from_more_work() -> None:
     fast = profile(launched(instructions("fp32", 4000 * SMS)))
     slow = profile(launched(instructions("fp32", 4000 * SMS), blocks=SMS // 2, clusters=(10,) * (SMS // 2)))
     assert costs(slow, fast) == pytest.approx({"tail, idle SMs": 1000 / clock_hz(H200)})
+
+
+def test_latency_that_others_would_hide_is_for_few_warps() -> None:
+    """As many waits in both, of which the one with more blocks to a multiprocessor hides more."""
+    wait = LoadWait(False, "k.cu", 3, 4, 0, 8)
+    counts = (instructions("fp32", 64 * SMS), instructions("barrier", 8 * SMS, form="bar.sync"))
+    common = {"blocks": 4 * SMS, "clusters": (10,) * (4 * SMS), "waits": (wait,), "followed": 8}
+    few = profile(launched(*counts, **common, resident_blocks=1))
+    many = profile(launched(*counts, **common, resident_blocks=4))
+    found = costs(few, many)
+    assert set(found) == {"few warps"} and found["few warps"] > 0
+    assert costs(many, few)["few warps"] == pytest.approx(-found["few warps"])
+    early = replace(wait, distance=10**6)
+    found = costs(many, profile(launched(*counts, **{**common, "waits": (early,)}, resident_blocks=4)))
+    assert set(found) == {"latency of loads"}
 
 
 def test_one_launch_of_a_kernel_instead_of_two() -> None:
