@@ -88,6 +88,9 @@ class InstructionReport:
     are_connected: bool
     """Whether atomics on global memory connect blocks, which then may share out their work as they go: the emulator
     runs such blocks one after the other, so that the first ones may have done most of it."""
+    dependent_cycles: int = 0
+    """Of all warps: the longest chain of dependent instructions of each basic block, each time it is executed. Loads of
+    global memory have no part in it, see `waits`."""
 
     def warps_of(self, wanted: Callable[[InstructionCount], bool]) -> int:
         """Warp instructions of the rows that are `wanted`."""

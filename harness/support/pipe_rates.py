@@ -19,9 +19,15 @@ L2_LATENCY_CYCLES = 270
 """From a load to its value, where L2 has it."""
 DRAM_LATENCY_CYCLES = 600
 """Where it has not."""
-WARPS_TO_ISSUE_EACH_CYCLE = 2
-"""Of one scheduler: with fewer it finds nothing to start in some cycles, since an instruction's result takes about four
-and a warp has about two independent instructions at a time."""
+RESULT_CYCLES = {
+    "fp32": 4, "fp16": 4, "integer": 4, "control": 4, "move": 0, "fp64": 8, "conversion": 8, "special": 18,
+    "shuffle": 23, "shared": 29, "tensor": 33, "barrier": 0, "memory": 0,
+}  # fmt: skip
+"""Kind of instruction -> cycles until another one of the same warp can use what it makes. Loads of global memory and
+barriers are waited for in other ways."""
+LEAST_CYCLES_PER_INSTRUCTION = 2.0
+"""Of one warp, in the mean: a result takes four, and registers do not suffice for more than some two instructions at a
+time that do not wait for each other."""
 LAUNCH_SECONDS = 2e-6
 """Of a launch behind another one in a stream: draining, and filling the GPU again."""
 

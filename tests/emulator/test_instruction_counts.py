@@ -142,6 +142,27 @@ def test_how_far_ahead_loads_are_issued() -> None:
     assert report.followed_warps == 2
 
 
+def test_chains_of_dependent_instructions() -> None:
+    _, report = ran(LOOP, blocks=3, threads=64)
+    # mul.wide -> add.s64, then five times add -> setp -> bra beside the fma, then ret: 4 cycles each.
+    assert report.dependent_cycles == 3 * 2 * (8 + 5 * 12 + 4)
+
+
+def test_loads_of_one_block_are_awaited_together_wherever_they_stand() -> None:
+    body = """
+    .loc 1 2 1
+    ld.global.f32 %f1, [%rd4];
+    add.f32 %f3, %f1, %f1;
+    ld.global.f32 %f2, [%rd4+4];
+    add.f32 %f3, %f2, %f2;
+    """
+    _, report = ran(body, threads=32)
+    assert [(w.distance, w.waits) for w in report.waits] == [(1, 1)]
+    # Two blocks have a wait each.
+    _, report = ran(body.replace("ld.global.f32 %f2", "bar.sync 0; ld.global.f32 %f2"), threads=32)
+    assert [(w.distance, w.waits) for w in report.waits] == [(1, 2)]
+
+
 def test_a_load_that_is_awaited_behind_a_loop() -> None:
     load, use = "\n.loc 1 8 1\nld.global.f32 %f2, [%rd4];\n", "\n.loc 1 9 1\nadd.f32 %f3, %f2, %f2;\n"
     _, report = ran(load + LOOP + use, threads=32)

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.block_executions import BlockExecutions
-from harness.emulator.ptx.blocks import Graph, build_graph, registers_of
+from harness.emulator.ptx.blocks import Block, Graph, build_graph, registers_of
 from harness.emulator.ptx.call_parameters import lower_call_parameters
 from harness.emulator.ptx.inline import inline_calls
 from harness.emulator.ptx.instruction_kinds import kind_of, product_flops
 from harness.emulator.ptx.instructions import Imm, Instruction
 from harness.emulator.ptx.parser import parse
 from harness.execution.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
+from harness.support.pipe_rates import RESULT_CYCLES
 
 BATCH_INSTRUCTIONS = 64
 """Loads that are issued within so many instructions of each other are awaited together."""
@@ -29,7 +30,11 @@ def instruction_report(
     """What the kernel `entry` of the module `ptx` executed. Raises what parsing raises; it was parsed before."""
     graph = _graph_of(ptx, entry)
     waits, warps = _waits(graph, executed)
-    return InstructionReport(_by_place(graph, executed), tuple(executed.clusters.tolist()), waits, warps, are_connected)
+    dependent = sum(
+        entered * _dependent_cycles(block) for block, (entered, _) in zip(graph.blocks, executed.counts.tolist())
+    )
+    clusters = tuple(executed.clusters.tolist())
+    return InstructionReport(_by_place(graph, executed), clusters, waits, warps, are_connected, dependent)
 
 
 @lru_cache(maxsize=4)
@@ -51,6 +56,18 @@ def _by_place(graph: Graph, executed: BlockExecutions) -> tuple[InstructionCount
             for column, amount in enumerate((1, warps, lanes, warps * product_flops(instruction))):
                 row[column] += amount
     return tuple(InstructionCount(*key, *rows[key]) for key in sorted(rows))
+
+
+def _dependent_cycles(block: Block) -> int:
+    """Of the longest chain in which each instruction takes what another one makes. Global memory is left out."""
+    ready: dict[str, int] = {}
+    longest = 0
+    for instruction in (*block.body, *([block.branch] if block.branch else ())):
+        reads, writes = registers_of(instruction)
+        cycles = max((ready.get(name, 0) for name in reads), default=0) + RESULT_CYCLES[kind_of(instruction)]
+        ready.update(dict.fromkeys(writes, cycles))
+        longest = max(longest, cycles)
+    return longest
 
 
 # Waits ---------------------------------------------------------------------------------------------------------------
@@ -78,6 +95,9 @@ class _Warp:
     """How far one warp has come."""
 
     position: int = 0
+    """Instructions executed up to the basic block that it is in."""
+    has_waited: bool = False
+    """Whether it has waited, in this block, for a load that the block issues: ptxas puts the others before that."""
     pending: dict[str, tuple[int, Instruction]] = field(default_factory=dict)
     """Register -> when it was loaded, and by what."""
     open_copy: tuple[int, Instruction] | None = None
@@ -100,6 +120,7 @@ def _waits(graph: Graph, executed: BlockExecutions) -> tuple[tuple[LoadWait, ...
         for event in events[block]:
             _follow(warp, event, found)
         warp.position += sizes[block]
+        warp.has_waited = False
     return tuple(LoadWait(*key, waits) for key, waits in sorted(found.items())), len(warps)
 
 
@@ -153,7 +174,10 @@ def _follow(warp: _Warp, event: _Event, found: _Found) -> None:
     awaited = [warp.pending[name] for name in event.reads if name in warp.pending]
     if awaited:
         issued, load = max(awaited, key=lambda each: each[0])
-        _note(found, False, load, event.instruction, here - issued)
+        is_own = issued >= warp.position
+        if not (is_own and warp.has_waited):
+            _note(found, False, load, event.instruction, here - issued)
+        warp.has_waited |= is_own
         warp.pending = {name: each for name, each in warp.pending.items() if each[0] > issued + BATCH_INSTRUCTIONS}
     if event.waits_for is not None:
         left = [] if event.waits_for == 0 else warp.groups[-event.waits_for :]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.decisions import decision_between
+from harness.studies.why.figures import figure
 from harness.studies.why.predicted_time import PLACELESS, RESOURCES, PredictedTime, Share, totals
 from harness.studies.why.profile import Profile
 from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
@@ -57,6 +59,8 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
     _stalls(account, a, b)
     splitting = [sum(kernel.splitting for kernel in time.kernels) / clock_hz(time.gpu) for time in (a, b)]
     account.add(causes.LAUNCHES, splitting[0] - splitting[1] + LAUNCH_SECONDS * (a.launches - b.launches))
+    if fast is not None and _warps_differ_more((slow, a), (fast, b)):
+        account.add(causes.FEW_WARPS, account.seconds.pop(causes.DEPENDENT, 0.0))
     found = [_attributed(account, cause) for cause in account.seconds]
     if fast is not None:
         decision = decision_between(slow, fast) or decision_between(fast, slow)
@@ -64,6 +68,12 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
             found = _merged(found, decision.cause, decision.effects)
     there = [each for each in found if abs(each.seconds) > NOTHING_SECONDS]
     return tuple(sorted(there, key=lambda each: -each.seconds))
+
+
+def _warps_differ_more(*both: tuple[Profile, PredictedTime]) -> bool:
+    """Whether issue slots are empty because there are other numbers of warps, and not longer chains of instructions."""
+    warps, chains = ([figure(cause, *each) or 1 for each in both] for cause in (causes.FEW_WARPS, causes.DEPENDENT))
+    return abs(math.log(warps[0] / warps[1])) > abs(math.log(chains[0] / chains[1]))
 
 
 def _attributed(account: _Account, cause: Cause) -> Attributed:

@@ -31,6 +31,7 @@ BYTES = Cause("bytes moved", "MB sectors", "load once and keep: in shared memory
 SPILLS = Cause("spills", "bytes / thread", "a smaller tile per thread, or a higher limit of registers")
 LATENCY = Cause("latency of loads", "waits / warp", "copy ahead: cp.async into one stage more, wait one tile later")
 FEW_WARPS = Cause("few warps", "warps / SM", "less shared memory or fewer registers per block, so that more fit")
+DEPENDENT = Cause("dependent steps", "cycles / instr", "two rows or tiles at a time, so that chains overlap")
 SHUFFLES = Cause("shuffles, votes", "M warp instr", "reduce within a thread first, across lanes once")
 CONTROL = Cause("control", "M warp instr", "unroll the inner loops")
 BARRIERS = Cause("barriers, waits", "M warp instr", "fewer, larger tiles; two stages need one barrier per tile")
@@ -43,7 +44,7 @@ TILE = Cause("tile size", "blocks", "larger tiles: each key is then read by fewe
 
 ALL = (
     ARITHMETIC, FP64, SPECIAL, INTEGER, CONVERSION, IDLE_LANES, MEMORY, SHARED, CONFLICTS, COALESCING, BYTES, SPILLS,
-    LATENCY, FEW_WARPS, SHUFFLES, CONTROL, BARRIERS, TAIL, IMBALANCE, LAUNCHES, TILE, REREAD,
+    LATENCY, FEW_WARPS, DEPENDENT, SHUFFLES, CONTROL, BARRIERS, TAIL, IMBALANCE, LAUNCHES, TILE, REREAD,
     NO_TENSOR_CORES,
 )  # fmt: skip
 """Every cause."""

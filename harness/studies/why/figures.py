@@ -14,6 +14,7 @@ from harness.execution.instruction_counts import (
     FP64,
     INTEGER,
     MEMORY,
+    MOVE,
     SHARED,
     SHUFFLE,
     SPECIAL,
@@ -24,6 +25,7 @@ from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.predicted_time import ONE_LANE_WILL_DO, PredictedTime
 from harness.studies.why.profile import Profile
+from harness.support.pipe_rates import LEAST_CYCLES_PER_INSTRUCTION
 
 MEGA = 1e6
 _TWO_FLOPS = ("fma", "mad")
@@ -106,6 +108,13 @@ def _warps_per_sm(profile: Profile, time: PredictedTime) -> float:
     return float(min(launch.resident_blocks * launch.warps for launch in profile.launches))
 
 
+def _cycles_per_instruction(profile: Profile, time: PredictedTime) -> float | None:
+    reports = [launch.instructions for launch in profile.launches]
+    executed = sum(row.warps for report in reports for row in report.counts if row.kind != MOVE)
+    chains = sum(report.dependent_cycles for report in reports)
+    return max(LEAST_CYCLES_PER_INSTRUCTION, chains / executed) if executed else None
+
+
 _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.ARITHMETIC: _flops,
     causes.FP64: _lanes(FP64),
@@ -121,6 +130,7 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.SPILLS: _spilled_bytes,
     causes.LATENCY: _waits,
     causes.FEW_WARPS: _warps_per_sm,
+    causes.DEPENDENT: _cycles_per_instruction,
     causes.SHUFFLES: _warps(SHUFFLE),
     causes.CONTROL: _warps(CONTROL),
     causes.BARRIERS: _warps(BARRIER),

@@ -37,8 +37,8 @@ from harness.support.pipe_rates import (
     DRAM_LATENCY_CYCLES,
     L2_LATENCY_CYCLES,
     LAUNCH_SECONDS,
+    LEAST_CYCLES_PER_INSTRUCTION,
     SCHEDULERS,
-    WARPS_TO_ISSUE_EACH_CYCLE,
     PipeRates,
     clock_hz,
     rates_of,
@@ -235,8 +235,25 @@ def _of_kernel(launches: Sequence[LaunchProfile], gpu: Gpu) -> LaunchTime:
 def _of_launch(launch: LaunchProfile, gpu: Gpu) -> LaunchTime:
     shares = tuple(_shares(launch, gpu))
     tail, imbalance = unevenness(_work([launch]), gpu.multiprocessors)
-    busy = math.hypot(*totals(shares).values())
+    cycles = totals(shares)
+    busy = math.hypot(*cycles.values())
+    # Fewer blocks than fit leave more slots empty.
+    there = filled_slots(launch, launch.resident_blocks) / filled_slots(launch, _blocks_there(launch, gpu))
+    longer = math.hypot(*{**cycles, ISSUE: cycles[ISSUE] * there}.values()) / busy if busy else 1.0
+    tail = longer * (1 + tail + imbalance) - 1 - imbalance
     return LaunchTime(shares, tail, imbalance, _stalls(launch, gpu, busy))
+
+
+def filled_slots(launch: LaunchProfile, blocks: int) -> float:
+    """The share of its issue slots that a multiprocessor with so many blocks can fill, at most 1.
+
+    A warp starts its instructions in no less than the cycles that its chains of dependent ones take, nor faster than
+    one in `LEAST_CYCLES_PER_INSTRUCTION`.
+    """
+    report = launch.instructions
+    executed = sum(row.warps for row in report.counts if row.kind != MOVE)
+    cycles_each = max(LEAST_CYCLES_PER_INSTRUCTION, report.dependent_cycles / executed) if executed else 1.0
+    return min(1.0, blocks * launch.warps / SCHEDULERS / cycles_each)
 
 
 def _work(launches: Sequence[LaunchProfile]) -> list[int]:
@@ -274,8 +291,7 @@ def _shares(launch: LaunchProfile, gpu: Gpu) -> Iterator[Share]:
             executed += row.warps
             yield from _of_instructions(row, rates, gpu)
     slots = executed / SCHEDULERS / sms
-    filled = launch.resident_blocks * launch.warps / SCHEDULERS / WARPS_TO_ISSUE_EACH_CYCLE
-    yield Share(ISSUE, causes.FEW_WARPS, slots * (1 / min(1.0, filled) - 1))
+    yield Share(ISSUE, causes.DEPENDENT, slots * (1 / filled_slots(launch, launch.resident_blocks) - 1))
     wavefront = WAVEFRONT_BYTES / rates.shared_bytes
     lanes_in_use = _lanes_in_use(launch)
     for shared in launch.shared:

@@ -159,6 +159,25 @@ def test_local_memory_and_what_ptxas_spilled() -> None:
     assert figure(causes.SPILLS, profile(launched(used=spilling)), time) == 16
 
 
+def test_long_chains_leave_slots_empty_too() -> None:
+    """Two warps to each scheduler, and chains of 4 cycles per instruction."""
+    launch = launched(instructions("fp32", 4000 * SMS))
+    report = replace(launch.instructions, dependent_cycles=4 * 4000 * SMS)
+    slow = profile(replace(launch, instructions=report))
+    time = predict(slow, H200)
+    assert by_cause(time) == pytest.approx({"arithmetic": 1000, "dependent steps": 1000})
+    assert figure(causes.DEPENDENT, slow, time) == 4
+    assert set(costs(slow, profile(launch))) == {"dependent steps"}
+
+
+def test_a_small_grid_fills_fewer_slots() -> None:
+    """A warp per scheduler where two would fit: half of the slots, which is for the grid's size."""
+    fitting = launched(instructions("fp32", 4000 * SMS), threads=128, resident_blocks=2)
+    time = predict(profile(fitting), H200)
+    assert time.busy_cycles == pytest.approx(1000)
+    assert time.weighted("tail") == pytest.approx(1)
+
+
 def test_too_few_warps_leave_slots_empty() -> None:
     for threads, filled in ((256, 1), (128, 2), (32, 8)):
         assert cycles(instructions("fp32", 4000 * SMS), threads=threads) == pytest.approx({ISSUE: 1000 * filled})
