@@ -19,6 +19,8 @@ SHOWN_SHARE = 0.02
 """Of the larger time or of the distance: what is less stands together in one row."""
 WHERE_WIDTH = 38
 ADVISED = 3
+ALL_AND_MORE = 1.1
+"""Of the distance: what costs so much more than it is made up for by other parts."""
 MICRO = 1e-6
 CSV_KEYS = (
     "variant", "other", "cause", "unit", "figure", "other_figure", "cost_us", "share", "file", "line", "buffer",
@@ -118,21 +120,22 @@ def _advice(result: WhyResult) -> Iterator[str]:
     paying = [each for each in _shown(result) if each.seconds > 0][:ADVISED]
     if not paying or result.distance_seconds <= 0:
         return
-    first = paying[0]
-    left = result.slow_time.seconds - first.seconds
-    other = result.names[1]
-    yield (
-        f"What would pay most: with no more of {first.cause.name} than the {other} has, {result.slow.variant} is "
-        f"predicted {_us(left)} us."
-        if other == ROOFLINE
-        else f"What would pay most: with {first.cause.name} as {other} has it, {result.slow.variant} is predicted "
-        f"{_us(left)} us."
-    )
+    yield f"What would pay most: {_paying_most(result, paying[0])}"
     for each in paying:
         yield f"  {each.cause.name}: {each.cause.advice}."
         text = source_line(*each.where) if each.where != PLACELESS else None
         if text:
             yield f"    {short_name(each.where[0]).rpartition('/')[2]}:{each.where[1]}  {text[:90]}"
+
+
+def _paying_most(result: WhyResult, first: Attributed) -> str:
+    slow, other = result.names
+    name = first.cause.name
+    if first.seconds > ALL_AND_MORE * result.distance_seconds:
+        return f"{name}, which is all of the distance and more: other parts make up for some of it."
+    left = _us(result.slow_time.seconds - first.seconds)
+    as_other = f"with no more of {name} than the {other} has" if other == ROOFLINE else f"with {name} as {other} has it"
+    return f"{as_other}, {slow} is predicted {left} us."
 
 
 def _measured(result: WhyResult) -> Table:
