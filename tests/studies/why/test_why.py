@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def test_it_says_first_what_costs_most(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[3].startswith("Most of it: bank conflicts, ")
     rows = [line for line in lines if line.startswith(("bank conflicts ", "all "))]
     assert [row.split()[0] for row in rows] == ["bank", "all"]
-    assert "What would pay most: with bank conflicts as good-cupy has it, bank-conflicts-cupy is predicted " in out
+    assert "What would pay most: bank conflicts, which is all of the distance and more: " in out
     assert "pad the rows of the tile" in out
     assert "The problem is small for this GPU: tiled has 2 blocks for 132 multiprocessors." in out
 
@@ -76,6 +77,10 @@ def test_alone_it_is_held_against_the_roofline(capsys: pytest.CaptureFixture[str
     other = {cause["cause"]: cause["other_figure"] for cause in found["causes"]}
     assert other["bytes moved"] == pytest.approx(4 * 2 * 64 * 64 * 4 / 1e6, rel=0.02)
     assert other["shared memory"] is None
+    out = call(capsys, "good-cupy", *PAIR[2:])[1]
+    assert re.search(
+        r"^What would pay most: with no more of .* than the roofline has, good-cupy is predicted ", out, re.M
+    )
 
 
 def test_backwards_it_is_no_slower(capsys: pytest.CaptureFixture[str]) -> None:
