@@ -45,7 +45,7 @@ def run_why(arguments: argparse.Namespace) -> int:
                 f"say --operation {variant.operation}"
             )
     _, variants = tiled(arguments, variants, problem)
-    with progress_bar(len(variants) * (2 if arguments.device == "gpu" else 1)) as progress:
+    with progress_bar(len(variants) + _steps_of_measuring(arguments, variants, problem)) as progress:
         sm = caches.gpu.multiprocessor
         executor = emulator_of(arguments, progress, sm.arch, bank_conflicts=True, caches=caches, instructions=True)
         profiles = []
@@ -57,6 +57,14 @@ def run_why(arguments: argparse.Namespace) -> int:
     result = explain(profiles[0], fast, caches.gpu, arguments.regime, arguments.seed, measured)
     publish(arguments, render_why(result, arguments.format))
     return FAILED if measured is not None and measured.failed else PASSED
+
+
+def _steps_of_measuring(arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem) -> int:
+    if arguments.device != "gpu":
+        return 0
+    from harness.gpu.contenders import steps_of
+
+    return steps_of(len(variants), problem, libraries=False)
 
 
 def _measured(
