@@ -10,8 +10,9 @@ from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.decisions import decision_between
 from harness.studies.why.figures import figure
-from harness.studies.why.predicted_time import PLACELESS, RESOURCES, PredictedTime, Share, totals
+from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
+from harness.studies.why.shares import PLACELESS, RESOURCES, Share, totals
 from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
 
 NOTHING_SECONDS = 1e-12

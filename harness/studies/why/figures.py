@@ -23,8 +23,9 @@ from harness.execution.instruction_counts import (
 )
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
-from harness.studies.why.predicted_time import ONE_LANE_WILL_DO, PredictedTime
+from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
+from harness.studies.why.shares import ONE_LANE_WILL_DO
 from harness.support.pipe_rates import LEAST_CYCLES_PER_INSTRUCTION
 
 MEGA = 1e6

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import fill
 from typing import Any
 
 from harness.studies.why import causes
 from harness.studies.why.attribution import Attributed
-from harness.studies.why.predicted_time import PLACELESS, PredictedTime, totals
+from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
 from harness.studies.why.result import ROOFLINE, WhyResult
+from harness.studies.why.shares import PLACELESS, totals
 from harness.support.pipe_rates import clock_hz
 from harness.support.source_text import short_name, source_line
-from harness.text.report import Paragraph, Report, Table
+from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table
 from harness.text.tables import UNKNOWN, device_line
 
 SHOWN_SHARE = 0.02
@@ -44,7 +46,7 @@ def render_why(result: WhyResult, format: str) -> str:
 def _paragraphs(result: WhyResult) -> list[Paragraph]:
     problem = result.slow.problem
     parts: list[Paragraph] = [
-        f"{problem.headline}; inputs {result.regime}, seed {result.seed}",
+        fill(f"{problem.headline}; inputs {result.regime}, seed {result.seed}", NOTE_WIDTH, break_on_hyphens=False),
         _headline(result),
         _table(result),
         "\n".join(_advice(result)),

@@ -15,21 +15,10 @@ from harness.operations.attention.problem import Problem
 from harness.studies.why import causes
 from harness.studies.why.attribution import attribute
 from harness.studies.why.figures import figure
-from harness.studies.why.predicted_time import (
-    DRAM,
-    ISSUE,
-    L2,
-    RESOURCES,
-    SHARED_PATH,
-    TENSOR_CORES,
-    PredictedTime,
-    Stalls,
-    predict,
-    roofline,
-    totals,
-    unevenness,
-)
+from harness.studies.why.predicted_time import PredictedTime, predict, roofline, unevenness
 from harness.studies.why.profile import LaunchProfile, Profile, residents
+from harness.studies.why.shares import DRAM, ISSUE, L2, RESOURCES, SHARED_PATH, TENSOR_CORES, totals
+from harness.studies.why.stalls import Stalls
 from harness.support.gpus import GPUS, HOPPER
 from harness.support.pipe_rates import LAUNCH_SECONDS, RATES, clock_hz
 
