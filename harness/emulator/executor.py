@@ -20,6 +20,7 @@ from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, default_threads
 from harness.emulator.launch.device_memory import DeviceBuffer
+from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
@@ -248,12 +249,12 @@ class EmulatorExecutor:
         )
         used = None
         listener = None
-        if hierarchy is not None and self._caches is not None:
+        if self._caches is not None or self._instruments.instructions:
             used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
-            if used is not None:
-                if self._caches.flushed:
-                    hierarchy.flush()
-                listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
+        if hierarchy is not None and self._caches is not None and used is not None:
+            if self._caches.flushed:
+                hierarchy.flush()
+            listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
         counts = launch(
             kernel,
             step.kernel_name,
@@ -278,6 +279,10 @@ class EmulatorExecutor:
             counts.seconds,
             compiled.ptx,
             caches,
+            None
+            if counts.executed is None
+            else instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered),
+            used,
         )
         return report, counts.findings or ()
 

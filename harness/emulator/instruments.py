@@ -15,6 +15,10 @@ class Instruments:
     sanitizer: bool = False
     """Find races and reads of memory that nobody wrote, see `sanitizer/`. Blocks then run on one core."""
 
+    instructions: bool = False
+    """Count how often each basic block is executed, and note the way of one cluster's warps through them, see
+    `codegen/block_counts.py`."""
+
 
 PLAIN = Instruments()
 """Nothing beyond bounds and sectors."""

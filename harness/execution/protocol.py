@@ -12,7 +12,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from harness.compilers.ptxas import Resources
 from harness.execution.counts import LOCAL, READS, SECTOR_BYTES, WRITES, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.instruction_counts import InstructionReport
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -51,6 +53,10 @@ class LaunchReport:
     """The module that ran; None where nobody knows it."""
     caches: CacheReport | None = None
     """None where caches were not modelled, which they are only where asked for and `ptxas` is there."""
+    instructions: InstructionReport | None = None
+    """None where instructions were not counted by kind, which they are only where asked for."""
+    resources: Resources | None = None
+    """What the kernel takes of a multiprocessor; None where nobody asked `ptxas`, as beside caches or instructions."""
 
 
 @dataclass(frozen=True)

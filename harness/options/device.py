@@ -192,6 +192,7 @@ def emulator_of(
     arch: str = DEFAULT_ARCH,
     bank_conflicts: bool = False,
     caches: CacheModel | None = None,
+    instructions: bool = False,
 ) -> EmulatorExecutor:
     """An emulator with the options that all commands share."""
     from harness.emulator.executor import DEFAULT_STEP_LIMIT, EmulatorExecutor
@@ -204,7 +205,7 @@ def emulator_of(
         threads=arguments.threads,
         seed=arguments.seed,
         progress=progress.part,
-        instruments=Instruments(bank_conflicts=bank_conflicts),
+        instruments=Instruments(bank_conflicts=bank_conflicts, instructions=instructions),
         caches=caches,
     )
 

@@ -12,6 +12,7 @@ COMMANDS: Mapping[str, str] = {
     "compare": "compare",
     "run": "run",
     "traffic": "traffic",
+    "why": "why",
     "bench": "bench",
     "tune": "tune",
     "fuzz": "fuzz",

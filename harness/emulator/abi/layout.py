@@ -48,6 +48,9 @@ SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param
 # A memory instruction has an entry per column: the buffers, local memory, the module's variables that are counted.
 COUNTERS_PER_ENTRY = 4  # requests, requested bytes, sectors, fewest possible sectors
 SHARED_COUNTERS_PER_SITE = 4  # requests, requested bytes, wavefronts, fewest possible wavefronts
+BLOCK_COUNTERS_PER_BLOCK = 2  # of a basic block: warps and lanes that entered it
+PATH_WARP_SHIFT = 32
+"""Of a step on a warp's path: the number of the warp is above this bit, that of the basic block below."""
 VARIABLE_BYTES = 24
 """A variable's row in the table: host address, size, column of its counters or -1."""
 BARRIER_SLOTS = 16

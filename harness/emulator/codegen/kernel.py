@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
+from harness.emulator.codegen.block_counts import count_execution
 from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
@@ -249,6 +250,7 @@ class _Writer:
         lanes.begin_block(lanes.op("load i32, ptr %mask.slot"), block)
         with lanes.shared_function():
             self._count(len(block.body) + (block.branch is not None))
+            count_execution(lanes, number)
         for instruction in block.body:
             emit = emitter_for(instruction)
             with lanes.shared_function():

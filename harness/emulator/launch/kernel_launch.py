@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
+from harness.emulator.launch.block_executions import BlockExecutions, ExecutionCounters
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
@@ -48,6 +49,8 @@ class LaunchCounts:
     seconds: float
     findings: tuple[Finding, ...] | None = None
     """None unless the kernel was compiled for the sanitizer."""
+    executed: BlockExecutions | None = None
+    """None unless the kernel was compiled to count its instructions."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ def launch(
             worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
         if watcher is not None:
             worker.events = EventBuffer(worker, facts.sites, watcher, geometry.blocks_per_cluster)
+        if kernel.instruments.instructions:
+            worker.executions = ExecutionCounters(worker.context, len(facts.blocks), geometry.clusters)
         workers.append(worker)
     started = time.perf_counter()
     faults = _run_all(workers, geometry, stop_at, run_blocks, progress, listener)
@@ -131,6 +136,9 @@ def launch(
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,
         None if recorder is None else recorder.findings(),
+        ExecutionCounters.added(w.executions for w in workers if w.executions is not None)
+        if kernel.instruments.instructions
+        else None,
     )
 
 
@@ -188,11 +196,15 @@ def _run_all(
     state = {"next": 0, "done": 0}
 
     def run(worker: Worker, first: int, last: int) -> int:
-        if worker.trace is None and worker.events is None:
+        if worker.trace is None and worker.events is None and worker.executions is None:
             return run_blocks(worker.context.ctypes.data, first, last)
         for cluster in range(first, last):
+            if worker.executions is not None:
+                worker.executions.begin(cluster)
             if run_blocks(worker.context.ctypes.data, cluster, cluster + 1):
                 return 1
+            if worker.executions is not None:
+                worker.executions.end(cluster)
             if worker.events is not None:
                 worker.events.hand_over(
                     [geometry.block_of(cluster, rank) for rank in range(together)], worker.warp_pitch

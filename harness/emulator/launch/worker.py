@@ -14,6 +14,7 @@ from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.async_proxy import AsyncProxy
+from harness.emulator.launch.block_executions import ExecutionCounters
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.copy_queues import CopyQueues
 from harness.emulator.launch.tracing import TraceBuffer
@@ -43,6 +44,7 @@ class Worker:
         self.async_proxy = AsyncProxy(self.context, blocks, all_warps, all_shared) if facts.async_proxy else None
         self.trace: TraceBuffer | None = None
         self.events: EventBuffer | None = None
+        self.executions: ExecutionCounters | None = None
         self.set("SHARED_ORIGIN", self.shared.ctypes.data)
         self.set("SHARED_PITCH", self.shared_pitch)
         self.set("SHARED_SIZE", shared)

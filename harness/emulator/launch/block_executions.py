@@ -1,0 +1,75 @@
+"""How often basic blocks of code were executed, and the way of one cluster's warps through them, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SLOT
+
+PATH_STEPS = 1 << 19
+"""Basic blocks that the warps of the followed cluster may enter until nobody takes note any more."""
+
+
+@dataclass(frozen=True)
+class BlockExecutions:
+    """What a launch did, by basic block."""
+
+    counts: npt.NDArray[np.int64]
+    """(blocks, 2): warps and lanes that entered each."""
+    clusters: npt.NDArray[np.int64]
+    """Warp instructions of each cluster."""
+    path: npt.NDArray[np.int64]
+    """The steps of the followed cluster's warps, see `layout.PATH_WARP_SHIFT`."""
+
+
+class ExecutionCounters:
+    """One worker's counters."""
+
+    def __init__(self, context: npt.NDArray[np.int64], blocks: int, clusters: int) -> None:
+        self._context = context
+        self._clusters = clusters
+        self._followed = clusters // 2
+        self._nowhere = np.zeros(1, dtype=np.int64)
+        self._before = 0
+        self.counts = np.zeros((blocks, at.BLOCK_COUNTERS_PER_BLOCK), dtype=np.int64)
+        self.work: dict[int, int] = {}
+        """Warp instructions by cluster."""
+        self.path: npt.NDArray[np.int64] | None = None
+        """Of the followed cluster, if this worker ran it."""
+        self._steps: npt.NDArray[np.int64] | None = None
+        context[SLOT["BLOCK_COUNTERS"]] = self.counts.ctypes.data
+        self._write_to(self._nowhere)
+
+    def begin(self, cluster: int) -> None:
+        """A cluster is about to run."""
+        self._before = int(self._context[SLOT["WARP_INSTRUCTIONS"]])
+        if cluster == self._followed:
+            self._steps = np.zeros(PATH_STEPS, dtype=np.int64)
+            self._write_to(self._steps)
+
+    def end(self, cluster: int) -> None:
+        """It has run."""
+        self.work[cluster] = int(self._context[SLOT["WARP_INSTRUCTIONS"]]) - self._before
+        if self._steps is not None:
+            written = (int(self._context[SLOT["PATH_NEXT"]]) - self._steps.ctypes.data) // self._steps.itemsize
+            self.path, self._steps = self._steps[:written].copy(), None
+            self._write_to(self._nowhere)
+
+    def _write_to(self, steps: npt.NDArray[np.int64]) -> None:
+        self._context[SLOT["PATH_NEXT"]] = steps.ctypes.data
+        self._context[SLOT["PATH_LAST"]] = steps.ctypes.data + steps.nbytes - steps.itemsize
+
+    @staticmethod
+    def added(counters: Iterable[ExecutionCounters]) -> BlockExecutions:
+        """What all workers counted."""
+        counters = tuple(counters)
+        clusters = np.zeros(counters[0]._clusters, dtype=np.int64)
+        for each in counters:
+            clusters[list(each.work)] = list(each.work.values())
+        path = next((each.path for each in counters if each.path is not None), np.zeros(0, dtype=np.int64))
+        return BlockExecutions(sum((each.counts for each in counters[1:]), counters[0].counts), clusters, path)

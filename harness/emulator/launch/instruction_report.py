@@ -1,0 +1,203 @@
+"""Executions of basic blocks -> instructions by kind and source line, and how far ahead of their use loads come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from harness.emulator.abi import layout as at
+from harness.emulator.launch.block_executions import BlockExecutions
+from harness.emulator.ptx.blocks import Block, Graph, build_graph, registers_of
+from harness.emulator.ptx.call_parameters import lower_call_parameters
+from harness.emulator.ptx.inline import inline_calls
+from harness.emulator.ptx.instruction_kinds import kind_of, product_flops
+from harness.emulator.ptx.instructions import Imm, Instruction
+from harness.emulator.ptx.parser import parse
+from harness.execution.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
+from harness.support.pipe_rates import RESULT_CYCLES
+
+BATCH_INSTRUCTIONS = 64
+"""Loads that are issued within so many instructions of each other are awaited together."""
+MOST_STEPS = 1 << 17
+"""Basic blocks that are followed; it takes about half a second."""
+
+
+def instruction_report(
+    ptx: str, entry: str, executed: BlockExecutions, are_connected: bool = False
+) -> InstructionReport:
+    """What the kernel `entry` of the module `ptx` executed. Raises what parsing raises; it was parsed before."""
+    graph = _graph_of(ptx, entry)
+    waits, warps = _waits(graph, executed)
+    dependent = sum(
+        entered * _dependent_cycles(block) for block, (entered, _) in zip(graph.blocks, executed.counts.tolist())
+    )
+    clusters = tuple(executed.clusters.tolist())
+    return InstructionReport(_by_place(graph, executed), clusters, waits, warps, are_connected, dependent)
+
+
+@lru_cache(maxsize=4)
+def _graph_of(ptx: str, entry: str) -> Graph:
+    """The blocks as `codegen.kernel.generate` numbers them."""
+    module = parse(ptx)
+    flat = inline_calls(module, module.functions[entry])
+    lower_call_parameters(flat)
+    return build_graph(flat)
+
+
+def _by_place(graph: Graph, executed: BlockExecutions) -> tuple[InstructionCount, ...]:
+    rows: dict[tuple[str, str, str, int], list[int]] = {}
+    for block, (warps, lanes) in zip(graph.blocks, executed.counts.tolist(), strict=True):
+        for instruction in (*block.body, *([block.branch] if block.branch else ())):
+            source = instruction.source
+            place = (source.file, source.line) if source else ("", 0)
+            row = rows.setdefault((kind_of(instruction), instruction.form, *place), [0, 0, 0, 0])
+            for column, amount in enumerate((1, warps, lanes, warps * product_flops(instruction))):
+                row[column] += amount
+    return tuple(InstructionCount(*key, *rows[key]) for key in sorted(rows))
+
+
+def _dependent_cycles(block: Block) -> int:
+    """Of the longest chain in which each instruction takes what another one makes. Global memory is left out."""
+    ready: dict[str, int] = {}
+    longest = 0
+    for instruction in (*block.body, *([block.branch] if block.branch else ())):
+        reads, writes = registers_of(instruction)
+        cycles = max((ready.get(name, 0) for name in reads), default=0) + RESULT_CYCLES[kind_of(instruction)]
+        ready.update(dict.fromkeys(writes, cycles))
+        longest = max(longest, cycles)
+    return longest
+
+
+# Waits ---------------------------------------------------------------------------------------------------------------
+
+
+class _Event(NamedTuple):
+    """What an instruction has to do with loads and copies."""
+
+    position: int
+    """In its block."""
+    instruction: Instruction
+    reads: frozenset[str]
+    """Registers that loads have written, of those that it reads."""
+    is_load: bool
+    """Whether it loads or copies from global memory."""
+    loaded: frozenset[str]
+    """The registers that it loads; empty for a copy."""
+    commits: bool
+    waits_for: int | None
+    """How many groups of copies may stay under way, where it waits for the others."""
+
+
+@dataclass
+class _Warp:
+    """How far one warp has come."""
+
+    position: int = 0
+    """Instructions executed up to the basic block that it is in."""
+    has_waited: bool = False
+    """Whether it has waited, in this block, for a load that the block issues: ptxas puts the others before that."""
+    pending: dict[str, tuple[int, Instruction]] = field(default_factory=dict)
+    """Register -> when it was loaded, and by what."""
+    open_copy: tuple[int, Instruction] | None = None
+    """The latest copy that no group has yet."""
+    groups: list[tuple[int, Instruction]] = field(default_factory=list)
+    """The latest copy of each group that is under way."""
+
+
+_Found = Counter[tuple[bool, str, int, int, int]]
+
+
+def _waits(graph: Graph, executed: BlockExecutions) -> tuple[tuple[LoadWait, ...], int]:
+    events = _events(graph)
+    sizes = [len(block.body) + (block.branch is not None) for block in graph.blocks]
+    warps: dict[int, _Warp] = {}
+    found: _Found = Counter()
+    for step in executed.path[:MOST_STEPS].tolist():
+        number, block = step >> at.PATH_WARP_SHIFT, step & ((1 << at.PATH_WARP_SHIFT) - 1)
+        warp = warps.setdefault(number, _Warp())
+        for event in events[block]:
+            _follow(warp, event, found)
+        warp.position += sizes[block]
+        warp.has_waited = False
+    return tuple(LoadWait(*key, waits) for key, waits in sorted(found.items())), len(warps)
+
+
+def _events(graph: Graph) -> list[list[_Event]]:
+    loads: set[str] = set()
+    for block in graph.blocks:
+        for instruction in block.body:
+            if _loads(instruction):
+                loads |= registers_of(instruction)[1]
+    return [
+        [
+            event
+            for position, instruction in enumerate((*block.body, *([block.branch] if block.branch else ())))
+            if (event := _event(position, instruction, loads)) is not None
+        ]
+        for block in graph.blocks
+    ]
+
+
+def _event(position: int, instruction: Instruction, loads: set[str]) -> _Event | None:
+    reads, writes = registers_of(instruction)
+    is_load = _loads(instruction)
+    words = set(instruction.modifiers)
+    is_copy = instruction.row_name == "cp"
+    commits = is_copy and "commit_group" in words
+    waits_for = None
+    if is_copy and "wait_all" in words:
+        waits_for = 0
+    elif is_copy and "wait_group" in words:
+        count = instruction.operands[0]
+        waits_for = count.value if isinstance(count, Imm) else 0
+    used = frozenset(reads & loads)
+    if not is_load and not used and not commits and waits_for is None:
+        return None
+    loaded = frozenset(writes) if is_load else frozenset()
+    return _Event(position, instruction, used, is_load, loaded, commits, waits_for)
+
+
+def _loads(instruction: Instruction) -> bool:
+    """Whether it is a load of global memory, or a copy from there that its own warp waits for."""
+    memory = instruction.facts.memory
+    if memory is None or kind_of(instruction) != MEMORY:
+        return False
+    return instruction.row_name == "cp" or (
+        not memory.asynchronous and instruction.facts.writes and memory.in_global == "load"
+    )
+
+
+def _follow(warp: _Warp, event: _Event, found: _Found) -> None:
+    here = warp.position + event.position
+    awaited = [warp.pending[name] for name in event.reads if name in warp.pending]
+    if awaited:
+        issued, load = max(awaited, key=lambda each: each[0])
+        is_own = issued >= warp.position
+        if not (is_own and warp.has_waited):
+            _note(found, False, load, event.instruction, here - issued)
+        warp.has_waited |= is_own
+        warp.pending = {name: each for name, each in warp.pending.items() if each[0] > issued + BATCH_INSTRUCTIONS}
+    if event.waits_for is not None:
+        left = [] if event.waits_for == 0 else warp.groups[-event.waits_for :]
+        ended = warp.groups[: len(warp.groups) - len(left)]
+        if event.waits_for == 0 and "wait_all" in event.instruction.modifiers and warp.open_copy is not None:
+            ended, warp.open_copy = [*ended, warp.open_copy], None
+        if ended:
+            issued, load = max(ended, key=lambda each: each[0])
+            _note(found, True, load, event.instruction, here - issued)
+        warp.groups = left
+    if event.commits:
+        if warp.open_copy is not None:
+            warp.groups.append(warp.open_copy)
+        warp.open_copy = None
+    elif event.is_load and not event.loaded:
+        warp.open_copy = (here, event.instruction)
+    for name in event.loaded:
+        warp.pending[name] = (here, event.instruction)
+
+
+def _note(found: _Found, is_copy: bool, load: Instruction, wait: Instruction, distance: int) -> None:
+    file, line = (load.source.file, load.source.line) if load.source else ("", 0)
+    found[is_copy, file, line, wait.source.line if wait.source else 0, distance] += 1

@@ -1,0 +1,1 @@
+"""`why`: what the distance between two variants, or one and the roofline, is made of."""

@@ -1,0 +1,142 @@
+"""The distance between two predicted times, cause by cause: the parts add up to it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from harness.studies.why import causes
+from harness.studies.why.causes import Cause
+from harness.studies.why.decisions import decision_between
+from harness.studies.why.figures import figure
+from harness.studies.why.predicted_time import PredictedTime
+from harness.studies.why.profile import Profile
+from harness.studies.why.shares import PLACELESS, RESOURCES, Share, totals
+from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
+
+NOTHING_SECONDS = 1e-12
+"""What is less is a rounding of sums that are the same."""
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """What one cause has to do with the distance."""
+
+    cause: Cause
+    seconds: float
+    """By which the first variant is predicted slower because of it; negative where it is faster."""
+    where: tuple[str, int]
+    """Source file and line of the first variant where it costs most; of the second one where that costs more."""
+    buffer: str = ""
+    """The buffer that most of it is about."""
+    includes: tuple[Cause, ...] = ()
+    """Other causes that it stands for, because they follow from it."""
+
+
+@dataclass
+class _Account:
+    """Seconds of each cause, and of each place of it."""
+
+    seconds: dict[Cause, float]
+    places: dict[Cause, dict[tuple[tuple[str, int], str], float]]
+
+    def add(self, cause: Cause, seconds: float, where: tuple[str, int] = PLACELESS, buffer: str = "") -> None:
+        """So much more of it, there."""
+        self.seconds[cause] += seconds
+        self.places[cause][where, buffer] += seconds
+
+
+def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: PredictedTime) -> tuple[Attributed, ...]:
+    """The causes of `a.seconds - b.seconds`, what costs most first. `fast` is None where b is a roofline.
+
+    Busy cycles: with t the cycles of a resource and T those of all, sum(t_a^2 - t_b^2) = T_a^2 - T_b^2, so a share of
+    s_a and s_b cycles is responsible for (t_a + t_b) / (T_a + T_b) x (s_a - s_b). What multiplies and what is
+    multiplied each get half of what they do together.
+    """
+    account = _Account(defaultdict(float), defaultdict(lambda: defaultdict(float)))
+    _busy(account, a, b)
+    _unevenness(account, a, b)
+    _stalls(account, a, b)
+    splitting = [sum(kernel.splitting for kernel in time.kernels) / clock_hz(time.gpu) for time in (a, b)]
+    account.add(causes.LAUNCHES, splitting[0] - splitting[1] + LAUNCH_SECONDS * (a.launches - b.launches))
+    if fast is not None and _warps_differ_more((slow, a), (fast, b)):
+        account.add(causes.FEW_WARPS, account.seconds.pop(causes.DEPENDENT, 0.0))
+    found = [_attributed(account, cause) for cause in account.seconds]
+    if fast is not None:
+        decision = decision_between(slow, fast) or decision_between(fast, slow)
+        if decision is not None:
+            found = _merged(found, decision.cause, decision.effects)
+    there = [each for each in found if abs(each.seconds) > NOTHING_SECONDS]
+    return tuple(sorted(there, key=lambda each: -each.seconds))
+
+
+def _warps_differ_more(*both: tuple[Profile, PredictedTime]) -> bool:
+    """Whether issue slots are empty because there are other numbers of warps, and not longer chains of instructions."""
+    warps, chains = ([figure(cause, *each) or 1 for each in both] for cause in (causes.FEW_WARPS, causes.DEPENDENT))
+    return abs(math.log(warps[0] / warps[1])) > abs(math.log(chains[0] / chains[1]))
+
+
+def _attributed(account: _Account, cause: Cause) -> Attributed:
+    seconds = account.seconds[cause]
+    sign = 1 if seconds >= 0 else -1
+    by_line: dict[tuple[str, int], float] = defaultdict(float)
+    by_buffer: dict[str, float] = defaultdict(float)
+    for (where, buffer), part in account.places[cause].items():
+        by_line[where] += sign * part
+        by_buffer[buffer] += sign * part
+    where = max((place for place in by_line if place != PLACELESS), key=lambda place: by_line[place], default=PLACELESS)
+    buffer = max(by_buffer, key=lambda name: by_buffer[name], default="")
+    return Attributed(cause, seconds, where if by_line.get(where, 0) > 0 else PLACELESS, buffer)
+
+
+def _merged(found: list[Attributed], cause: Cause, parts: tuple[Cause, ...]) -> list[Attributed]:
+    """One line for what follows from one decision."""
+    inside = [each for each in found if each.cause in parts]
+    most = max(inside, key=lambda each: abs(each.seconds), default=None)
+    if most is None:
+        return found
+    names = tuple(each.cause for each in sorted(inside, key=lambda each: -abs(each.seconds)))
+    whole = replace(most, cause=cause, seconds=sum(each.seconds for each in inside), includes=names)
+    return [*(each for each in found if each.cause not in parts), whole]
+
+
+def _busy(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
+    shares = (a.shares, b.shares)
+    cycles = [totals(each) for each in shares]
+    both = a.busy_cycles + b.busy_cycles
+    evenness = 1 + sum(time.weighted("tail") + time.weighted("imbalance") for time in (a, b)) / 2
+    weight = {
+        resource: evenness * (cycles[0][resource] + cycles[1][resource]) / both / clock_hz(a.gpu) if both else 0.0
+        for resource in RESOURCES
+    }
+
+    def add(share: Share, sign: int) -> None:
+        account.add(share.cause, sign * weight[share.resource] * share.cycles, share.where, share.buffer)
+
+    for share in shares[0]:
+        add(share, 1)
+    for share in shares[1]:
+        add(share, -1)
+
+
+def _unevenness(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
+    busy = (a.busy_cycles + b.busy_cycles) / 2 / clock_hz(a.gpu)
+    for cause, factor in ((causes.TAIL, "tail"), (causes.IMBALANCE, "imbalance")):
+        account.add(cause, busy * (a.weighted(factor) - b.weighted(factor)))
+
+
+def _stalls(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
+    """What stays where as many hide each other as in the kernel that has most is latency.
+
+    What more there is comes from few warps, or from idle multiprocessors, where more of them would fit than there are.
+    """
+    seconds = clock_hz(a.gpu)
+    most = max((kernel.stalls.together for time in (a, b) for kernel in time.kernels), default=1.0)
+    for time, sign in ((a, 1), (b, -1)):
+        for kernel in time.kernels:
+            stalls = kernel.stalls
+            there, hidden = (stalls.cycles(count) / seconds for count in (None, most))
+            account.add(causes.LATENCY, sign * hidden, stalls.where)
+            more = causes.FEW_WARPS if stalls.together >= stalls.fitting else causes.TAIL
+            account.add(more, sign * (there - hidden))

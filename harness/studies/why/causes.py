@@ -1,0 +1,50 @@
+"""The causes that a distance is attributed to: what each means, and what helps against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One kind of cost."""
+
+    name: str
+    """As the table shows it."""
+    unit: str
+    """Of the figure that stands beside the predicted time."""
+    advice: str
+    """What to do where it costs most."""
+
+
+ARITHMETIC = Cause("arithmetic", "M FLOP", "tensor cores, or fewer products: skip masked tiles, keep sums in registers")
+FP64 = Cause("fp64", "M lane instr", "write 1.0f for 1.0 (numba: float32(...)): no double in the inner loop")
+SPECIAL = Cause("special functions", "M lane instr", "exp2 with log2(e) in the scale; one reciprocal per row")
+INTEGER = Cause("integers, addresses", "M warp instr", "step pointers instead of computing them; compile-time strides")
+CONVERSION = Cause("conversions", "M lane instr", "convert once per tile, two at a time; keep P in its final type")
+IDLE_LANES = Cause("idle lanes", "% idle", "give every lane work: map rows or elements to all 32, branch by warp")
+MEMORY = Cause("memory instructions", "M warp instr", "wider accesses: 16 bytes a lane; keep operands in registers")
+SHARED = Cause("shared memory", "M wavefronts", "larger tiles per thread, so that what is loaded is used more often")
+CONFLICTS = Cause("bank conflicts", "M extra wavefr.", "pad the rows of the tile, or swizzle them")
+COALESCING = Cause("coalescing", "sectors / ideal", "let neighbouring lanes read neighbouring addresses")
+BYTES = Cause("bytes moved", "MB sectors", "load once and keep: in shared memory or registers; fuse the launches")
+SPILLS = Cause("spills", "bytes / thread", "a smaller tile per thread, or a higher limit of registers")
+LATENCY = Cause("latency of loads", "waits / warp", "copy ahead: cp.async into one stage more, wait one tile later")
+FEW_WARPS = Cause("few warps", "warps / SM", "less shared memory or fewer registers per block, so that more fit")
+DEPENDENT = Cause("dependent steps", "cycles / instr", "two rows or tiles at a time, so that chains overlap")
+SHUFFLES = Cause("shuffles, votes", "M warp instr", "reduce within a thread first, across lanes once")
+CONTROL = Cause("control", "M warp instr", "unroll the inner loops")
+BARRIERS = Cause("barriers, waits", "M warp instr", "fewer, larger tiles; two stages need one barrier per tile")
+TAIL = Cause("tail, idle SMs", "% of SMs idle", "more or smaller blocks, or split the keys, so that all SMs have work")
+IMBALANCE = Cause("imbalance", "longest / mean", "heaviest blocks first, or pair heavy with light ones")
+LAUNCHES = Cause("launches", "launches", "fewer launches: all heads in one grid, or steps fused into one kernel")
+REREAD = Cause("bytes read again", "MB sectors", "load it once and keep it, in shared memory or registers")
+NO_TENSOR_CORES = Cause("no tensor cores", "M FLOP on them", "mma.sync or wgmma for both products, sums in float32")
+TILE = Cause("tile size", "blocks", "larger tiles: each key is then read by fewer blocks, with fewer barriers")
+
+ALL = (
+    ARITHMETIC, FP64, SPECIAL, INTEGER, CONVERSION, IDLE_LANES, MEMORY, SHARED, CONFLICTS, COALESCING, BYTES, SPILLS,
+    LATENCY, FEW_WARPS, DEPENDENT, SHUFFLES, CONTROL, BARRIERS, TAIL, IMBALANCE, LAUNCHES, TILE, REREAD,
+    NO_TENSOR_CORES,
+)  # fmt: skip
+"""Every cause."""

@@ -1,0 +1,115 @@
+"""`why`: what the distance between two variants, or one and the roofline, is made of."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from harness.model.operation import Operation
+from harness.options.command import Command
+from harness.options.device import add_caches, add_emulator, cache_model, emulator_of, require_gpu
+from harness.options.exit_status import FAILED, PASSED
+from harness.options.inputs import add_drawing
+from harness.options.output import add_report, check_output, publish
+from harness.options.problem import add_problem, problem_of
+from harness.options.variants import add_plugins, add_tile, discover_variants, tiled
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.execution.timings import BenchResult
+    from harness.model.problem import BaseProblem
+    from harness.model.variant import Variant
+    from harness.support.progress import Progress
+
+
+def run_why(arguments: argparse.Namespace) -> int:
+    """Run `why`; the exit status."""
+    from harness.studies.why.profile import profile_of
+    from harness.studies.why.report import render_why
+    from harness.studies.why.result import explain
+    from harness.support.progress import progress_bar
+
+    names = [arguments.variant] if arguments.other is None else [arguments.variant, arguments.other]
+    if len(set(names)) < len(names):
+        raise UsageError(f"why {names[0]} {names[1]}: both are the same; leave out one to compare with the roofline")
+    problem = problem_of(arguments)
+    check_output(arguments.output)
+    require_gpu(arguments)
+    caches = cache_model(arguments)
+    registry = discover_variants(arguments).registry
+    variants = [registry.get(name) for name in names]
+    for variant in variants:
+        if variant.operation != arguments.operation:
+            raise UsageError(
+                f"{variant.name} computes {variant.operation}, and the problem is one of {arguments.operation}; "
+                f"say --operation {variant.operation}"
+            )
+    _, variants = tiled(arguments, variants, problem)
+    with progress_bar(len(variants) + _steps_of_measuring(arguments, variants, problem)) as progress:
+        sm = caches.gpu.multiprocessor
+        executor = emulator_of(arguments, progress, sm.arch, bank_conflicts=True, caches=caches, instructions=True)
+        profiles = []
+        for variant in variants:
+            progress.step(variant.name)
+            profiles.append(profile_of(variant, problem, executor, sm, arguments.regime, arguments.seed))
+        measured = _measured(arguments, variants, problem, progress) if arguments.device == "gpu" else None
+    fast = profiles[1] if len(profiles) > 1 else None
+    result = explain(profiles[0], fast, caches.gpu, arguments.regime, arguments.seed, measured)
+    publish(arguments, render_why(result, arguments.format))
+    return FAILED if measured is not None and measured.failed else PASSED
+
+
+def _steps_of_measuring(arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem) -> int:
+    if arguments.device != "gpu":
+        return 0
+    from harness.gpu.contenders import steps_of
+
+    return steps_of(len(variants), problem, libraries=False)
+
+
+def _measured(
+    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem, progress: Progress
+) -> BenchResult:
+    from harness.execution.timings import Effort
+    from harness.gpu.contenders import bench_on_gpu
+
+    return bench_on_gpu(
+        variants,
+        problem,
+        regime=arguments.regime,
+        seed=arguments.seed,
+        effort=Effort(sustained_seconds=0.0, seed=arguments.seed),
+        libraries=False,
+        step=progress.step,
+    )
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `why`."""
+    parser.add_argument("variant", metavar="A", help="the variant that is asked about, as 'list' shows it")
+    parser.add_argument(
+        "other", metavar="B", nargs="?", help="the variant to compare it with (default: the roofline of the problem)"
+    )
+    add_problem(parser, operation)
+    add_drawing(parser, operation)
+    add_tile(parser)
+    add_plugins(parser)
+    group = parser.add_argument_group("device")
+    group.add_argument(
+        "--device",
+        choices=("auto", "gpu", "emulator"),
+        default="auto",
+        help="work is counted on the emulator and times are predicted; auto: for the GPU that is there, if any; gpu: "
+        "beside them the times that it measures",
+    )
+    add_emulator(group)
+    add_caches(parser)
+    add_report(parser)
+
+
+COMMAND = Command(
+    "why",
+    "why a variant is slower than another, or than the roofline: causes, with their predicted cost",
+    add_options,
+    run_why,
+)

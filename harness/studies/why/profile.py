@@ -1,0 +1,108 @@
+"""What a variant does on one problem, as the model needs it: what its launches count, and how many blocks fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.compilers.ptxas import Resources
+from harness.emulator.memory.residency import residency
+from harness.execution.attempt import attempt
+from harness.execution.counts import CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.instruction_counts import WARP_LANES, InstructionReport
+from harness.execution.protocol import Executor
+from harness.model.operation import draw_inputs
+from harness.model.problem import BaseProblem
+from harness.model.variant import Variant
+from harness.support.gpus import Multiprocessor
+
+
+@dataclass(frozen=True)
+class LaunchProfile:
+    """One launch."""
+
+    kernel: str
+    blocks: int
+    threads: int
+    """Per block."""
+    resident_blocks: int
+    """That one multiprocessor holds at a time, at least 1."""
+    limited_by: str | None
+    """What keeps it from holding more; None where `ptxas` is missing, which tells the registers."""
+    used: Resources | None
+    """None where `ptxas` is missing."""
+    dynamic_shared_bytes: int
+    traffic: tuple[SiteTraffic, ...]
+    shared: tuple[SharedTraffic, ...]
+    caches: CacheReport | None
+    """None where `ptxas` is missing."""
+    instructions: InstructionReport
+
+    @property
+    def warps(self) -> int:
+        """Per block."""
+        return -(-self.threads // WARP_LANES)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One variant on one problem."""
+
+    variant: str
+    problem: BaseProblem
+    launches: tuple[LaunchProfile, ...]
+
+
+def profile_of(
+    variant: Variant, problem: BaseProblem, executor: Executor, sm: Multiprocessor, regime: str, seed: int
+) -> Profile:
+    """Run the variant once, counting all there is to count.
+
+    Raises `UnsupportedProblem`, and whatever planning, compiling and running raise; `UsageError` for a bad regime.
+    """
+    done = attempt(variant, problem, executor, draw_inputs(problem, regime, seed))
+    done.raise_error()
+    assert done.plan is not None and done.execution is not None
+    launches = []
+    for step, report in zip(done.plan.launches, done.execution.launches, strict=True):
+        assert report.traffic is not None and report.shared is not None and report.instructions is not None
+        used = report.resources
+        threads = math.prod(step.block)
+        resident, limited_by = residents(sm, threads, used, step.shared_bytes)
+        launches.append(
+            LaunchProfile(
+                report.kernel,
+                math.prod(step.grid),
+                threads,
+                resident,
+                limited_by,
+                used,
+                step.shared_bytes,
+                report.traffic,
+                report.shared,
+                report.caches,
+                report.instructions,
+            )
+        )
+    return Profile(variant.name, problem, tuple(launches))
+
+
+def residents(
+    sm: Multiprocessor, threads: int, used: Resources | None, dynamic_shared_bytes: int
+) -> tuple[int, str | None]:
+    """Blocks that one multiprocessor holds, at least 1, and what limits them."""
+    if used is None:
+        return max(1, residency(sm, threads, 1, dynamic_shared_bytes).blocks), None
+    shared = used.shared_bytes + dynamic_shared_bytes
+    found = residency(sm, threads, used.registers, shared).blocks
+    # What would fit more of it if there were less of it: the first of these that does.
+    attempts: Sequence[tuple[str, Callable[[], int]]] = (
+        ("registers", lambda: residency(sm, threads, 1, shared).blocks),
+        ("shared memory", lambda: residency(sm, threads, used.registers, 0).blocks),
+        ("registers and shared memory", lambda: residency(sm, threads, 1, 0).blocks),
+    )
+    for name, without in attempts:
+        if without() > found:
+            return max(1, found), name
+    return max(1, found), "threads" if found * threads + threads > sm.threads else "blocks"

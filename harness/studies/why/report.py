@@ -1,0 +1,265 @@
+"""A `WhyResult` as text: what costs most, first; then the others, and what would pay most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import fill
+from typing import Any
+
+from harness.studies.why import causes
+from harness.studies.why.attribution import Attributed
+from harness.studies.why.predicted_time import PredictedTime
+from harness.studies.why.profile import Profile
+from harness.studies.why.result import ROOFLINE, WhyResult
+from harness.studies.why.shares import PLACELESS, totals
+from harness.support.pipe_rates import clock_hz
+from harness.support.source_text import short_name, source_line
+from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table
+from harness.text.tables import UNKNOWN, device_line
+
+SHOWN_SHARE = 0.02
+"""Of the larger time or of the distance: what is less stands together in one row."""
+WHERE_WIDTH = 38
+ADVISED = 3
+ALL_AND_MORE = 1.1
+"""Of the distance: what costs so much more than it is made up for by other parts."""
+MICRO = 1e-6
+CSV_KEYS = (
+    "variant", "other", "cause", "unit", "figure", "other_figure", "cost_us", "share", "file", "line", "buffer",
+    "includes", "advice",
+)  # fmt: skip
+
+
+def render_why(result: WhyResult, format: str) -> str:
+    """All of it in one of `FORMATS`, ending in a line break."""
+    return Report(
+        paragraphs=lambda: _paragraphs(result),
+        notes=lambda: _notes(result),
+        records=lambda: ([_record(result, each) for each in result.causes], CSV_KEYS),
+        document=lambda: _document(result),
+    ).render(format)
+
+
+# For people ----------------------------------------------------------------------------------------------------------
+
+
+def _paragraphs(result: WhyResult) -> list[Paragraph]:
+    problem = result.slow.problem
+    parts: list[Paragraph] = [
+        fill(f"{problem.headline}; inputs {result.regime}, seed {result.seed}", NOTE_WIDTH, break_on_hyphens=False),
+        _headline(result),
+        _table(result),
+        "\n".join(_advice(result)),
+    ]
+    if result.measured is not None:
+        parts.append(_measured(result))
+    return parts
+
+
+def _headline(result: WhyResult) -> str:
+    slow, fast = result.names
+    times = f"{_us(result.slow_time.seconds)} and {_us(result.fast_time.seconds)} us on an {result.gpu.name}"
+    ratio = result.slow_time.seconds / result.fast_time.seconds
+    if result.distance_seconds <= 0 or not result.causes or result.causes[0].seconds <= 0:
+        return f"{slow} is predicted to be no slower than {fast}: {times} ({ratio:.2f} x)."
+    first = result.causes[0]
+    where = _where(result, first)
+    return (
+        f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
+        f"Most of it: {first.cause.name}, {_us(first.seconds)} us{f' ({where})' if where else ''}."
+    )
+
+
+def _table(result: WhyResult) -> Table:
+    slow, fast = result.names
+    headers = ("cause", _folded(slow), _folded(fast), "unit", "costs\nus", "share\n%", "where")
+    cells = [_cells(result, each) for each in _shown(result)]
+    others = [each.seconds for each in result.causes if each not in _shown(result)]
+    if others:
+        cells.append([f"{len(others)} others", "", "", "", *_cost(result, sum(others)), ""])
+    cells.append(["all", "", "", "", *_cost(result, result.distance_seconds), ""])
+    return Table(headers, cells, (False, True, True, False, True, True, False))
+
+
+def _shown(result: WhyResult) -> list[Attributed]:
+    least = SHOWN_SHARE * max(abs(result.distance_seconds), SHOWN_SHARE * result.slow_time.seconds)
+    return [each for each in result.causes if abs(each.seconds) >= least]
+
+
+def _cells(result: WhyResult, each: Attributed) -> list[str]:
+    figures = [UNKNOWN if value is None else _figure(value) for value in result.figures(each.cause)]
+    return [each.cause.name, *figures, each.cause.unit, *_cost(result, each.seconds), _where(result, each)]
+
+
+def _cost(result: WhyResult, seconds: float) -> tuple[str, str]:
+    distance = result.distance_seconds
+    share = f"{100 * seconds / distance:,.0f}" if distance > 0 else UNKNOWN
+    return _us(seconds), share
+
+
+def _where(result: WhyResult, each: Attributed) -> str:
+    """A place, a buffer, or what limits; short enough for a column."""
+    if each.cause is causes.FEW_WARPS:
+        return _limit(result.slow)
+    if each.cause is causes.TAIL:
+        blocks = [launch.blocks for launch in result.slow.launches]
+        what = f"{min(blocks):,} blocks" if len(blocks) == 1 else f"{min(blocks):,} to {max(blocks):,} blocks"
+        return f"{what} for {result.gpu.multiprocessors} SMs"
+    file, line = each.where
+    place = "" if each.where == PLACELESS else f"{short_name(file)}:{line}"
+    if len(place) > WHERE_WIDTH - 2:
+        place = f"...{place[-WHERE_WIDTH + 5 :]}"
+    return f"{each.buffer} {place}".strip() if each.buffer and " " not in each.buffer else place
+
+
+def _limit(profile: Profile) -> str:
+    least = min(profile.launches, key=lambda launch: launch.resident_blocks * launch.warps)
+    many = f"{least.resident_blocks} block{'s' if least.resident_blocks > 1 else ''} of {least.warps} warps"
+    return f"{many}: {least.limited_by}" if least.limited_by else many
+
+
+def _advice(result: WhyResult) -> Iterator[str]:
+    paying = [each for each in _shown(result) if each.seconds > 0][:ADVISED]
+    if not paying or result.distance_seconds <= 0:
+        return
+    yield f"What would pay most: {_paying_most(result, paying[0])}"
+    for each in paying:
+        yield f"  {each.cause.name}: {each.cause.advice}."
+        text = source_line(*each.where) if each.where != PLACELESS else None
+        if text:
+            yield f"    {short_name(each.where[0]).rpartition('/')[2]}:{each.where[1]}  {text[:90]}"
+
+
+def _paying_most(result: WhyResult, first: Attributed) -> str:
+    slow, other = result.names
+    name = first.cause.name
+    if first.seconds > ALL_AND_MORE * result.distance_seconds:
+        return f"{name}, which is all of the distance and more: other parts make up for some of it."
+    left = _us(result.slow_time.seconds - first.seconds)
+    as_other = f"with no more of {name} than the {other} has" if other == ROOFLINE else f"with {name} as {other} has it"
+    return f"{as_other}, {slow} is predicted {left} us."
+
+
+def _measured(result: WhyResult) -> Table:
+    cells = []
+    for name, time in zip(result.names, (result.slow_time, result.fast_time)):
+        measured = result.measured_ms(name)
+        predicted = 1e3 * time.seconds
+        if name == ROOFLINE:
+            continue
+        ratio = UNKNOWN if measured is None else f"{predicted / measured:.2f}"
+        cells.append([name, f"{predicted:,.4f}", UNKNOWN if measured is None else f"{measured:,.4f}", ratio])
+    headers = ("variant", "predicted\nms", "measured\nms", "predicted /\nmeasured")
+    return Table(headers, cells, (False, True, True, True))
+
+
+def _notes(result: WhyResult) -> list[str]:
+    notes = [
+        "Predicted: a model of the counted work, not a measurement; what it leaves out is in docs/why.md. The costs "
+        "add up to the distance. Instructions are counted in PTX, of which ptxas makes others.",
+    ]
+    merged = [each for each in _shown(result) if each.includes]
+    notes += [
+        f"{each.cause.name} stands for all that follows from it: {', '.join(part.name for part in each.includes)}."
+        for each in merged
+    ]
+    few = [launch for launch in result.slow.launches if launch.blocks < result.gpu.multiprocessors]
+    if few:
+        notes.append(
+            f"The problem is small for this GPU: {few[0].kernel} has {few[0].blocks} blocks for "
+            f"{result.gpu.multiprocessors} multiprocessors. More heads or rows show the kernels themselves."
+        )
+    if any(launch.used is None for launch in result.slow.launches):
+        notes.append("ptxas is missing: registers, spills, caches and how many blocks fit are not known.")
+    if result.measured is not None:
+        notes.append(
+            f"Measured on {device_line(result.measured.device)}: median of cold runs, both in turns, L2 overwritten "
+            f"before each. Predicted for: {result.gpu.name}."
+        )
+        notes += [f"{row.variant}: {row.reason}" for row in result.measured.rows if row.reason is not None]
+    return notes
+
+
+def _folded(name: str) -> str:
+    """A variant's name as a narrow header."""
+    if len(name) <= 12:
+        return name
+    head, _, tail = name.rpartition("-")
+    return f"{head}-\n{tail}" if head else name
+
+
+def _us(seconds: float) -> str:
+    value = seconds / MICRO
+    return f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _figure(value: float) -> str:
+    if abs(value) >= 100 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+# For programs --------------------------------------------------------------------------------------------------------
+
+
+def _record(result: WhyResult, each: Attributed) -> dict[str, Any]:
+    figures = result.figures(each.cause)
+    distance = result.distance_seconds
+    return {
+        "variant": result.names[0],
+        "other": result.names[1],
+        "cause": each.cause.name,
+        "unit": each.cause.unit,
+        "figure": figures[0],
+        "other_figure": figures[1],
+        "cost_us": each.seconds / MICRO,
+        "share": each.seconds / distance if distance else None,
+        "file": short_name(each.where[0]) if each.where != PLACELESS else None,
+        "line": each.where[1] if each.where != PLACELESS else None,
+        "buffer": each.buffer or None,
+        "includes": ", ".join(part.name for part in each.includes) or None,
+        "advice": each.cause.advice,
+    }
+
+
+def _document(result: WhyResult) -> dict[str, Any]:
+    return {
+        "problem": result.slow.problem.to_fields(),
+        "regime": result.regime,
+        "seed": result.seed,
+        "gpu": result.gpu.name,
+        "distance_us": result.distance_seconds / MICRO,
+        "variants": [
+            _time(name, time, profile, result.measured_ms(name))
+            for name, time, profile in zip(
+                result.names, (result.slow_time, result.fast_time), (result.slow, result.fast), strict=True
+            )
+        ],
+        "causes": [_record(result, each) for each in result.causes],
+    }
+
+
+def _time(name: str, time: PredictedTime, profile: Profile | None, measured_ms: float | None) -> dict[str, Any]:
+    hz = clock_hz(time.gpu)
+    return {
+        "variant": name,
+        "predicted_us": time.seconds / MICRO,
+        "measured_us": None if measured_ms is None else 1e3 * measured_ms,
+        "busy_us": time.busy_cycles / hz / MICRO,
+        "resources_us": {resource: cycles / hz / MICRO for resource, cycles in totals(time.shares).items()},
+        "tail": time.weighted("tail"),
+        "imbalance": time.weighted("imbalance"),
+        "exposed_latency_us": sum(kernel.stalls.cycles() for kernel in time.kernels) / hz / MICRO,
+        "launches": time.launches,
+        "instructions": None if profile is None else _kinds(profile),
+    }
+
+
+def _kinds(profile: Profile) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for launch in profile.launches:
+        for row in launch.instructions.counts:
+            kind = found.setdefault(row.kind, {"warp_instructions": 0, "lane_instructions": 0})
+            kind["warp_instructions"] += row.warps
+            kind["lane_instructions"] += row.lanes
+    return found

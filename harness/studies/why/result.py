@@ -1,0 +1,80 @@
+"""What `why` found out: two predicted times, and what their distance is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.execution.timings import BenchResult
+from harness.studies.why import figures
+from harness.studies.why.attribution import Attributed, attribute
+from harness.studies.why.causes import Cause
+from harness.studies.why.predicted_time import PredictedTime, predict, roofline
+from harness.studies.why.profile import Profile
+from harness.support.gpus import Gpu
+
+ROOFLINE = "roofline"
+"""The name of what stands in for a second variant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyResult:
+    """Why one variant is slower than another, or than the roofline, as the model has it."""
+
+    slow: Profile
+    """The variant that is asked about."""
+    fast: Profile | None
+    """What it is compared with; None for the roofline."""
+    slow_time: PredictedTime
+    fast_time: PredictedTime
+    causes: tuple[Attributed, ...]
+    """What the distance is made of, what costs most first. Their seconds add up to it."""
+    regime: str
+    seed: int
+    measured: BenchResult | None = None
+    """Times on a GPU; None where none was asked for."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """Whose time is predicted."""
+        return self.slow_time.gpu
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of both."""
+        return self.slow.variant, ROOFLINE if self.fast is None else self.fast.variant
+
+    @property
+    def distance_seconds(self) -> float:
+        """By which the first is predicted slower; negative where it is faster."""
+        return self.slow_time.seconds - self.fast_time.seconds
+
+    def figures(self, cause: Cause) -> tuple[float | None, float | None]:
+        """Of both, in the unit of the cause."""
+        other = (
+            figures.ideal_figure(cause, self.slow)
+            if self.fast is None
+            else figures.figure(cause, self.fast, self.fast_time)
+        )
+        return figures.figure(cause, self.slow, self.slow_time), other
+
+    def measured_ms(self, variant: str) -> float | None:
+        """The median of cold runs; None where there is none."""
+        rows = () if self.measured is None else self.measured.rows
+        return next((row.time_ms for row in rows if row.variant == variant), None)
+
+
+def explain(
+    slow: Profile, fast: Profile | None, gpu: Gpu, regime: str, seed: int, measured: BenchResult | None = None
+) -> WhyResult:
+    """Predict both and attribute the distance."""
+    times = predict(slow, gpu), roofline(slow, gpu) if fast is None else predict(fast, gpu)
+    return WhyResult(
+        slow=slow,
+        fast=fast,
+        slow_time=times[0],
+        fast_time=times[1],
+        causes=attribute(slow, fast, *times),
+        regime=regime,
+        seed=seed,
+        measured=measured,
+    )

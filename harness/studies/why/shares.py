@@ -1,0 +1,201 @@
+"""For how many cycles a launch keeps each resource of a multiprocessor busy, and what for: see docs/why.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from harness.execution.counts import LOCAL, SECTOR_BYTES, SiteTraffic
+from harness.execution.instruction_counts import (
+    BARRIER,
+    CONTROL,
+    CONVERSION,
+    FP16,
+    FP32,
+    FP64,
+    INTEGER,
+    MEMORY,
+    MOVE,
+    SHARED,
+    SHUFFLE,
+    SPECIAL,
+    TENSOR,
+    WARP_LANES,
+    InstructionCount,
+)
+from harness.studies.why import causes
+from harness.studies.why.causes import Cause
+from harness.studies.why.profile import LaunchProfile
+from harness.support.gpus import Gpu
+from harness.support.pipe_rates import (
+    LEAST_CYCLES_PER_INSTRUCTION,
+    SCHEDULERS,
+    PipeRates,
+    clock_hz,
+    rates_of,
+)
+
+ISSUE, TENSOR_CORES, SHARED_PATH, L2, DRAM = "issue", "tensor cores", "shared memory and L1", "L2", "DRAM"
+PIPES = {INTEGER: "integer pipe", CONVERSION: "conversion pipe", SPECIAL: "special pipe", FP64: "fp64 pipe"}
+RESOURCES = (ISSUE, *PIPES.values(), TENSOR_CORES, SHARED_PATH, L2, DRAM)
+"""What a multiprocessor, or its part of the GPU, can be busy with."""
+
+CAUSE_OF_KIND: dict[str, Cause] = {
+    FP32: causes.ARITHMETIC, FP16: causes.ARITHMETIC, TENSOR: causes.ARITHMETIC, FP64: causes.FP64,
+    SPECIAL: causes.SPECIAL, INTEGER: causes.INTEGER, CONVERSION: causes.CONVERSION, MEMORY: causes.MEMORY,
+    SHARED: causes.MEMORY, SHUFFLE: causes.SHUFFLES, CONTROL: causes.CONTROL, BARRIER: causes.BARRIERS,
+}  # fmt: skip
+ONE_LANE_WILL_DO = (BARRIER, CONTROL, TENSOR, MEMORY)
+"""Kinds whose idle lanes cost nothing: what they ask for is counted by itself."""
+_REGISTER_BYTES = 4
+WAVEFRONT_BYTES = 128
+PLACELESS = ("", 0)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Cycles for which a cause keeps one resource of a multiprocessor busy, all of them even."""
+
+    resource: str
+    cause: Cause
+    cycles: float
+    where: tuple[str, int] = PLACELESS
+    """Source file and line."""
+    buffer: str = ""
+    """Of bytes."""
+
+
+def totals(shares: Iterable[Share]) -> dict[str, float]:
+    """Cycles of each resource."""
+    found = dict.fromkeys(RESOURCES, 0.0)
+    for share in shares:
+        found[share.resource] += share.cycles
+    return found
+
+
+def shares_of(launch: LaunchProfile, gpu: Gpu) -> Iterator[Share]:
+    """All of one launch."""
+    rates, sms = rates_of(gpu), gpu.multiprocessors
+    executed = 0.0
+    for row in launch.instructions.counts:
+        if row.kind != MOVE:
+            executed += row.warps
+            yield from _of_instructions(row, rates, gpu)
+    slots = executed / SCHEDULERS / sms
+    yield Share(ISSUE, causes.DEPENDENT, slots * (1 / filled_slots(launch, launch.resident_blocks) - 1))
+    wavefront = WAVEFRONT_BYTES / rates.shared_bytes
+    lanes_in_use = _lanes_in_use(launch)
+    for shared in launch.shared:
+        where = (shared.file, shared.line)
+        # A wavefront brings 128 bytes; one that brings less only does so for lanes that idle where lanes do.
+        filled = shared.requested_bytes / (WAVEFRONT_BYTES * shared.ideal_wavefronts)
+        useful = min(1.0, max(filled, lanes_in_use.get(where, 1.0)))
+        ideal = shared.ideal_wavefronts * wavefront / sms
+        yield Share(SHARED_PATH, causes.SHARED, useful * ideal, where)
+        yield Share(SHARED_PATH, causes.IDLE_LANES, (1 - useful) * ideal, where)
+        excess = shared.wavefronts - shared.ideal_wavefronts
+        yield Share(SHARED_PATH, causes.CONFLICTS, excess * wavefront / sms, where)
+    for site in launch.traffic:
+        yield from _of_traffic(site, rates, gpu)
+    yield from _of_caches(launch, rates, gpu)
+    yield from _of_spills(launch, executed, sms)
+
+
+def _lanes_in_use(launch: LaunchProfile) -> dict[tuple[str, int], float]:
+    """Source line -> the share of lanes that take part in its accesses to shared memory."""
+    warps: dict[tuple[str, int], int] = {}
+    lanes: dict[tuple[str, int], int] = {}
+    for row in launch.instructions.counts:
+        if row.kind == SHARED and row.warps:
+            where = (row.file, row.line)
+            warps[where] = warps.get(where, 0) + row.warps
+            lanes[where] = lanes.get(where, 0) + row.lanes
+    return {where: lanes[where] / (WARP_LANES * count) for where, count in warps.items()}
+
+
+def _of_instructions(row: InstructionCount, rates: PipeRates, gpu: Gpu) -> Iterator[Share]:
+    where = (row.file, row.line)
+    cause = CAUSE_OF_KIND[row.kind]
+    useful = 1.0 if row.kind in ONE_LANE_WILL_DO or not row.warps else row.lanes / (WARP_LANES * row.warps)
+    per_cycle = {
+        INTEGER: rates.integer, CONVERSION: rates.conversion, SPECIAL: rates.special, FP64: rates.fp64,
+    }  # fmt: skip
+    slots = [(ISSUE, max(1 / SCHEDULERS, WARP_LANES / rates.fp32 if row.kind == FP32 else 0.0))]
+    if row.kind in PIPES:
+        rate = rates.wide_conversion if row.kind == FP64 and row.form.startswith("cvt") else per_cycle[row.kind]
+        slots.append((PIPES[row.kind], WARP_LANES / rate))
+    for resource, cycles in slots:
+        busy = row.warps * cycles / gpu.multiprocessors
+        yield Share(resource, cause, useful * busy, where)
+        yield Share(resource, causes.IDLE_LANES, (1 - useful) * busy, where)
+    if row.flops:
+        yield Share(TENSOR_CORES, cause, row.flops * clock_hz(gpu) / _tensor_peak(row.form, gpu), where)
+
+
+def _tensor_peak(form: str, gpu: Gpu) -> float:
+    """Of a matrix product's factors. tf32 is half as fast as 16 bits; without an entry 8 bits are as fast as those."""
+    words = set(form.split("."))
+    sixteen = gpu.tensor_flops["float16"]
+    if words & {"tf32", "f64"}:
+        return sixteen / 2
+    return gpu.tensor_flops.get("e4m3", sixteen) if words & {"e4m3", "e5m2", "s8", "u8"} else sixteen
+
+
+def _of_traffic(site: SiteTraffic, rates: PipeRates, gpu: Gpu) -> Iterator[Share]:
+    """What requests take of the path between registers and L1: 128 bytes a cycle, of scattered sectors one."""
+    where = (site.file, site.line)
+    ideal = site.ideal_sectors * SECTOR_BYTES / rates.shared_bytes / gpu.multiprocessors
+    scattered = (site.sectors - site.ideal_sectors) / gpu.multiprocessors
+    if site.buffer == LOCAL:
+        yield Share(SHARED_PATH, causes.SPILLS, ideal + scattered, where)
+        return
+    yield Share(SHARED_PATH, causes.BYTES, ideal, where, site.buffer)
+    yield Share(SHARED_PATH, causes.COALESCING, scattered, where, site.buffer)
+
+
+def _of_caches(launch: LaunchProfile, rates: PipeRates, gpu: Gpu) -> Iterator[Share]:
+    """What L2 and DRAM are asked for, in cycles of the GPU; above what fewer sectors would be it is for coalescing."""
+    sites: dict[str, list[SiteTraffic]] = {}
+    for site in launch.traffic:
+        sites.setdefault(site.buffer, []).append(site)
+    known = {row.buffer: row for row in launch.caches.buffers} if launch.caches is not None else {}
+    dram_per_cycle = gpu.memory_bytes_per_s / clock_hz(gpu)
+    for buffer, rows in sites.items():
+        if buffer == LOCAL:
+            continue
+        ideal = SECTOR_BYTES * sum(row.ideal_sectors for row in rows)
+        where = max(rows, key=lambda row: row.sectors)
+        place = (where.file, where.line)
+        if buffer in known:
+            cached = known[buffer]
+            amounts = (cached.l2_read_bytes + cached.l2_write_bytes, cached.dram_read_bytes + cached.dram_write_bytes)
+        else:
+            amounts = (SECTOR_BYTES * sum(row.sectors for row in rows), 0)
+        for resource, amount, per_cycle in ((L2, amounts[0], rates.l2_bytes), (DRAM, amounts[1], dram_per_cycle)):
+            yield Share(resource, causes.BYTES, min(amount, ideal) / per_cycle, place, buffer)
+            yield Share(resource, causes.COALESCING, max(0, amount - ideal) / per_cycle, place, buffer)
+
+
+def _of_spills(launch: LaunchProfile, executed: float, sms: int) -> Iterator[Share]:
+    """What ptxas spilled, executed as often as the mean instruction of the kernel: the PTX does not show where."""
+    if launch.used is None:
+        return
+    texts = sum(row.instructions for row in launch.instructions.counts if row.kind != MOVE)
+    accesses = (launch.used.spill_store_bytes + launch.used.spill_load_bytes) / _REGISTER_BYTES
+    if not accesses or not texts:
+        return
+    times = accesses * executed / texts
+    yield Share(ISSUE, causes.SPILLS, times / SCHEDULERS / sms)
+    yield Share(SHARED_PATH, causes.SPILLS, times / sms)
+
+
+def filled_slots(launch: LaunchProfile, blocks: int) -> float:
+    """The share of its issue slots that a multiprocessor with so many blocks can fill, at most 1.
+
+    A warp starts its instructions in no less than the cycles that its chains of dependent ones take, nor faster than
+    one in `LEAST_CYCLES_PER_INSTRUCTION`.
+    """
+    report = launch.instructions
+    executed = sum(row.warps for row in report.counts if row.kind != MOVE)
+    cycles_each = max(LEAST_CYCLES_PER_INSTRUCTION, report.dependent_cycles / executed) if executed else 1.0
+    return min(1.0, blocks * launch.warps / SCHEDULERS / cycles_each)

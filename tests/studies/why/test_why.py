@@ -1,0 +1,158 @@
+"""The command `why`: what it says in each format, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.execution.protocol import Device
+from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.studies.why.report import CSV_KEYS
+
+PLUGIN = Path(__file__).parent / "planted" / "tiled_cupy.py"
+PAIR = ("bank-conflicts-cupy", "good-cupy", "--plugin", PLUGIN, "--heads", 2, "--seq-len", 64, "--device", "emulator")
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = main(["why", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_it_says_first_what_costs_most(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(capsys, *PAIR)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[2].startswith("bank-conflicts-cupy is predicted to take ")
+    assert lines[3].startswith("Most of it: bank conflicts, ")
+    rows = [line for line in lines if line.startswith(("bank conflicts ", "all "))]
+    assert [row.split()[0] for row in rows] == ["bank", "all"]
+    assert "What would pay most: bank conflicts, which is all of the distance and more: " in out
+    assert "pad the rows of the tile" in out
+    assert "The problem is small for this GPU: tiled has 2 blocks for 132 multiprocessors." in out
+
+
+def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, *PAIR, "--format", "json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["gpu"] == "H200 SXM"
+    slow, fast = found["variants"]
+    assert (slow["variant"], fast["variant"]) == PAIR[:2]
+    assert slow["measured_us"] is None
+    assert slow["predicted_us"] - fast["predicted_us"] == pytest.approx(found["distance_us"])
+    assert sum(cause["cost_us"] for cause in found["causes"]) == pytest.approx(found["distance_us"], rel=1e-4)
+    first = found["causes"][0]
+    assert (first["cause"], first["unit"]) == ("bank conflicts", "M extra wavefr.")
+    assert first["figure"] > first["other_figure"]
+    assert first["file"].endswith("tiled_cupy.py") and first["line"] > 0
+    # 2 blocks of 64 x 64 over 64 keys: 2 x 2 products of 64 x 64 x 64, a warp to 32 lanes.
+    assert slow["instructions"]["fp32"]["warp_instructions"] >= 2 * 2 * 64**3 / 32
+    assert slow["instructions"]["fp32"] == fast["instructions"]["fp32"]
+
+
+def test_csv_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(call(capsys, *PAIR, "--format", "csv")[1])))
+    assert tuple(rows[0]) == CSV_KEYS
+    assert rows[0]["cause"] == "bank conflicts"
+    markdown = call(capsys, *PAIR, "--format", "markdown")[1]
+    assert any(line.startswith("| bank conflicts") for line in markdown.splitlines())
+
+
+def test_alone_it_is_held_against_the_roofline(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "good-cupy", *PAIR[2:], "--format", "json", "--gpu", "a100")
+    found = json.loads(out)
+    assert (status, found["gpu"]) == (0, "A100 SXM 80 GB")
+    alone, roofline = found["variants"]
+    assert roofline["variant"] == "roofline" and roofline["instructions"] is None
+    assert 0 < roofline["predicted_us"] < alone["predicted_us"]
+    other = {cause["cause"]: cause["other_figure"] for cause in found["causes"]}
+    assert other["bytes moved"] == pytest.approx(4 * 2 * 64 * 64 * 4 / 1e6, rel=0.02)
+    assert other["shared memory"] is None
+    out = call(capsys, "good-cupy", *PAIR[2:])[1]
+    assert re.search(
+        r"^What would pay most: with no more of .* than the roofline has, good-cupy is predicted ", out, re.M
+    )
+
+
+def test_backwards_it_is_no_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, PAIR[1], PAIR[0], *PAIR[2:])
+    assert status == 0
+    assert "good-cupy is predicted to be no slower than bank-conflicts-cupy: " in out
+    assert "What would pay most" not in out
+
+
+def test_without_ptxas_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.emulator.executor.resources", lambda *arguments: None)
+    status, out, _ = call(capsys, *PAIR)
+    assert status == 0
+    assert "ptxas is missing: registers, spills, caches and how many blocks fit are not known." in " ".join(out.split())
+
+
+def test_measured_times_stand_beside_predicted_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def bench(variants: Any, problem: Any, **options: Any) -> BenchResult:
+        asked.update(options, names=[variant.name for variant in variants])
+        rows = (
+            BenchRow(variant="good-cupy", kind="variant", verdict="pass", time_ms=0.02),
+            BenchRow(variant="bank-conflicts-cupy", kind="variant", verdict="fail", reason="O is wrong"),
+        )
+        device = Device("gpu", "NVIDIA H200", "sm_90")
+        return BenchResult(
+            problem=problem, regime="normal", seed=0, device=device, driver=None, torch=None,
+            ceilings=Ceilings(1, 1, "float32"), floor_ms=0.0, effort=Effort(), rows=rows,
+        )  # fmt: skip
+
+    monkeypatch.setattr("harness.gpu.executor.GpuExecutor.available", classmethod(lambda cls: True))
+    monkeypatch.setattr("harness.gpu.executor.GpuExecutor.__init__", lambda self: None)
+    monkeypatch.setattr("harness.gpu.executor.GpuExecutor.device", Device("gpu", "NVIDIA H200", "sm_90"), raising=False)
+    monkeypatch.setattr("harness.gpu.contenders.bench_on_gpu", bench)
+    arguments = [*PAIR[:-1], "gpu"]
+    status, out, _ = call(capsys, *arguments)
+    assert (asked["names"], asked["libraries"]) == ([*PAIR[:2]], False)
+    good = next(line.split() for line in out.splitlines() if line.startswith("good-cupy "))
+    assert good[2] == "0.0200" and float(good[3]) == pytest.approx(float(good[1]) / 0.02, abs=0.01)
+    assert next(line.split()[2] for line in out.splitlines() if line.startswith("bank-conflicts-cupy  ")) == "-"
+    assert "bank-conflicts-cupy: O is wrong" in out
+    assert status == 1
+    found = json.loads(call(capsys, *arguments, "--format", "json")[1])
+    assert [each["measured_us"] for each in found["variants"]] == [None, 20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("good-cupi",), "no variant 'good-cupi'; did you mean 'good-cupy'?"),
+        (("good-cupy", "good-cupy"), "both are the same; leave out one to compare with the roofline"),
+        (("good-cupy", "softmax-online-cupy"), "softmax-online-cupy computes softmax, and the problem is one of atten"),
+        (("good-cupy", "re-read-cupy", "--seq-len", "65"), "good-cupy does not take this problem: float32, head_dim"),
+        (("good-cupy", "--gpu", "h300"), "no GPU 'h300' in the table; choose one of h200"),
+        (("good-cupy", "--output", "/nowhere/at/all.txt"), "/nowhere/at"),
+        (("good-cupy", "--regime", "norma"), "norma"),
+        ((), "the following arguments are required: A"),
+    ],
+)
+def test_what_is_wrong_is_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
+    status, out, err = call(capsys, *arguments, *(("--plugin", PLUGIN) if arguments else ()))
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1 and words in err
+
+
+def test_a_variant_that_breaks_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    text = PLUGIN.read_text().replace("float o[TM][8]", "Q[1 << 28] == 0 ? 1 : 0; float o[TM][8]")
+    broken.write_text(text.replace("    Q[1 << 28] == 0 ? 1 : 0;", "    if (Q[1 << 28] == 0) return;"))
+    status, out, err = call(capsys, "good-cupy", "--plugin", broken, *PAIR[4:])
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1 and "out of bounds" in err
