@@ -59,6 +59,9 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
     found = discover_isolated(arguments.plugin)
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
+    found.registry.origin = "the caller"
+    for variant in getattr(arguments, "own_variants", ()):  # they run in this process: see `options.call`
+        found.registry.add(variant)
     return found
 
 
