@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
+    from harness.studies.assertions import assert_no_races as assert_no_races
+    from harness.studies.assertions import assert_traffic as assert_traffic
+    from harness.studies.assertions import at_most as at_most
     from harness.studies.calls import bench as bench
     from harness.studies.calls import compare as compare
     from harness.studies.calls import fuzz as fuzz
@@ -46,6 +49,9 @@ _HOMES = {
     "Traffic": "harness.model.traffic",
     "UsageError": "harness.support.errors",
     "Variant": "harness.model.variant",
+    "assert_no_races": "harness.studies.assertions",
+    "assert_traffic": "harness.studies.assertions",
+    "at_most": "harness.studies.assertions",
     "bench": "harness.studies.calls",
     "compare": "harness.studies.calls",
     "fuzz": "harness.studies.calls",

@@ -49,7 +49,7 @@ class Origin:
     name: str
     """A module's short name, such as `attention.fa2`; an entry point's; a file's path."""
     package: str = ""
-    """Of a module: the package that it is in."""
+    """Of a module: the package that it is in, if it is in one."""
 
     def load(self, registry: Registry, check: Check = _accept) -> None:
         """Import it and add its variants. Raises `PluginError`, and adds nothing, where anything is wrong with it."""
@@ -83,6 +83,14 @@ class Discovery:
     """Broken modules of `variants/` and broken installed packages: the others still work."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where each variant, by name, is loaded from."""
+
+
+def named_origin(target: str) -> Origin:
+    """Where somebody's variants come from: a plugin file by its path, or a module that can be imported by its name."""
+    if target.endswith(".py") or "/" in target or Path(target).exists():
+        return Origin(PLUGIN, target)
+    package, _, name = target.rpartition(".")
+    return Origin(MODULE, name, package)
 
 
 def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Origin]:
@@ -154,8 +162,9 @@ def _modules_of(package: str) -> list[str]:
 
 
 def _add_module_of_package(registry: Registry, package: str, name: str, check: Check) -> None:
-    origin = f"module {package}.{name}"
-    module = _importing(origin, lambda: importlib.import_module(f"{package}.{name}"))
+    full_name = f"{package}.{name}" if package else name
+    origin = f"module {full_name}"
+    module = _importing(origin, lambda: importlib.import_module(full_name))
     _add(registry, origin, _register_of(module, origin), check)
 
 

@@ -153,7 +153,11 @@ class Planner:
         registry, broken = Registry(), []
         known = {Origin(*each): reason for *each, reason in request["broken"]}
         variants = []
-        for origin in origins([Path(path) for path in request["plugins"]], request["package"]):
+        if (only := request.get("only")) is not None:
+            searched = [Origin(*only)]
+        else:
+            searched = origins([Path(path) for path in request["plugins"]], request["package"])
+        for origin in searched:
             before = len(registry)
             try:
                 if origin in known:
