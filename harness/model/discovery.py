@@ -83,6 +83,8 @@ class Discovery:
     """Broken modules of `variants/` and broken installed packages: the others still work."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where each variant, by name, is loaded from."""
+    files: tuple[str, ...] = ()
+    """The modules that were loaded for it, those of the interpreter and of installed packages left out."""
 
 
 def named_origin(target: str) -> Origin:
@@ -123,6 +125,13 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
             broken.append(BrokenModule(origin.name, str(error)))
         found |= {variant.name: origin for variant in registry if variant.name not in found}
     return Discovery(registry, tuple(broken), found)
+
+
+def loaded_files() -> list[str]:
+    """The files of this process's modules that somebody may be working on: none of an installation, nor the harness."""
+    installed = (sys.prefix, sys.base_prefix, str(REPOSITORY_ROOT / "harness"))
+    found = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+    return sorted(path for path in found if isinstance(path, str) and not path.startswith(installed))
 
 
 def load_variant(origin: Origin, name: str) -> Variant:

@@ -57,6 +57,7 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
     if unusable is not None:
         print(f"harness: warning: {unusable}", file=sys.stderr)
     found = discover_isolated(arguments.plugin)
+    arguments.loaded_files = found.files  # for `options.watch`
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
     found.registry.origin = "the caller"

@@ -20,12 +20,13 @@ Bound = int | Callable[[int], bool]
 
 
 @dataclass(frozen=True)
-class at_most:  # noqa: N801 (reads as a function where it is used: read=at_most(1_000_000))
+class at_most:
     """A bound of `assert_traffic`."""
 
     most_bytes: int
 
     def __call__(self, counted_bytes: int) -> bool:
+        """Whether so many are allowed."""
         return counted_bytes <= self.most_bytes
 
     def __str__(self) -> str:

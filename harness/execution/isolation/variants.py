@@ -109,9 +109,10 @@ def _discovery(said: Json) -> Discovery:
             registry.add(variant)
             origins[variant.name] = origin
         lost = [[checked(word, str) for word in checked(each, list)] for each in checked(said["broken"], list)]
+        files = tuple(checked(path, str) for path in checked(said["files"], list))
     except (Malformed, KeyError, TypeError) as error:
         raise SandboxError(f"what the variants say of themselves cannot be understood: {error}") from error
-    return Discovery(registry, tuple(BrokenModule(*each) for each in lost), origins)
+    return Discovery(registry, tuple(BrokenModule(*each) for each in lost), origins, files)
 
 
 def _in_words(origin: Origin) -> str:

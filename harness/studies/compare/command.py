@@ -12,6 +12,7 @@ from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
+from harness.options.watch import add_watch, kept_results, watching
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def run_compare(arguments: argparse.Namespace) -> int:
     """Run `compare`; the exit status."""
     check_output(arguments.output)
-    return conclude(arguments, compare_variants(arguments))
+    return watching(arguments, lambda asked: conclude(asked, compare_variants(asked)))
 
 
 def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
@@ -38,13 +39,15 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
     problem = problem_of(arguments)
     found = discover_variants(arguments)
     chosen = found.registry.select(arguments.variants, arguments.operation)
-    begin_planners(chosen)
+    kept = kept_results(arguments)
+    known = kept.known(variant.name for variant in chosen)
+    begin_planners(variant for variant in chosen if variant.name not in known)
     tile, chosen = tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
     if not chosen and not lost:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
-    with progress_bar(1 + len(chosen)) as progress:
+    with progress_bar(1 + len(chosen) - len(known)) as progress:
         executor, sanitizer = sanitizing(arguments, progress)
         if tile is None:
             chosen = with_tuned_tiles(chosen, problem, executor.device)
@@ -59,8 +62,11 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
             sanitizer=sanitizer,
             second=SecondDraw(problem, arguments.regime),
             lost=lost,
+            known=known,
             step=progress.step,
         )
+    names = {variant.name for variant in chosen}
+    kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
     passed, ran = comparison.all_passed, comparison.something_ran
     return StudyResult(comparison, comparison_report(comparison), passed and ran, ran)
 
@@ -75,6 +81,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_device(parser)
     add_sanitizer(parser)
     add_report(parser)
+    add_watch(parser)
 
 
 COMMAND = Command(

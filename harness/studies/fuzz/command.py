@@ -20,11 +20,13 @@ from harness.options.exit_status import FAILED, PASSED
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
 from harness.options.variants import add_plugins, discover_variants
+from harness.options.watch import add_watch, kept_results, watching
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.execution.isolation.server import Load
     from harness.model.case import Case
+    from harness.model.discovery import Discovery
     from harness.model.variant import Variant
     from harness.studies.fuzz.finding import Answer
     from harness.studies.fuzz.result import CampaignResult
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 def run_fuzz(arguments: argparse.Namespace) -> int:
     """Run `fuzz`; the exit status."""
     check_output(arguments.output)
+    return watching(arguments, _run_once)
+
+
+def _run_once(arguments: argparse.Namespace) -> int:
     if arguments.replay is None:
         return conclude(arguments, search(arguments))
     from harness.studies.fuzz.report import render_replay
@@ -53,7 +59,7 @@ def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case,
     from harness.text.study_result import StudyResult
 
     _require_sensible(arguments)
-    chosen = _chosen(arguments)
+    _, chosen = _chosen(arguments)
     machine = machine_of(arguments)
     if len(chosen) != 1:
         raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
@@ -76,7 +82,7 @@ def _require_sensible(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--seconds is {arguments.seconds}; it has to be a finite number, or left out")
 
 
-def _chosen(arguments: argparse.Namespace) -> list[tuple[Variant, Load]]:
+def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Variant, Load]]]:
     """The variants to search, each with what makes it in another process."""
     found = discover_variants(arguments)
     chosen = found.registry.select(",".join(arguments.variant) or None, arguments.operation)
@@ -88,7 +94,7 @@ def _chosen(arguments: argparse.Namespace) -> list[tuple[Variant, Load]]:
                 f"{variant.name} is an object of this process, and a campaign loads its variant anew in processes of "
                 "its own; write it to a file with a function register(registry), and name that with plugin="
             )
-    return [(v, functools.partial(load_variant, found.origins[v.name], v.name)) for v in chosen]
+    return found, [(v, functools.partial(load_variant, found.origins[v.name], v.name)) for v in chosen]
 
 
 def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, ...]]:
@@ -100,15 +106,20 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     from harness.text.study_result import StudyResult
 
     _require_sensible(arguments)
-    chosen = _chosen(arguments)
+    found, chosen = _chosen(arguments)
     machine = machine_of(arguments)
+    kept = kept_results(arguments)
+    known = kept.known(variant.name for variant, _ in chosen)
     seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
     examples = arguments.examples
     if examples is None and arguments.seconds is None:
         examples = DEFAULT_EXAMPLES
     results = []
-    with progress_bar(len(chosen)) as progress:
+    with progress_bar(len(chosen) - len(known)) as progress:
         for variant, load in chosen:
+            if variant.name in known:
+                results.append(known[variant.name])
+                continue
             progress.step(variant.name)
             how = CampaignSettings(
                 examples=examples,
@@ -124,6 +135,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
     options += ["--sanitize"] if arguments.sanitize else []
+    kept.keep(found, {result.variant: result for result in results})
     passed = all(result.verdict == "pass" for result in results)
     return StudyResult(tuple(results), campaigns_report(results, machine_line(machine), options), passed)
 
@@ -166,6 +178,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
     add_sanitizer(parser, "On a GPU: not available")
     add_report(parser)
+    add_watch(parser)
 
 
 def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None:

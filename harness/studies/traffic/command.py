@@ -16,6 +16,7 @@ from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
+from harness.options.watch import add_watch, kept_results, watching
 from harness.support.errors import CountersUnavailable, UsageError
 from harness.support.file_replacement import replace_files
 
@@ -39,9 +40,13 @@ def run_traffic(arguments: argparse.Namespace) -> int:
         for _, path in pictures:
             require_drawable(path)
     check_output(arguments.output, *(path for _, path in pictures))
-    shown = account_or_sweep(arguments)
-    replace_files({path: shown.pictures[name](path.suffix) for name, path in pictures})
-    return conclude(arguments, shown)
+
+    def run(asked: argparse.Namespace) -> int:
+        shown = account_or_sweep(asked)
+        replace_files({path: shown.pictures[name](path.suffix) for name, path in pictures})
+        return conclude(asked, shown)
+
+    return watching(arguments, run)
 
 
 def account_or_sweep(arguments: argparse.Namespace) -> StudyResult[Any]:
@@ -117,7 +122,8 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
         raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
-    registry = discover_variants(arguments).registry
+    found = discover_variants(arguments)
+    registry, kept = found.registry, kept_results(arguments)
     chosen = (
         registry.select(arguments.variants, arguments.operation)
         if arguments.variant is None
@@ -133,7 +139,8 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
         operation.require_sweepable(problem)
     sweep = tiled_sweep(arguments, sweep, chosen, problems)
     roof = gpu_of(arguments)
-    with progress_bar(len(problems) * len(chosen)) as progress:
+    known = kept.known(variant.name for variant in chosen)
+    with progress_bar(len(problems) * (len(chosen) - len(known))) as progress:
         executor = emulator_of(arguments, progress, counted_arch(arguments))
         points = run_sweep(
             chosen,
@@ -143,8 +150,10 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
             count=arguments.count,
             regime=arguments.regime,
             seed=arguments.seed,
+            known=known,
             step=progress.step,
         )
+    kept.keep(found, {v.name: {p.value: p for p in points if p.variant == v.name} for v in chosen})
     fixed = what_is_fixed(sweep, problems)
     if sweep.of_tile and (others := other_sizes(sweep, points)):
         fixed += f"\n{others}"
@@ -187,6 +196,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_emulator(counting)
     add_caches(parser)
     add_report(parser)
+    add_watch(parser)
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
