@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--attention, --attention-examples, --attention-seed."""
+    """--attention, --attention-examples, --attention-seed, --attention-summary."""
     group = parser.getgroup("attention", "attention kernels (attention-sandbox)")
     group.addoption(
         "--attention",
@@ -35,6 +35,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--attention-seed", type=int, default=0, metavar="S", help="same seed, same cases (default: %(default)s)"
     )
+    group.addoption(
+        "--attention-summary",
+        type=Path,
+        metavar="FILE.md",
+        help="write there, as Markdown, what each variant came to and the table that `compare` prints of them",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the outcomes where a summary is asked for, in the process that hears of all tests."""
+    path = config.getoption("--attention-summary")
+    if path is not None and config.getoption("--attention") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SummaryWriter(path, config.getoption("--attention")), "attention-summary")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,6 +71,57 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 _TARGET = pytest.StashKey[str]()
+_PROPERTY = "attention"
+"""Of a test's report: the variant and the demand that it was about."""
+
+
+class SummaryWriter:
+    """Hears of every test, and writes the summary in the end."""
+
+    def __init__(self, path: Path, targets: list[str]) -> None:
+        self._path, self._targets = path, targets
+        self._outcomes: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember what came of a demand."""
+        about: Any = dict(report.user_properties).get(_PROPERTY)
+        if about is not None and (report.when == "call" or report.outcome != "passed"):
+            text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            # Of several processes, each says first which one it was.
+            lines = [line for line in text.splitlines() if not line.startswith("[gw")]
+            self._outcomes[about[0], about[1]] = report.outcome, "\n".join(lines)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write it, whole or not at all; a table that cannot be had says why in its place."""
+        from harness.studies.fuzz.battery_summary import Outcome, battery_report
+        from harness.support.errors import SandboxError
+        from harness.support.file_replacement import replace_files
+
+        found = [Outcome(*about, outcome, text) for about, (outcome, text) in self._outcomes.items()]
+        tables = []
+        for target in self._targets:
+            try:
+                tables += _tables(target, {each.variant for each in found})
+            except SandboxError as error:
+                tables.append(f"{target}: {error}")
+        replace_files({self._path: battery_report(found, tables).encode()})
+
+
+def _tables(target: str, tested: set[str]) -> list[str]:
+    """What `compare` says of those variants of one target that were tested, for each operation."""
+    from harness.execution.isolation.variants import variants_of
+    from harness.model.discovery import named_origin, plugin_file
+    from harness.studies.calls import compare
+
+    origin = named_origin(target)
+    names: dict[str, list[str]] = {}
+    for variant in variants_of(origin):
+        if variant.name in tested:
+            names.setdefault(variant.operation, []).append(variant.name)
+    return [
+        compare(variants=chosen, operation=operation, plugin=plugin_file(origin), device="emulator").render("markdown")
+        for operation, chosen in names.items()
+    ]
 
 
 class Battery(pytest.Collector):
@@ -84,6 +148,7 @@ class Battery(pytest.Collector):
             for demand in DEMANDS.values():
                 item = DemandItem.from_parent(self, name=f"{variant.name}::{demand.name}")
                 item.subject, item.demand = subject, demand
+                item.user_properties.append((_PROPERTY, (variant.name, demand.name)))
                 yield item
 
 

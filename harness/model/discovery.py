@@ -95,6 +95,15 @@ def named_origin(target: str) -> Origin:
     return Origin(MODULE, name, package)
 
 
+def plugin_file(origin: Origin) -> str:
+    """The file that `--plugin` takes for the variants of one origin, the module's where it is one."""
+    if origin.kind == PLUGIN:
+        return origin.name
+    full_name = f"{origin.package}.{origin.name}" if origin.package else origin.name
+    spec = importlib.util.find_spec(full_name)
+    return full_name if spec is None or spec.origin is None else spec.origin
+
+
 def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Origin]:
     """Every module of `package`, every entry point of the group, and the plugin files, in this order; none is run."""
     packages = dict.fromkeys(e.name for e in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))

@@ -7,7 +7,6 @@ here knows a test runner; `harness.pytest_plugin` makes a test of each.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.kept_inputs import INPUT_WRITTEN
 from harness.execution.planning import refusal_of
-from harness.model.discovery import PLUGIN, Origin, load_variant
+from harness.model.discovery import Origin, load_variant, plugin_file
 from harness.model.operation import draw_inputs, operation_named
 from harness.model.property import DETERMINISM, SANITIZER
 from harness.model.variant import Variant
@@ -33,6 +32,7 @@ DEFAULT_EXAMPLES = 60
 """Of the answer; other demands take a share of it."""
 FEWEST_ATTEMPTS = 8
 """Problems whose bytes and inputs are held: a claim that is wrong for causal masks alone should not slip through."""
+FEWEST_EXAMPLES = 4
 FAILS_ALREADY = "it fails 'answer' already"
 EMULATOR = Machine()
 
@@ -105,7 +105,7 @@ class Subject:
         return self._told(result)
 
     def _campaign(self, share: float, *checks: str) -> CampaignResult:
-        how = CampaignSettings(examples=max(1, int(share * self.examples)), seed=self.seed, checks=checks)
+        how = CampaignSettings(examples=max(FEWEST_EXAMPLES, int(share * self.examples)), seed=self.seed, checks=checks)
         load = functools.partial(load_variant, self.origin, self.variant.name)
         return run_campaign(self.variant.name, load, EMULATOR, how, operation=self.variant.operation)
 
@@ -114,7 +114,7 @@ class Subject:
             return result.reason
         failure = result.failure
         problem = failure.case.problem.headline
-        again = replay_command(self.variant.name, failure.case, _plugin_options(self.origin))
+        again = replay_command(self.variant.name, failure.case, ["--plugin", plugin_file(self.origin)])
         return f"{result.reason}\non: {problem}, inputs {failure.case.regime}\nrepeat: {again}"
 
 
@@ -199,15 +199,6 @@ DEMANDS: Mapping[str, Demand] = {
 def _told(subject: Subject, done: Attempt, reason: str) -> str:
     """A reason with its problem, and a line of Python that repeats it."""
     problem = done.problem
-    plugin = f", plugin={_plugin_options(subject.origin)[1]!r}"
+    plugin = f", plugin={plugin_file(subject.origin)!r}"
     call = f"harness.compare(harness.{type(problem).__name__}.from_fields({problem.to_short_fields()!r})"
     return f"{reason}\non: {problem.headline}\nrepeat: {call}, {subject.variant.name!r}{plugin})"
-
-
-def _plugin_options(origin: Origin) -> list[str]:
-    """How the command line finds the variant."""
-    if origin.kind == PLUGIN:
-        return ["--plugin", origin.name]
-    full_name = f"{origin.package}.{origin.name}" if origin.package else origin.name
-    spec = importlib.util.find_spec(full_name)
-    return ["--plugin", str(spec.origin if spec is not None else full_name)]
