@@ -44,9 +44,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the outcomes where a summary is asked for, in the process that hears of all tests."""
+    """Keep the outcomes where a summary is asked for, in the process that hears of all tests. Raises `UsageError`."""
     path = config.getoption("--attention-summary")
     if path is not None and config.getoption("--attention") and not hasattr(config, "workerinput"):
+        from harness.support.errors import UsageError
+        from harness.support.file_replacement import require_writable
+
+        try:
+            require_writable(path)
+        except UsageError as error:
+            raise pytest.UsageError(f"--attention-summary: {error}") from error
         config.pluginmanager.register(SummaryWriter(path, config.getoption("--attention")), "attention-summary")
 
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ACTION = ROOT / ".ci" / "action"
 PAGE = (ROOT / "docs" / "continuous-integration.md").read_text()
 TEXT = (ACTION / "action.yml").read_text()
+CHOSEN = "wrong-claim::claim or wrong-claim::inputs or test_own"
 FOUND = yaml.safe_load(TEXT)
 
 
@@ -64,7 +65,7 @@ def test_what_it_runs_writes_the_summary(tmp_path: Path) -> None:
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "PYTEST_ADDOPTS": "-p harness.pytest_plugin -p no:cacheprovider -k 'wrong-claim::claim or wrong-claim::inputs or test_own'",
+        "PYTEST_ADDOPTS": f"-p harness.pytest_plugin -p no:cacheprovider -k '{CHOSEN}'",
         "PLUGIN": str(plugin),
         "EXAMPLES": "16",
         "TESTS": "test_own.py",

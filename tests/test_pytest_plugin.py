@@ -143,6 +143,12 @@ def test_what_does_not_load_is_one_line(tmp_path: Path, target: str, complaint: 
     assert f"--attention {target}: {complaint}" in done.stdout and "Traceback" not in done.stdout
 
 
+def test_a_summary_that_cannot_be_written_is_told_before_any_work(tmp_path: Path) -> None:
+    done = run(tmp_path, "--attention", "missing.py", "--attention-summary", str(tmp_path / "no" / "summary.md"))
+    assert done.returncode == 4 and "--attention-summary: cannot write" in done.stderr
+    assert "there is no folder" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_runs_that_do_not_ask_import_nothing_of_the_harness(tmp_path: Path) -> None:
     (tmp_path / "test_modules.py").write_text(
         "import sys\n"

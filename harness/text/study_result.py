@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from harness.support.errors import UsageError
-from harness.support.file_replacement import replace_files
+from harness.support.file_replacement import replace_files, require_writable
 from harness.text.inline_html import inline_html
 from harness.text.report import Report
 
@@ -35,6 +35,7 @@ class Picture:
 
     def save(self, path: str | Path) -> None:
         """Write it there, whole or not at all. Raises `UsageError`."""
+        require_writable(Path(path))
         replace_files({Path(path): self.content})
 
 

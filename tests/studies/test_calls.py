@@ -14,6 +14,8 @@ import pytest
 import harness
 from harness import Problem, Registry, SoftmaxProblem, UsageError, Variant
 from harness.cli import main
+from harness.execution.isolation.native import IsolatedExecutor
+from harness.execution.protocol import Device
 from harness.studies.calls import compare, fuzz, traffic
 from harness.support.errors import PluginError
 
@@ -129,6 +131,17 @@ def test_mistakes_are_the_command_lines_own_words() -> None:
         compare(variants="fa2-cupi")
     with pytest.raises(UsageError, match="has no option 'output'"):
         compare(output="x")  # what is shown goes to the caller
+
+
+def test_on_a_gpu_an_object_runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Device("gpu", "Some GPU", "sm_90")
+    there = IsolatedExecutor(gpu, "tests.execution.isolation.fake_gpu:FakeGpu")
+    monkeypatch.setattr("harness.studies.compare.command.sanitizing", lambda arguments, progress: (there, None))
+    found = compare(variants=[own_variant(), "fa2-cupy"], count="never", **SMALL)
+    assert {row.variant: (row.verdict, row.time_ms) for row in found.result.rows} == {
+        "mine": ("pass", 2.0),
+        "fa2-cupy": ("pass", 2.0),
+    }
 
 
 def test_without_a_gpu_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
