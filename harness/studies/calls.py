@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.options.call import Plugins, Variants, call
 from harness.studies.commands import command_named
+from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.execution.outcome import Comparison
@@ -43,6 +44,8 @@ def traffic(
     `.picture("roofline")` what a GPU could make of them. `.result` is the account, or a tuple of points; bytes are at
     the level that their names say. Raises `UsageError`, and whatever ends the variant's run.
     """
+    if variant is not None and variants is not None:
+        raise UsageError("traffic(): variant and variants both select; leave out one")
     if variant is not None:
         return call(command_named("traffic"), problem, variant, plugin, options, selects_by="")
     return call(command_named("traffic"), problem, variants, plugin, options)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
 from harness.text.report import Paragraph, Report, Table, Title, Verbatim
 
-_NUMBER, _TEXT = "text-align:right;white-space:nowrap", "text-align:left"
+# Where the page has no style for tables, cells would touch; numbers stand below each other digit by digit.
+_CELL = "padding:2px 8px;vertical-align:bottom;"
+_NUMBER = f"{_CELL}text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
+_TEXT = f"{_CELL}text-align:left"
+_BROKEN_LINE = re.compile(r"\n(?! )")
+"""Of a note that was filled for a terminal; what is indented stands on a line of its own."""
 
 
 def inline_html(report: Report) -> str:
     """What `Report.render` says to people, without scripts, colours or page-wide styles: the page has its own."""
     parts = [_paragraph(part) for part in report.paragraphs() if part]
-    notes = "".join(f"<p>{_lines(note)}</p>" for note in report.notes() if note)
+    notes = "".join(f"<p>{_lines(_BROKEN_LINE.sub(' ', note))}</p>" for note in report.notes() if note)
     return "<div>" + "\n".join(parts) + (f"\n<small>{notes}</small>" if notes else "") + "</div>"
 
 
@@ -30,7 +36,9 @@ def _paragraph(part: Paragraph) -> str:
 def _table(part: Table) -> str:
     head = _row("th", [header.replace("-\n", "-") for header in part.headers], part.numbers)
     body = "\n".join(_row("td", cells, part.numbers) for cells in part.cells)
-    return f"<table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+    # What is wider than the page scrolls by itself.
+    rows = f"<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>"
+    return f'<div style="overflow-x:auto;margin:0.6em 0">\n<table>\n{rows}\n</table>\n</div>'
 
 
 def _row(tag: str, cells: Sequence[str], numbers: Sequence[bool]) -> str:

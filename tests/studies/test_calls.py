@@ -129,6 +129,8 @@ def test_mistakes_are_the_command_lines_own_words() -> None:
         compare(mask="windw:3")
     with pytest.raises(UsageError, match="did you mean 'fa2-cupy'"):
         compare(variants="fa2-cupi")
+    with pytest.raises(UsageError, match="variant and variants both select"):
+        traffic("fa2-cupy", variants="fa1-cupy")
     with pytest.raises(UsageError, match="has no option 'output'"):
         compare(output="x")  # what is shown goes to the caller
 

@@ -20,7 +20,7 @@ REPORT = Report(
         Table(["name", "re-\nquests"], [["x<y", "1"], ["&", "22"]], [False, True]),
         Verbatim("  a\n<b>"),
     ],
-    notes=lambda: ["a note <i>", ""],
+    notes=lambda: ["a note <i>\nthat goes on\n  and indented", ""],
     records=lambda: ([{"name": "x", "bytes": None, "more": 1}], ("name", "bytes", "missing")),
     document=lambda: {"rows": []},
 )
@@ -53,7 +53,7 @@ def test_html_is_well_formed_and_escaped() -> None:
     reader.feed(inline_html(REPORT))
     assert reader.open == [] and "b" not in reader.seen and "i" not in reader.seen
     assert reader.seen.count("tr") == 3 and reader.seen.count("td") == 4 and reader.seen.count("pre") == 1
-    for text in ("a <b> & c", "of <i>", "x<y", "re-quests", "  a\n<b>", "a note <i>"):
+    for text in ("a <b> & c", "of <i>", "x<y", "re-quests", "  a\n<b>", "a note <i> that goes on  and indented"):
         assert text in reader.text
     assert "text-align:right" in inline_html(REPORT).split("<td")[2]  # numbers are flush right
 
