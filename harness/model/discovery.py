@@ -139,7 +139,8 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
 def loaded_files() -> list[str]:
     """The files of this process's modules that somebody may be working on: none of an installation, nor the harness."""
     installed = (sys.prefix, sys.base_prefix, str(REPOSITORY_ROOT / "harness"))
-    found = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+    # Some modules import others when they are asked for an attribute; their own dictionaries do not.
+    found = {vars(module).get("__file__") for module in [*sys.modules.values()] if isinstance(module, ModuleType)}
     return sorted(path for path in found if isinstance(path, str) and not path.startswith(installed))
 
 

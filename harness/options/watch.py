@@ -19,8 +19,9 @@ from typing import Any
 
 from harness.execution.isolation.process import end_planners
 from harness.model.discovery import MODULE, REPOSITORY_ROOT, Discovery
+from harness.options.exit_status import FAILED, WRONG_CALL
 from harness.options.standard_streams import complain, print_result
-from harness.support.errors import SandboxError
+from harness.support.errors import PluginError, SandboxError, UsageError
 
 POLL_SECONDS = 0.05
 """Between two looks. A file has to stay as it is for one of them before it is run: editors write in steps."""
@@ -77,7 +78,7 @@ def watching(
 ) -> int:
     """Run it once, or with --watch again and again, until Ctrl-C; the exit status.
 
-    A mistake in a file is told and waited on. `most_runs`: for tests.
+    A mistake in a file is told and waited on; one in the call is raised. `most_runs`: for tests.
     """
     if not getattr(arguments, "watch", False):
         return run(arguments)
@@ -90,8 +91,10 @@ def watching(
             status = run(arguments)
             print_result("")
         except SandboxError as error:
+            if not hasattr(arguments, "loaded_files") and not isinstance(error, PluginError):
+                raise  # the call is wrong, which no file will mend
             complain(str(error))
-            status = 1
+            status = WRONG_CALL if isinstance(error, UsageError) else FAILED
         finally:
             end_planners()
         runs += 1
@@ -125,7 +128,7 @@ def _kernel_sources(folder: Path) -> set[str]:
     for pattern in ("*", "*/*"):
         try:
             found |= {str(path) for path in folder.glob(pattern) if path.suffix in KERNEL_SUFFIXES}
-        except OSError:
+        except (OSError, ValueError):
             continue
     return found
 
@@ -138,7 +141,7 @@ def state_of(files: Iterable[str]) -> dict[str, tuple[int, int, int] | None]:
 def _stat(path: str) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # a plugin may say that it is from anywhere
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 

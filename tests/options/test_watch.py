@@ -18,7 +18,7 @@ from harness.model.discovery import MODULE, PLUGIN, REPOSITORY_ROOT, Discovery, 
 from harness.model.registry import Registry
 from harness.options import watch
 from harness.options.watch import KeptResults, kept_results, state_of, wait_for_change, watched_files, watching
-from harness.support.errors import UsageError
+from harness.support.errors import PluginError, UsageError
 
 PLUGIN_TEXT = (REPOSITORY_ROOT / "tests" / "plugins" / "one_thread_per_row.py").read_text()
 SECONDS = 60.0
@@ -51,6 +51,7 @@ def test_a_file_that_is_replaced_or_written_to_has_changed(tmp_path: Path) -> No
     before = state_of(before)
     meanwhile(lambda: other.write_text("longer"))
     assert wait_for_change(before) == {str(other)}
+    assert state_of({"no\0name"}) == {"no\0name": None}
 
 
 def test_a_file_that_is_gone_for_a_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +113,7 @@ def test_the_loop_tells_mistakes_and_waits(tmp_path: Path, capsys: pytest.Captur
         if len(runs) < 3:
             meanwhile(lambda: plugin.write_text(str(len(runs))))
         if runs[-1] == "1":
-            raise UsageError("plugin plugin.py does not import")
+            raise PluginError("plugin plugin.py does not import")
         return len(runs)
 
     assert watching(asked(plugin), run, most_runs=3) == 3
@@ -121,8 +122,14 @@ def test_the_loop_tells_mistakes_and_waits(tmp_path: Path, capsys: pytest.Captur
     assert said.count("plugin.py changed") == 2 and said.count("watching 1 files; Ctrl-C ends it") == 2
     assert "harness: plugin plugin.py does not import\n" in said
     assert watching(argparse.Namespace(watch=False), lambda arguments: 7) == 7
+    with pytest.raises(UsageError, match="heads"):  # nothing was loaded, so no file is to blame
+        watching(asked(plugin), wrong_call)
     with pytest.raises(KeyboardInterrupt):
         watching(asked(plugin), interrupt)
+
+
+def wrong_call(arguments: argparse.Namespace) -> int:
+    raise UsageError("heads is 0")
 
 
 def interrupt(arguments: argparse.Namespace) -> int:
