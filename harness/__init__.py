@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
+    from harness.studies.assertions import assert_no_races as assert_no_races
+    from harness.studies.assertions import assert_traffic as assert_traffic
+    from harness.studies.assertions import at_most as at_most
+    from harness.studies.calls import bench as bench
+    from harness.studies.calls import compare as compare
+    from harness.studies.calls import fuzz as fuzz
+    from harness.studies.calls import traffic as traffic
     from harness.support.errors import PlanError as PlanError
+    from harness.support.errors import SandboxError as SandboxError
+    from harness.support.errors import UsageError as UsageError
 
 _HOMES = {
     "Buffer": "harness.model.plan",
@@ -34,10 +43,19 @@ _HOMES = {
     "Problem": "harness.operations.attention.problem",
     "PtxKernel": "harness.compilers.ptx_text",
     "Registry": "harness.model.registry",
+    "SandboxError": "harness.support.errors",
     "SoftmaxProblem": "harness.operations.softmax.problem",
     "TensorMap": "harness.model.tensor_map",
     "Traffic": "harness.model.traffic",
+    "UsageError": "harness.support.errors",
     "Variant": "harness.model.variant",
+    "assert_no_races": "harness.studies.assertions",
+    "assert_traffic": "harness.studies.assertions",
+    "at_most": "harness.studies.assertions",
+    "bench": "harness.studies.calls",
+    "compare": "harness.studies.calls",
+    "fuzz": "harness.studies.calls",
+    "traffic": "harness.studies.calls",
 }
 """Where each public name lives."""
 

@@ -16,8 +16,10 @@ if interruptible:
 # cores that kernels run on. 2 to this power is for how many clock cycles; NumPy reads it when it is loaded.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
-from harness.execution.isolation.server import begin_server  # noqa: E402
+from harness.execution.isolation.server import begin_server, preload_compilers  # noqa: E402
 
+if "--watch" in sys.argv:
+    preload_compilers()  # planners come and go
 if not {"-h", "--help"}.intersection(sys.argv):
     begin_server()  # it loads what planners begin with while this process loads the command line
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from harness.execution.attempt import ERROR, FAIL, PASS, VERDICTS, Attempt, attempt
 from harness.execution.outcome import Comparison, Row
@@ -21,6 +22,7 @@ COUNT_MODES = ("auto", "always", "never")
 LARGEST_COUNTED_FLOPS = 2e9
 """`auto` counts bytes on the emulator, beside a run on a GPU, up to here: a matter of seconds per variant."""
 
+NOTHING_KNOWN: Mapping[str, Row] = MappingProxyType({})
 Step = Callable[[str], None]
 """Told what comes next, for a progress bar."""
 
@@ -64,6 +66,7 @@ def compare(
     sanitizer: Sanitizer | None = None,
     second: SecondDraw | None = None,
     lost: Iterable[Row] = (),
+    known: Mapping[str, Row] = NOTHING_KNOWN,
     step: Step = _ignore,
     observe: Observer = _unobserved,
 ) -> Comparison:
@@ -71,13 +74,13 @@ def compare(
 
     `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. What
     `sanitizer` finds fails a variant, and so does a wrong answer to the inputs of `second`. `lost` are rows of variants
-    that could not even be loaded. Whatever goes wrong in a variant becomes its row; the others still come. Raises
-    `UsageError` for a bad regime or seed.
+    that could not even be loaded, `known` those of variants, by name, that need not run again. Whatever goes wrong in a
+    variant becomes its row; the others still come. Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
-    rows = {}
-    with Preparation(variants, problem, executor, counter) as preparation:
+    rows = dict(known)
+    with Preparation([v for v in variants if v.name not in known], problem, executor, counter) as preparation:
         question = Question.pose(problem, inputs)
         for variant in preparation.as_prepared():
             step(variant.name)

@@ -49,7 +49,7 @@ class Origin:
     name: str
     """A module's short name, such as `attention.fa2`; an entry point's; a file's path."""
     package: str = ""
-    """Of a module: the package that it is in."""
+    """Of a module: the package that it is in, if it is in one."""
 
     def load(self, registry: Registry, check: Check = _accept) -> None:
         """Import it and add its variants. Raises `PluginError`, and adds nothing, where anything is wrong with it."""
@@ -83,6 +83,25 @@ class Discovery:
     """Broken modules of `variants/` and broken installed packages: the others still work."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where each variant, by name, is loaded from."""
+    files: tuple[str, ...] = ()
+    """The modules that were loaded for it, those of the interpreter and of installed packages left out."""
+
+
+def named_origin(target: str) -> Origin:
+    """Where somebody's variants come from: a plugin file by its path, or a module that can be imported by its name."""
+    if target.endswith(".py") or "/" in target or Path(target).exists():
+        return Origin(PLUGIN, target)
+    package, _, name = target.rpartition(".")
+    return Origin(MODULE, name, package)
+
+
+def plugin_file(origin: Origin) -> str:
+    """The file that `--plugin` takes for the variants of one origin, the module's where it is one."""
+    if origin.kind == PLUGIN:
+        return origin.name
+    full_name = f"{origin.package}.{origin.name}" if origin.package else origin.name
+    spec = importlib.util.find_spec(full_name)
+    return full_name if spec is None or spec.origin is None else spec.origin
 
 
 def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Origin]:
@@ -115,6 +134,14 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
             broken.append(BrokenModule(origin.name, str(error)))
         found |= {variant.name: origin for variant in registry if variant.name not in found}
     return Discovery(registry, tuple(broken), found)
+
+
+def loaded_files() -> list[str]:
+    """The files of this process's modules that somebody may be working on: none of an installation, nor the harness."""
+    installed = (sys.prefix, sys.base_prefix, str(REPOSITORY_ROOT / "harness"))
+    # Some modules import others when they are asked for an attribute; their own dictionaries do not.
+    found = {vars(module).get("__file__") for module in [*sys.modules.values()] if isinstance(module, ModuleType)}
+    return sorted(path for path in found if isinstance(path, str) and not path.startswith(installed))
 
 
 def load_variant(origin: Origin, name: str) -> Variant:
@@ -154,8 +181,9 @@ def _modules_of(package: str) -> list[str]:
 
 
 def _add_module_of_package(registry: Registry, package: str, name: str, check: Check) -> None:
-    origin = f"module {package}.{name}"
-    module = _importing(origin, lambda: importlib.import_module(f"{package}.{name}"))
+    full_name = f"{package}.{name}" if package else name
+    origin = f"module {full_name}"
+    module = _importing(origin, lambda: importlib.import_module(full_name))
     _add(registry, origin, _register_of(module, origin), check)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.model.operation import Operation
 from harness.support.errors import UsageError
 from harness.support.numbers import real_number, whole_number
+
+if TYPE_CHECKING:
+    from harness.text.study_result import StudyResult
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Command:
     """Declares what can be said; the operation is the one that --operation names."""
     run: Callable[[argparse.Namespace], int]
     """Does it; the exit status."""
+    study: Callable[[argparse.Namespace], StudyResult[Any]] | None = None
+    """Does it and publishes nothing, for callers from Python; None where there is no such thing."""
 
 
 class OneLineParser(argparse.ArgumentParser):

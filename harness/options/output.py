@@ -6,10 +6,15 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
+
+if TYPE_CHECKING:
+    from harness.text.study_result import StudyResult
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +40,13 @@ def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
     for path in targets:
         if os.path.realpath(path) in read:
             raise UsageError(f"{path} is an input, and would be overwritten; name another file for the output")
+
+
+def conclude(arguments: argparse.Namespace, shown: StudyResult[Any]) -> int:
+    """Publish what a study came to; the exit status. Raises `UsageError` where nothing ran, which is no pass."""
+    publish(arguments, shown.render(arguments.format))
+    require_something_ran(shown.ran)
+    return PASSED if shown.passed else FAILED
 
 
 def publish(arguments: argparse.Namespace, text: str) -> None:

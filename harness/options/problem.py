@@ -61,7 +61,12 @@ def option_of(field: str) -> str:
 
 
 def problem_of(arguments: argparse.Namespace) -> Any:
-    """The problem that the options describe. Raises `UsageError` where they contradict each other."""
+    """The problem that the options describe. Raises `UsageError` where they contradict each other.
+
+    A caller from Python may have made it already (`options.call`).
+    """
+    if (made := getattr(arguments, "problem", None)) is not None:
+        return made
     operation = operation_named(arguments.operation)
     said = fields_said(arguments, options_of(operation))
     for together, fields in operation.lengths.items():

@@ -57,8 +57,12 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
     if unusable is not None:
         print(f"harness: warning: {unusable}", file=sys.stderr)
     found = discover_isolated(arguments.plugin)
+    arguments.loaded_files = found.files  # for `options.watch`
     for broken in found.broken:
         print(f"harness: warning: {broken.reason}", file=sys.stderr)
+    found.registry.origin = "the caller"
+    for variant in getattr(arguments, "own_variants", ()):  # they run in this process: see `options.call`
+        found.registry.add(variant)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for what takes longer than two seconds; none where nobody looks."""
+"""A progress bar for what takes longer than two seconds, on a terminal or in a notebook; none where nobody looks."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ class Progress:
 
     def show(self) -> None:
         """Draw from now on."""
-        from tqdm import tqdm
-
+        bar, width = _kind_of_bar()
         with self._lock:
             if self._bar is None and self._begun:
-                self._bar = tqdm(
+                self._bar = bar(
                     desc=self._name,
                     initial=self._done,
                     total=self._steps,
                     leave=False,
                     file=sys.stderr,
-                    bar_format="{desc} {bar:30} {percentage:3.0f} %",
+                    bar_format=f"{{desc}} {{bar{width}}} {{percentage:3.0f}} %",
                 )
 
     def close(self) -> None:
@@ -66,14 +65,35 @@ class Progress:
             self._bar.set_description_str(self._name)
 
 
+def in_notebook() -> bool:
+    """Whether this is a Jupyter kernel, whose standard error is no terminal and is looked at all the same."""
+    if "ipykernel" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return "IPKernelApp" in getattr(get_ipython(), "config", {})
+
+
+def _kind_of_bar() -> tuple[Any, str]:
+    """A class like `tqdm.tqdm`, and how wide its bar is said to be: a widget, where there are some, knows by itself."""
+    if in_notebook():
+        from tqdm.notebook import IProgress, tqdm_notebook
+
+        if IProgress is not None:  # ipywidgets is there
+            return tqdm_notebook, ""
+    from tqdm import tqdm
+
+    return tqdm, ":30"
+
+
 @contextmanager
 def progress_bar(steps: int) -> Iterator[Progress]:
-    """A `Progress` over so many steps. It shows nothing unless stderr is a terminal, and leaves nothing behind."""
+    """A `Progress` over so many steps. It shows nothing unless somebody looks, and leaves nothing behind."""
     progress = Progress(steps)
     # A timer of its own: a step such as the oracle may tell nothing for a minute.
     late = threading.Timer(DELAY_SECONDS, progress.show)
     late.daemon = True
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() or in_notebook():
         late.start()
     try:
         yield progress

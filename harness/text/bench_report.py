@@ -30,6 +30,11 @@ HEADERS = {
 
 def render_bench(result: BenchResult, format: str) -> str:
     """The whole result in one of `FORMATS`, ending in a line break."""
+    return bench_report(result).render(format)
+
+
+def bench_report(result: BenchResult) -> Report:
+    """All that there is to say about times."""
     headline = f"{result.problem.headline}; inputs {result.regime}, seeds from {result.seed}"
     return Report(
         paragraphs=lambda: [
@@ -39,7 +44,7 @@ def render_bench(result: BenchResult, format: str) -> str:
         notes=lambda: bench_notes(result),
         records=lambda: ([_object(row, result) for row in result.rows], _keys()),
         document=lambda: _document(result),
-    ).render(format)
+    )
 
 
 def bench_table(result: BenchResult) -> Table:

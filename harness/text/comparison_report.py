@@ -29,6 +29,11 @@ class Column:
 
 def render_comparison(comparison: Comparison, format: str) -> str:
     """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    return comparison_report(comparison).render(format)
+
+
+def comparison_report(comparison: Comparison) -> Report:
+    """All that there is to say about a comparison."""
     return Report(
         paragraphs=lambda: [comparison_headline(comparison), _table(comparison)],
         notes=lambda: _footnotes(comparison),
@@ -41,7 +46,7 @@ def render_comparison(comparison: Comparison, format: str) -> str:
         ),
         document=lambda: _comparison_object(comparison),
         wraps_notes=False,
-    ).render(format)
+    )
 
 
 def _table(comparison: Comparison) -> Table:

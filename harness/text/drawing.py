@@ -32,6 +32,8 @@ def require_drawable(path: Path) -> None:
 
 def label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
     """Names to the right of where lines end, moved apart where they would lie on each other."""
+    if not ends:
+        return  # no line: nothing of this is known
     height = 0.045
     to_axes = axes.transData + axes.transAxes.inverted()
     placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, colour) for x, y, label, colour in ends)

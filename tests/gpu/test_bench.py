@@ -6,10 +6,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import harness
+from harness.cli import main
 from harness.execution.protocol import Device
 from harness.execution.spot_check import check_spots, choose_spots
 from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
@@ -263,3 +266,31 @@ def test_a_sweep_is_drawn_with_every_line_named_once():
     assert sorted(names) == ["a", "a", "a-cupy", "a-numba", "torch-flash"], "bytes are the same for both backends"
     for title in ("milliseconds", "GiB at the sectors level", "FLOP per byte"):
         assert title in picture
+
+
+# --- the command and the call ----------------------------------------------------------------------------------------
+
+
+class SomeGpu:
+    device = Device("gpu", "Some GPU", "sm_90")
+
+
+def test_the_call_gives_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    told = result(a={"time_ms": 1.0}, b={"time_ms": 2.0})
+    monkeypatch.setattr("harness.gpu.context.gpu_available", lambda: True)
+    monkeypatch.setattr("harness.gpu.context.GpuContext", SomeGpu)
+    monkeypatch.setattr("harness.gpu.contenders.bench_on_gpu", lambda variants, problem, **how: told)
+    found = harness.bench(variants="fa2-cupy", no_libraries=True)
+    assert found.passed and found.result is told
+    assert main(["bench", "--variants", "fa2-cupy"]) == 0
+    assert capsys.readouterr().out == f"{found!r}\n" == render_bench(told, "table")
+    picture = tmp_path / "times.svg"
+    assert main(["bench", "--sweep", "seq_len=64..128", "--plot", str(picture)]) == 0
+    swept = harness.bench(sweep="seq_len=64..128")
+    assert [point.value for point in swept.result] == [64, 128]
+    assert capsys.readouterr().out == f"{swept!r}\n"
+    assert picture.read_text().startswith("<?xml") and swept.picture("times").suffix == ".svg"
+    assert main(["bench", "--plot", str(picture)]) == 2
+    assert "--plot goes with --sweep" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import time
 import pytest
 
 import harness.support.progress
-from harness.support.progress import progress_bar
+from harness.support.progress import in_notebook, progress_bar
 
 
 class Stderr:
@@ -56,3 +56,23 @@ def test_it_does_not_appear_for_what_is_quick(monkeypatch: pytest.MonkeyPatch):
 
 def test_it_does_not_appear_where_nobody_looks(monkeypatch: pytest.MonkeyPatch):
     assert written(monkeypatch, terminal=False, delay=0.01, takes=0.2) == ""
+
+
+def test_a_notebook_has_a_bar_though_its_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(harness.support.progress, "in_notebook", lambda: True)
+    text = written(monkeypatch, terminal=False, delay=0.05, takes=10)
+    assert "fa2-cupy" in text and "75 %" in text
+
+
+def test_a_kernel_is_known_by_its_application(monkeypatch: pytest.MonkeyPatch):
+    import IPython
+
+    class Shell:
+        def __init__(self, *applications: str) -> None:
+            self.config = {name: {} for name in applications}
+
+    assert not in_notebook()
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    for shell, expected in ((Shell("IPKernelApp"), True), (Shell("TerminalIPythonApp"), False), (None, False)):
+        monkeypatch.setattr(IPython, "get_ipython", lambda shell=shell: shell)
+        assert in_notebook() is expected

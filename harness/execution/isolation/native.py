@@ -5,6 +5,7 @@ The true kernels are there, under CuPy's and Numba's own launch paths. What the 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from harness.compilers.remote_kernel import RemoteKernel
 from harness.execution.isolation.process import RUN_SECONDS
 from harness.execution.isolation.variants import RemotePlanner
 from harness.execution.isolation.wire import Json, Malformed, checked
-from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.execution.protocol import Device, Execution, Executor, LaunchReport
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.regime import NUMPY_DTYPES
@@ -23,15 +24,18 @@ from harness.support.intervals import Interval
 
 
 class IsolatedExecutor:
-    """See `Executor`. Plans of isolated variants only."""
+    """See `Executor`. A plan of kernels that are all objects of this process runs in it."""
 
     def __init__(self, device: Device, executor: str, **options: Json) -> None:
         """`executor` with its `options` is what every planner makes for itself: `harness.gpu.executor:GpuExecutor`."""
         self.device = device
         self._executor, self._options = executor, options
+        self._here: Executor | None = None
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
         """See `Executor.run`. After a fault the process is replaced: CUDA would give it nothing more."""
+        if plan.launches and not any(isinstance(launch.kernel, RemoteKernel) for launch in plan.launches):
+            return self._executor_here().run(problem, plan, inputs)
         owner = _owner(plan)
         given = [np.ascontiguousarray(inputs[tensor.name]).tobytes() for tensor in problem.inputs]
         try:
@@ -45,6 +49,13 @@ class IsolatedExecutor:
             allocated_bytes=plan.allocated_bytes(problem),
             time_ms=_interval(said["time_ms"]),
         )
+
+    def _executor_here(self) -> Executor:
+        """For variants whose caller has them as objects, as in a notebook: nothing of theirs is anywhere else."""
+        if self._here is None:
+            module, _, name = self._executor.partition(":")
+            self._here = getattr(importlib.import_module(module), name)(**self._options)
+        return self._here
 
 
 def _owner(plan: Plan) -> RemotePlanner:

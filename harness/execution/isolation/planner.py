@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import signal
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -44,7 +45,7 @@ from harness.execution.planning import (
     untaken_features,
 )
 from harness.execution.protocol import Executor
-from harness.model.discovery import PLUGIN, Origin, origins
+from harness.model.discovery import PLUGIN, Origin, loaded_files, origins
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.registry import Registry
@@ -76,6 +77,8 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
     os.environ.clear()
     os.environ.update(environment)
+    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        sys.dont_write_bytecode = True  # the server that this was forked from has not heard of it
     os.chdir(folder)
     os.dup2(2, 1)
     faulthandler.enable(log.open("wb"))
@@ -153,7 +156,11 @@ class Planner:
         registry, broken = Registry(), []
         known = {Origin(*each): reason for *each, reason in request["broken"]}
         variants = []
-        for origin in origins([Path(path) for path in request["plugins"]], request["package"]):
+        if (only := request.get("only")) is not None:
+            searched = [Origin(*only)]
+        else:
+            searched = origins([Path(path) for path in request["plugins"]], request["package"])
+        for origin in searched:
             before = len(registry)
             try:
                 if origin in known:
@@ -167,7 +174,7 @@ class Planner:
             for variant in [*registry][before:]:
                 said = variant_to_json(variant, registry.origin_of(variant.name))
                 variants.append(said | {"from": _key(origin)})
-        return {"variants": variants, "broken": broken}
+        return {"variants": variants, "broken": broken, "files": loaded_files()}
 
     def describe(self, request: Json) -> Json:
         """The one variant of this process."""

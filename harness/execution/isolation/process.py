@@ -100,8 +100,7 @@ class PlannerProcess:
             name="planner",
             daemon=True,
         )
-        without_main = contextlib.nullcontext() if self._load is not None else _no_main_module()
-        with without_main:
+        with main_module_for(self._load):
             self._process.start()
         theirs.close()
         lifeline.close()
@@ -207,11 +206,14 @@ class PlannerProcess:
 
 
 @contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
+def main_module_for(load: Load | None) -> Iterator[None]:
     """A process that is started meanwhile does not run this one's script once more, as multiprocessing would have it.
 
-    Only where it is handed a function to call may it need that script, for the function may be of it.
+    Only where it is handed a function `load` of that very script does it need it.
     """
+    if getattr(getattr(load, "func", load), "__module__", None) == "__main__":
+        yield
+        return
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -25,6 +25,8 @@ Load = Callable[[], "Variant"]
 """Makes a variant in whatever process it is called, so it has to be picklable: a function of a module, or a partial."""
 PRELOADED = ["harness.execution.isolation.planner", "harness.operations.attention.problem"]
 """What the server has imported: every planner begins with it."""
+COMPILERS = ("cupy", "numba.cuda")
+"""What planners spend most of their start on."""
 STARTING = threading.RLock()
 """Held while a process starts, which changes this one's environment for a moment: threads must not mix theirs up."""
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -37,6 +39,11 @@ def begin_server() -> ForkServerContext:
     with STARTING, one_thread_for_numpy(), _found_from_anywhere():
         forkserver.ensure_running()
     return context
+
+
+def preload_compilers() -> None:
+    """Let a server that has yet to start import what compiles, too: worth a second where planners come and go."""
+    PRELOADED.extend(name for name in COMPILERS if name not in PRELOADED)
 
 
 def enter(*arguments: Any) -> None:

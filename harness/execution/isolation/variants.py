@@ -72,6 +72,21 @@ def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants") -
         looking.end()
 
 
+def variants_of(origin: Origin) -> list[Variant]:
+    """The variants of one origin and no others, isolated. Raises `PluginError` where it cannot be loaded."""
+    looking = PlannerProcess()
+    try:
+        said = looking.ask("discover", process.LOAD_SECONDS, only=_key(origin), broken=[])
+    except PlannerLost as lost:
+        raise PluginError(f"{_in_words(origin)} does not import: {lost}") from lost
+    finally:
+        looking.end()
+    found = _discovery(said)
+    if found.broken:
+        raise PluginError(found.broken[0].reason)
+    return list(found.registry)
+
+
 def isolate(load: Load) -> Variant:
     """The variant that `load` makes, in a process of its own. Raises `SandboxError` where it cannot be made."""
     planner = RemotePlanner(PlannerProcess(load))
@@ -94,14 +109,15 @@ def _discovery(said: Json) -> Discovery:
             registry.add(variant)
             origins[variant.name] = origin
         lost = [[checked(word, str) for word in checked(each, list)] for each in checked(said["broken"], list)]
+        files = tuple(checked(path, str) for path in checked(said["files"], list))
     except (Malformed, KeyError, TypeError) as error:
         raise SandboxError(f"what the variants say of themselves cannot be understood: {error}") from error
-    return Discovery(registry, tuple(BrokenModule(*each) for each in lost), origins)
+    return Discovery(registry, tuple(BrokenModule(*each) for each in lost), origins, files)
 
 
 def _in_words(origin: Origin) -> str:
     if origin.kind == MODULE:
-        return f"module {origin.package}.{origin.name}"
+        return f"module {origin.package}.{origin.name}".replace(" .", " ")
     return f"plugin {origin.name}" if origin.kind == PLUGIN else f"installed package's entry point {origin.name}"
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import Command
 from harness.options.effort import add_effort, effort_of
-from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
-from harness.options.output import add_report, check_output, publish
+from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
@@ -21,41 +20,57 @@ from harness.support.file_replacement import replace_files
 if TYPE_CHECKING:
     from harness.execution.timings import BenchResult, Effort
     from harness.model.variant import Variant
+    from harness.studies.bench.sweep import BenchPoint
     from harness.support.progress import Progress
+    from harness.text.study_result import StudyResult
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
     """Run `bench`; the exit status."""
+    if arguments.plot is not None:
+        if arguments.sweep is None:
+            raise UsageError("--plot goes with --sweep, such as --sweep seq_len=256..4096")
+        from harness.text.drawing import require_drawable
+
+        require_drawable(arguments.plot)
+    check_output(arguments.output, arguments.plot)
+    shown = times_or_sweep(arguments)
+    if arguments.plot is not None:
+        replace_files({arguments.plot: shown.pictures["times"](arguments.plot.suffix)})
+    return conclude(arguments, shown)
+
+
+def times_or_sweep(arguments: argparse.Namespace) -> StudyResult[Any]:
+    """What `bench` comes to: times on one problem, or over a field of it."""
+    return _times(arguments) if arguments.sweep is None else _sweep(arguments)
+
+
+def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
     from harness.gpu.context import gpu_available
     from harness.support.progress import progress_bar
 
-    if arguments.sweep is not None:
-        return _run_bench_sweep(arguments)
-    if arguments.plot is not None:
-        raise UsageError("--plot goes with --sweep, such as --sweep seq_len=256..4096")
     problem = problem_of(arguments)
     effort = effort_of(arguments)
-    check_output(arguments.output)
     _require_gpu_to_bench(gpu_available())
     from harness.gpu.contenders import steps_of
-    from harness.text.bench_report import render_bench
+    from harness.text.bench_report import bench_report
+    from harness.text.study_result import StudyResult
 
     chosen = discover_variants(arguments).registry.select(arguments.variants, arguments.operation)
     with progress_bar(steps_of(len(chosen), problem, not arguments.no_libraries)) as progress:
         result = _benched(arguments, chosen, problem, effort, progress)
-    publish(arguments, render_bench(result, arguments.format))
-    require_something_ran(result.something_ran)
-    return FAILED if result.failed else PASSED
+    ran = result.something_ran
+    return StudyResult(result, bench_report(result), ran and not result.failed, ran)
 
 
-def _run_bench_sweep(arguments: argparse.Namespace) -> int:
+def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
     from harness.gpu.contenders import steps_of
     from harness.gpu.context import gpu_available
     from harness.model.operation import operation_named
     from harness.options.sweep import parse_sweep, what_is_fixed
-    from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
+    from harness.studies.bench.sweep import BenchPoint, bench_sweep_report, draw_bench_sweep
     from harness.support.progress import progress_bar
-    from harness.text.drawing import require_drawable
+    from harness.text.study_result import StudyResult
 
     operation = operation_named(arguments.operation)
     sweep = parse_sweep(arguments.sweep, operation)
@@ -63,11 +78,8 @@ def _run_bench_sweep(arguments: argparse.Namespace) -> int:
     for problem in problems:
         operation.require_sweepable(problem)
     effort = effort_of(arguments)
-    if arguments.plot is not None:
-        require_drawable(arguments.plot)
-        if not sweep.is_numeric:
-            raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
-    check_output(arguments.output, arguments.plot)
+    if arguments.plot is not None and not sweep.is_numeric:
+        raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
     _require_gpu_to_bench(gpu_available())
     chosen = discover_variants(arguments).registry.select(arguments.variants, arguments.operation)
     points = []
@@ -75,11 +87,10 @@ def _run_bench_sweep(arguments: argparse.Namespace) -> int:
         for value, problem in zip(sweep.values, problems):
             points.append(BenchPoint(value, _benched(arguments, chosen, problem, effort, progress)))
     fixed = what_is_fixed(sweep, problems)
-    if arguments.plot is not None:
-        replace_files({arguments.plot: draw_bench_sweep(sweep, points, fixed, arguments.plot.suffix)})
-    publish(arguments, render_bench_sweep(sweep, points, fixed, arguments.format))
-    require_something_ran(any(point.result.something_ran for point in points))
-    return FAILED if any(point.result.failed for point in points) else PASSED
+    ran = any(point.result.something_ran for point in points)
+    times = {"times": lambda suffix: draw_bench_sweep(sweep, points, fixed, suffix)} if sweep.is_numeric else {}
+    passed = ran and not any(point.result.failed for point in points)
+    return StudyResult(points, bench_sweep_report(sweep, points, fixed), passed, ran, times)
 
 
 def _require_gpu_to_bench(available: bool) -> None:
@@ -130,4 +141,5 @@ COMMAND = Command(
     "honest timing on a GPU, beside PyTorch's and cuDNN's kernels where they are installed",
     add_options,
     run_bench,
+    times_or_sweep,
 )

@@ -26,6 +26,11 @@ class BenchPoint:
 
 def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, format: str) -> str:
     """Times in one of `FORMATS`, ending in a line break."""
+    return bench_sweep_report(sweep, points, fixed).render(format)
+
+
+def bench_sweep_report(sweep: Sweep, points: Sequence[BenchPoint], fixed: str) -> Report:
+    """All that there is to say about times over a field."""
     return Report(
         paragraphs=lambda: [
             f"Milliseconds, median of cold runs, against {sweep.field}; {fixed}",
@@ -41,7 +46,7 @@ def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, f
             "device": points[0].result.device.name,
             "points": [{sweep.field: p.value, "rows": [_object(row) for row in p.result.rows]} for p in points],
         },
-    ).render(format)
+    )
 
 
 def _table(sweep: Sweep, points: Sequence[BenchPoint]) -> Table:

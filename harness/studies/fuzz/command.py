@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.model.discovery import load_variant
 from harness.model.operation import Operation
@@ -17,52 +17,109 @@ from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
 from harness.options.device import add_sanitizer, machine_line, machine_of
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.output import add_report, check_output, publish
+from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
 from harness.options.variants import add_plugins, discover_variants
+from harness.options.watch import add_watch, kept_results, watching
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
+    from harness.execution.isolation.server import Load
+    from harness.model.case import Case
+    from harness.model.discovery import Discovery
     from harness.model.variant import Variant
+    from harness.studies.fuzz.finding import Answer
+    from harness.studies.fuzz.result import CampaignResult
     from harness.support.progress import Progress
+    from harness.text.study_result import StudyResult
 
 
 def run_fuzz(arguments: argparse.Namespace) -> int:
     """Run `fuzz`; the exit status."""
-    from harness.model.case import Case
-    from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, replay, run_campaign
-    from harness.studies.fuzz.database import failure_folder
-    from harness.studies.fuzz.report import render_campaigns, render_replay
-    from harness.support.progress import progress_bar
-
     check_output(arguments.output)
+    return watching(arguments, _run_once)
+
+
+def _run_once(arguments: argparse.Namespace) -> int:
+    if arguments.replay is None:
+        return conclude(arguments, search(arguments))
+    from harness.studies.fuzz.report import render_replay
+
+    examined = examine_again(arguments)
+    variant, case, answer = examined.result
+    publish(arguments, render_replay(variant, case, answer, arguments.format))
+    return PASSED if examined.passed else FAILED
+
+
+def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case, Answer]]:
+    """What --replay comes to: the variant's name, the case, and its answer."""
+    from harness.model.case import Case
+    from harness.studies.fuzz.campaign import replay
+    from harness.studies.fuzz.report import replay_report
+    from harness.text.study_result import StudyResult
+
+    _require_sensible(arguments)
+    _, chosen = _chosen(arguments)
+    machine = machine_of(arguments)
+    if len(chosen) != 1:
+        raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
+    ((variant, load),) = chosen
+    case = Case.from_json(arguments.replay)
+    answer = replay(case, load, machine)
+    passed = answer.finding is None and answer.refusal is None
+    return StudyResult((variant.name, case, answer), replay_report(variant.name, case, answer), passed)
+
+
+def search_or_examine(arguments: argparse.Namespace) -> StudyResult[Any]:
+    """What `fuzz` comes to, campaigns or a replay."""
+    return search(arguments) if arguments.replay is None else examine_again(arguments)
+
+
+def _require_sensible(arguments: argparse.Namespace) -> None:
     if arguments.seed is not None:
         require_seed(arguments.seed)
     if arguments.seconds is not None and not math.isfinite(arguments.seconds):
         raise UsageError(f"--seconds is {arguments.seconds}; it has to be a finite number, or left out")
+
+
+def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Variant, Load]]]:
+    """The variants to search, each with what makes it in another process."""
     found = discover_variants(arguments)
     chosen = found.registry.select(",".join(arguments.variant) or None, arguments.operation)
     if not chosen:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+    for variant in chosen:
+        if variant.name not in found.origins:
+            raise UsageError(
+                f"{variant.name} is an object of this process, and a campaign loads its variant anew in processes of "
+                "its own; write it to a file with a function register(registry), and name that with plugin="
+            )
+    return found, [(v, functools.partial(load_variant, found.origins[v.name], v.name)) for v in chosen]
+
+
+def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, ...]]:
+    """A campaign for each variant."""
+    from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, run_campaign
+    from harness.studies.fuzz.database import failure_folder
+    from harness.studies.fuzz.report import campaigns_report
+    from harness.support.progress import progress_bar
+    from harness.text.study_result import StudyResult
+
+    _require_sensible(arguments)
+    found, chosen = _chosen(arguments)
     machine = machine_of(arguments)
-
-    def load(variant: Variant) -> Callable[[], Variant]:
-        return functools.partial(load_variant, found.origins[variant.name], variant.name)
-
-    if arguments.replay is not None:
-        if len(chosen) != 1:
-            raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
-        case = Case.from_json(arguments.replay)
-        answer = replay(case, load(chosen[0]), machine)
-        publish(arguments, render_replay(chosen[0].name, case, answer, arguments.format))
-        return PASSED if answer.finding is None and answer.refusal is None else FAILED
+    kept = kept_results(arguments)
+    known = kept.known(variant.name for variant, _ in chosen)
     seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
     examples = arguments.examples
     if examples is None and arguments.seconds is None:
         examples = DEFAULT_EXAMPLES
     results = []
-    with progress_bar(len(chosen)) as progress:
-        for variant in chosen:
+    with progress_bar(len(chosen) - len(known)) as progress:
+        for variant, load in chosen:
+            if variant.name in known:
+                results.append(known[variant.name])
+                continue
             progress.step(variant.name)
             how = CampaignSettings(
                 examples=examples,
@@ -73,15 +130,14 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
                 database=failure_folder(variant.name),
             )
             results.append(
-                run_campaign(
-                    variant.name, load(variant), machine, how, _speed(progress, variant.name), variant.operation
-                )
+                run_campaign(variant.name, load, machine, how, _speed(progress, variant.name), variant.operation)
             )
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
     options += ["--sanitize"] if arguments.sanitize else []
-    publish(arguments, render_campaigns(results, machine_line(machine), arguments.format, options))
-    return PASSED if all(result.verdict == "pass" for result in results) else FAILED
+    kept.keep(found, {result.variant: result for result in results})
+    passed = all(result.verdict == "pass" for result in results)
+    return StudyResult(tuple(results), campaigns_report(results, machine_line(machine), options), passed)
 
 
 def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
@@ -122,6 +178,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
     add_sanitizer(parser, "On a GPU: not available")
     add_report(parser)
+    add_watch(parser)
 
 
 def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -156,4 +213,5 @@ COMMAND = Command(
     "search for a problem that breaks a variant, shrink it, print a line that replays it",
     add_options,
     run_fuzz,
+    search_or_examine,
 )

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from harness.execution.isolation.process import main_module_for
 from harness.execution.isolation.server import Load
 from harness.model.build import Build
 from harness.model.case import Case
@@ -90,7 +91,7 @@ class Worker:
             name="fuzz worker",
             daemon=False,  # it has a planner of its own
         )
-        with one_thread_for_numpy():
+        with one_thread_for_numpy(), main_module_for(self._load):
             self._process.start()
         self.started += 1
         theirs.close()

@@ -22,6 +22,11 @@ _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds"
 
 def render_campaigns(results: Sequence[CampaignResult], device: str, format: str, options: Sequence[str] = ()) -> str:
     """All campaigns in one of `FORMATS`, ending in a line break. `options` are those that a replay needs again."""
+    return campaigns_report(results, device, options).render(format)
+
+
+def campaigns_report(results: Sequence[CampaignResult], device: str, options: Sequence[str] = ()) -> Report:
+    """All that there is to say about campaigns."""
     told = [result for result in results if result.reason is not None]
     return Report(
         paragraphs=lambda: [_table(results), *(part for result in told for part in _failure_text(result, options))],
@@ -33,7 +38,7 @@ def render_campaigns(results: Sequence[CampaignResult], device: str, format: str
         ],
         records=lambda: ([{key: _object(r, options).get(key) for key in _CSV} for r in results], _CSV),
         document=lambda: {"device": device, "campaigns": [_object(result, options) for result in results]},
-    ).render(format)
+    )
 
 
 def _table(results: Sequence[CampaignResult]) -> Table:
@@ -60,7 +65,28 @@ def _axes(results: Sequence[CampaignResult]) -> list[str]:
 def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
     """One case that was run again."""
     if format in ("json", "csv"):
-        return json_text({"variant": variant, "case": json.loads(case.to_json()), **_finding_object(answer)})
+        return json_text(_replay_object(variant, case, answer))
+    return f"{variant}\n{_aligned(_replay_lines(case, answer))}\n"
+
+
+def replay_report(variant: str, case: Case, answer: Answer) -> Report:
+    """All that there is to say about a case that was run again."""
+    found = {"variant": variant, "refusal": answer.refusal, "error_over_budget": finite(answer.error_over_budget)}
+    if answer.finding is not None:
+        found |= {"kind": answer.finding.kind, "reason": answer.finding.reason}
+    return Report(
+        paragraphs=lambda: [f"{variant}", Verbatim(_aligned(_replay_lines(case, answer)))],
+        notes=lambda: [],
+        records=lambda: ([found], ("variant", "kind", "reason", "refusal", "error_over_budget")),
+        document=lambda: _replay_object(variant, case, answer),
+    )
+
+
+def _replay_object(variant: str, case: Case, answer: Answer) -> dict[str, Any]:
+    return {"variant": variant, "case": json.loads(case.to_json()), **_finding_object(answer)}
+
+
+def _replay_lines(case: Case, answer: Answer) -> list[tuple[str, str]]:
     lines = [("problem", _case_line(case))]
     if answer.refusal is not None:
         lines.append(("refused", answer.refusal))
@@ -69,7 +95,7 @@ def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
         lines.append(("passes", f"largest error / budget {ratio}"))
     else:
         lines += _finding_lines(answer.finding)
-    return f"{variant}\n{_aligned(lines)}\n"
+    return lines
 
 
 def replay_command(variant: str, case: Case, options: Sequence[str] = ()) -> str:

@@ -6,29 +6,55 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER, Command
 from harness.options.device import add_caches, add_emulator, cache_model, counted_arch, emulator_of, gpu_of, require_gpu
-from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
-from harness.options.output import add_report, check_output, publish
+from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
+from harness.options.watch import add_watch, kept_results, watching
 from harness.support.errors import CountersUnavailable, UsageError
 from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
-    from harness.execution.traffic_account import HardwareTraffic
+    from harness.execution.traffic_account import HardwareTraffic, TrafficAccount
     from harness.model.tile_sizes import TileSizes
+    from harness.studies.traffic.sweep_point import SweepPoint
+    from harness.text.study_result import StudyResult
+
+
+_OPTION_OF = {"bytes": "plot", "roofline": "roofline"}
+"""Picture of a sweep -> the option that names its file."""
 
 
 def run_traffic(arguments: argparse.Namespace) -> int:
     """Run `traffic`; the exit status."""
+    pictures = [(n, path) for n in ("bytes", "roofline") if (path := getattr(arguments, _OPTION_OF[n])) is not None]
     if arguments.sweep is not None:
-        return _run_traffic_sweep(arguments)
+        from harness.text.drawing import require_drawable
+
+        for _, path in pictures:
+            require_drawable(path)
+    check_output(arguments.output, arguments.trace, *(path for _, path in pictures))
+
+    def run(asked: argparse.Namespace) -> int:
+        shown = account_or_sweep(asked)
+        replace_files({path: shown.pictures[name](path.suffix) for name, path in pictures})
+        return conclude(asked, shown)
+
+    return watching(arguments, run)
+
+
+def account_or_sweep(arguments: argparse.Namespace) -> StudyResult[Any]:
+    """What `traffic` comes to: one variant's account, or the points of a sweep."""
+    return _account(arguments) if arguments.sweep is None else _sweep(arguments)
+
+
+def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     for option in ("variants", "plot", "roofline"):
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
@@ -40,13 +66,13 @@ def run_traffic(arguments: argparse.Namespace) -> int:
     from harness.model.operation import operation_of
     from harness.model.tile_sizes import tile_text
     from harness.studies.traffic.measurement import measure_traffic, on_chip_bytes
-    from harness.studies.traffic.report import TrafficReport, render_traffic
+    from harness.studies.traffic.report import TrafficReport, traffic_report
     from harness.studies.traffic.trace import require_trace, write_trace
     from harness.support.progress import progress_bar
+    from harness.text.study_result import StudyResult
 
     problem = problem_of(arguments)
     require_trace(arguments)
-    check_output(arguments.output, arguments.trace)
     require_gpu(arguments)
     caches = cache_model(arguments)
     _, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
@@ -67,8 +93,7 @@ def run_traffic(arguments: argparse.Namespace) -> int:
     report = TrafficReport(
         account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )
-    publish(arguments, render_traffic(report, arguments.format))
-    return FAILED if account.claim_holds is False else PASSED
+    return StudyResult(account, traffic_report(report), account.claim_holds is not False)
 
 
 def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSizes | None) -> HardwareTraffic | None:
@@ -84,15 +109,15 @@ def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSiz
         return None
 
 
-def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
+def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]:
     from harness.execution.tiles import tile_names
     from harness.model.operation import operation_named
     from harness.options.sweep import parse_sweep, what_is_fixed
     from harness.studies.traffic.sweep_plot import draw_bytes, draw_roofline
-    from harness.studies.traffic.sweep_report import other_sizes, render_sweep
+    from harness.studies.traffic.sweep_report import other_sizes, sweep_report
     from harness.studies.traffic.sweep_run import run_sweep
     from harness.support.progress import progress_bar
-    from harness.text.drawing import require_drawable
+    from harness.text.study_result import StudyResult
 
     if arguments.trace is not None or arguments.trace_events is not None:
         raise UsageError("--trace shows one run of one variant; leave out --sweep")
@@ -104,7 +129,8 @@ def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
         raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
     if arguments.variant is not None and arguments.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
-    registry = discover_variants(arguments).registry
+    found = discover_variants(arguments)
+    registry, kept = found.registry, kept_results(arguments)
     chosen = (
         registry.select(arguments.variants, arguments.operation)
         if arguments.variant is None
@@ -120,11 +146,8 @@ def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
         operation.require_sweepable(problem)
     sweep = tiled_sweep(arguments, sweep, chosen, problems)
     roof = gpu_of(arguments)
-    pictures = [path for path in (arguments.plot, arguments.roofline) if path is not None]
-    for path in pictures:
-        require_drawable(path)
-    check_output(arguments.output, *pictures)
-    with progress_bar(len(problems) * len(chosen)) as progress:
+    known = kept.known(variant.name for variant in chosen)
+    with progress_bar(len(problems) * (len(chosen) - len(known))) as progress:
         executor = emulator_of(arguments, progress, counted_arch(arguments))
         points = run_sweep(
             chosen,
@@ -134,20 +157,24 @@ def _run_traffic_sweep(arguments: argparse.Namespace) -> int:
             count=arguments.count,
             regime=arguments.regime,
             seed=arguments.seed,
+            known=known,
             step=progress.step,
         )
+    kept.keep(found, {v.name: {p.value: p for p in points if p.variant == v.name} for v in chosen})
     fixed = what_is_fixed(sweep, problems)
     if sweep.of_tile and (others := other_sizes(sweep, points)):
         fixed += f"\n{others}"
-    drawn = {}
-    if arguments.plot is not None:
-        drawn[arguments.plot] = draw_bytes(sweep, points, fixed, arguments.plot.suffix)
-    if arguments.roofline is not None:
-        drawn[arguments.roofline] = draw_roofline(points, sweep, roof, fixed, arguments.roofline.suffix)
-    replace_files(drawn)
-    publish(arguments, render_sweep(sweep, points, executor.device, arguments.format))
-    require_something_ran(any(point.supported for point in points))
-    return FAILED if any(point.failed or point.claim_holds is False for point in points) else PASSED
+    ran = any(point.supported for point in points)
+    return StudyResult(
+        points,
+        sweep_report(sweep, points, executor.device),
+        passed=ran and not any(point.failed or point.claim_holds is False for point in points),
+        ran=ran,
+        pictures={
+            "bytes": lambda suffix: draw_bytes(sweep, points, fixed, suffix),
+            "roofline": lambda suffix: draw_roofline(points, sweep, roof, fixed, suffix),
+        },
+    )
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -189,6 +216,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_emulator(counting)
     add_caches(parser)
     add_report(parser)
+    add_watch(parser)
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -222,4 +250,5 @@ COMMAND = Command(
     "a variant's bytes by level, buffer, launch and source line, or a sweep over many",
     add_options,
     run_traffic,
+    account_or_sweep,
 )

@@ -47,12 +47,17 @@ class TrafficReport:
 
 def render_traffic(report: TrafficReport, format: str) -> str:
     """All of it in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    return traffic_report(report).render(format)
+
+
+def traffic_report(report: TrafficReport) -> Report:
+    """All that there is to say about one variant's bytes."""
     return Report(
         paragraphs=lambda: _paragraphs(report),
         notes=lambda: _footnotes(report),
         records=lambda: (_flat_rows(report), CSV_KEYS),
         document=lambda: _object(report),
-    ).render(format)
+    )
 
 
 def _paragraphs(report: TrafficReport) -> list[Paragraph]:

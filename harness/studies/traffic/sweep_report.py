@@ -18,6 +18,11 @@ CLAIMED_MARK = "*"
 
 def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, format: str) -> str:
     """The whole sweep in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    return sweep_report(sweep, points, device).render(format)
+
+
+def sweep_report(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Report:
+    """All that there is to say about a sweep."""
     return Report(
         paragraphs=lambda: [_headline(sweep, points), _table(sweep, points)],
         notes=lambda: list(_footnotes(sweep, points, device)),
@@ -27,7 +32,7 @@ def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, for
             "device": asdict(device),
             "points": [_object(p) for p in points],
         },
-    ).render(format)
+    )
 
 
 def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,13 +16,14 @@ from harness.execution.tiles import with_tile
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.options.sweep import Sweep
+from harness.options.sweep import Sweep, Value
 from harness.studies.traffic.sweep_point import SweepPoint
 
 Inputs = Callable[[], Mapping[str, np.ndarray]]
 LARGEST_COUNTED_FLOPS = 4e9
 """`auto` emulates up to here: a matter of seconds per variant and point."""
 LARGEST_ALLOCATED_BYTES = 2**30
+NOTHING_KNOWN: Mapping[str, Mapping[Value, SweepPoint]] = MappingProxyType({})
 
 
 def run_sweep(
@@ -33,17 +35,25 @@ def run_sweep(
     count: str = "auto",
     regime: str = "normal",
     seed: int = 0,
+    known: Mapping[str, Mapping[Value, SweepPoint]] = NOTHING_KNOWN,
     step: Callable[[str], None] = lambda name: None,
 ) -> tuple[SweepPoint, ...]:
-    """Every variant at every value; `problems` has one problem per value. `count`: auto, always or never."""
+    """Every variant at every value; `problems` has one problem per value. `count`: auto, always or never.
+
+    `known`: points of variants, by name, that need not run again.
+    """
     points = []
     for value, problem in zip(sweep.values, problems):
         tile = sweep.tile_at(value)
         here = [with_tile(variant, tile) for variant in variants] if tile else variants
         counted = count == "always" or (count == "auto" and problem.flops <= LARGEST_COUNTED_FLOPS)
         inputs = functools.cache(functools.partial(draw_inputs, problem, regime, seed))
-        with Preparation(here if counted else (), problem, executor) as preparation:
+        fresh = [variant for variant in here if variant.name not in known]
+        with Preparation(fresh if counted else (), problem, executor) as preparation:
             for variant in here:
+                if variant.name in known:
+                    points.append(known[variant.name][value])
+                    continue
                 step(f"{sweep.field} {value}, {variant.name}")
                 blank = SweepPoint(variant.name, variant.algorithm, variant.backend, value, problem, None)
                 if counted:

@@ -1,0 +1,115 @@
+"""A command called from Python: keyword arguments become the words of its command line, so that there is one contract.
+
+Whatever the command line takes, refuses and says of it holds for the call, too. What no word can name (a `Problem`, a
+`Variant`) goes along beside them; `problem_of` and `discover_variants` look there first.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.execution.isolation.process import end_planners
+from harness.execution.isolation.server import preload_compilers
+from harness.model.operation import DEFAULT_OPERATION, operation_named
+from harness.model.problem import BaseProblem
+from harness.model.variant import Variant
+from harness.options.command import Command, OneLineParser
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.text.study_result import StudyResult
+
+Variants = str | Variant | Iterable[str | Variant] | None
+"""Names or patterns as `--variants` takes them, objects, or several of either; None for all that are registered."""
+Plugins = str | PathLike[str] | Iterable[str | PathLike[str]]
+
+
+def call(
+    command: Command,
+    problem: BaseProblem | None,
+    variants: Variants,
+    plugin: Plugins,
+    options: Mapping[str, object],
+    *,
+    selects_by: str = "--variants",
+) -> StudyResult[Any]:
+    """What the command's study comes to; the processes that variants ran in are ended.
+
+    `selects_by`: how the command names its variants, an option, or "" where it takes their names as words. Raises
+    `UsageError` for what the command line would refuse, in the same words.
+    """
+    assert command.study is not None
+    names, own = _split(variants)
+    said = dict(options)
+    if problem is not None and not isinstance(problem, BaseProblem):
+        raise UsageError(f"{command.name}(): {problem!r} is no problem; give harness.Problem(...) or fields by name")
+    operation = str(said.pop("operation", DEFAULT_OPERATION if problem is None else problem.operation))
+    parser = OneLineParser(prog=f"python -m harness {command.name}", allow_abbrev=False, add_help=False)
+    command.add_options(parser, operation_named(operation))
+    words = [] if names is None else [f"{selects_by}={','.join(names)}"] if selects_by else names
+    plugins = [plugin] if isinstance(plugin, str | PathLike) else plugin
+    words += [word for path in plugins for word in ("--plugin", str(Path(path)))]
+    _require_known(command, parser, problem, said, operation)
+    for name, value in said.items():
+        words += _words(name, value)
+    arguments = parser.parse_args(["--operation", operation, *words])
+    arguments.problem, arguments.own_variants = problem, tuple(own)
+    preload_compilers()
+    try:
+        return command.study(arguments)
+    finally:
+        end_planners()
+
+
+def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
+    """The names that select, and the objects among them. None where all are meant."""
+    if variants is None:
+        return None, []
+    asked = [variants] if isinstance(variants, str | Variant) else list(variants)
+    wrong = [each for each in asked if not isinstance(each, str | Variant)]
+    if wrong or not asked:
+        raise UsageError(f"variants is {variants!r}; give names or patterns such as 'fa*', Variant objects, or a list")
+    names = [each if isinstance(each, str) else each.name for each in asked]
+    return names, [each for each in asked if isinstance(each, Variant)]
+
+
+def _require_known(
+    command: Command, parser: OneLineParser, problem: BaseProblem | None, said: Mapping[str, object], operation: str
+) -> None:
+    """Raise `UsageError` for a keyword that is no option, and for fields beside a problem that has them already."""
+    known = set(vars(parser.parse_args([])))
+    hidden = {"format", "output", "plot", "roofline", "watch"}
+    for name in said:
+        if name not in known - hidden:
+            near = difflib.get_close_matches(name, sorted(known - hidden), n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise UsageError(
+                f"{command.name}() has no option {name!r}{hint} It takes those of the command line, with _ for -"
+            )
+    if problem is not None:
+        chosen = operation_named(operation)
+        fields = {*problem.to_fields(), *chosen.lengths} & set(said)
+        if problem.operation != operation:
+            raise UsageError(f"the problem is one of {problem.operation}, not of {operation}")
+        if fields:
+            raise UsageError(f"the problem has its own {sorted(fields)[0]}; give a problem or fields, not both")
+        if said.get("sweep") is not None:
+            raise UsageError("a sweep makes its own problems; give the fields by name, such as head_dim=64")
+
+
+def _words(name: str, value: object) -> list[str]:
+    """How the command line says it; nothing where it is None or False."""
+    option = f"--{name.replace('_', '-')}"
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [option]
+    if isinstance(value, Mapping):
+        value = ",".join(f"{key}={each}" for key, each in value.items())
+    elif not isinstance(value, str | PathLike) and isinstance(value, Iterable):
+        value = ("+" if name == "lengths" else ",").join(map(str, value))
+    return [f"{option}={value}"]

@@ -1,0 +1,88 @@
+"""Bytes and races as assertions, for anybody's tests: each runs a variant once on the emulator, no GPU needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.studies.calls import compare
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.execution.outcome import Row
+    from harness.model.problem import BaseProblem
+    from harness.model.variant import Variant
+    from harness.options.call import Plugins
+
+Bound = int | Callable[[int], bool]
+"""Exactly so many bytes, or whatever a function of the bytes finds true, such as `at_most`."""
+
+
+@dataclass(frozen=True)
+class at_most:
+    """A bound of `assert_traffic`."""
+
+    most_bytes: int
+
+    def __call__(self, counted_bytes: int) -> bool:
+        """Whether so many are allowed."""
+        return counted_bytes <= self.most_bytes
+
+    def __str__(self) -> str:
+        return f"at most {self.most_bytes:,}"
+
+
+def assert_traffic(
+    variant: str | Variant,
+    problem: BaseProblem | None = None,
+    *,
+    read: Bound | None = None,
+    write: Bound | None = None,
+    total: Bound | None = None,
+    plugin: Plugins = (),
+    **options: Any,
+) -> None:
+    """Hold the bytes that a variant is counted with, at the `sectors` level: exactly, or `at_most(...)`.
+
+    The variant by name, `plugin` being the file that registers it, or a `Variant`; the problem whole or by its fields.
+    Other keywords are options of `compare`. Raises `AssertionError` where the bytes are others, or the answer is wrong;
+    `UsageError` where the call is, or names no bytes.
+    """
+    __tracebackhide__ = True
+    bounds = {"read": read, "write": write, "total": total}
+    if all(bound is None for bound in bounds.values()):
+        raise UsageError("assert_traffic() is given no bytes to hold; say read=, write= or total=")
+    row = _row(variant, problem, plugin, options)
+    for (name, bound), counted in zip(bounds.items(), (row.read_bytes, row.write_bytes, row.total_bytes)):
+        if bound is None:
+            continue
+        assert counted is not None
+        if not (bound(counted) if callable(bound) else counted == bound):
+            wanted = f"{bound:,}" if isinstance(bound, int) else str(bound)
+            verb = {"read": "reads", "write": "writes", "total": "moves"}[name]
+            raise AssertionError(f"{row.variant} {verb} {counted:,} bytes at the sectors level, not {wanted}")
+
+
+def assert_no_races(
+    variant: str | Variant, problem: BaseProblem | None = None, *, plugin: Plugins = (), **options: Any
+) -> None:
+    """Hold that the sanitizer finds nothing: races, stray accesses, unwritten memory, stores into inputs.
+
+    Arguments are those of `assert_traffic`. Raises `AssertionError` with the first finding, its kernel and its line.
+    """
+    __tracebackhide__ = True
+    row = _row(variant, problem, plugin, {**options, "sanitize": True})
+    assert row.findings == (), f"{row.variant}: not looked at: {row.note}"
+
+
+def _row(variant: str | Variant, problem: BaseProblem | None, plugin: Plugins, options: dict[str, Any]) -> Row:
+    """The variant's row. Raises `AssertionError` where it does not pass."""
+    __tracebackhide__ = True
+    rows = compare(problem, variant, plugin=plugin, **{"device": "emulator", **options}).result.rows
+    if len(rows) != 1:
+        raise UsageError(f"{variant!r} names {len(rows)} variants; name one")
+    row = rows[0]
+    if row.verdict != "pass":
+        raise AssertionError(f"{row.variant}: {row.verdict}: {row.reason}")
+    return row

@@ -1,0 +1,71 @@
+"""The studies as functions, for notebooks and scripts: what the commands of the same names come to, as objects.
+
+Every option of a command is a keyword, with `_` for `-`: `--seq-len 512 --sanitize` is `seq_len=512, sanitize=True`.
+What the command line refuses is a `UsageError` here, in the same one line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.options.call import Plugins, Variants, call
+from harness.studies.commands import command_named
+from harness.support.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.execution.outcome import Comparison
+    from harness.model.problem import BaseProblem
+    from harness.text.study_result import StudyResult
+
+
+def compare(
+    problem: BaseProblem | None = None, variants: Variants = None, *, plugin: Plugins = (), **options: Any
+) -> StudyResult[Comparison]:
+    """Every variant on one problem, checked, counted, ranked: `python -m harness compare`.
+
+    `problem` is a `Problem`, or its fields are among the options (`seq_len=512`). `variants`: names or patterns, or
+    `Variant` objects, which run in this process and not in one of their own; all where it is left out. `plugin`: files
+    that register variants. `.result` is the comparison with its rows, best first. Raises `UsageError`.
+    """
+    return call(command_named("compare"), problem, variants, plugin, options)
+
+
+def traffic(
+    variant: Variants = None,
+    problem: BaseProblem | None = None,
+    *,
+    variants: Variants = None,
+    plugin: Plugins = (),
+    **options: Any,
+) -> StudyResult[Any]:
+    """Where a variant's bytes go, by level, buffer and launch, and by source line with `lines=True`.
+
+    With `sweep="q_len=512..4096"` the bytes of many `variants` against a field: `.picture("bytes")` draws them and
+    `.picture("roofline")` what a GPU could make of them. `.result` is the account, or a tuple of points; bytes are at
+    the level that their names say. Raises `UsageError`, and whatever ends the variant's run.
+    """
+    if variant is not None and variants is not None:
+        raise UsageError("traffic(): variant and variants both select; leave out one")
+    if variant is not None:
+        return call(command_named("traffic"), problem, variant, plugin, options, selects_by="")
+    return call(command_named("traffic"), problem, variants, plugin, options)
+
+
+def fuzz(variants: Variants = None, *, plugin: Plugins = (), **options: Any) -> StudyResult[Any]:
+    """A search for a problem that breaks a variant: `python -m harness fuzz`.
+
+    `variants` by name only: campaigns load them anew in processes of their own. A variant written in a notebook goes
+    into a file (`%%writefile`) for `plugin`. `.result` is a tuple of campaigns, each with its failure, shrunk. Raises
+    `UsageError`.
+    """
+    return call(command_named("fuzz"), None, variants, plugin, options, selects_by="")
+
+
+def bench(
+    problem: BaseProblem | None = None, variants: Variants = None, *, plugin: Plugins = (), **options: Any
+) -> StudyResult[Any]:
+    """Honest times on a GPU, beside other people's kernels: `python -m harness bench`. Raises `UsageError` without one.
+
+    With `sweep=` over a field; then `.picture()` draws time, bytes and intensity.
+    """
+    return call(command_named("bench"), problem, variants, plugin, options)

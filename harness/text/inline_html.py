@@ -1,0 +1,51 @@
+"""A `Report` as a piece of HTML that stands within another page, such as the output of a notebook's cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from harness.text.report import Paragraph, Report, Table, Title, Verbatim
+
+# Where the page has no style for tables, cells would touch; numbers stand below each other digit by digit.
+_CELL = "padding:2px 8px;vertical-align:bottom;"
+_NUMBER = f"{_CELL}text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
+_TEXT = f"{_CELL}text-align:left"
+_BROKEN_LINE = re.compile(r"\n(?! )")
+"""Of a note that was filled for a terminal; what is indented stands on a line of its own."""
+
+
+def inline_html(report: Report) -> str:
+    """What `Report.render` says to people, without scripts, colours or page-wide styles: the page has its own."""
+    parts = [_paragraph(part) for part in report.paragraphs() if part]
+    notes = "".join(f"<p>{_lines(_BROKEN_LINE.sub(' ', note))}</p>" for note in report.notes() if note)
+    return "<div>" + "\n".join(parts) + (f"\n<small>{notes}</small>" if notes else "") + "</div>"
+
+
+def _paragraph(part: Paragraph) -> str:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Verbatim):
+        return f"<pre>{escape(part.lines)}</pre>"
+    if isinstance(part, Title):
+        return f"<p><strong>{_lines(part.title)}</strong></p>"
+    return f"<p>{_lines(part)}</p>"
+
+
+def _table(part: Table) -> str:
+    head = _row("th", [header.replace("-\n", "-") for header in part.headers], part.numbers)
+    body = "\n".join(_row("td", cells, part.numbers) for cells in part.cells)
+    # What is wider than the page scrolls by itself.
+    rows = f"<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>"
+    return f'<div style="overflow-x:auto;margin:0.6em 0">\n<table>\n{rows}\n</table>\n</div>'
+
+
+def _row(tag: str, cells: Sequence[str], numbers: Sequence[bool]) -> str:
+    styles = [_NUMBER if number else _TEXT for number in numbers]
+    found = "".join(f'<{tag} style="{style}">{_lines(cell)}</{tag}>' for cell, style in zip(cells, styles))
+    return f"<tr>{found}</tr>"
+
+
+def _lines(text: str) -> str:
+    return escape(text).replace("\n", "<br>")

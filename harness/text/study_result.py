@@ -1,0 +1,90 @@
+"""What a study came to, for a notebook or a script: its data, and the very report that its command prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from harness.support.errors import UsageError
+from harness.support.file_replacement import replace_files, require_writable
+from harness.text.inline_html import inline_html
+from harness.text.report import Report
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """A picture that a notebook shows."""
+
+    content: bytes
+    """Of the file."""
+    suffix: str
+    """`.svg` or `.png`."""
+
+    def __repr__(self) -> str:
+        return f"<picture, {self.suffix[1:]}, {len(self.content):,} bytes>"
+
+    def _repr_svg_(self) -> str | None:
+        return self.content.decode() if self.suffix == ".svg" else None
+
+    def _repr_png_(self) -> bytes | None:
+        return self.content if self.suffix == ".png" else None
+
+    def save(self, path: str | Path) -> None:
+        """Write it there, whole or not at all. Raises `UsageError`."""
+        require_writable(Path(path))
+        replace_files({Path(path): self.content})
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResult(Generic[T]):
+    """What a study came to. Printed, it is the table that the command prints; in a notebook, the same table as HTML."""
+
+    result: T
+    """The data: a frozen dataclass of that study, or a tuple of them."""
+    report: Report
+    """All that there is to say about it."""
+    passed: bool
+    """Whether something ran, and all that ran passed."""
+    ran: bool = True
+    """Whether any variant took the problem."""
+    pictures: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
+    """What can be drawn, by name: suffix (`.svg`, `.png`) -> the file's bytes."""
+
+    def __repr__(self) -> str:
+        return self.report.render("table").rstrip("\n")
+
+    def _repr_markdown_(self) -> str:
+        return self.report.render("markdown")
+
+    def _repr_html_(self) -> str:
+        return inline_html(self.report)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dict per row, as `--format csv` has them: with bytes as whole numbers, and None for what is not known."""
+        records: Sequence[Mapping[str, Any]]
+        records, keys = self.report.records()
+        return [{key: record.get(key) for key in keys} for record in records]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--format json` writes."""
+        return dict(self.report.document())
+
+    def render(self, format: str) -> str:
+        """As the command writes it: `table`, `markdown`, `csv` or `json`, ending in a line break."""
+        return self.report.render(format)
+
+    def picture(self, name: str | None = None, suffix: str = ".svg") -> Picture:
+        """One of `pictures`, the first where none is named. Raises `UsageError` where there is no such picture."""
+        if not self.pictures:
+            raise UsageError("there is no picture of this; a sweep has some, such as traffic(sweep='q_len=128..1024')")
+        name = next(iter(self.pictures)) if name is None else name
+        if name not in self.pictures:
+            raise UsageError(f"no picture {name!r}; there are {', '.join(self.pictures)}")
+        if suffix not in (".svg", ".png"):
+            raise UsageError(f"a picture is .svg or .png, not {suffix!r}")
+        return Picture(self.pictures[name](suffix), suffix)
