@@ -43,6 +43,11 @@ class BackwardBuild(Build):
         return tuple(BackwardBuild(each) for each in self.forward.rather)
 
     @property
+    def less(self) -> Sequence[BackwardBuild]:
+        """See `Build.less`."""
+        return [BackwardBuild(each, self.tile) for each in self.forward.less]
+
+    @property
     def is_wide(self) -> bool:
         """See `Build.is_wide`."""
         return bool(self.forward.is_wide)

@@ -1,0 +1,26 @@
+"""What a failing case is simplified to runs on a build that its campaign knows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from harness.model.build import Builds
+from harness.model.case import Case
+from harness.model.operation import operation_named
+from harness.operations.attention.problem import COMPILED_FEATURES
+
+WITHOUT = {"softcap": None, "alibi": False, "sinks": False, "dropout": 0.0}
+
+
+@pytest.mark.parametrize("operation", ["attention", "attention-backward", "paged-attention", "softmax"])
+def test_a_case_that_loses_its_features_has_a_build(operation: str) -> None:
+    for build in operation_named(operation).builds:
+        for each in (build, *build.rather):
+            builds = Builds((each,))
+            plain = each.plain_problem
+            for feature in COMPILED_FEATURES:
+                if getattr(plain, feature, None):
+                    case = Case(dataclasses.replace(plain, **{feature: WITHOUT[feature]}))
+                    assert builds.of(case).key == (case.problem.build_key, None)
