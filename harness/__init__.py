@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from harness.studies.calls import bench as bench
     from harness.studies.calls import compare as compare
     from harness.studies.calls import fuzz as fuzz
+    from harness.studies.calls import report as report
     from harness.studies.calls import traffic as traffic
+    from harness.studies.calls import why as why
     from harness.support.errors import PlanError as PlanError
     from harness.support.errors import SandboxError as SandboxError
     from harness.support.errors import UsageError as UsageError
@@ -55,7 +57,9 @@ _HOMES = {
     "bench": "harness.studies.calls",
     "compare": "harness.studies.calls",
     "fuzz": "harness.studies.calls",
+    "report": "harness.studies.calls",
     "traffic": "harness.studies.calls",
+    "why": "harness.studies.calls",
 }
 """Where each public name lives."""
 

@@ -53,7 +53,8 @@ def call(
     words = [] if names is None else [f"{selects_by}={','.join(names)}"] if selects_by else names
     plugins = [plugin] if isinstance(plugin, str | PathLike) else plugin
     words += [word for path in plugins for word in ("--plugin", str(Path(path)))]
-    _require_known(command, parser, problem, said, operation)
+    known = set(vars(parser.parse_args(words)))
+    _require_known(command, known, problem, said, operation)
     for name, value in said.items():
         words += _words(name, value)
     arguments = parser.parse_args(["--operation", operation, *words])
@@ -78,10 +79,9 @@ def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
 
 
 def _require_known(
-    command: Command, parser: OneLineParser, problem: BaseProblem | None, said: Mapping[str, object], operation: str
+    command: Command, known: set[str], problem: BaseProblem | None, said: Mapping[str, object], operation: str
 ) -> None:
     """Raise `UsageError` for a keyword that is no option, and for fields beside a problem that has them already."""
-    known = set(vars(parser.parse_args([])))
     hidden = {"format", "output", "plot", "roofline", "watch"}
     for name in said:
         if name not in known - hidden:

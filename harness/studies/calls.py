@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from harness.options.call import Plugins, Variants, call
 from harness.studies.commands import command_named
 from harness.support.errors import UsageError
+from harness.text.page.report_page import ReportPage
 
 if TYPE_CHECKING:
     from harness.execution.outcome import Comparison
     from harness.model.problem import BaseProblem
+    from harness.model.variant import Variant
     from harness.text.study_result import StudyResult
 
 
@@ -69,3 +71,32 @@ def bench(
     With `sweep=` over a field; then `.picture()` draws time, bytes and intensity.
     """
     return call(command_named("bench"), problem, variants, plugin, options)
+
+
+def report(
+    problem: BaseProblem | None = None, variants: Variants = None, *, plugin: Plugins = (), **options: Any
+) -> ReportPage:
+    """All of what the other studies say of some variants on one problem, as one page: `python -m harness report`.
+
+    `.save("report.html")` writes it, a notebook shows it; `.result` is the comparison in it. Raises `UsageError`.
+    """
+    shown = call(command_named("report"), problem, variants, plugin, options)
+    assert isinstance(shown, ReportPage)
+    return shown
+
+
+def why(
+    variant: str | Variant,
+    other: str | Variant | None = None,
+    problem: BaseProblem | None = None,
+    *,
+    plugin: Plugins = (),
+    **options: Any,
+) -> StudyResult[Any]:
+    """Why `variant` is slower than `other`, or than the roofline: causes with their predicted cost in microseconds.
+
+    `python -m harness why`. `.result.causes` has what costs most first; `docs/why.md` has the model. Raises
+    `UsageError`, and whatever ends a variant's run.
+    """
+    asked = [variant] if other is None else [variant, other]
+    return call(command_named("why"), problem, asked, plugin, options, selects_by="")

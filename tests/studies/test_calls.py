@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import subprocess
 import sys
@@ -171,3 +172,27 @@ def test_a_script_without_a_guard_may_call_them(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+def test_why_is_the_command_s_table(capsys: pytest.CaptureFixture[str]) -> None:
+    explained = harness.why("fa1-cupy", "fa2-cupy", gpu="h200", **SMALL)
+    words = ("why", "fa1-cupy", "fa2-cupy", "--gpu", "h200", "--seq-len", "32")
+    assert f"{explained!r}\n" == printed(capsys, *words)
+    assert explained.rows[0]["variant"] == "fa1-cupy"
+    assert explained.rows[0]["cost_us"] >= explained.rows[1]["cost_us"]
+
+
+def test_a_report_is_a_page_that_a_notebook_frames(tmp_path: Path) -> None:
+    shown = harness.report(variants=NAMES, device="emulator", **SMALL)
+    shown.save(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and page == shown.page
+    assert [row["variant"] for row in shown.rows] == [row.variant for row in shown.result.rows]
+    framed = shown._repr_html_()
+    assert framed.startswith("<iframe ") and "<script" not in framed  # escaped, all of it
+    assert html.unescape(framed.split('srcdoc="')[1].removesuffix('"></iframe>')) == page
+
+
+def test_a_report_cannot_be_asked_for_a_file() -> None:
+    with pytest.raises(UsageError, match="no option 'output'"):
+        harness.report(variants=NAMES, output="page.html")

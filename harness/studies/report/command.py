@@ -27,7 +27,6 @@ from harness.options.output import check_output
 from harness.options.problem import add_problem, problem_of
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
-from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
     from harness.emulator.executor import CacheModel
@@ -37,21 +36,32 @@ if TYPE_CHECKING:
     from harness.model.variant import Variant
     from harness.studies.report.run import Devices
     from harness.support.progress import Progress
+    from harness.text.page.report_page import ReportPage
 
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Run `report`; the exit status."""
+    if arguments.output is None:
+        raise UsageError("report writes a page; name its file with --output, such as --output report.html")
+    check_output(arguments.output)
+    shown = report_page(arguments)
+    shown.save(arguments.output)
+    require_something_ran(shown.ran)
+    return PASSED if shown.passed else FAILED
+
+
+def report_page(arguments: argparse.Namespace) -> ReportPage:
+    """What `report` comes to."""
     from harness.execution.comparison import lost_row
     from harness.execution.isolation.variants import begin_planners
     from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.studies.report.page_sections import ReportData, render_report
     from harness.studies.report.run import observe_variants
     from harness.support.progress import progress_bar
+    from harness.text.comparison_report import comparison_report
+    from harness.text.page.report_page import ReportPage
 
     problem = problem_of(arguments)
-    if arguments.output is None:
-        raise UsageError("report writes a page; name its file with --output, such as --output report.html")
-    check_output(arguments.output)
     require_positive(arguments, "fuzz")
     caches = _caches(arguments)
     found = discover_variants(arguments)
@@ -74,11 +84,15 @@ def run_report(arguments: argparse.Namespace) -> int:
         progress.step("the page")
         data = ReportData(observed.comparison, observed.reports, gpu_of(arguments), times, campaigns, observed.replays)
         page = render_report(data)
-    replace_files({arguments.output: page.encode()})
-    require_something_ran(observed.comparison.something_ran)
     failed = [not observed.comparison.all_passed, times is not None and times.failed]
     failed += [each["verdict"] != "pass" for each in campaigns or ()]
-    return FAILED if any(failed) else PASSED
+    return ReportPage(
+        observed.comparison,
+        comparison_report(observed.comparison),
+        passed=not any(failed),
+        ran=observed.comparison.something_ran,
+        page=page,
+    )
 
 
 def _caches(arguments: argparse.Namespace) -> CacheModel | None:
@@ -163,4 +177,5 @@ COMMAND = Command(
     "a page for a browser: ranking, source lines with their bytes, roofline, errors, two variants side by side",
     add_options,
     run_report,
+    report_page,
 )

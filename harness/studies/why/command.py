@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_caches, add_emulator, cache_model, emulator_of, require_gpu
-from harness.options.exit_status import FAILED, PASSED
 from harness.options.inputs import add_drawing
-from harness.options.output import add_report, check_output, publish
+from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of
 from harness.options.variants import add_plugins, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
@@ -19,21 +18,29 @@ if TYPE_CHECKING:
     from harness.execution.timings import BenchResult
     from harness.model.problem import BaseProblem
     from harness.model.variant import Variant
+    from harness.studies.why.result import WhyResult
     from harness.support.progress import Progress
+    from harness.text.study_result import StudyResult
 
 
 def run_why(arguments: argparse.Namespace) -> int:
     """Run `why`; the exit status."""
+    check_output(arguments.output)
+    return conclude(arguments, explained(arguments))
+
+
+def explained(arguments: argparse.Namespace) -> StudyResult[WhyResult]:
+    """What `why` comes to."""
     from harness.studies.why.profile import profile_of
-    from harness.studies.why.report import render_why
+    from harness.studies.why.report import why_report
     from harness.studies.why.result import explain
     from harness.support.progress import progress_bar
+    from harness.text.study_result import StudyResult
 
     names = [arguments.variant] if arguments.other is None else [arguments.variant, arguments.other]
     if len(set(names)) < len(names):
         raise UsageError(f"why {names[0]} {names[1]}: both are the same; leave out one to compare with the roofline")
     problem = problem_of(arguments)
-    check_output(arguments.output)
     require_gpu(arguments)
     caches = cache_model(arguments)
     registry = discover_variants(arguments).registry
@@ -55,8 +62,7 @@ def run_why(arguments: argparse.Namespace) -> int:
         measured = _measured(arguments, variants, problem, progress) if arguments.device == "gpu" else None
     fast = profiles[1] if len(profiles) > 1 else None
     result = explain(profiles[0], fast, caches.gpu, arguments.regime, arguments.seed, measured)
-    publish(arguments, render_why(result, arguments.format))
-    return FAILED if measured is not None and measured.failed else PASSED
+    return StudyResult(result, why_report(result), passed=measured is None or not measured.failed)
 
 
 def _steps_of_measuring(arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem) -> int:
@@ -112,4 +118,5 @@ COMMAND = Command(
     "why a variant is slower than another, or than the roofline: causes, with their predicted cost",
     add_options,
     run_why,
+    explained,
 )

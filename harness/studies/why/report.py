@@ -30,14 +30,14 @@ CSV_KEYS = (
 )  # fmt: skip
 
 
-def render_why(result: WhyResult, format: str) -> str:
-    """All of it in one of `FORMATS`, ending in a line break."""
+def why_report(result: WhyResult) -> Report:
+    """All that there is to say."""
     return Report(
         paragraphs=lambda: _paragraphs(result),
         notes=lambda: _notes(result),
         records=lambda: ([_record(result, each) for each in result.causes], CSV_KEYS),
         document=lambda: _document(result),
-    ).render(format)
+    )
 
 
 # For people ----------------------------------------------------------------------------------------------------------
