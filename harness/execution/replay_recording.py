@@ -177,7 +177,7 @@ class ReplayRecorder:
             found = self._shown[block]
             ends, of_step, lasts = _merged(found.ends, found.of_step, most)
             held = [found.held[at] for at in lasts.tolist()]
-            self.steps += self._told(number, _BlockSteps(block, ends, found.accesses, of_step, held))
+            self.steps += self._as_steps(number, _BlockSteps(block, ends, found.accesses, of_step, held))
         rest = [
             tuple(Touch(matrix, (), size) for (matrix, kind), size in sorted(self._rest.items()) if kind in kinds)
             for kinds in (READS, WRITES)
@@ -198,7 +198,7 @@ class ReplayRecorder:
             held.append(self._contents.tiles_in(looks.kept[before[-1]][1]) if len(before) else None)
         return _BlockSteps(events.block, ends, events.accesses, of_step, held)
 
-    def _told(self, launch: int, found: _BlockSteps) -> list[Step]:
+    def _as_steps(self, launch: int, found: _BlockSteps) -> list[Step]:
         steps = []
         held: tuple[Holding, ...] = ()
         for index, end in enumerate(found.ends.tolist()):

@@ -88,7 +88,7 @@ class Subject:
     @cached_property
     def wrong_answer(self) -> str | None:
         """What a search without further checks finds, shrunk."""
-        return self._told(self._campaign(1.0))
+        return self._with_command_to_repeat(self._campaign(1.0))
 
     def violation(self, share: float, *checks: str) -> str | None:
         """The same of a search in which some of `checks` is held in a part of the cases.
@@ -102,14 +102,14 @@ class Subject:
         is_checks_own = result.failure is not None and result.failure.case.check is not None
         if result.reason is not None and not is_checks_own and self.wrong_answer is not None:
             raise DoesNotApply(FAILS_ALREADY)
-        return self._told(result)
+        return self._with_command_to_repeat(result)
 
     def _campaign(self, share: float, *checks: str) -> CampaignResult:
         how = CampaignSettings(examples=max(FEWEST_EXAMPLES, int(share * self.examples)), seed=self.seed, checks=checks)
         load = functools.partial(load_variant, self.origin, self.variant.name)
         return run_campaign(self.variant.name, load, EMULATOR, how, operation=self.variant.operation)
 
-    def _told(self, result: CampaignResult) -> str | None:
+    def _with_command_to_repeat(self, result: CampaignResult) -> str | None:
         if result.reason is None or result.failure is None:
             return result.reason
         failure = result.failure
@@ -166,7 +166,7 @@ def _passes_the_sanitizer(subject: Subject) -> str | None:
 def _keeps_inputs(subject: Subject) -> str | None:
     for done in subject.attempts:
         if isinstance(done.error, KernelFault) and done.error.kind == INPUT_WRITTEN:
-            return _told(subject, done, str(done.error))
+            return _with_call_to_repeat(subject, done, str(done.error))
     return None
 
 
@@ -175,9 +175,9 @@ def _claims_what_is_counted(subject: Subject) -> str | None:
         raise DoesNotApply("it claims no bytes (Variant.claim)")
     for done in subject.attempts:
         if done.claim_failure is not None:
-            return _told(subject, done, done.claim_failure)
+            return _with_call_to_repeat(subject, done, done.claim_failure)
         if done.error is not None:
-            return _told(subject, done, f"it cannot be counted: {done.reason}")
+            return _with_call_to_repeat(subject, done, f"it cannot be counted: {done.reason}")
     return None
 
 
@@ -196,7 +196,7 @@ DEMANDS: Mapping[str, Demand] = {
 """In the order in which they are looked at, by name."""
 
 
-def _told(subject: Subject, done: Attempt, reason: str) -> str:
+def _with_call_to_repeat(subject: Subject, done: Attempt, reason: str) -> str:
     """A reason with its problem, and a line of Python that repeats it."""
     problem = done.problem
     plugin = f", plugin={plugin_file(subject.origin)!r}"
