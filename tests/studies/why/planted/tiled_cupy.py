@@ -212,8 +212,8 @@ LATER = {
 }
 """Planted when the rules were done. The last one has a launch for each head.
 
-Special functions are four more a weight. With one more they cost 0.3 %, and two compilations of one text differ by that:
-NVRTC does not always put loads of shared memory in the same order.
+Special functions are four more a weight. With one more they cost 0.3 %, and two compilations of one text differ by
+that: NVRTC does not always put loads of shared memory in the same order.
 """
 
 
