@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import MAP_BYTES
@@ -249,7 +249,11 @@ class EmulatorExecutor:
         )
         used = None
         listener = None
-        if self._caches is not None or self._instruments.instructions:
+        if (
+            self._caches is not None
+            or self._instruments.instructions
+            or (events is not None and events.gpu is not None)
+        ):
             used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
         if hierarchy is not None and self._caches is not None and used is not None:
             if self._caches.flushed:
@@ -265,7 +269,7 @@ class EmulatorExecutor:
             self._progress,
             listener,
             modules.of(compiled.module),
-            None if events is None else _launch_events(events, step, geometry, compiled),
+            None if events is None else _launch_events(events, step, geometry, used),
         )
         caches = None
         if hierarchy is not None and listener is not None and used is not None:
@@ -287,13 +291,11 @@ class EmulatorExecutor:
         return report, counts.findings or ()
 
 
-def _launch_events(events: RunEvents, step: Launch, geometry: Geometry, compiled: CompiledKernel) -> LaunchEvents:
+def _launch_events(events: RunEvents, step: Launch, geometry: Geometry, used: Resources | None) -> LaunchEvents:
     """Who is told of one launch, and how many of its blocks a multiprocessor holds."""
     resident = None
-    if events.gpu is not None:
-        used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
-        if used is not None:
-            resident = _residency(events.gpu, step, geometry, used).blocks
+    if events.gpu is not None and used is not None:
+        resident = _residency(events.gpu, step, geometry, used).blocks
     return LaunchEvents(events.listener, events.number, resident)
 
 

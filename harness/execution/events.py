@@ -118,9 +118,13 @@ class BlockEvents:
         return int(self.ends.max(initial=0))
 
 
+SECTORS_OF_MASK = np.array([mask.bit_count() for mask in range(1 << SECTORS_PER_LINE)], np.int64)
+"""How many sectors of a line the bits of a mask say."""
+
+
 def sectors_of(accesses: Records) -> npt.NDArray[np.int64]:
     """How many sectors each entry of `ACCESS` has."""
-    counts: npt.NDArray[np.int64] = np.array([bin(mask).count("1") for mask in range(16)], np.int64)[accesses["mask"]]
+    counts: npt.NDArray[np.int64] = SECTORS_OF_MASK[accesses["mask"]]
     return counts
 
 

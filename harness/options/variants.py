@@ -66,6 +66,12 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
     return found
 
 
+def require_some(variants: Sequence[object]) -> None:
+    """Raise `UsageError` where there are none, not even such as could not be loaded."""
+    if not variants:
+        raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+
+
 def _require_name(path: Path) -> None:
     """Raise `PluginError` where the file system has no such names, or has a pipe or the like, which may never end."""
     try:

@@ -27,6 +27,7 @@ from harness.execution.events import (
     KINDS,
     MBARRIER,
     NO_SITE,
+    SECTORS_OF_MASK,
     WAIT,
     BlockEvents,
     EventListener,
@@ -169,7 +170,7 @@ def _copied_sectors(moments: _Words, what: _Words, is_access: npt.NDArray[np.boo
 
     Each warp's own accesses and events alternate in the order of its moments; other warps' stand in between.
     """
-    counts = np.array([bin(mask).count("1") for mask in range(16)], np.int64)[what & 15]
+    counts = SECTORS_OF_MASK[what & 15]
     found = np.zeros(len(what), np.int64)
     warps = moments & ((1 << at.WARP_BITS) - 1)
     for warp in np.unique(warps):

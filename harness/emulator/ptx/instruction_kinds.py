@@ -10,6 +10,7 @@ import math
 import re
 from functools import cache
 
+from harness.emulator.abi import layout as at
 from harness.emulator.ptx.instructions import Instruction
 from harness.execution.instruction_counts import (
     BARRIER,
@@ -63,7 +64,6 @@ _UNTIMED_SPACES = ("param", "const")
 _WIDE = (MOVE, MEMORY, SHARED)
 """Kinds that move 64-bit floating-point numbers like any other 64 bits."""
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
-WARPGROUP_WARPS = 4
 
 
 def kind_of(instruction: Instruction) -> str:
@@ -96,4 +96,4 @@ def product_flops(instruction: Instruction) -> int:
     if shape is None:
         return 0
     flops = 2 * math.prod(int(extent) for extent in shape.groups())
-    return flops // WARPGROUP_WARPS if instruction.row_name == "wgmma.mma_async" else flops
+    return flops // at.WARPGROUP_WARPS if instruction.row_name == "wgmma.mma_async" else flops

@@ -11,9 +11,8 @@ from harness.options.device import add_device, add_sanitizer, counter_of, saniti
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of
-from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
+from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
 from harness.options.watch import add_watch, kept_results, watching
-from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.execution.outcome import Comparison
@@ -45,8 +44,7 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
     tile, chosen = tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
-    if not chosen and not lost:
-        raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+    require_some((*chosen, *lost))
     with progress_bar(1 + len(chosen) - len(known)) as progress:
         executor, sanitizer = sanitizing(arguments, progress)
         if tile is None:

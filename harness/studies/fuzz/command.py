@@ -19,7 +19,7 @@ from harness.options.device import add_sanitizer, machine_line, machine_of
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
-from harness.options.variants import add_plugins, discover_variants
+from harness.options.variants import add_plugins, discover_variants, require_some
 from harness.options.watch import add_watch, kept_results, watching
 from harness.support.errors import UsageError
 
@@ -86,8 +86,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Varian
     """The variants to search, each with what makes it in another process."""
     found = discover_variants(arguments)
     chosen = found.registry.select(",".join(arguments.variant) or None, arguments.operation)
-    if not chosen:
-        raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+    require_some(chosen)
     for variant in chosen:
         if variant.name not in found.origins:
             raise UsageError(

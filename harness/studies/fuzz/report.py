@@ -20,11 +20,6 @@ _HEADERS = ("variant", "verdict", "examples", "refused", "pairs met", "per secon
 _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds", "error_over_budget", "seed", "replay")
 
 
-def render_campaigns(results: Sequence[CampaignResult], device: str, format: str, options: Sequence[str] = ()) -> str:
-    """All campaigns in one of `FORMATS`, ending in a line break. `options` are those that a replay needs again."""
-    return campaigns_report(results, device, options).render(format)
-
-
 def campaigns_report(results: Sequence[CampaignResult], device: str, options: Sequence[str] = ()) -> Report:
     """All that there is to say about campaigns."""
     told = [result for result in results if result.reason is not None]

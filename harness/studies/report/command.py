@@ -25,7 +25,7 @@ from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
 from harness.options.output import check_output
 from harness.options.problem import add_problem, problem_of
-from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
+from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def report_page(arguments: argparse.Namespace) -> ReportPage:
     begin_planners(chosen)
     tile, chosen = tiled(arguments, chosen, problem)
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
-    if not chosen and not lost:
-        raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+    require_some((*chosen, *lost))
     with progress_bar(2 + len(chosen) * (2 if arguments.fuzz else 1)) as progress:
         devices = _devices(arguments, problem, caches, progress)
         if tile is None:
