@@ -220,7 +220,7 @@ def test_tiles_of_rows_are_narrower_where_that_fills_the_last_round():
         return fa3.default_tile(Problem(batch=2, heads=16, q_len=q_len, kv_len=q_len, dtype="bfloat16", **fields)).Br
 
     assert [rows(n) for n in (100, 2048, 4096, 8192, 16384)] == [192, 128, 128, 192, 192]
-    assert rows(4096, mask="causal") == 192
+    assert [rows(n, mask="causal") for n in (2048, 4096, 5000, 6144, 16384)] == [128, 128, 128, 192, 192]
     assert_right(Problem(batch=2, heads=67, q_len=200, kv_len=300, dtype="bfloat16"))
 
 

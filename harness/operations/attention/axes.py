@@ -19,7 +19,17 @@ from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, mask_kinds
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import CAUSAL, DROPOUTS, masks_by_kind, one_edit, tile_edges
+from harness.operations.attention.strategies import (
+    CAUSAL,
+    DROPOUTS,
+    about_square,
+    fewer_keys_beside_edges,
+    fewer_rows_beside_edges,
+    masks_by_kind,
+    one_edit,
+    steep_slopes,
+    tile_edges,
+)
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
@@ -76,7 +86,7 @@ WEIGHTS = {
     KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6},
     HEADS: {CROWD: 0.2},
     BATCH: {CROWD: 0.2},
-    MASK: {CAUSAL: 1.5},
+    MASK: {CAUSAL: 1.5, NONE: 1.5},
     SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
     EDITS: {SOME: 0.2},
     REGIME: {"constant": 0.5, "exact": 0.5},
@@ -138,8 +148,13 @@ class AttentionAxes(NamedAxes):
         if keys:
             q_len = rng.choice(_within(rows, lambda n: n * max(keys[0], LEAST_KEYS) <= most))
             kv_len = rng.choice(_within(keys, lambda n: max(q_len, LEAST_ROWS) * n <= most))
+            # The lengths of the other classes are what they are for a reason.
+            if choice[KV_LEN] in (FEW, MANY):
+                kv_len = fewer_keys_beside_edges(rng.choice, build, kv_len, q_len)
+            elif choice[Q_LEN] in (FEW, MANY):
+                q_len = fewer_rows_beside_edges(rng.choice, build, q_len, kv_len)
         else:
-            q_len = kv_len = rng.choice(_within(rows, lambda n: n * n <= most))
+            q_len, kv_len = about_square(rng.choice, build, rng.choice(_within(rows, lambda n: n * n <= most)))
         is_lone = check is None and choice[Q_LEN] == ONE and batch * heads == 1 and build.head_dim <= LONE_HEAD_DIM
         if is_lone and choice[KV_LEN] == LONGEST:
             kv_len = KEYS_OF_ONE_ROW
@@ -157,7 +172,8 @@ class AttentionAxes(NamedAxes):
             scale=rng.choice(SCALES[choice[SCALE]]),
             **build.fields_of_features(rng.choice(SOFTCAPS), rng.choice(DROPOUTS)) if build.features else {},
         )
-        edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
+        some = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
+        edits = (*steep_slopes(rng.choice, problem), *some)
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     def _found_lengths(

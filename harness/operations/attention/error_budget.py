@@ -438,6 +438,8 @@ class _Stored:
         if self.not_finite is not None:
             total[self.not_finite] = np.nan
         total[..., self.without_keys, :] = 0.0
+        # Nothing over a sink that is no number: 0 and NaN are as good.
+        total[self.without_keys & ~self.blind & ~np.isfinite(self.lse_answer)] = np.inf
         return total
 
     def of_lse(self, error: Array) -> Float64Array:

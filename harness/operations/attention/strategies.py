@@ -25,11 +25,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 from hypothesis import strategies as st
 
-from harness.model.axes import Pick
+from harness.model.axes import Item, Pick
 from harness.model.case import Case, Edit
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
@@ -41,9 +42,19 @@ MOST_TILES = 6
 """Tiles of rows times tiles of keys, per head: enough for a first, a middle and a last one both ways."""
 MOST_TILES_ONE_WAY = 4
 CAUSAL, TWO_KINDS = "causal", "two kinds"
+ALIBI = "alibi"
+"""The feature, of `SCORE_FEATURES`, by which scores depend on distances."""
 SOFTCAPS = (1.0, 30.0)
 DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
 """Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
+PRODUCT_ROWS = 32
+"""Of a warp, 16 or 32 on tensor cores: rows that are all before a key, or all behind it, may be taken together."""
+BESIDE_EDGES = (None, -2, 2, 2, -2, 2, -1, 1)
+"""How far from such an edge keys turn from before to behind; None: wherever it is."""
+BESIDE_SQUARES = ((0, 0), (0, 0), (2, 0), (2, 0), (0, 2))
+"""How many rows and keys less."""
+STEEP_SLOPES = (1.0, 0.5)
+"""Of ALiBi: the paper's for few heads take 1 / 256 or 1 / 16 off a score from key to key, which roundings hide."""
 CROWD = 23
 """Heads, or sequences, in a few problems that are tiny otherwise."""
 
@@ -127,6 +138,8 @@ def _problems(
     masked, scale = draw(_sampled(tuple(itertools.product((False, True) if takes else (False,), scales))))
     q_len = (row_tiles - 1) * build.tile_rows + draw(_last_tile(build.tile_rows))
     kv_len = (key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys))
+    if key_tiles > 1:
+        kv_len = fewer_keys_beside_edges(lambda among: draw(_sampled(among)), build, kv_len, q_len)
     mask = draw(_masks(build.tile_keys, takes)) if masked else NO_MASK
     return Problem(
         batch=batch,
@@ -140,6 +153,31 @@ def _problems(
         scale=scale,
         **build.fields_of_features(draw(_sampled(SOFTCAPS)), draw(_sampled(DROPOUTS))) if build.features else {},
     )
+
+
+def fewer_keys_beside_edges(pick: Pick, build: AttentionBuild, kv_len: int, q_len: int) -> int:
+    """Up to 31 keys less, if any, where scores depend on distances.
+
+    Keys are before a row, then behind it; where they turn mostly lies close to edges of matrix products then.
+    """
+    return _fewer(pick, build, kv_len, lambda beside: kv_len - q_len - beside)
+
+
+def fewer_rows_beside_edges(pick: Pick, build: AttentionBuild, q_len: int, kv_len: int) -> int:
+    """The same, of rows, where the number of keys is what it is for a reason."""
+    return _fewer(pick, build, q_len, lambda beside: q_len - kv_len + beside)
+
+
+def about_square(pick: Pick, build: AttentionBuild, length: int) -> tuple[int, int]:
+    """As many rows as keys, or two less of one of them where scores depend on distances."""
+    fewer_rows, fewer_keys = pick(BESIDE_SQUARES) if ALIBI in build.features else (0, 0)
+    return max(1, length - fewer_rows), max(1, length - fewer_keys)
+
+
+def _fewer(pick: Pick, build: AttentionBuild, length: int, beyond: Callable[[int], int]) -> int:
+    beside = pick(BESIDE_EDGES) if ALIBI in build.features else None
+    less = 0 if beside is None else beyond(beside) % PRODUCT_ROWS
+    return length - less if less < length else length
 
 
 @functools.cache
@@ -210,19 +248,43 @@ def _largest_prime_below(limit: int) -> int:
 
 @st.composite
 def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
+    def pick(among: Sequence[Item]) -> Item:
+        return draw(_sampled(among))
+
     count = draw(_sampled((*(0,) * 9, *range(1, most + 1))))
-    return tuple(one_edit(lambda among: draw(_sampled(among)), problem) for _ in range(count))
+    return (*steep_slopes(pick, problem), *(one_edit(pick, problem) for _ in range(count)))
+
+
+def steep_slopes(pick: Pick, problem: Problem) -> tuple[Edit, ...]:
+    """In half of the problems with ALiBi, one head's slope is as steep as those of many heads are."""
+    if not problem.alibi or not pick((False, True)):
+        return ()
+    return (Edit(SLOPES, (pick(range(problem.heads)),), pick(STEEP_SLOPES)),)
 
 
 def one_edit(pick: Pick, problem: Problem) -> Edit:
     """One element of Q, K or V with a special value, or of slopes or sinks."""
     shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
-    array = pick(("V", "K", "Q", *[name for name in (SLOPES, SINKS) if name in shapes]))
+    others = [name for name in (SLOPES, SINKS) if name in shapes]
+    # What a mask hides is V above all: scores are hidden by what stands in their place.
+    array = pick((*(("V", "V") if problem.mask != NO_MASK else ("V",)), "K", "Q", *others))
     index = tuple(pick(range(extent)) for extent in shapes[array])
     values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
+    is_masked = problem.mask != NO_MASK and array in "KV"
+    if is_masked and pick((False, True)):
+        sequence, head, key, column = index
+        index = (sequence, head, _key_beside_run(pick, problem, sequence, key), column)
     # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
-    nans = len(values) if problem.mask != NO_MASK and array in "KV" else 1
+    nans = len(values) if is_masked else 1
     return Edit(array, index, pick(values + (math.nan,) * nans))
+
+
+def _key_beside_run(pick: Pick, problem: Problem, sequence: int, otherwise: int) -> int:
+    """A key next to those that some row sees: in the same tile, mostly, as keys that it does see."""
+    row = pick(range(problem.q_len))
+    (first,), (end,) = problem.span(np.array([row]), sequence)
+    beside = tuple(int(key) for key in (first - 1, end) if first < end and 0 <= key < problem.kv_len)
+    return pick(beside) if beside else otherwise
 
 
 LARGEST_ORDINARY = 1.0

@@ -80,6 +80,20 @@ def test_a_row_without_keys_has_the_sink_for_its_lse_and_0_for_its_answer():
     assert budget.lse[0, 1, 0] == 0 and 0 < budget.lse[0, 0, 0] < 1e-5
 
 
+@pytest.mark.parametrize("sink", [np.nan, np.inf])
+def test_nothing_is_asked_of_a_row_without_keys_whose_sink_is_no_number(sink: float):
+    problem = Problem(heads=2, q_len=4, kv_len=2, head_dim=4, mask="causal", sinks=True)
+    inputs = draw_inputs(problem, "normal", 0) | {"sinks": np.array([0.5, sink], f32)}
+    answer = attention(problem, inputs)
+    budget = error_budget(problem, inputs, answer)
+    for O_of_row in (0.0, np.nan):
+        given = answer.O.astype(f32)
+        given[0, 1, :2] = O_of_row
+        assert hold({"O": given}, answer, budget).passed
+        given[0, 0, 0] = O_of_row
+        assert hold({"O": given}, answer, budget).passed == (O_of_row == 0)
+
+
 def test_a_sink_of_minus_infinity_is_none():
     plain = Problem(heads=2, q_len=7, kv_len=7, head_dim=8, mask="causal")
     problem = dataclasses.replace(plain, sinks=True)

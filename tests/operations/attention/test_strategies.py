@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 
 from harness.model.case import Case
+from harness.operations.attention.axes import AttentionAxes
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import cases, edits, problems, regimes, seeds
+from harness.operations.attention.problem import SLOPES, Problem
+from harness.operations.attention.strategies import (
+    PRODUCT_ROWS,
+    STEEP_SLOPES,
+    cases,
+    edits,
+    one_edit,
+    problems,
+    regimes,
+    seeds,
+)
 
 BUILD = AttentionBuild("float32", 16, tile_rows=64, tile_keys=32)
 
@@ -92,3 +104,61 @@ def test_each_strategy_can_be_used_alone():
     assert find(regimes(), lambda r: r != "normal", settings=quiet) in REGIMES
     assert find(seeds(), lambda s: s > 9, settings=quiet) == 10
     assert len(find(edits(problem), lambda e: len(e) > 1, settings=quiet)) == 2
+
+
+# --- What depends on distances ---------------------------------------------------------------------------------------
+
+WITH_ALIBI = AttentionBuild("float32", 16, tile_rows=64, tile_keys=32, features=("alibi",))
+PLAINEST = {
+    "q_len": "2 to 4 tiles",
+    "kv_len": "2 to 4 tiles",
+    "mask": "none",
+    "heads": "1",
+    "batch": "1",
+    "scale": "default",
+    "edits": "none",
+    "regime": "normal",
+    "property": "none",
+}
+
+
+def chosen(build: AttentionBuild, choice: Mapping[str, str], count: int = 200) -> list[Case]:
+    axes, rng = AttentionAxes(None, (), ("causal", "window")), random.Random(0)
+    return [axes.case(build, PLAINEST | choice, rng) for _ in range(count)]
+
+
+def share_beside_edges(found: list[Case]) -> float:
+    """Of problems whose keys turn from before a row to behind it two places from an edge of a matrix product."""
+    turns = [(case.problem.kv_len - case.problem.q_len) % PRODUCT_ROWS for case in found]
+    return sum(turn in (2, PRODUCT_ROWS - 2) for turn in turns) / len(turns)
+
+
+@pytest.mark.parametrize(
+    ("choice", "least", "most_without"),
+    [({}, 0.4, 0.25), ({"kv_len": "whole tiles"}, 0.4, 0.25), ({"kv_len": "as q_len"}, 0.4, 0.0)],
+    ids=str,
+)
+def test_with_alibi_lengths_lie_beside_the_edges_of_products(
+    choice: Mapping[str, str], least: float, most_without: float
+):
+    assert share_beside_edges(chosen(WITH_ALIBI, choice)) > least
+    assert share_beside_edges(chosen(BUILD, choice)) <= most_without
+
+
+def test_with_alibi_the_search_draws_such_lengths_too():
+    found = [case for case in drawn(300, builds=(WITH_ALIBI,)) if case.problem.kv_len > WITH_ALIBI.tile_keys]
+    assert share_beside_edges(found) > 0.3
+
+
+def test_half_of_the_problems_with_alibi_have_a_steep_slope():
+    for found in (chosen(WITH_ALIBI, {}), drawn(200, builds=(WITH_ALIBI,))):
+        steep = [edit for case in found for edit in case.edits if edit.array == SLOPES and edit.value in STEEP_SLOPES]
+        assert 0.3 < len(steep) / len(found) < 0.7
+    assert not any(edit.array == SLOPES for case in chosen(BUILD, {"edits": "some"}) for edit in case.edits)
+
+
+def test_half_of_the_edits_behind_a_mask_lie_next_to_what_is_seen():
+    problem = Problem(heads=1, q_len=200, kv_len=400, head_dim=4, mask="documents:200+200")
+    rng = random.Random(0)
+    keys = [edit.index[2] for edit in (one_edit(rng.choice, problem) for _ in range(400)) if edit.array in "KV"]
+    assert np.mean([key in (199, 200) for key in keys]) == pytest.approx(0.5, abs=0.1)
