@@ -52,7 +52,7 @@ WINDOWS = tuple(f"window:{left},{right}" for left in WIDTHS for right in WIDTHS)
 OTHERS = (
     "documents:1+0", "documents:31+2+64", "documents:1+1+1+32+33", "documents:17+0+96+1+7", "documents:129+1",
     "documents:63+1+70/5+40", "prefix:1", "prefix:33", "prefix:64", "window:15,3+documents:1+31+70",
-    "causal+documents:40+40", "window:20,2+prefix:33",
+    "causal+documents:40+40", "window:20,2+prefix:33", "documents:64+64/31+97", "causal+documents:9+120/128+1",
 )  # fmt: skip
 MASKS = st.one_of(
     st.sampled_from(("none", "causal")),

@@ -241,14 +241,14 @@ _SOFTMAX = (
     _in(
         KERNEL,
         "a tile on the diagonal taken for unmasked",
-        "end_seen(work.first_row, p.q_len, p.kv_len, p.after) / BC}",
-        "(end_seen(work.first_row, p.q_len, p.kv_len, p.after) + BC - 1) / BC}",
+        "p.end_of(work.first_row, work.pack) / BC}",
+        "(p.end_of(work.first_row, work.pack) + BC - 1) / BC}",
     ),
     _in(
         KERNEL,
         "first tile of a window taken for unmasked",
-        "(first_seen(last_row, p.q_len, p.kv_len, p.before) + BC - 1) / BC : 0",
-        "first_seen(last_row, p.q_len, p.kv_len, p.before) / BC : 0",
+        "(p.first_of(last_row, work.pack) + BC - 1) / BC : 0",
+        "p.first_of(last_row, work.pack) / BC : 0",
     ),
     _in(KERNEL, "O not rescaled", "                    correct(own.O, correction);\n", ""),
     _in(SOFTMAX, "P relative to the old maximum", "rows.m[h] = m;", "minus_m[h] = -rows.m[h], rows.m[h] = m;"),
@@ -263,4 +263,28 @@ _SOFTMAX = (
     _in(KERNEL, "maximum before a negative scale", "if (sign != 1) give_sign", "if (sign == 0) give_sign"),
 )
 
-MUTANTS = (*_BARRIERS, *_FENCES, *_PRODUCTS, *_WORK, *_SOFTMAX)
+_SPANS = (
+    _in(KERNEL, "limits of the first sequence", "(size_t)(pack / packs_per_sequence) * q_len", "(size_t)0 * pack"),
+    _in(
+        "attention/fa3/__init__.py",
+        "query heads of a sequence taken for its packs",
+        "np.int32(p.heads // packed),",
+        "np.int32(p.heads),",
+    ),
+    _in(KERNEL, "limits read behind the last row", "min(row[h], q_len - 1)", "row[h]"),
+    _in(
+        KERNEL,
+        "limits of the tile's first row",
+        "min(row[h], q_len - 1)",
+        "min(work.first_row + 0 * row[h], q_len - 1)",
+    ),
+    _in(
+        KERNEL,
+        "tiles up to where the first row's keys end",
+        "(p.end_of(last_row, pack) + BC - 1) / BC}",
+        "(p.end_of(first_row, pack) + BC - 1) / BC}",
+    ),
+    _in(SOFTMAX, "limits not counted from the tile", "of_all.end[h] - column", "of_all.end[h]"),
+)
+
+MUTANTS = (*_BARRIERS, *_FENCES, *_PRODUCTS, *_WORK, *_SOFTMAX, *_SPANS)

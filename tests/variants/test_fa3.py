@@ -139,6 +139,37 @@ def test_what_is_not_finite_outside_of_a_window_reaches_no_row(
         assert np.array_equal(np.isnan(run(K=K)["lse"][0, 0]), visible[:, key])
 
 
+DOCUMENTS = "documents:0+70+130+50/125+125"
+"""A first sequence with an empty document, one that ends within a warp's rows, and one within a warpgroup's."""
+
+
+@pytest.mark.parametrize(
+    ("mask", "heads", "kv_heads"),
+    [
+        (DOCUMENTS, 4, 1),
+        pytest.param(f"causal+{DOCUMENTS}", 3, 3, marks=pytest.mark.thorough),
+        pytest.param("prefix:131", 3, 3, marks=pytest.mark.thorough),
+        pytest.param(f"window:20,7+{DOCUMENTS}", 6, 3, marks=pytest.mark.thorough),
+    ],
+)
+def test_spans_of_each_sequence_are_its_own_and_nothing_else_reaches_a_row(mask: str, heads: int, kv_heads: int):
+    # 250 rows are no whole number of tiles, and begin in the middle of a sector in the second sequence.
+    problem = Problem(batch=2, heads=heads, kv_heads=kv_heads, q_len=250, kv_len=250, dtype="bfloat16", mask=mask)
+    assert_right(problem)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = EXECUTOR.run(problem, VARIANT.plan(problem), inputs)
+    assert (clean.read_bytes, clean.write_bytes) == dataclasses.astuple(VARIANT.claim(problem))[:2]
+    V = inputs["V"].copy()
+    V[:, :, 69:71] = math.nan
+    dirty = EXECUTOR.run(problem, VARIANT.plan(problem), inputs | {"V": V}).outputs["O"].astype(np.float32)
+    for sequence in range(2):
+        first, end = problem.span(np.arange(250), sequence)
+        reached = (first < 71) & (end > 69)
+        assert np.array_equal(np.isnan(dirty[sequence]).all(axis=-1), np.broadcast_to(reached, (heads, 250)))
+        unreached = clean.outputs["O"][sequence][:, ~reached].astype(np.float32)
+        assert np.array_equal(dirty[sequence][:, ~reached], unreached)
+
+
 @pytest.mark.thorough
 @BACKENDS
 def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere(variant: Variant):
@@ -261,6 +292,12 @@ def assert_fits(launch: Launch) -> None:
     assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
     assert found.shared_bytes <= STATIC_BYTES
     assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("head_dim", range(32, 257, 32))
+def test_nothing_spills_under_documents(head_dim: int):
+    assert_fits(launch_of(head_dim, "documents:30+34"))
 
 
 @BACKENDS

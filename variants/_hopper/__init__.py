@@ -17,6 +17,7 @@ import numpy as np
 from harness import PlanError, Problem, TensorMap
 from variants._mma import RESERVED_BYTES, SHARED_BYTES_PER_SM, unsupported_on_tensor_cores
 from variants._tiles import blocks
+from variants._tiles.band import has_spans
 from variants._tiles.sectors import SECTOR_BYTES, Integers
 
 WARPGROUP_ROWS = 64
@@ -180,7 +181,7 @@ def masked(problem: Problem) -> bool:
 
 def windowed(problem: Problem) -> bool:
     """Whether some rows do not see the first keys."""
-    return any(left is not None for left, _ in (part.limits for part in problem.mask.parts))
+    return has_spans(problem) or any(left is not None for left, _ in (part.limits for part in problem.mask.parts))
 
 
 def unsupported_on_hopper(problem: Problem) -> str | None:

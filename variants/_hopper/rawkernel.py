@@ -7,7 +7,7 @@ from typing import Any
 
 from variants._hopper import WarpgroupTile, padded
 from variants._hopper.products import products, products_of_e4m3
-from variants._tiles.rawkernel import raw_kernel
+from variants._tiles.rawkernel import SPANS_OPTION, raw_kernel
 
 MMA = ("_mma", "mma.cuh")
 COMMON = (MMA, ("_hopper", "hopper.cuh"), ("_hopper", "softmax.cuh"))
@@ -15,10 +15,16 @@ E4M3 = ("_hopper", "e4m3.cuh")
 FOR_HOPPER = "-arch=sm_90a"
 
 
-def hopper_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu; `more` are its own compile-time parameters."""
+def hopper_kernel(
+    folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, spans: bool, **more: int
+) -> Any:
+    """The kernel `name` of variants/`folder`/kernel.cu; `more` are its own compile-time parameters.
+
+    With `spans` it reads what rows see from arrays.
+    """
     text = products(tile.Bc, padded(head_dim))
-    return raw_kernel(folder, name, _options(head_dim, tile, dtype, more), COMMON, text)
+    options = (*_options(head_dim, tile, dtype, more), *((SPANS_OPTION,) if spans else ()))
+    return raw_kernel(folder, name, options, COMMON, text)
 
 
 def e4m3_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:

@@ -37,6 +37,19 @@ __device__ __forceinline__ KeysSeen keys_seen(const int (&row)[2], int first_key
     return seen;
 }
 
+// The same, of what they see counted from the first key of all.
+__device__ __forceinline__ KeysSeen keys_seen(const KeysSeen &of_all, int first_key)
+{
+    KeysSeen seen;
+    const int column = first_key + (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        seen.first[h] = of_all.first[h] - column;
+        seen.end[h] = of_all.end[h] - column;
+    }
+    return seen;
+}
+
 // -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
 __device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
 {

@@ -17,6 +17,9 @@ of rows, so that K and V come once for all (PackGQA in FlashAttention-3's own co
 A copy asks for each row of a box by itself, so where rows are no whole sectors, at head_dim 8, 24, 40, ..., every
 second one touches a sector that the row before it has touched. lse goes out in eights: 8 rows of a tile are
 one request.
+
+Under documents and prefixes, where what rows see comes in arrays, the producer and each warp of the consumers read some
+of these for each tile of rows: `limit_bytes`.
 """
 
 from __future__ import annotations
@@ -44,9 +47,9 @@ from variants._hopper import (
 )
 from variants._mma import LOG2_E
 from variants._tiles import blocks
-from variants._tiles.band import band
+from variants._tiles.band import FEATURES, SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES
 
 NUMERICS = Numerics(
@@ -114,7 +117,7 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tup
     from variants._hopper.rawkernel import hopper_kernel
 
     flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem), "O_APART": tile.keeps_O_apart(problem.head_dim)}
-    kernel = hopper_kernel("attention/fa3", "fa3", problem.head_dim, tile, problem.dtype, **flags)
+    kernel = hopper_kernel("attention/fa3", "fa3", problem.head_dim, tile, problem.dtype, has_spans(problem), **flags)
     return (kernel,), pointer_lengths(problem)
 
 
@@ -126,7 +129,8 @@ def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tu
     return (kernel,), pointer_lengths(problem)
 
 
-LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
+LANGUAGES = {"cupy": (cupy_kernels, SPAN_FEATURES), "numba": (numba_kernels, FEATURES)}
+"""With what each takes."""
 
 
 def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) -> Plan:
@@ -149,11 +153,12 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     )
     head_shift = (WARPGROUP_ROWS // packed).bit_length() - 1
     work = (np.int32(n) for n in (packs, packs_per_kv_head, head_shift, row_tiles, packs_at_once(p)))
+    of_spans = (np.int32(p.heads // packed),) if has_spans(p) else ()
     launch = Launch(
         fa3,
         (min(tiles_of_rows(p, tile), MULTIPROCESSORS),),
         (tile.threads,),
-        (*maps, "lse", *lengths, *work, tau2, sign, *band(p)),
+        (*maps, "lse", *lengths, *work, tau2, sign, *limits(p), *of_spans),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
@@ -173,10 +178,31 @@ def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     q_heads, kv_heads = (np.arange(n, dtype=np.int64)[:, None] for n in (p.batch * p.heads, p.batch * p.kv_heads_count))
     q_bytes = boxes_bytes(q_heads * p.q_len, np.int64(p.q_len), p.head_dim).sum()
     keys = np.minimum(tile.Bc, p.kv_len - schedule.first_keys)
-    tile_bytes = boxes_bytes(kv_heads * p.kv_len + schedule.first_keys, keys, p.head_dim).sum(axis=0)
+    tile_bytes = boxes_bytes(kv_heads * p.kv_len + schedule.first_keys, keys, p.head_dim)
+    tile_bytes = tile_bytes.reshape(len(p.spans[0]), -1, len(keys)).sum(axis=1)  # of the heads of each sequence
     kv_bytes = 2 * (p.group // packed) * (schedule.key_visits * tile_bytes).sum()
     counter_bytes = SECTOR_BYTES * p.batch * p.heads // packed * len(schedule.first_rows)
-    return Traffic(int(q_bytes + kv_bytes + counter_bytes), int(q_bytes + lse_bytes(p) + counter_bytes))
+    read_bytes = q_bytes + kv_bytes + counter_bytes + (limit_bytes(schedule, tile) if has_spans(p) else 0)
+    return Traffic(int(read_bytes), int(q_bytes + lse_bytes(p) + counter_bytes))
+
+
+def limit_bytes(schedule: Schedule, tile: WarpgroupTile) -> int:
+    """Bytes of reading what rows see from arrays, for each tile of rows of each pack.
+
+    Its producer and all warps of its consumers read its first row's first key and its last one's end. Where there are
+    keys for it, those warps read the two other ends, and each of them what its own rows see, eight rows at a time.
+    """
+    p, packed = schedule.problem, packed_heads(schedule.problem)
+    warps, some_keys = 4 * tile.consumers, np.broadcast_to(schedule.visits > 0, (p.batch, len(schedule.first_rows)))
+    sectors = 2 * (1 + warps) * some_keys.size + 2 * warps * int(some_keys.sum())
+    mine, head_rows = np.arange(WARPGROUP_ROWS * tile.consumers), WARPGROUP_ROWS // packed
+    rows = schedule.first_rows[:, None] + mine // WARPGROUP_ROWS * head_rows + mine % head_rows
+    sequences = np.arange(p.batch, dtype=np.int64)[:, None, None]
+    touched = (sequences * p.q_len + np.minimum(rows, p.q_len - 1)) * INT32_BYTES // SECTOR_BYTES
+    eights = np.sort(touched.reshape(*some_keys.shape, -1, ROWS_PER_REQUEST), axis=-1)
+    distinct = 1 + (np.diff(eights, axis=-1) > 0).sum(axis=-1)
+    sectors += 2 * int((distinct.sum(axis=-1) * some_keys).sum())
+    return SECTOR_BYTES * sectors * p.heads // packed
 
 
 def lse_bytes(problem: Problem) -> int:
@@ -199,15 +225,17 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 def register(registry: Registry) -> None:
     """Add `fa3-cupy` and `fa3-numba`."""
-    register_languages(
-        registry,
-        "fa3",
-        "FlashAttention-3: a producer warp, TMA and wgmma; softmax beside the products of another tile",
-        LANGUAGES,
-        plan,
-        claim,
-        tiles,
-        NUMERICS,
-        supports=unsupported_on_hopper,
-        tile_class=WarpgroupTile,
-    )
+    for language, (kernels, takes) in LANGUAGES.items():
+        register_languages(
+            registry,
+            "fa3",
+            "FlashAttention-3: a producer warp, TMA and wgmma; softmax beside the products of another tile",
+            {language: kernels},
+            plan,
+            claim,
+            tiles,
+            NUMERICS,
+            takes=takes,
+            supports=unsupported_on_hopper,
+            tile_class=WarpgroupTile,
+        )

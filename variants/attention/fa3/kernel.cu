@@ -6,7 +6,8 @@
 //
 // Compile-time parameters besides theirs: CONSUMERS (warpgroups of 64 rows each), STAGES (tiles of K, and of V, on
 // chip), TURNS (whether two consumers take turns with the tensor cores), O_APART (whether O_i has a place of its own on
-// its way out, so that the next Q_i arrives meanwhile, or takes that of Q_i).
+// its way out, so that the next Q_i arrives meanwhile, or takes that of Q_i), SPANS (whether what rows see is read from
+// arrays: _tiles/spans.cuh is put before this text then).
 
 constexpr int BR = 64 * CONSUMERS;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
@@ -34,11 +35,40 @@ struct Barriers {
 __device__ __forceinline__ int stage(int step) { return step % STAGES; }
 __device__ __forceinline__ int phase(int step) { return step / STAGES & 1; }
 
+// Where what rows see begins and ends: of first_seen() and end_seen().
+#ifndef SPANS
+typedef int KeyLimit;
+#define LIMITS_OF_ROWS int before, int after
+#define LIMITS_OF_PACKS
+#else
+typedef const int *KeyLimit;  // of each row of each sequence
+#define LIMITS_OF_ROWS const int *__restrict__ before, const int *__restrict__ after, int packs_per_sequence
+#define LIMITS_OF_PACKS , packs_per_sequence
+#endif
+
 // Heads that share K and V are packed, as many as the plan says: a warpgroup has 1 << head_shift rows of each, one head
 // behind the other. A pack is those heads; `packs` are those of all batches.
 struct Problem {
-    int q_len, kv_len, packs, packs_per_kv_head, head_shift, before, after;
+    int q_len, kv_len, packs, packs_per_kv_head, head_shift;
+    KeyLimit before, after;
     int row_tiles, packs_at_once;
+#ifndef SPANS
+    __device__ __forceinline__ int of_sequence(KeyLimit limit, int) const { return limit; }
+#else
+    int packs_per_sequence;
+    __device__ __forceinline__ Limit of_sequence(KeyLimit limit, int pack) const
+    {
+        return {limit + (size_t)(pack / packs_per_sequence) * q_len, 0};
+    }
+#endif
+    __device__ __forceinline__ int first_of(int row, int pack) const
+    {
+        return first_seen(row, q_len, kv_len, of_sequence(before, pack));
+    }
+    __device__ __forceinline__ int end_of(int row, int pack) const
+    {
+        return end_seen(row, q_len, kv_len, of_sequence(after, pack));
+    }
 };
 
 // The tiles of rows, over all heads, that a block has not begun with. Each block asks until it is told that there is no
@@ -74,8 +104,7 @@ __device__ __forceinline__ Work work_of(int index, const Problem &p)
     const int first_row = row_tile * tile_rows(p);
     if constexpr (!MASKED) return {pack, first_row, 0, (p.kv_len + BC - 1) / BC};
     const int last_row = min(first_row + tile_rows(p), p.q_len) - 1;
-    return {pack, first_row, WINDOWED ? first_seen(first_row, p.q_len, p.kv_len, p.before) / BC : 0,
-            (end_seen(last_row, p.q_len, p.kv_len, p.after) + BC - 1) / BC};
+    return {pack, first_row, WINDOWED ? p.first_of(first_row, pack) / BC : 0, (p.end_of(last_row, pack) + BC - 1) / BC};
 }
 
 // The tiles of keys that all rows of the block see all of, from `from` to before `to`.
@@ -89,8 +118,7 @@ __device__ __forceinline__ WholeTiles whole_tiles(const Work &work, const Proble
 {
     if constexpr (!MASKED) return {0, work.end_tile - 1};
     const int last_row = min(work.first_row + tile_rows(p), p.q_len) - 1;
-    return {WINDOWED ? (first_seen(last_row, p.q_len, p.kv_len, p.before) + BC - 1) / BC : 0,
-            end_seen(work.first_row, p.q_len, p.kv_len, p.after) / BC};
+    return {WINDOWED ? (p.first_of(last_row, work.pack) + BC - 1) / BC : 0, p.end_of(work.first_row, work.pack) / BC};
 }
 
 // --- The producer ----------------------------------------------------------------------------------------------------
@@ -253,7 +281,7 @@ __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
     const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int packs,
-    int packs_per_kv_head, int head_shift, int row_tiles, int packs_at_once, float tau2, int sign, int before, int after)
+    int packs_per_kv_head, int head_shift, int row_tiles, int packs_at_once, float tau2, int sign, LIMITS_OF_ROWS)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ Barriers barriers;
@@ -262,7 +290,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const unsigned K_tiles = Q_tile + Q_BYTES, V_tiles = K_tiles + STAGES * KV_BYTES;
     const unsigned O_tile = O_APART ? V_tiles + STAGES * KV_BYTES : Q_tile;
     const Problem p = {q_len,  kv_len, packs,     packs_per_kv_head, head_shift,
-                       before, after,  row_tiles, packs_at_once};
+                       before, after,  row_tiles, packs_at_once LIMITS_OF_PACKS};
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -327,7 +355,18 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
 
             if (work.first_tile < work.end_tile) {
                 const WholeTiles whole = whole_tiles(work, p);
+#ifndef SPANS
                 const auto seen_of = [&](int j) { return keys_seen(row, j * BC, q_len, kv_len, before, after); };
+#else
+                KeysSeen limits;
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int some_row = min(row[h], q_len - 1);  // behind the last one nothing is kept
+                    limits.first[h] = p.first_of(some_row, work.pack);
+                    limits.end[h] = p.end_of(some_row, work.pack);
+                }
+                const auto seen_of = [&](int j) { return keys_seen(limits, j * BC); };
+#endif
                 Scores S;
                 Weights P;
                 PerRow correction;
