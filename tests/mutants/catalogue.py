@@ -64,6 +64,8 @@ EQUIVALENT: dict[str, str] = {
     "V behind the mask and no lse is written, so its O stays 0",
     "V ahead of a window times a weight of 0": "takes NaN or infinity in V in the tile in which a row's window begins, "
     "ahead of it: tests/variants/test_conformance.py has that, and campaigns of 200 cases meet it too seldom",
+    "the first sequence's list, in fa3": "takes sequences of other documents under blocks or FlashMask besides: "
+    "tests/variants/test_fa3.py has that, and campaigns of 200 cases meet it too seldom",
     "32-bit offset overflow": "needs 2^31 elements, which no campaign on the emulator holds",
     "heads that meet in a tile overlooked": "the first query of the second head is then taken to see as much as the "
     "first row of the tile; only NaN or infinity in one key shows it, where a tile of keys ends in between: "

@@ -286,5 +286,18 @@ _SPANS = (
     ),
     _in(SOFTMAX, "limits not counted from the tile", "of_all.end[h] - column", "of_all.end[h]"),
 )
+_VISITS = (
+    _in(KERNEL, "the first head's list", "return pack % packs_per_sequence * lists_per_head;", "return 0 * pack;"),
+    _in(KERNEL, "a mixed tile taken for whole", "return !listed.is_mixed() && whole.has", "return whole.has"),
+    _in(KERNEL, "notes of the first consumer", "noted + 64 * warpgroup :", "noted :"),
+    _in(KERNEL, "NaN and infinity in V where the notes hide them", "in_run && !seen.hides(h, key)", "in_run"),
+    _in(SOFTMAX, "notes of the quad's first columns", ">> j % 4 * 8 + threadIdx.x % 4 * 2", ">> j % 4 * 8"),
+    _in(
+        KERNEL,
+        "V of the tile's place in the list",
+        "V_tiles + s * KV_BYTES, V, key_tile * BC",
+        "V_tiles + s * KV_BYTES, V, j * BC",
+    ),
+)
 
-MUTANTS = (*_BARRIERS, *_FENCES, *_PRODUCTS, *_WORK, *_SOFTMAX, *_SPANS)
+MUTANTS = (*_BARRIERS, *_FENCES, *_PRODUCTS, *_WORK, *_SOFTMAX, *_SPANS, *_VISITS)

@@ -79,7 +79,7 @@ MUTANTS = (
     *_in(
         _EXTREMES,
         "largest start of a tile is that of its first key",
-        ("largest = max(largest, of_keys[key]);", "largest = key == first_key ? of_keys[key] : largest;"),
+        ("largest = max(largest, bound);", "largest = first == first_key ? bound : largest;"),
         ("largest = max(largest, hidden_rows[line, key & MASK])",
          "largest = hidden_rows[line, key & MASK] if key == first_key else largest"),
     ),

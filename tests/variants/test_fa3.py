@@ -29,6 +29,7 @@ from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError
 from variants._hopper import STATIC_BYTES, WarpgroupTile, boxes_bytes, packed_heads
+from variants._tiles.visits import noted_bytes
 from variants.attention import fa3
 
 VARIANT, NUMBA = (discover().registry.get(f"fa3-{backend}") for backend in ("cupy", "numba"))
@@ -170,6 +171,36 @@ def test_spans_of_each_sequence_are_its_own_and_nothing_else_reaches_a_row(mask:
         assert np.array_equal(dirty[sequence][:, ~reached], unreached)
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "blocks:40x50,3,heads",
+        pytest.param("blocks:128x128,2", marks=pytest.mark.thorough),
+        pytest.param("flashmask:2,4", marks=pytest.mark.thorough),
+        pytest.param("window:60+blocks:30x30,1", marks=pytest.mark.thorough),
+        pytest.param(f"blocks:64x64,5+{DOCUMENTS}", marks=pytest.mark.thorough),
+        # Tiles of the second sequence's first rows are not all in the first one's list.
+        "blocks:64x64,5+documents:128+122/250",
+    ],
+)
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.thorough)])
+def test_what_is_hidden_pair_by_pair_reaches_no_row(mask: str, head_dim: int):
+    problem = Problem(
+        batch=2, heads=4, kv_heads=2, q_len=250, kv_len=250, head_dim=head_dim, dtype="bfloat16", mask=mask
+    )
+    assert_right(problem)
+    inputs = draw_inputs(problem, "normal", 2)
+    clean = EXECUTOR.run(problem, VARIANT.plan(problem), inputs).outputs["O"].astype(np.float32)
+    V = inputs["V"].copy()
+    V[:, :, 69:71] = math.nan
+    dirty = EXECUTOR.run(problem, VARIANT.plan(problem), inputs | {"V": V}).outputs["O"].astype(np.float32)
+    seen = np.array([[problem.seen(sequence, head)[:, 69:71] for head in range(4)] for sequence in range(2)])
+    reached = seen.any(axis=-1)
+    assert reached.any() and not reached.all()
+    assert np.array_equal(np.isnan(dirty).all(axis=-1), reached)
+    assert np.array_equal(dirty[~reached], clean[~reached])
+
+
 @pytest.mark.thorough
 @BACKENDS
 def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere(variant: Variant):
@@ -265,13 +296,17 @@ def test_sections_hold_as_many_heads_as_fit_and_whole_groups():
 # --- What it takes of the hardware -----------------------------------------------------------------------------------
 
 
+def small_problem(head_dim: int, mask: str, dtype: str = "bfloat16") -> Problem:
+    return Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype, mask=mask)
+
+
 def launch_of(
     head_dim: int, mask: str, dtype: str = "bfloat16", variant: Variant = VARIANT, **tile: TileSizes
 ) -> Launch:
     """Its arguments are such as a kernel can be compiled for."""
-    problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype, mask=mask)
+    problem = small_problem(head_dim, mask, dtype)
     plan = variant.plan(problem, **tile)
-    (launch,), buffers = plan.launches, plan.all_buffers(problem)
+    launch, buffers = plan.launches[-1], plan.all_buffers(problem)
     args = (DevicePointer(0, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args)
     return dataclasses.replace(launch, args=tuple(args))
 
@@ -286,18 +321,27 @@ def used(launch: Launch) -> Resources:
     return found
 
 
-def assert_fits(launch: Launch) -> None:
-    """In registers, and in shared memory."""
+def assert_fits(launch: Launch, noted: int = 0) -> None:
+    """In registers, and in shared memory, `noted` bytes of which are of a mask."""
     found = used(launch)
     assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
-    assert found.shared_bytes <= STATIC_BYTES
+    assert found.shared_bytes <= STATIC_BYTES + noted
     assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("head_dim", range(32, 257, 32))
-def test_nothing_spills_under_documents(head_dim: int):
-    assert_fits(launch_of(head_dim, "documents:30+34"))
+READ_MASKS = ("documents:30+34", "blocks:8x8,1", "window:9+flashmask:4,1", "documents:30+34+blocks:8x8,1")
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "mask"),
+    exhaustive_unless(
+        lambda build: build == (128, "documents:30+34+blocks:8x8,1"),
+        [(d, mask) for d in range(32, 257, 32) for mask in READ_MASKS],
+    ),
+)
+def test_nothing_spills_where_what_rows_see_is_read(head_dim: int, mask: str):
+    problem = small_problem(head_dim, mask)
+    assert_fits(launch_of(head_dim, mask), noted_bytes(problem, fa3.default_tile(problem)))
 
 
 @BACKENDS

@@ -8,7 +8,7 @@ maps, and how many bytes boxes are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -97,16 +97,22 @@ class WarpgroupTile:
         """Registers of S, P and O in a thread."""
         return self.Bc // 2 + self.Bc // 4 + padded(head_dim) // 2
 
-    def fits(self, head_dim: int) -> bool:
-        """Whether a block's shared memory and a thread's registers suffice."""
-        shared_bytes = self.shared_bytes(head_dim) + STATIC_BYTES
+    def fits(self, head_dim: int, noted_bytes: int = 0) -> bool:
+        """Whether a block's shared memory, of which it notes what rows see in so much, and registers suffice."""
+        shared_bytes = self.shared_bytes(head_dim) + STATIC_BYTES + noted_bytes
         return self.part(head_dim) <= self.largest_part[self.consumers] and shared_bytes <= LARGEST_BLOCK_BYTES
 
 
-def warpgroup_tile_space(head_dim: int, default: WarpgroupTile) -> list[dict[str, int]]:
-    """The default first, then what else fits: its other order of turns, a third stage, other numbers of keys."""
+def warpgroup_tile_space(
+    head_dim: int, default: WarpgroupTile, noted_bytes: Callable[[WarpgroupTile], int] = lambda tile: 0
+) -> list[dict[str, int]]:
+    """The default first, then what else fits: its other order of turns, a third stage, other numbers of keys.
+
+    `noted_bytes`: see `visits.noted_bytes`.
+    """
     sizes = [WarpgroupTile(Br, Bc, 2, turns) for Br, turns in ((128, 1), (128, 0), (192, 0)) for Bc in BC_CHOICES]
-    others = (tile for tile in (replace(default, stages=3), *sizes) if tile != default and tile.fits(head_dim))
+    candidates = (tile for tile in (replace(default, stages=3), *sizes) if tile != default)
+    others = (tile for tile in candidates if tile.fits(head_dim, noted_bytes(tile)))
     return [asdict(tile) for tile in (default, *others)]
 
 
@@ -137,9 +143,10 @@ def rows_map(buffer: str, problem: Problem, heads: int, length: int, rows: int) 
 def packed_heads(problem: Problem) -> int:
     """Query heads of which a warpgroup's 64 rows hold equally many rows each, because they share K and V (PackGQA).
 
-    K and V are then read once for all of them. The largest power of two that divides their number, at most 64.
+    K and V are then read once for all of them. The largest power of two that divides their number, at most 64; 1 under
+    a mask that is no run, which may be another for each head.
     """
-    return math.gcd(problem.group, WARPGROUP_ROWS)
+    return math.gcd(problem.group, WARPGROUP_ROWS) if problem.mask.is_run else 1
 
 
 def packed_map(buffer: str, problem: Problem, packed: int) -> TensorMap:
@@ -181,7 +188,7 @@ def masked(problem: Problem) -> bool:
 
 def windowed(problem: Problem) -> bool:
     """Whether some rows do not see the first keys."""
-    return has_spans(problem) or any(left is not None for left, _ in (part.limits for part in problem.mask.parts))
+    return has_spans(problem) or any(left is not None for left, _ in (part.limits for part in problem.mask.runs.parts))
 
 
 def unsupported_on_hopper(problem: Problem) -> str | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness import Problem
 from variants._hopper import WarpgroupTile, padded
 from variants._hopper.products import products, products_of_e4m3
+from variants._tiles.band import has_spans
 from variants._tiles.rawkernel import SPANS_OPTION, raw_kernel
+from variants._tiles.visits import cuda_parts
 
 MMA = ("_mma", "mma.cuh")
 COMMON = (MMA, ("_hopper", "hopper.cuh"), ("_hopper", "softmax.cuh"))
@@ -15,16 +18,17 @@ E4M3 = ("_hopper", "e4m3.cuh")
 FOR_HOPPER = "-arch=sm_90a"
 
 
-def hopper_kernel(
-    folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, spans: bool, **more: int
-) -> Any:
+def hopper_kernel(folder: str, name: str, problem: Problem, tile: WarpgroupTile, **more: int) -> Any:
     """The kernel `name` of variants/`folder`/kernel.cu; `more` are its own compile-time parameters.
 
-    With `spans` it reads what rows see from arrays.
+    It reads what rows see from arrays, or visits listed tiles, where the problem's mask wants it.
     """
-    text = products(tile.Bc, padded(head_dim))
-    options = (*_options(head_dim, tile, dtype, more), *((SPANS_OPTION,) if spans else ()))
-    return raw_kernel(folder, name, options, COMMON, text)
+    text = products(tile.Bc, padded(problem.head_dim))
+    options = (*_options(problem.head_dim, tile, problem.dtype, more), *((SPANS_OPTION,) if has_spans(problem) else ()))
+    rule_texts, rule_options = cuda_parts(problem, tile)
+    if rule_texts:
+        rule_options = (*rule_options, f"-DBR={tile.Br}")
+    return raw_kernel(folder, name, (*options, *rule_options), (*rule_texts, *COMMON), text)
 
 
 def e4m3_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:

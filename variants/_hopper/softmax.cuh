@@ -22,6 +22,22 @@ struct Rows {
 // What the lane's two rows see of a tile, counted from the first of its columns there.
 struct KeysSeen {
     int first[2], end[2];
+#ifdef VISITS
+    // Besides, where `noted` is not null, a bit for each row of the warpgroup and each key of the tile.
+    const unsigned (*noted)[WORDS];
+
+    // Those of row h, of 32 keys.
+    __device__ __forceinline__ unsigned bits(int h, int word) const
+    {
+        return noted[threadIdx.x % WARPGROUP / 32 * 16 + 8 * h + threadIdx.x % 32 / 4][word];
+    }
+    __device__ __forceinline__ bool hides(int h, int key_of_tile) const
+    {
+        return noted && !(bits(h, key_of_tile / 32) >> key_of_tile % 32 & 1);
+    }
+#else
+    __device__ __forceinline__ bool hides(int, int) const { return false; }
+#endif
 };
 
 __device__ __forceinline__ KeysSeen keys_seen(const int (&row)[2], int first_key, int q_len, int kv_len, int before, int after)
@@ -62,6 +78,17 @@ __device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
                 const int key = 8 * j + c;
                 if ((WINDOWED && key < seen.first[h]) || key >= seen.end[h]) S[4 * j + 2 * h + c] = MINUS_INFINITY;
             }
+#ifdef VISITS
+    if (!seen.noted) return;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const unsigned bits = seen.bits(h, j / 4) >> j % 4 * 8 + threadIdx.x % 4 * 2;
+            if (!(bits & 1)) S[4 * j + 2 * h] = MINUS_INFINITY;
+            if (!(bits & 2)) S[4 * j + 2 * h + 1] = MINUS_INFINITY;
+        }
+#endif
 }
 
 // m = max(m, rowmax(tau S)), P = exp(tau S - m) in the place of S, l = exp(m_old - m) l + rowsum(P). O_i is to be

@@ -10,6 +10,7 @@ from harness import Problem
 from variants._scores import SOURCE, score_options
 from variants._tiles import Tile
 from variants._tiles.band import has_spans
+from variants._tiles.schedule import Sizes
 
 Files = tuple[tuple[str, str], ...]
 _VARIANTS = Path(__file__).parent.parent
@@ -19,7 +20,7 @@ SPANS: Files = (("_tiles", "spans.cuh"),)
 SPANS_OPTION = "-DSPANS"
 
 
-def size_options(head_dim: int, tile: Tile, dtype: str) -> tuple[str, ...]:
+def size_options(head_dim: int, tile: Sizes, dtype: str) -> tuple[str, ...]:
     """The compile-time parameters of tiles.cuh."""
     return (f"-DD={head_dim}", f"-DBR={tile.Br}", f"-DBC={tile.Bc}", f"-DSTORED_AS_{dtype}")
 

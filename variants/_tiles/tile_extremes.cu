@@ -13,9 +13,11 @@ extern "C" __global__ __launch_bounds__(32) void tile_extremes(int *__restrict__
     for (int line = 0; line < 2 * SPANS_PER_KEY; ++line) {
         const int *const of_keys = hidden_rows + (size_t)line * kv_len;
         int least = 0x7fffffff, largest = -0x7fffffff - 1;
-        for (int key = first_key + lane; key < end_key; key += 32) {
-            least = min(least, of_keys[key]);
-            largest = max(largest, of_keys[key]);
+        // All lanes go round equally often: no unrolling then lets them get out of step.
+        for (int first = first_key; first < end_key; first += 32) {
+            const int bound = of_keys[min(first + lane, end_key - 1)];
+            least = min(least, bound);
+            largest = max(largest, bound);
         }
 #pragma unroll
         for (int distance = 16; distance > 0; distance /= 2) {

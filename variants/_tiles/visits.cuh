@@ -15,8 +15,8 @@ struct Visit {
     __device__ __forceinline__ bool is_mixed() const { return entry % 2 != 0; }
 };
 
-// A list is how many tiles it has, and these. There is one for each block of rows, of which a grid has gridDim.x, and
-// room for all tiles in each.
+// A list is how many tiles it has, and these. There is one for each block of rows, of which VISITS_OF takes a grid to have
+// gridDim.x, and room for all tiles in each.
 struct Visits {
     const int *list;
     int count;
@@ -24,11 +24,12 @@ struct Visits {
     __device__ __forceinline__ Visit operator[](int n) const { return {list[1 + n]}; }
 };
 #define VISITS_OF(row_block)                                                     \
-    visits_of(visits, blockIdx.z * lists_per_sequence + blockIdx.y * lists_per_head, row_block, kv_len)
+    visits_of(visits, blockIdx.z * lists_per_sequence + blockIdx.y * lists_per_head, row_block, gridDim.x, kv_len)
 #define RULE_OF_HEAD RULE(blockIdx.y * lists_per_head)
-__device__ __forceinline__ Visits visits_of(const int *__restrict__ visits, int lists, int row_block, int kv_len)
+__device__ __forceinline__ Visits visits_of(const int *__restrict__ visits, int lists, int row_block, int row_blocks,
+                                            int kv_len)
 {
-    const int *const list = visits + ((size_t)lists * gridDim.x + row_block) * (1 + (kv_len + BC - 1) / BC);
+    const int *const list = visits + ((size_t)lists * row_blocks + row_block) * (1 + (kv_len + BC - 1) / BC);
     return {list, *list};
 }
 
@@ -37,11 +38,13 @@ constexpr int WORDS = (BC + 31) / 32;
 constexpr int ROWS_NOTED = (BR + 15) / 16 * 16;
 typedef unsigned Noted[ROWS_NOTED][WORDS];
 
-// Each warp of the block notes SHARE of its rows, one after the other, all 32 lanes a key each.
+// Each warp of the block notes SHARE of its rows, one after the other, all 32 lanes a key each. `t` counts the threads
+// that do.
 template <int SHARE>
-__device__ __forceinline__ void note_seen(Noted &noted, const Rule &rule, int first_row, int rows, int first_key, int keys)
+__device__ __forceinline__ void note_seen(Noted &noted, const Rule &rule, int first_row, int rows, int first_key, int keys,
+                                          int t)
 {
-    const int t = threadIdx.y * blockDim.x + threadIdx.x, lane = t % 32;
+    const int lane = t % 32;
     Rule::Key of[WORDS];
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) of[w] = rule.key(first_key + min(32 * w + lane, keys - 1));

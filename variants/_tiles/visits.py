@@ -129,7 +129,7 @@ def cuda_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
         return ()
     texts, options = cuda_parts(problem, tile)
     # No row of Q, K or V is touched: their elements are parameters in name alone.
-    options += (*size_options(1, Tile(tile.Br, tile.Bc), "float32"), *((SPANS_OPTION,) if has_spans(problem) else ()))
+    options += (*size_options(1, tile, "float32"), *((SPANS_OPTION,) if has_spans(problem) else ()))
     list_visits = raw_kernel("_tiles", "list_visits", options, (*texts, *COMMON), file="list_visits.cu")
     return (list_visits, *rule.cuda_kernels)
 
@@ -197,13 +197,32 @@ class Visits:
         arguments = self._rule.arguments
         return (*arguments, *((),) * (ARGUMENTS - len(arguments))) if self._pads_arguments else arguments
 
-    def traffic(self, warps: int, entry_reads: int, elements_per_lane: int = 1) -> tuple[int, int]:
+    @property
+    def counts(self) -> Integers:
+        """(S, L, T_r): how many tiles a block of rows visits."""
+        if self._rule is None:
+            return self._schedule.visits[:, None]
+        counts: Integers = self._visited.sum(axis=-1)
+        return counts
+
+    def traffic(
+        self,
+        warps: int,
+        entry_reads: int,
+        elements_per_lane: int = 1,
+        *,
+        key_bytes: Integers | None = None,
+        others: int = 0,
+    ) -> tuple[int, int]:
         """Bytes read of K, V and the mask, and bytes written of lists, at the `sectors` level, in all launches.
 
-        A block of the kernel has so many warps; each reads how many tiles there are, and each tile `entry_reads` times.
+        A block of the kernel has so many warps; each reads how many tiles there are, and each tile `entry_reads` times,
+        and so do `others`, who take no notes. `key_bytes`: (S, heads that K_j comes for, T_c), of K_j; those of copies
+        of `elements_per_lane` at once unless given.
         """
         s, p = self._schedule, self._problem
-        key_bytes = s.key_tile_bytes_of_heads(elements_per_lane)
+        if key_bytes is None:
+            key_bytes = s.key_tile_bytes_of_heads(elements_per_lane)
         if self._rule is None:
             return 2 * int((s.key_visits[:, None] * key_bytes).sum()), 0
         visited, all_seen = self._visited, self._rule.seen[1]
@@ -213,7 +232,7 @@ class Visits:
         of_keys = 2 * int((visited.sum(axis=2)[:, None] * by_list).sum())
         alike = p.batch * p.heads // (len(visited) * lists)
         of_notes = alike * int(((visited & ~all_seen) * self._rule.note_bytes(warps)).sum())
-        of_lists = SECTOR_BYTES * warps * (s.owners + entry_reads * alike * int(visited.sum()))
+        of_lists = SECTOR_BYTES * (warps + others) * (s.owners + entry_reads * alike * int(visited.sum()))
         listing_read, listing_written = self._listing
         rule_read, rule_written = self._rule.traffic
         return of_keys + of_notes + of_lists + listing_read + rule_read, listing_written + rule_written

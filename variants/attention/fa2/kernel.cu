@@ -113,7 +113,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         copy_keys(V_tile, V_head, first_key, kv_len);
 #ifdef VISITS
         if (visit.is_mixed()) {
-            note_seen<ROWS_NOTED * 32 / THREADS>(noted, RULE_OF_HEAD, first_row, rows, first_key, keys);
+            note_seen<ROWS_NOTED * 32 / THREADS>(noted, RULE_OF_HEAD, first_row, rows, first_key, keys, thread_index());
             __syncthreads();
         }
 #endif

@@ -375,7 +375,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         const int keys = kv_len - first_key;
 #ifdef VISITS
         if (mixed) {  // a warp notes its own rows
-            note_seen<WARP_ROWS>(noted, RULE_OF_HEAD, first_row, rows, first_key, min(BC, keys));
+            note_seen<WARP_ROWS>(noted, RULE_OF_HEAD, first_row, rows, first_key, min(BC, keys), threadIdx.x);
             __syncwarp();
         }
 #endif

@@ -19,11 +19,13 @@ second one touches a sector that the row before it has touched. lse goes out in 
 one request.
 
 Under documents and prefixes, where what rows see comes in arrays, the producer and each warp of the consumers read some
-of these for each tile of rows: `limit_bytes`.
+of these for each tile of rows: `limit_bytes`. Where what they see is no run, another launch lists tiles, and J_i are those
+(`Visits`).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +52,9 @@ from variants._tiles import blocks
 from variants._tiles.band import FEATURES, SPAN_FEATURES, has_spans, limits
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
-from variants._tiles.sectors import SECTOR_BYTES
+from variants._tiles.sectors import SECTOR_BYTES, Integers
+from variants._tiles.visits import FEATURES as NO_RUNS
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes
 
 NUMERICS = Numerics(
     scores="float32", weights="problem", functions="fast", sums="truncated", one_score=True, divides_last=True
@@ -67,6 +71,11 @@ class HeadTile(NamedTuple):
     """Keys."""
 
 
+def head_tile(problem: Problem, tile: WarpgroupTile) -> HeadTile:
+    """The tile as one head of the problem's packs sees it."""
+    return HeadTile(tile.Br // packed_heads(problem), tile.Bc)
+
+
 ROUNDS_OF_MASKED = 7
 """Masked work is of all lengths, the longest first. So many rounds of it even out; fewer end earlier in narrow tiles:
 of 16 heads x 2, 5,000 rows (6.5 rounds of 192) by 4 %, while 6,144 rows (7.8) take 2 % longer."""
@@ -78,9 +87,12 @@ def default_tile(problem: Problem) -> WarpgroupTile:
     As many keys as registers have room for beside O. At head_dim 64 a third consumer has room, too, without which
     windows are faster, which have few tiles of keys for each tile of rows, and so is what would leave many
     multiprocessors without work at the end. Beyond 192 the first key of a window, which masked tiles have to know,
-    leaves room for fewer.
+    leaves room for fewer. Blocks of a mask that is no run are mostly whole numbers of 64 or 128 keys: other tiles would
+    be mixed.
     """
     width = padded(problem.head_dim)
+    if not problem.mask.is_run:
+        return WarpgroupTile(Br=128, Bc=128 if width <= 128 else 64, stages=2, turns=1)
     if width <= 64 and not windowed(problem):
         wide = WarpgroupTile(Br=192, Bc=96, stages=2, turns=0)
         if masked(problem):
@@ -112,13 +124,13 @@ def tiles_of_rows(problem: Problem, tile: WarpgroupTile) -> int:
     return int(problem.batch * problem.heads // packed * blocks(problem.q_len, tile.Br // packed))
 
 
-def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
+    """See `Kernels`: that of the algorithm, and the one that lists tiles."""
     from variants._hopper.rawkernel import hopper_kernel
 
     flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem), "O_APART": tile.keeps_O_apart(problem.head_dim)}
-    kernel = hopper_kernel("attention/fa3", "fa3", problem.head_dim, tile, problem.dtype, has_spans(problem), **flags)
-    return (kernel,), pointer_lengths(problem)
+    kernel = hopper_kernel("attention/fa3", "fa3", problem, tile, **flags)
+    return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
@@ -129,16 +141,17 @@ def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tu
     return (kernel,), pointer_lengths(problem)
 
 
-LANGUAGES = {"cupy": (cupy_kernels, SPAN_FEATURES), "numba": (numba_kernels, FEATURES)}
+LANGUAGES = {"cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS)), "numba": (numba_kernels, FEATURES)}
 """With what each takes."""
 
 
 def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) -> Plan:
-    """One launch; `tile` is the default for the problem's head_dim and mask unless given."""
+    """One launch, behind that which lists tiles; `tile` is the problem's default unless given."""
     p, tile = problem, tile or default_tile(problem)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
-    (fa3,), lengths = kernels(p, tile)
+    (fa3, *listing), lengths = kernels(p, tile)
+    visits = Visits(Schedule(p, head_tile(p, tile)))
     packed, kv_heads = packed_heads(p), p.batch * p.kv_heads_count
     packs, packs_per_kv_head, row_tiles = (
         p.batch * p.heads // packed,
@@ -153,15 +166,17 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     )
     head_shift = (WARPGROUP_ROWS // packed).bit_length() - 1
     work = (np.int32(n) for n in (packs, packs_per_kv_head, head_shift, row_tiles, packs_at_once(p)))
-    of_spans = (np.int32(p.heads // packed),) if has_spans(p) else ()
+    is_read = has_spans(p) or not p.mask.is_run
+    of_mask = (*limits(p), *((np.int32(p.heads // packed),) if is_read else ()), *visits.arguments)
     launch = Launch(
         fa3,
         (min(tiles_of_rows(p, tile), MULTIPROCESSORS),),
         (tile.threads,),
-        (*maps, "lse", *lengths, *work, tau2, sign, *limits(p), *of_spans),
+        (*maps, "lse", *lengths, *work, tau2, sign, *of_mask),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
-    return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
+    buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers)
+    return Plan(launches=(*visits.launches(listing), launch), buffers=buffers)
 
 
 def packs_at_once(problem: Problem) -> int:
@@ -174,35 +189,43 @@ def packs_at_once(problem: Problem) -> int:
 def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, tile, packed = problem, tile or default_tile(problem), packed_heads(problem)
-    schedule = Schedule(p, HeadTile(tile.Br // packed, tile.Bc))
+    schedule = Schedule(p, head_tile(p, tile))
     q_heads, kv_heads = (np.arange(n, dtype=np.int64)[:, None] for n in (p.batch * p.heads, p.batch * p.kv_heads_count))
     q_bytes = boxes_bytes(q_heads * p.q_len, np.int64(p.q_len), p.head_dim).sum()
     keys = np.minimum(tile.Bc, p.kv_len - schedule.first_keys)
     tile_bytes = boxes_bytes(kv_heads * p.kv_len + schedule.first_keys, keys, p.head_dim)
-    tile_bytes = tile_bytes.reshape(len(p.spans[0]), -1, len(keys)).sum(axis=1)  # of the heads of each sequence
-    kv_bytes = 2 * (p.group // packed) * (schedule.key_visits * tile_bytes).sum()
+    # Of each pack, by the sequences that see differently.
+    tile_bytes = np.repeat(tile_bytes, p.group // packed, axis=0).reshape(len(p.spans[0]), -1, len(keys))
+    visits, warps = Visits(schedule), 4 * tile.consumers
+    mask_and_keys, listed_bytes = visits.traffic(warps, 1, key_bytes=tile_bytes, others=1)
     counter_bytes = SECTOR_BYTES * p.batch * p.heads // packed * len(schedule.first_rows)
-    read_bytes = q_bytes + kv_bytes + counter_bytes + (limit_bytes(schedule, tile) if has_spans(p) else 0)
-    return Traffic(int(read_bytes), int(q_bytes + lse_bytes(p) + counter_bytes))
+    read_bytes = q_bytes + mask_and_keys + counter_bytes
+    if has_spans(p):
+        read_bytes += limit_bytes(schedule, tile, visits.counts)
+    return Traffic(int(read_bytes), int(q_bytes + lse_bytes(p) + counter_bytes) + listed_bytes)
 
 
-def limit_bytes(schedule: Schedule, tile: WarpgroupTile) -> int:
+def limit_bytes(schedule: Schedule, tile: WarpgroupTile, visited: Integers) -> int:
     """Bytes of reading what rows see from arrays, for each tile of rows of each pack.
 
-    Its producer and all warps of its consumers read its first row's first key and its last one's end. Where there are
-    keys for it, those warps read the two other ends, and each of them what its own rows see, eight rows at a time.
+    Its producer and all warps of its consumers read its first row's first key and its last one's end, where tiles of
+    keys are not listed. Where there are some for it, `visited` (see `Visits.counts`), those warps read the two other
+    ends, and each of them what its own rows see, eight rows at a time.
     """
     p, packed = schedule.problem, packed_heads(schedule.problem)
-    warps, some_keys = 4 * tile.consumers, np.broadcast_to(schedule.visits > 0, (p.batch, len(schedule.first_rows)))
-    sectors = 2 * (1 + warps) * some_keys.size + 2 * warps * int(some_keys.sum())
+    warps, row_tiles = 4 * tile.consumers, len(schedule.first_rows)
+    some_keys = np.broadcast_to(visited > 0, (p.batch, visited.shape[1], row_tiles))  # of each list
+    packs_per_list = p.heads // packed // visited.shape[1]
     mine, head_rows = np.arange(WARPGROUP_ROWS * tile.consumers), WARPGROUP_ROWS // packed
     rows = schedule.first_rows[:, None] + mine // WARPGROUP_ROWS * head_rows + mine % head_rows
     sequences = np.arange(p.batch, dtype=np.int64)[:, None, None]
     touched = (sequences * p.q_len + np.minimum(rows, p.q_len - 1)) * INT32_BYTES // SECTOR_BYTES
-    eights = np.sort(touched.reshape(*some_keys.shape, -1, ROWS_PER_REQUEST), axis=-1)
+    eights = np.sort(touched.reshape(p.batch, row_tiles, -1, ROWS_PER_REQUEST), axis=-1)
     distinct = 1 + (np.diff(eights, axis=-1) > 0).sum(axis=-1)
-    sectors += 2 * int((distinct.sum(axis=-1) * some_keys).sum())
-    return SECTOR_BYTES * sectors * p.heads // packed
+    sectors = 2 * int(((warps + distinct.sum(axis=-1))[:, None] * some_keys).sum()) * packs_per_list
+    if p.mask.is_run:
+        sectors += 2 * (1 + warps) * p.batch * row_tiles * packs_per_list
+    return SECTOR_BYTES * sectors
 
 
 def lse_bytes(problem: Problem) -> int:
@@ -220,7 +243,8 @@ def lse_bytes(problem: Problem) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, the default first."""
-    return warpgroup_tile_space(problem.head_dim, default_tile(problem))
+    noted = functools.partial(noted_bytes, problem)
+    return warpgroup_tile_space(problem.head_dim, default_tile(problem), noted)
 
 
 def register(registry: Registry) -> None:

@@ -6,10 +6,13 @@
 //
 // Compile-time parameters besides theirs: CONSUMERS (warpgroups of 64 rows each), STAGES (tiles of K, and of V, on
 // chip), TURNS (whether two consumers take turns with the tensor cores), O_APART (whether O_i has a place of its own on
-// its way out, so that the next Q_i arrives meanwhile, or takes that of Q_i), SPANS (whether what rows see is read from
-// arrays: _tiles/spans.cuh is put before this text then).
+// its way out, so that the next Q_i arrives meanwhile, or takes that of Q_i). And SPANS, where what rows see is read from
+// arrays, and VISITS, where it is no run of keys and tiles are listed: _tiles/spans.cuh, and _tiles/visits.cuh with BR, are
+// put before this text then.
 
+#ifndef BR
 constexpr int BR = 64 * CONSUMERS;
+#endif
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
 constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
 constexpr int Q_BYTES = BR * D * (int)sizeof(stored);
@@ -39,11 +42,22 @@ __device__ __forceinline__ int phase(int step) { return step / STAGES & 1; }
 #ifndef SPANS
 typedef int KeyLimit;
 #define LIMITS_OF_ROWS int before, int after
-#define LIMITS_OF_PACKS
 #else
 typedef const int *KeyLimit;  // of each row of each sequence
-#define LIMITS_OF_ROWS const int *__restrict__ before, const int *__restrict__ after, int packs_per_sequence
-#define LIMITS_OF_PACKS , packs_per_sequence
+#define LIMITS_OF_ROWS const int *__restrict__ before, const int *__restrict__ after
+#endif
+#if defined(SPANS) || defined(VISITS)
+#define PACKS_PARAMETER , int packs_per_sequence
+#define PACKS_ARGUMENT , packs_per_sequence
+#else
+#define PACKS_PARAMETER
+#define PACKS_ARGUMENT
+#endif
+#ifdef VISITS
+#define LISTS_ARGUMENT , visits, lists_per_sequence, lists_per_head
+#else
+#define VISITS_PARAMETERS
+#define LISTS_ARGUMENT
 #endif
 
 // Heads that share K and V are packed, as many as the plan says: a warpgroup has 1 << head_shift rows of each, one head
@@ -52,10 +66,24 @@ struct Problem {
     int q_len, kv_len, packs, packs_per_kv_head, head_shift;
     KeyLimit before, after;
     int row_tiles, packs_at_once;
+#if defined(SPANS) || defined(VISITS)
+    int packs_per_sequence;
+#endif
+#ifdef VISITS
+    const int *visits;
+    int lists_per_sequence, lists_per_head;
+
+    // Of a pack, which is a single head then.
+    __device__ __forceinline__ int list_of(int pack) const { return pack % packs_per_sequence * lists_per_head; }
+    __device__ __forceinline__ Visits listed(int pack, int row_tile) const
+    {
+        const int lists = pack / packs_per_sequence * lists_per_sequence + list_of(pack);
+        return visits_of(visits, lists, row_tile, row_tiles, kv_len);
+    }
+#endif
 #ifndef SPANS
     __device__ __forceinline__ int of_sequence(KeyLimit limit, int) const { return limit; }
 #else
-    int packs_per_sequence;
     __device__ __forceinline__ Limit of_sequence(KeyLimit limit, int pack) const
     {
         return {limit + (size_t)(pack / packs_per_sequence) * q_len, 0};
@@ -81,6 +109,13 @@ __device__ unsigned taken;
 // key; none where end_tile <= first_tile.
 struct Work {
     int pack, first_row, first_tile, end_tile;
+#ifdef VISITS
+    Visits listed;  // those tiles, in this order
+
+    __device__ __forceinline__ int key_tile(int j) const { return listed[j].tile(); }
+#else
+    __device__ __forceinline__ int key_tile(int j) const { return j; }
+#endif
 };
 
 // Rows of each head in a tile of rows.
@@ -102,9 +137,14 @@ __device__ __forceinline__ Work work_of(int index, const Problem &p)
         row_tile = index % p.row_tiles;
     }
     const int first_row = row_tile * tile_rows(p);
+#ifdef VISITS
+    const Visits listed = p.listed(pack, row_tile);
+    return {pack, first_row, 0, listed.count, listed};
+#else
     if constexpr (!MASKED) return {pack, first_row, 0, (p.kv_len + BC - 1) / BC};
     const int last_row = min(first_row + tile_rows(p), p.q_len) - 1;
     return {pack, first_row, WINDOWED ? p.first_of(first_row, pack) / BC : 0, (p.end_of(last_row, pack) + BC - 1) / BC};
+#endif
 }
 
 // The tiles of keys that all rows of the block see all of, from `from` to before `to`.
@@ -141,10 +181,12 @@ __device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsig
         do {
             const bool seen = j >= work.first_tile;  // if not, it is rows that see no key, and have a Q_i nevertheless
             const int s = stage(step);
+            int key_tile = j;
             if (seen) {
+                key_tile = work.key_tile(j);
                 wait(barriers.K_empty[s], phase(step) ^ 1);
                 arrive_and_expect(barriers.K_full[s], KV_BYTES);
-                load_tile<BC>(K_tiles + s * KV_BYTES, K, j * BC, kv_head, barriers.K_full[s]);
+                load_tile<BC>(K_tiles + s * KV_BYTES, K, key_tile * BC, kv_head, barriers.K_full[s]);
             }
             if (j == work.end_tile - 1) {
 #pragma unroll 1
@@ -158,7 +200,7 @@ __device__ __forceinline__ void produce(unsigned Q_tile, unsigned K_tiles, unsig
             if (!seen) break;
             wait(barriers.V_empty[s], phase(step) ^ 1);
             arrive_and_expect(barriers.V_full[s], KV_BYTES);
-            load_tile<BC>(V_tiles + s * KV_BYTES, V, j * BC, kv_head, barriers.V_full[s]);
+            load_tile<BC>(V_tiles + s * KV_BYTES, V, key_tile * BC, kv_head, barriers.V_full[s]);
             ++step;
         } while (--j >= work.first_tile);
         index = gridDim.x + atomicInc(&taken, tiles - 1);
@@ -235,7 +277,8 @@ __device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsi
                     // Of the four lanes that share a row each has two keys of 8.
                     const unsigned pair = __shfl_sync(0xffffffff, key & 8 ? P[2 + h] : P[h], (lane & ~3) | key % 8 / 2);
                     const float p = key % 2 ? unpacked(pair).y : unpacked(pair).x;
-                    const bool sees = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
+                    const bool in_run = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
+                    const bool sees = in_run && !seen.hides(h, key);
                     if (sees && !isfinite(v.x)) O[2 * h] += p * v.x;
                     if (sees && !isfinite(v.y)) O[2 * h + 1] += p * v.y;
                 }
@@ -281,16 +324,20 @@ __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
     const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int packs,
-    int packs_per_kv_head, int head_shift, int row_tiles, int packs_at_once, float tau2, int sign, LIMITS_OF_ROWS)
+    int packs_per_kv_head, int head_shift, int row_tiles, int packs_at_once, float tau2, int sign, LIMITS_OF_ROWS
+        PACKS_PARAMETER VISITS_PARAMETERS)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ Barriers barriers;
     __shared__ int told;
+#ifdef VISITS
+    __shared__ Noted noted;
+#endif
     const unsigned Q_tile = (shared_address(dynamic) + 1023) / 1024 * 1024;
     const unsigned K_tiles = Q_tile + Q_BYTES, V_tiles = K_tiles + STAGES * KV_BYTES;
     const unsigned O_tile = O_APART ? V_tiles + STAGES * KV_BYTES : Q_tile;
     const Problem p = {q_len,  kv_len, packs,     packs_per_kv_head, head_shift,
-                       before, after,  row_tiles, packs_at_once LIMITS_OF_PACKS};
+                       before, after,  row_tiles, packs_at_once PACKS_ARGUMENT LISTS_ARGUMENT};
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -356,7 +403,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
             if (work.first_tile < work.end_tile) {
                 const WholeTiles whole = whole_tiles(work, p);
 #ifndef SPANS
-                const auto seen_of = [&](int j) { return keys_seen(row, j * BC, q_len, kv_len, before, after); };
+                const auto run_of = [&](int first_key) { return keys_seen(row, first_key, q_len, kv_len, before, after); };
 #else
                 KeysSeen limits;
 #pragma unroll
@@ -365,7 +412,29 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     limits.first[h] = p.first_of(some_row, work.pack);
                     limits.end[h] = p.end_of(some_row, work.pack);
                 }
-                const auto seen_of = [&](int j) { return keys_seen(limits, j * BC); };
+                const auto run_of = [&](int first_key) { return keys_seen(limits, first_key); };
+#endif
+#ifndef VISITS
+                const auto seen_of = [&](int j) { return run_of(j * BC); };
+                const auto is_whole = [&](int j) { return whole.has(j); };
+                const auto note = [&] {};
+#else
+                Visit listed = work.listed[work.end_tile - 1];  // the one at work
+                const auto seen_of = [&](int) {
+                    KeysSeen seen = run_of(listed.tile() * BC);
+                    seen.noted = listed.is_mixed() ? noted + 64 * warpgroup : nullptr;
+                    return seen;
+                };
+                const auto is_whole = [&](int) { return !listed.is_mixed() && whole.has(listed.tile()); };
+                // Each warp notes what its own rows see of it, before S takes its registers.
+                const auto note = [&] {
+                    if (!listed.is_mixed()) return;
+                    const int first_key = listed.tile() * BC, rows = min(BR, q_len - work.first_row);
+                    __syncwarp();
+                    note_seen<16>(noted, RULE(p.list_of(work.pack)), work.first_row, rows, first_key,
+                                  min(BC, kv_len - first_key), threadIdx.x - WARPGROUP);
+                    __syncwarp();
+                };
 #endif
                 Scores S;
                 Weights P;
@@ -373,6 +442,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 int j = work.end_tile - 1;
 
                 // Before algorithm 2's loop: the first tile, which is the last one of keys and may not be full.
+                note();
                 wait(barriers.K_full[stage(step)], phase(step));
                 begin_turn();
                 multiply_Q_Kt(S, Q_rows, K_tiles + stage(step) * KV_BYTES);
@@ -403,13 +473,18 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 };
                 // What a tile needs that not all rows see all of, before P V of it.
                 const auto take = [&] {
-                    if (whole.has(j)) return;
+                    if (is_whole(j)) return;
                     wait(barriers.V_full[stage(step)], phase(step));
-                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), kv_len - j * BC,
-                                    seen_of(j));
+#ifndef VISITS
+                    const int keys = kv_len - j * BC;
+#else
+                    const int keys = kv_len - listed.tile() * BC;
+#endif
+                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), keys, seen_of(j));
                 };
                 take();
                 --j;
+#ifndef VISITS
                 for (; MASKED && j >= max(whole.to, work.first_tile); --j) {
                     visit(true);
                     take();
@@ -419,6 +494,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                     visit(true);
                     take();
                 }
+#else
+                for (; j >= work.first_tile; --j) {
+                    listed = work.listed[j];
+                    note();
+                    visit(!is_whole(j));
+                    take();
+                }
+#endif
 
                 // Behind the loop.
                 if (O_APART) give_Q_back();
