@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from harness.results.kept_row import COLUMNS, KeptRow
-from harness.results.place import DIRECTORY_VARIABLE, store_path
-from harness.results.schema import APPLICATION_ID, MIGRATIONS, SCHEMA
+from harness.execution.results.kept_row import COLUMNS, KeptRow
+from harness.execution.results.place import DIRECTORY_VARIABLE, store_path
+from harness.execution.results.schema import APPLICATION_ID, MIGRATIONS, SCHEMA
 from harness.support.errors import StoreError
 
 BUSY_SECONDS = 30.0
@@ -91,9 +91,7 @@ class Store:
         return len(values)
 
     def rows(self, where: str = "", values: Sequence[str | int | float] = ()) -> list[KeptRow]:
-        """The rows that fulfil a condition of SQL's, over the fields of `KeptRow`, with `values` for its `?`; oldest
-        first.
-        """
+        """The rows that fulfil a condition of SQL's over the fields of `KeptRow`, oldest first; `values` for its `?`."""
         with self._reading() as connection:
             found = connection.execute(f"{_SELECT}{f' WHERE {where}' if where else ''} ORDER BY id", values)
             return [KeptRow(**dict(zip(COLUMNS, row))) for row in found]

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.results import schema, store
-from harness.results.kept_row import COLUMNS, KeptRow
-from harness.results.store import Store, unit_key
+from harness.execution.results import schema, store
+from harness.execution.results.kept_row import COLUMNS, KeptRow
+from harness.execution.results.store import Store, unit_key
 from harness.support.errors import StoreError, UsageError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ROW = KeptRow(
     study="compare", operation="attention", variant="fa2-cupy", verdict="pass", read_bytes=2**40, write_bytes=3
 )
@@ -135,8 +135,8 @@ def test_thousands_of_units_are_asked_for_in_a_moment(path: Path) -> None:
 WRITER = """
 import dataclasses, sys
 from pathlib import Path
-from harness.results.kept_row import KeptRow
-from harness.results.store import Store
+from harness.execution.results.kept_row import KeptRow
+from harness.execution.results.store import Store
 path, name, commands = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 row = KeptRow(study="compare", operation="attention", variant=name, verdict="pass")
 for number in range(commands):

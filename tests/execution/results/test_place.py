@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.results.place import keeps_always, store_path
+from harness.execution.results.place import keeps_always, store_path
 from harness.support.errors import UsageError
 
 
