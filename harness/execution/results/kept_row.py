@@ -56,8 +56,8 @@ class KeptRow:
     compulsory_bytes: int | None = None
     claimed_bytes: int | None = None
     """Read and written, as the variant's own closed form says."""
-    requested_read_bytes: int | None = None
-    requested_write_bytes: int | None = None
+    requested_bytes: int | None = None
+    """Read and written, as the lanes asked for them."""
     read_bytes: int | None = None
     write_bytes: int | None = None
     l2_read_bytes: int | None = None

@@ -11,6 +11,7 @@ from harness.model.problem import BaseProblem
 from harness.options.command import Command
 from harness.options.effort import add_effort, effort_of
 from harness.options.inputs import add_drawing
+from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
@@ -18,6 +19,7 @@ from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
+    from harness.execution.results.kept_row import KeptRow
     from harness.execution.timings import BenchResult, Effort
     from harness.model.variant import Variant
     from harness.studies.bench.sweep import BenchPoint
@@ -52,6 +54,7 @@ def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
     problem = problem_of(arguments)
     effort = effort_of(arguments)
     _require_gpu_to_bench(gpu_available())
+    from harness.execution.results.rows import bench_rows
     from harness.gpu.contenders import steps_of
     from harness.text.bench_report import bench_report
     from harness.text.study_result import StudyResult
@@ -60,10 +63,17 @@ def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
     with progress_bar(steps_of(len(chosen), problem, not arguments.no_libraries)) as progress:
         result = _benched(arguments, chosen, problem, effort, progress)
     ran = result.something_ran
-    return StudyResult(result, bench_report(result), ran and not result.failed, ran)
+    return StudyResult(
+        result,
+        bench_report(result),
+        ran and not result.failed,
+        ran,
+        kept=lambda: bench_rows("bench", result, _as_benched(arguments, chosen, problem)),
+    )
 
 
 def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
+    from harness.execution.results.rows import bench_rows
     from harness.gpu.contenders import steps_of
     from harness.gpu.context import gpu_available
     from harness.model.operation import operation_named
@@ -90,7 +100,12 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
     ran = any(point.result.something_ran for point in points)
     times = {"times": lambda suffix: draw_bench_sweep(sweep, points, fixed, suffix)} if sweep.is_numeric else {}
     passed = ran and not any(point.result.failed for point in points)
-    return StudyResult(points, bench_sweep_report(sweep, points, fixed), passed, ran, times)
+
+    def kept() -> list[KeptRow]:
+        made = [(point, _as_benched(arguments, chosen, problem)) for point, problem in zip(points, problems)]
+        return [row for point, variants in made for row in bench_rows("bench", point.result, variants)]
+
+    return StudyResult(points, bench_sweep_report(sweep, points, fixed), passed, ran, times, kept)
 
 
 def _require_gpu_to_bench(available: bool) -> None:
@@ -101,13 +116,10 @@ def _require_gpu_to_bench(available: bool) -> None:
 def _benched(
     arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem, effort: Effort, progress: Progress
 ) -> BenchResult:
-    from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.gpu.contenders import bench_on_gpu
-    from harness.gpu.context import GpuContext
 
-    tile, chosen = tiled(arguments, variants, problem)
     return bench_on_gpu(
-        chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device),
+        _as_benched(arguments, variants, problem),
         problem,
         regime=arguments.regime,
         seed=arguments.seed,
@@ -115,6 +127,15 @@ def _benched(
         libraries=not arguments.no_libraries,
         step=progress.step,
     )
+
+
+def _as_benched(arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem) -> list[Variant]:
+    """With the tile sizes that are asked for, or else those that were found best."""
+    from harness.execution.tuned_tiles import with_tuned_tiles
+    from harness.gpu.context import GpuContext
+
+    tile, chosen = tiled(arguments, variants, problem)
+    return chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -134,6 +155,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
     parser.add_argument("--no-libraries", action="store_true", help="leave PyTorch's and cuDNN's kernels out")
     add_report(parser)
+    add_keep(parser)
 
 
 COMMAND = Command(

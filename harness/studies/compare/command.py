@@ -9,6 +9,7 @@ from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
 from harness.options.inputs import add_drawing
+from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
@@ -29,6 +30,7 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
     """What `compare` comes to."""
     from harness.execution.comparison import compare, lost_row
     from harness.execution.isolation.variants import begin_planners
+    from harness.execution.results.rows import comparison_rows
     from harness.execution.second_draw import SecondDraw
     from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.support.progress import progress_bar
@@ -66,7 +68,14 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
     names = {variant.name for variant in chosen}
     kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
     passed, ran = comparison.all_passed, comparison.something_ran
-    return StudyResult(comparison, comparison_report(comparison), passed and ran, ran)
+    fresh = [variant for variant in chosen if variant.name not in known]
+    return StudyResult(
+        comparison,
+        comparison_report(comparison),
+        passed and ran,
+        ran,
+        kept=lambda: comparison_rows("compare", comparison, fresh),
+    )
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -79,6 +88,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_device(parser)
     add_sanitizer(parser)
     add_report(parser)
+    add_keep(parser)
     add_watch(parser)
 
 
