@@ -24,13 +24,12 @@ import numpy as np
 
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
+from harness.execution.isolation.replies import Json, error_to_json
 from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
-    Json,
     argument_from_json,
-    error_to_json,
     only_numbers,
     plan_from_json,
     plan_to_json,

@@ -19,15 +19,12 @@ from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation import process
 from harness.execution.isolation.ahead import Ahead
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
+from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
 from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
-    Json,
-    Malformed,
     argument_to_json,
-    checked,
-    error_from_json,
     plan_from_json,
     plan_to_json,
     problem_to_json,

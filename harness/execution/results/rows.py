@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.execution.attempt import FAIL, PASS
 from harness.execution.outcome import Comparison
 from harness.execution.planning import make_plan
 from harness.execution.protocol import Device
@@ -15,6 +14,7 @@ from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.kernel_digest import plan_digest
 from harness.execution.tiles import tile_of
 from harness.execution.timings import BenchResult
+from harness.execution.verdict import FAIL, PASS
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
 from harness.model.variant import Variant
@@ -54,6 +54,7 @@ def what_was_run(study: str, problem: BaseProblem, regime: str | None, seed: int
         "study": study,
         "operation": problem.operation,
         "problem": problem_text(problem),
+        "headline": problem.headline,
         "regime": regime,
         "seed": seed,
         "compulsory_bytes": problem.compulsory_bytes,
@@ -90,6 +91,7 @@ def comparison_rows(study: str, comparison: Comparison, variants: Iterable[Varia
                 algorithm=row.algorithm,
                 backend=row.backend,
                 tile=row.tile,
+                asked_tile=comparison.tile,
                 kernel_digest=None if made is None else made.kernel_digest,
                 verdict=row.verdict,
                 reason=row.reason,
@@ -110,7 +112,9 @@ def comparison_rows(study: str, comparison: Comparison, variants: Iterable[Varia
     return rows
 
 
-def bench_rows(study: str, result: BenchResult, variants: Iterable[Variant]) -> list[KeptRow]:
+def bench_rows(
+    study: str, result: BenchResult, variants: Iterable[Variant], asked_tile: str | None = None
+) -> list[KeptRow]:
     """The rows of variants and of libraries, whose kernels nobody knows."""
     named: Mapping[str, Variant] = {variant.name: variant for variant in variants}
     given = what_was_run(study, result.problem, result.regime, result.seed) | where_it_ran(result.device)
@@ -125,6 +129,7 @@ def bench_rows(study: str, result: BenchResult, variants: Iterable[Variant]) -> 
                 **given,
                 **who,
                 tile=made.tile,
+                asked_tile=None if variant is None else asked_tile,
                 kernel_digest=made.kernel_digest,
                 driver=result.driver,
                 verdict=row.verdict,

@@ -54,7 +54,6 @@ def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
     problem = problem_of(arguments)
     effort = effort_of(arguments)
     _require_gpu_to_bench(gpu_available())
-    from harness.execution.results.rows import bench_rows
     from harness.gpu.contenders import steps_of
     from harness.text.bench_report import bench_report
     from harness.text.study_result import StudyResult
@@ -68,12 +67,11 @@ def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
         bench_report(result),
         ran and not result.failed,
         ran,
-        kept=lambda: bench_rows("bench", result, _as_benched(arguments, chosen, problem)),
+        kept=lambda: _rows_of(arguments, chosen, result),
     )
 
 
 def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
-    from harness.execution.results.rows import bench_rows
     from harness.gpu.contenders import steps_of
     from harness.gpu.context import gpu_available
     from harness.model.operation import operation_named
@@ -100,12 +98,14 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
     ran = any(point.result.something_ran for point in points)
     times = {"times": lambda suffix: draw_bench_sweep(sweep, points, fixed, suffix)} if sweep.is_numeric else {}
     passed = ran and not any(point.result.failed for point in points)
-
-    def kept() -> list[KeptRow]:
-        made = [(point, _as_benched(arguments, chosen, problem)) for point, problem in zip(points, problems)]
-        return [row for point, variants in made for row in bench_rows("bench", point.result, variants)]
-
-    return StudyResult(points, bench_sweep_report(sweep, points, fixed), passed, ran, times, kept)
+    return StudyResult(
+        points,
+        bench_sweep_report(sweep, points, fixed),
+        passed,
+        ran,
+        times,
+        kept=lambda: [row for point in points for row in _rows_of(arguments, chosen, point.result)],
+    )
 
 
 def _require_gpu_to_bench(available: bool) -> None:
@@ -119,7 +119,7 @@ def _benched(
     from harness.gpu.contenders import bench_on_gpu
 
     return bench_on_gpu(
-        _as_benched(arguments, variants, problem),
+        _as_benched(arguments, variants, problem)[1],
         problem,
         regime=arguments.regime,
         seed=arguments.seed,
@@ -129,13 +129,23 @@ def _benched(
     )
 
 
-def _as_benched(arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem) -> list[Variant]:
-    """With the tile sizes that are asked for, or else those that were found best."""
+def _rows_of(arguments: argparse.Namespace, variants: list[Variant], result: BenchResult) -> list[KeptRow]:
+    """What there is to keep."""
+    from harness.execution.results.rows import bench_rows
+
+    asked_tile, benched = _as_benched(arguments, variants, result.problem)
+    return bench_rows("bench", result, benched, asked_tile)
+
+
+def _as_benched(
+    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem
+) -> tuple[str | None, list[Variant]]:
+    """The tile sizes that are asked for, and the variants with them, or else with those that were found best."""
     from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.gpu.context import GpuContext
 
     tile, chosen = tiled(arguments, variants, problem)
-    return chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device)
+    return tile, chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:

@@ -77,7 +77,7 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     require_trace(arguments)
     require_gpu(arguments)
     caches = cache_model(arguments)
-    _, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
+    asked_tile, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
     tile = tile_of(variant, problem)
     with progress_bar(1 + (arguments.device == "gpu") + (arguments.trace is not None)) as progress:
         arch = counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
@@ -96,7 +96,7 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
         account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )
     passed = account.claim_holds is not False
-    return StudyResult(account, traffic_report(report), passed, kept=lambda: account_rows(account, variant))
+    return StudyResult(account, traffic_report(report), passed, kept=lambda: account_rows(account, variant, asked_tile))
 
 
 def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSizes | None) -> HardwareTraffic | None:
@@ -179,7 +179,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
             "bytes": lambda suffix: draw_bytes(sweep, points, fixed, suffix),
             "roofline": lambda suffix: draw_roofline(points, sweep, roof, fixed, suffix),
         },
-        kept=lambda: sweep_rows(points, fresh, executor.device, arguments.regime, arguments.seed),
+        kept=lambda: sweep_rows(points, fresh, sweep, executor.device, arguments.regime, arguments.seed),
     )
 
 

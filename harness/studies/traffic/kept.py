@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.execution.attempt import ERROR, FAIL, PASS, UNSUPPORTED
 from harness.execution.protocol import Device
 from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.rows import made_of, what_was_run, where_it_ran, who_ran
 from harness.execution.tiles import with_tile
 from harness.execution.traffic_account import Level, TrafficAccount
+from harness.execution.verdict import ERROR, FAIL, PASS, UNSUPPORTED
 from harness.model.tile_sizes import tile_text
 from harness.model.variant import Variant
+from harness.options.sweep import Sweep
 from harness.studies.traffic.sweep_point import SweepPoint
 
 WRONG_CLAIM = "claimed and counted bytes differ"
@@ -22,7 +23,7 @@ _COUNTED = {"sectors": "", "L2": "l2_", "DRAM": "dram_"}
 _ON_THE_GPU = {"sectors": "gpu_", "L2": "gpu_l2_", "DRAM": "gpu_dram_"}
 
 
-def account_rows(account: TrafficAccount, variant: Variant) -> list[KeptRow]:
+def account_rows(account: TrafficAccount, variant: Variant, asked_tile: str | None) -> list[KeptRow]:
     """The one row of an account."""
     totals = {level.name: level.total_bytes for level in account.levels}
     made = made_of(variant, account.problem, account.device.arch)
@@ -34,6 +35,7 @@ def account_rows(account: TrafficAccount, variant: Variant) -> list[KeptRow]:
             **_by_level(account.levels, _COUNTED),
             **_by_level(() if account.hardware is None else account.hardware.levels, _ON_THE_GPU),
             tile=made.tile,
+            asked_tile=asked_tile,
             kernel_digest=made.kernel_digest,
             verdict=FAIL if account.claim_holds is False else PASS,
             reason=WRONG_CLAIM if account.claim_holds is False else None,
@@ -51,21 +53,23 @@ def _by_level(levels: Sequence[Level], columns: Mapping[str, str]) -> dict[str, 
 
 
 def sweep_rows(
-    points: Iterable[SweepPoint], variants: Iterable[Variant], device: Device, regime: str, seed: int
+    points: Iterable[SweepPoint], variants: Iterable[Variant], sweep: Sweep, device: Device, regime: str, seed: int
 ) -> list[KeptRow]:
     """A row per point of these variants."""
     named = {variant.name: variant for variant in variants}
-    return [
-        _point_row(point, named[point.variant], device, what_was_run("traffic", point.problem, regime, seed))
-        for point in points
-        if point.variant in named
-    ]
+    rows = []
+    for point in points:
+        if point.variant in named:
+            asked = sweep.tile_at(point.value)
+            given = what_was_run("traffic", point.problem, regime, seed) | where_it_ran(device)
+            given |= {"asked_tile": tile_text(asked) if asked else None}
+            rows.append(_point_row(point, named[point.variant], given))
+    return rows
 
 
-def _point_row(point: SweepPoint, variant: Variant, device: Device, given: Mapping[str, Any]) -> KeptRow:
+def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) -> KeptRow:
     row = KeptRow(
         **given,
-        **where_it_ran(device),
         **who_ran(variant),
         tile=None if point.tile is None else tile_text(point.tile),
         verdict=_verdict(point),
@@ -77,7 +81,7 @@ def _point_row(point: SweepPoint, variant: Variant, device: Device, given: Mappi
     tiled = variant if point.tile is None else with_tile(variant, point.tile)
     return replace(
         row,
-        kernel_digest=made_of(tiled, point.problem, device.arch).kernel_digest,
+        kernel_digest=made_of(tiled, point.problem, given["arch"]).kernel_digest,
         requested_bytes=point.requested_bytes,
         read_bytes=point.read_bytes,
         write_bytes=point.write_bytes,

@@ -57,7 +57,7 @@ def run_tune(arguments: argparse.Namespace) -> int:
         text += f"\n{tuning_verdict(variant.name, best, next(iter(contenders)), kept_for)}\n"
     publish(arguments, text)
     if is_kept(arguments):
-        keep_rows(arguments, [dataclasses.replace(row, variant=variant.name) for row in rows()])
+        keep_rows(arguments, [dataclasses.replace(row, variant=variant.name, asked_tile=row.tile) for row in rows()])
     return FAILED if best is None else PASSED
 
 
