@@ -44,7 +44,7 @@ from harness.execution.planning import (
     untaken_features,
 )
 from harness.execution.protocol import Executor
-from harness.model.discovery import PLUGIN, Origin, loaded_files, origins
+from harness.model.discovery import PLUGIN, Origin, loaded_files, modules_in, origins
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.registry import Registry
@@ -157,6 +157,8 @@ class Planner:
         variants = []
         if (only := request.get("only")) is not None:
             searched = [Origin(*only)]
+        elif (folder := request.get("folder")) is not None:
+            searched = modules_in(folder, request["package"])
         else:
             searched = origins([Path(path) for path in request["plugins"]], request["package"])
         for origin in searched:
@@ -358,7 +360,7 @@ class Planner:
 
 
 def _key(origin: Origin) -> list[str]:
-    return [origin.kind, origin.name, origin.package]
+    return [origin.kind, origin.name, origin.package, origin.folder]
 
 
 def _numpy_dtype(name: str) -> np.dtype:

@@ -20,7 +20,8 @@ _OF_SOURCE_LINES = re.compile(
     r"//|\.loc\s|\.file\s|\$L__(tmp|func_begin|func_end|info_string)\w*:|\.common .* _ZN08NumbaEnv"
 )
 """How PTX lines begin that say where the source lies, that of an author or of Numba, and nothing to the GPU."""
-_MANGLED = re.compile(r"_Z\w+")
+_NAMED_BY_COMPILERS = re.compile(r"_Z\w+|_cudapy_\w+")
+"""Mangled names, which hold a module's path, and shared arrays, which Numba counts through all of a process."""
 _COMMENT = re.compile(r"\s*//.*")
 
 
@@ -38,13 +39,13 @@ def plan_digest(plan: Plan, problem: BaseProblem, arch: str) -> str:
 
 
 def kernel_text(ptx: str) -> str:
-    """PTX without lines, files, debugging sections and comments; mangled names, which hold paths, become numbers."""
+    """PTX without lines, files, debugging sections and comments; names that compilers make up become numbers."""
     numbers: dict[str, str] = {}
 
     def numbered(name: re.Match[str]) -> str:
-        return numbers.setdefault(name[0], f"_Z{len(numbers)}")
+        return numbers.setdefault(name[0], f"_{len(numbers)}")
 
-    return _MANGLED.sub(numbered, "\n".join(_instructions(ptx)))
+    return _NAMED_BY_COMPILERS.sub(numbered, "\n".join(_instructions(ptx)))
 
 
 def _instructions(ptx: str) -> Iterator[str]:
