@@ -13,6 +13,8 @@ from harness.text.drawing import COLOURS, DASHES, MARKERS, label_ends, open_fram
 MIB = 2**20
 MOST_DRAWN = 12
 """Histories that can still be told apart."""
+_LEAST_DAYS = 1 / 24
+"""That a panel is wide: there is no scale for a single moment."""
 PANELS: tuple[tuple[str, Callable[[Line], float | None]], ...] = (
     ("MiB at the sectors level (as claimed where not counted)", lambda line: _mib(line)),
     ("error / budget", lambda line: line.figures.error_over_budget),
@@ -54,6 +56,9 @@ def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
                 dashes = DASHES[place // len(COLOURS) % len(DASHES)]
                 axes.plot(*zip(*points), dashes, color=colour, marker=marker, markersize=5, linewidth=1.5)
                 ends.append((*points[-1], label, colour))
+        if ends and axes.dataLim.width < _LEAST_DAYS:
+            middle = (axes.dataLim.x0 + axes.dataLim.x1) / 2
+            axes.set_xlim(middle - _LEAST_DAYS / 2, middle + _LEAST_DAYS / 2)
         locator = dates.AutoDateLocator(maxticks=6)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))

@@ -41,6 +41,7 @@ def history_report(shown: Shown, rows: Callable[[], Sequence[tuple[Any, ...]]]) 
         paragraphs=lambda: [part for histories in _alike(shown.histories) for part in _paragraphs(histories)],
         notes=lambda: [*_notes(shown)],
         records=lambda: ([dict(zip(COLUMNS, row)) for row in rows()], COLUMNS),
+        wraps_notes=False,
         document=lambda: {"store": str(shown.store), "rows": [_object(row) for row in rows()]},
     )
 
