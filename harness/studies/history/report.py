@@ -56,7 +56,7 @@ def _alike(histories: Sequence[History]) -> list[list[History]]:
     groups: dict[str, list[History]] = {}
     for history in histories:
         if not _is_unsupported(history):
-            groups.setdefault(_title(history), []).append(history)
+            groups.setdefault(history.setting, []).append(history)
     return list(groups.values())
 
 
@@ -65,18 +65,7 @@ def _is_unsupported(history: History) -> bool:
 
 
 def _paragraphs(histories: Sequence[History]) -> list[Paragraph]:
-    return [Title(_title(histories[0])), _table(histories)]
-
-
-def _title(history: History) -> str:
-    """The study, the problem with how it was drawn, the device."""
-    problem = history.operation if history.headline is None else history.headline
-    if history.headline is not None and history.regime is not None:
-        problem += f"; inputs {history.regime}, seed {history.seed}"
-    if history.asked_tile is not None:
-        problem += f"; tile {history.asked_tile}"
-    device = "" if history.device is None else f"; {history.device}"
-    return f"{history.study}: {problem}{device}"
+    return [Title(histories[0].setting), _table(histories)]
 
 
 @dataclass(frozen=True)
