@@ -36,7 +36,7 @@ class KeptRow:
     asked_tile: str | None = None
     """Those of them that were asked for; None where the variant, or `tune` before, chose."""
     kernel_digest: str | None = None
-    """Of its kernels' PTX, without what only says where the source lies: see `execution.kernel_digest`."""
+    """Of its kernels' PTX, without what only says where the source lies: see `plan_digest`."""
     device_kind: str | None = None
     """`gpu` or `emulator`."""
     device: str | None = None
