@@ -18,6 +18,7 @@ from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.options.command import Command, OneLineParser
+from harness.options.keep import keep_or_warn
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def call(
     arguments.problem, arguments.own_variants = problem, tuple(own)
     preload_compilers()
     try:
-        return command.study(arguments)
+        shown = command.study(arguments)
+        keep_or_warn(arguments, shown)
+        return shown
     finally:
         end_planners()
 
@@ -82,7 +85,7 @@ def _require_known(
     command: Command, known: set[str], problem: BaseProblem | None, said: Mapping[str, object], operation: str
 ) -> None:
     """Raise `UsageError` for a keyword that is no option, and for fields beside a problem that has them already."""
-    hidden = {"format", "output", "plot", "roofline", "watch"}
+    hidden = {"format", "output", "plot", "roofline", "watch", "export"}
     for name in said:
         if name not in known - hidden:
             near = difflib.get_close_matches(name, sorted(known - hidden), n=1, cutoff=0.5)

@@ -29,6 +29,10 @@ class PluginError(UsageError):
     """A plugin does not import, registers nothing, or registers a name that is taken."""
 
 
+class StoreError(UsageError):
+    """The store of kept results cannot be used: damaged, busy, full, of a newer version."""
+
+
 class PlanError(SandboxError):
     """A variant's plan is inconsistent: an unknown buffer, a bad grid, an argument that does not fit its parameter."""
 

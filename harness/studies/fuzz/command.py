@@ -17,6 +17,7 @@ from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
 from harness.options.device import add_sanitizer, machine_line, machine_of
 from harness.options.exit_status import FAILED, PASSED
+from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
 from harness.options.variants import add_plugins, discover_variants, require_some
@@ -59,6 +60,8 @@ def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case,
     from harness.text.study_result import StudyResult
 
     _require_sensible(arguments)
+    if arguments.keep:
+        raise UsageError("--keep keeps campaigns, and --replay runs one case; leave out one")
     _, chosen = _chosen(arguments)
     machine = machine_of(arguments)
     if len(chosen) != 1:
@@ -100,6 +103,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     """A campaign for each variant."""
     from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, run_campaign
     from harness.studies.fuzz.database import failure_folder
+    from harness.studies.fuzz.kept import campaign_rows
     from harness.studies.fuzz.report import campaigns_report
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
@@ -136,7 +140,13 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     options += ["--sanitize"] if arguments.sanitize else []
     kept.keep(found, {result.variant: result for result in results})
     passed = all(result.verdict == "pass" for result in results)
-    return StudyResult(tuple(results), campaigns_report(results, machine_line(machine), options), passed)
+    fresh = [variant for variant, _ in chosen if variant.name not in known]
+    return StudyResult(
+        tuple(results),
+        campaigns_report(results, machine_line(machine), options),
+        passed,
+        kept=lambda: campaign_rows(results, fresh, machine.executor().device),
+    )
 
 
 def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
@@ -177,6 +187,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
     add_sanitizer(parser, "On a GPU: not available")
     add_report(parser)
+    add_keep(parser)
     add_watch(parser)
 
 

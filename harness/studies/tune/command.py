@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
@@ -12,14 +14,19 @@ from harness.options.device import add_emulator, emulator_of, require_gpu
 from harness.options.effort import add_effort, effort_of
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.inputs import add_drawing
+from harness.options.keep import add_keep, is_kept, keep_rows
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of
 from harness.options.variants import add_plugins, discover_variants
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
+    from harness.execution.results.kept_row import KeptRow
     from harness.execution.timings import Effort
     from harness.model.variant import Variant
+
+    Ranks = dict[str, int | None]
+    Rows = Callable[[], list[KeptRow]]
 
 
 def run_tune(arguments: argparse.Namespace) -> int:
@@ -37,25 +44,28 @@ def run_tune(arguments: argparse.Namespace) -> int:
     contenders = tile_contenders(variant, problem)
     variants = [contender for _, contender in contenders.values()]
     if by_bytes:
-        text, ranks = _tune_by_bytes(arguments, variants, problem)
+        text, ranks, rows = _tune_by_bytes(arguments, variants, problem)
         best, kept_for = best_tile(ranks, contenders), None
     else:
         from harness.execution.tuned_tiles import remember
 
-        text, ranks, device = _tune_by_time(arguments, variants, problem, effort)
+        text, ranks, rows, device = _tune_by_time(arguments, variants, problem, effort)
         best = best_tile(ranks, contenders)
         kept = best is not None and remember(variant, problem, device, contenders[best][0])
         kept_for = device.name if kept else None
     if arguments.format in ("table", "markdown"):
         text += f"\n{tuning_verdict(variant.name, best, next(iter(contenders)), kept_for)}\n"
     publish(arguments, text)
+    if is_kept(arguments):
+        keep_rows(arguments, [dataclasses.replace(row, variant=variant.name, asked_tile=row.tile) for row in rows()])
     return FAILED if best is None else PASSED
 
 
 def _tune_by_bytes(
     arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem
-) -> tuple[str, dict[str, int | None]]:
+) -> tuple[str, Ranks, Rows]:
     from harness.execution.comparison import compare
+    from harness.execution.results.rows import comparison_rows
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
 
@@ -64,12 +74,14 @@ def _tune_by_bytes(
         comparison = compare(
             variants, problem, executor, regime=arguments.regime, seed=arguments.seed, step=progress.step
         )
-    return render_comparison(comparison, arguments.format), {row.variant: row.rank for row in comparison.rows}
+    ranks = {row.variant: row.rank for row in comparison.rows}
+    return render_comparison(comparison, arguments.format), ranks, lambda: comparison_rows("tune", comparison, variants)
 
 
 def _tune_by_time(
     arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem, effort: Effort
-) -> tuple[str, dict[str, int | None], Device]:
+) -> tuple[str, Ranks, Rows, Device]:
+    from harness.execution.results.rows import bench_rows
     from harness.gpu.contenders import bench_on_gpu, steps_of
     from harness.support.progress import progress_bar
     from harness.text.bench_report import render_bench
@@ -85,7 +97,7 @@ def _tune_by_time(
             step=progress.step,
         )
     ranks = {row.variant: row.rank for row in result.rows}
-    return render_bench(result, arguments.format), ranks, result.device
+    return render_bench(result, arguments.format), ranks, lambda: bench_rows("tune", result, variants), result.device
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -104,6 +116,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_emulator(device)
     add_effort(parser, seed=False)
     add_report(parser)
+    add_keep(parser)
 
 
 COMMAND = Command(

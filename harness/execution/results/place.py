@@ -1,0 +1,39 @@
+"""Where the store lies, and whether everything is kept without being asked for: the user's settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from harness.support.errors import UsageError
+from harness.support.numbers import shown
+
+DIRECTORY_VARIABLE = "ATTENTION_SANDBOX_RESULTS_DIR"
+KEEP_VARIABLE = "ATTENTION_SANDBOX_KEEP"
+FILE = "results.sqlite"
+
+
+def store_path() -> Path:
+    """$ATTENTION_SANDBOX_RESULTS_DIR/results.sqlite, else in attention-sandbox in $XDG_DATA_HOME or ~/.local/share.
+
+    Not beside the cache of compiled things, which may be deleted at any time and is. Raises `UsageError` where there is
+    neither a setting nor a home directory.
+    """
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    if chosen:
+        return Path(os.path.abspath(chosen), FILE)
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):  # unset, or relative, which the XDG specification tells us to ignore
+        home = os.path.expanduser("~")
+        if not os.path.isabs(home):
+            raise UsageError(f"there is no home directory to keep results in; set {DIRECTORY_VARIABLE}")
+        base = os.path.join(home, ".local", "share")
+    return Path(base, "attention-sandbox", FILE)
+
+
+def keeps_always() -> bool:
+    """Whether $ATTENTION_SANDBOX_KEEP says so. Raises `UsageError` where it says neither `always` nor nothing."""
+    text = os.environ.get(KEEP_VARIABLE, "")
+    if text not in ("", "always"):
+        raise UsageError(f"{KEEP_VARIABLE} is {shown(text)}; it is 'always', or unset, where --keep asks for it")
+    return text == "always"

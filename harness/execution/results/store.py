@@ -1,0 +1,274 @@
+"""The store: one SQLite file for the rows that studies keep, and for units of work that are finished.
+
+Any number of processes may read and write at once: the log is written ahead (WAL), who finds the file busy waits, and
+what belongs together is one transaction. A process that is killed leaves either all of a transaction or nothing of it.
+The file has to lie on a local disk; WAL shares memory between processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from harness.execution.results.kept_row import COLUMNS, KeptRow
+from harness.execution.results.place import DIRECTORY_VARIABLE, store_path
+from harness.execution.results.schema import APPLICATION_ID, MIGRATIONS, SCHEMA
+from harness.support.errors import StoreError
+
+BUSY_SECONDS = 30.0
+"""How long to wait for others who write. A transaction takes milliseconds."""
+_RETRY_SECONDS = 0.01
+_INSERT = f"INSERT INTO kept ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * len(COLUMNS[1:]))})"
+
+
+def unit_key(*parts: Any) -> str:
+    """The key of a unit of work: a digest of all that its result depends on, as JSON has it, in this order.
+
+    Dicts are the same in any order. Raises `TypeError` for what JSON does not have.
+    """
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Store:
+    """An open store. Threads may share one; a process that was forked opens its own.
+
+    Every method raises `StoreError`, in one line that says how to mend it, where the file cannot be used; nothing that
+    was kept before is touched then.
+    """
+
+    def __init__(self, path: Path, *, create: bool = True, busy_seconds: float = BUSY_SECONDS) -> None:
+        """Open it, begin it where there is none and `create`, and bring an older one up to date."""
+        self.path = path
+        self._busy_seconds = busy_seconds
+        self._lock = threading.RLock()
+        with self._told():
+            self._connection = self._opened(create)
+        try:
+            with self._told():
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """No more questions."""
+        with self._lock:
+            self._connection.close()
+
+    # Rows.
+
+    def keep(self, rows: Iterable[KeptRow]) -> int:
+        """Keep these rows, all or none of them, with the time of now; how many they are."""
+        now = _now()
+        stamped = (dataclasses.replace(row, kept_at=now) for row in rows)
+        values = [[_plain(getattr(row, column)) for column in COLUMNS[1:]] for row in stamped]
+        if values:
+            with self._writing() as connection:
+                connection.executemany(_INSERT, values)
+        return len(values)
+
+    def select(
+        self, columns: Sequence[str], where: str = "", values: Sequence[str | int | float] = ()
+    ) -> list[tuple[Any, ...]]:
+        """These fields alone of the rows that `rows` would give: of ten thousand in some hundredths of a second."""
+        assert set(columns) <= set(COLUMNS)
+        asked = f"SELECT {', '.join(columns)} FROM kept{f' WHERE {where}' if where else ''} ORDER BY id"
+        with self._reading() as connection:
+            return connection.execute(asked, values).fetchall()
+
+    def has(self, where: str = "1", values: Sequence[str | int | float] = ()) -> bool:
+        """Whether any row fulfils the condition."""
+        with self._reading() as connection:
+            found = connection.execute(f"SELECT EXISTS (SELECT 1 FROM kept WHERE {where})", values).fetchone()
+        return bool(found[0])
+
+    def rows(self, where: str = "", values: Sequence[str | int | float] = ()) -> list[KeptRow]:
+        """Rows that fulfil a condition of SQL's over the fields of `KeptRow`, oldest first; `values` for its `?`."""
+        return [KeptRow(**dict(zip(COLUMNS, row))) for row in self.select(COLUMNS, where, values)]
+
+    # Units of work.
+
+    def finished(self, key: str) -> Any | None:
+        """What the unit of work with this key came to, as it was given to `finish`; None where it is not finished.
+
+        Some microseconds: thousands may be asked for, one by one.
+        """
+        with self._reading() as connection:
+            found = connection.execute("SELECT payload FROM finished_units WHERE key = ?", (key,)).fetchone()
+        return None if found is None else json.loads(found[0])
+
+    def finish(self, key: str, payload: Any) -> None:
+        """A unit of work is done: keep what it came to under its key (`unit_key`), in the place of what was there.
+
+        `payload` is anything that JSON has, but None. When this returns, it is on the disk.
+        """
+        if payload is None:
+            raise ValueError("a finished unit's payload is None, which says that it is not finished")
+        text = json.dumps(payload)
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO finished_units VALUES (?, ?, ?)", (key, text, _now()))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These units are not finished, such as when all that they are part of is done and told."""
+        with self._writing() as connection:
+            connection.executemany("DELETE FROM finished_units WHERE key = ?", [(key,) for key in keys])
+
+    # The file.
+
+    def _opened(self, create: bool) -> sqlite3.Connection:
+        if self.path.is_dir():
+            raise StoreError(f"the store of results {self.path} is a folder; move it away, or set {DIRECTORY_VARIABLE}")
+        if create:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        elif not self.path.exists():
+            raise StoreError(f"there is no store of results {self.path} yet; a command with --keep begins it")
+        place = f"file:{quote(str(self.path))}"
+        try:
+            return self._connected(f"{place}?mode={'rwc' if create else 'rw'}")
+        except sqlite3.OperationalError:
+            # Of a folder that cannot be written to, only what nobody writes to at the same time can be read.
+            if create or os.access(self.path.parent, os.W_OK):
+                raise
+            return self._connected(f"{place}?mode=ro&immutable=1")
+
+    def _connected(self, place: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            place, uri=True, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        schema = self._schema()
+        if schema == SCHEMA:
+            # The journal's mode is a property of the file; setting it once more would ask for a lock.
+            connection.execute("PRAGMA synchronous = FULL")
+            return
+        self._patiently("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        with self._writing():
+            for statements in MIGRATIONS[self._schema() :]:  # another process may have been first
+                for statement in statements:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _schema(self) -> int:
+        """The file's schema, 0 where it is empty."""
+        schema = int(self._value("PRAGMA user_version"))
+        if self._value("PRAGMA application_id") != APPLICATION_ID and (
+            schema or self._value("SELECT count(*) FROM sqlite_master")
+        ):
+            raise StoreError(f"{self.path} is a database of another program; move it away, or set {DIRECTORY_VARIABLE}")
+        if schema > SCHEMA:
+            raise StoreError(
+                f"the store of results {self.path} is of a newer version (schema {schema}, and this one knows "
+                f"{SCHEMA}); update the sandbox, or set {DIRECTORY_VARIABLE} to another folder"
+            )
+        return schema
+
+    def _value(self, statement: str) -> Any:
+        return self._connection.execute(statement).fetchone()[0]
+
+    def _patiently(self, statement: str) -> None:
+        """Where SQLite does not wait for others by itself, as when the journal's mode changes."""
+        until = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                self._connection.execute(statement).fetchall()
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told():
+            yield self._connection
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction. IMMEDIATE: who is to write waits before it has read, and cannot be turned away later."""
+        with self._lock, self._told():
+            connection = self._connection
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise  # a mistake of ours, not the file's
+        except sqlite3.Error as error:
+            raise StoreError(_in_one_line(self.path, str(error), self._busy_seconds)) from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot open the store of results {self.path}: {error.strerror}; set {DIRECTORY_VARIABLE} to a folder "
+                "that you can write to"
+            ) from error
+
+
+def open_store(*, create: bool = True) -> Store:
+    """The user's store, wherever `place.store_path` has it. Raises `StoreError`, `UsageError`."""
+    return Store(store_path(), create=create)
+
+
+def _in_one_line(path: Path, error: str, busy_seconds: float) -> str:
+    """What SQLite says, with what to do about it."""
+    store, kept = f"the store of results {path}", "what was kept before is still there"
+    if "locked" in error or "busy" in error:
+        return f"{store} has been busy for {busy_seconds:g} s; end who writes to it, then run again"
+    if "readonly" in error or "read-only" in error:
+        return f"cannot write {store}: it is read-only; let you write to it (chmod u+w), or set {DIRECTORY_VARIABLE}"
+    if "unable to open" in error:
+        return f"cannot open {store}; see whether you may write there, or set {DIRECTORY_VARIABLE} to another folder"
+    if "full" in error or "I/O" in error:
+        return f"cannot write {store}: {error}; {kept}: make room there, or set {DIRECTORY_VARIABLE} to another folder"
+    return (
+        f"{store} is damaged ({error}); move it away, with {path.name}-wal beside it, and the next --keep begins a new "
+        f"one; the .recover of SQLite's own shell gets out of the old one what can be read"
+    )
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _plain(value: Any) -> Any:
+    """SQLite would keep NaN as NULL and infinity as a number that JSON and others do not have: both are not known."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
