@@ -55,10 +55,10 @@ class Store:
         self.path = path
         self._busy_seconds = busy_seconds
         self._lock = threading.RLock()
-        with self._told():
+        with self._errors_in_one_line():
             self._connection = self._opened(create)
         try:
-            with self._told():
+            with self._errors_in_one_line():
                 self._prepare()
         except BaseException:
             self._connection.close()
@@ -211,13 +211,13 @@ class Store:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._told():
+        with self._lock, self._errors_in_one_line():
             yield self._connection
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction. IMMEDIATE: who is to write waits before it has read, and cannot be turned away later."""
-        with self._lock, self._told():
+        with self._lock, self._errors_in_one_line():
             connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -229,7 +229,7 @@ class Store:
                 raise
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_in_one_line(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError):

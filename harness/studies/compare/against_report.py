@@ -35,7 +35,7 @@ def with_changes(report: Report, found: Sequence[Beside], what: str) -> Report:
 
 def _table(found: Sequence[Beside]) -> Table:
     told = [each for each in found if not each.never_ran]
-    cells = [(each.variant, each.then, _kernel(each), "; ".join(_told(each))) for each in told]
+    cells = [(each.variant, each.then, _kernel(each), "; ".join(_changes_in_words(each))) for each in told]
     return Table(("variant", "then", "kernel", "what changed"), cells, (False, False, False, False))
 
 
@@ -45,7 +45,7 @@ def _kernel(each: Beside) -> str:
     return "changed" if "kernel_digest" in each.changed else "same"
 
 
-def _told(each: Beside) -> Iterator[str]:
+def _changes_in_words(each: Beside) -> Iterator[str]:
     """What changed, each figure as it was and as it is."""
     before, after = each.before, each.after
     if before is None:

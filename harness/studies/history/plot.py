@@ -11,6 +11,8 @@ from harness.support.errors import UsageError
 from harness.text.drawing import COLOURS, DASHES, MARKERS, label_ends, open_frame, plain_numbers, saved
 
 MIB = 2**20
+LEFT, WIDTH, LETTER = 0.6, 3.5, 0.09
+"""Inches: of a panel's numbers, of its lines, of a letter of the names behind these."""
 MOST_DRAWN = 12
 """Histories that can still be told apart."""
 _LEAST_DAYS = 1 / 24
@@ -41,11 +43,12 @@ def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
     panels = [(name, height) for name, height in PANELS if any(height(line) for h in histories for line in h.lines)]
     if not panels:
         raise UsageError("--plot: of what is kept, neither bytes nor error nor time is known")
-    figure = Figure(figsize=(5.6 * len(panels), 4.8))
-    labels = _labels(histories)
+    labels = names_of(histories)
+    panel = LEFT + WIDTH + LETTER * max(map(len, labels))
+    figure = Figure(figsize=(panel * len(panels), 4.8))
+    whole = panel * len(panels)
     for number, (name, height) in enumerate(panels):
-        left = number / len(panels)
-        axes = figure.add_axes((left + 0.1 / len(panels), 0.16, 0.62 / len(panels), 0.68))
+        axes = figure.add_axes(((number * panel + LEFT) / whole, 0.16, WIDTH / whole, 0.68))
         open_frame(axes)
         ends: list[tuple[float, float, str, str]] = []
         for place, (history, label) in enumerate(zip(histories, labels)):
@@ -70,7 +73,7 @@ def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
         label_ends(axes, ends)
     settings = {history.setting for history in histories}
     if len(settings) == 1:
-        figure.suptitle(*settings, x=0.1 / len(panels), ha="left", fontsize=11)
+        figure.suptitle(*settings, x=LEFT / whole, ha="left", fontsize=11)
     return saved(figure, suffix)
 
 
@@ -88,12 +91,17 @@ def _moment(at: str) -> datetime:
     return datetime.fromisoformat(at.replace("Z", "+00:00"))
 
 
-def _labels(histories: Sequence[History]) -> list[str]:
-    """The shortest names that tell all of them apart."""
+def _parts(history: History) -> list[str]:
+    return (history.headline or history.study).split(", ")
+
+
+def names_of(histories: Sequence[History]) -> list[str]:
+    """The shortest names that tell all of them apart: of their problems what not all have in common."""
+    common = set.intersection(*(set(_parts(history)) for history in histories))
     ways: list[Callable[[History], Any]] = [
         lambda h: h.variant,
         lambda h: f"{h.variant}, {h.study}",
-        lambda h: f"{h.variant}, {h.headline or h.study}",
+        lambda h: ", ".join((h.variant, *(part for part in _parts(h) if part not in common))),
         lambda h: f"{h.variant}, {h.study}, {h.headline}",
     ]
     for way in ways:

@@ -20,9 +20,10 @@ from harness.cli import main
 from harness.execution.results import store as store_module
 from harness.execution.results.kept_row import COLUMNS, KeptRow
 from harness.execution.results.store import Store
+from harness.studies.history.plot import names_of
 from harness.studies.history.query import parse_since, parse_where
 from harness.studies.history.timeline import COLUMNS as MEASURED
-from harness.studies.history.timeline import histories, newest
+from harness.studies.history.timeline import History, histories, newest
 
 pytestmark = pytest.mark.compiles(False)
 ROOT = Path(__file__).resolve().parents[3]
@@ -237,6 +238,14 @@ def test_the_picture_has_a_panel_for_each_figure_that_is_known(keep: Keep, tmp_p
         assert "mine-cupy" in text
     else:
         assert content.startswith(b"\x89PNG")
+
+
+def test_lines_are_called_after_what_tells_them_apart() -> None:
+    plain = History("fa2-cupy", "compare", "attention", "batch 1, 256 x 256, float32", "normal", 0, None, None, ())
+    other_problem = dataclasses.replace(plain, headline="batch 1, 128 x 128, float32")
+    assert names_of([plain, dataclasses.replace(plain, variant="fa1-cupy")]) == ["fa2-cupy", "fa1-cupy"]
+    assert names_of([plain, dataclasses.replace(plain, study="bench")]) == ["fa2-cupy, compare", "fa2-cupy, bench"]
+    assert names_of([plain, other_problem]) == ["fa2-cupy, 256 x 256", "fa2-cupy, 128 x 128"]
 
 
 def test_too_many_to_draw_is_one_line(keep: Keep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
