@@ -48,6 +48,10 @@ def _replacements() -> tuple[tuple[type, str, Method, Method], ...]:
         ("numba.cuda.core.postproc", "PostProcessor", "run", _lives_when_asked),
         # Instructions of one line have one description, which is put together for each.
         ("numba.cuda.debuginfo", "DIBuilder", "_di_location", _located_once),
+        # Whether what emits an operator takes a place in the source is seen from its signature, each time it emits one.
+        ("numba.cuda.core.base", "_wrap_missing_loc", "__call__", _wrapped_once),
+        # Which of five kinds of thing an operand is depends on its class, and is asked half a million times.
+        ("numba.cuda.core.ir", "Inst", "_rec_list_vars", _sorted_by_class),
     ):
         with contextlib.suppress(ImportError, AttributeError, KeyError):
             where = getattr(importlib.import_module(module), owner)
@@ -68,7 +72,8 @@ def _hashed_once(own: Method) -> Method:
 
 def _sized_once(own: Method) -> Method:
     def size(context: Any, kind: Any) -> int:
-        sizes: dict[str, int] = vars(context).setdefault("kept_sizes", {})
+        # Each function has a context of its own; what emits for one target is the same object in all of them.
+        sizes: dict[str, int] = vars(context.codegen()).setdefault("kept_sizes", {})
         text = str(kind)
         known = sizes.get(text)
         if known is None:
@@ -135,6 +140,59 @@ def _located_once(own: Method) -> Method:
         return known
 
     return location
+
+
+def _wrapped_once(own: Method) -> Method:
+    wrapped: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def with_place(wrapper: Any) -> Any:
+        function = wrapper.func
+        try:
+            takes_place = wrapped.get(function)
+        except TypeError:  # a callable that cannot be kept
+            return own(wrapper)
+        if takes_place:
+            return function
+        made = own(wrapper)
+        if takes_place is None:
+            wrapped[function] = made is function
+        return made
+
+    return with_place
+
+
+def _sorted_by_class(own: Method) -> Method:
+    from numba.cuda.core import ir
+
+    found: dict[type, str] = {}
+
+    def class_of(kind: type) -> str:
+        for classes, name in (
+            (ir.var_types, "variable"),
+            (ir.inst_types, "instruction"),
+            ((list, tuple), "sequence"),
+            (dict, "mapping"),
+        ):
+            if issubclass(kind, classes):
+                return name
+        return "other"
+
+    def variables(instruction: Any, value: Any) -> list[Any]:
+        kind = type(value)
+        name = found.get(kind)
+        if name is None:
+            name = found[kind] = class_of(kind)
+        if name == "other":
+            return []
+        if name == "variable":
+            return [value]
+        if name == "instruction":
+            listed: list[Any] = value.list_vars()
+            return listed
+        inside = value if name == "sequence" else value.values()
+        return [variable for each in inside for variable in variables(instruction, each)]
+
+    return variables
 
 
 def _each_once(own: Method) -> Method:
