@@ -43,7 +43,7 @@ class Likeness:
 
     def of(self, instruction: Instruction) -> tuple[Hashable, tuple[str, ...]] | None:
         """What all instructions like this one have in common, and this one's registers; None where that is not known."""
-        if instruction.opcode not in _FAMILIES or "cc" in instruction.modifiers:
+        if instruction.opcode not in _FAMILIES:
             return None
         names: dict[str, int] = {}
         parts: list[Hashable] = [instruction.opcode, instruction.modifiers, instruction.negated]
