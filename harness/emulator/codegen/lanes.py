@@ -102,7 +102,7 @@ class Lanes(Vocabulary):
         return nullcontext()
 
     def repeat(self, instruction: Instruction) -> bool:
-        """Emit the instruction as another one was that differs from it in nothing but places; False where none is known.
+        """Emit the instruction as one was that differs from it in nothing but places; False where none is known.
 
         Where it is False, the instruction's `shared_function` comes next.
         """

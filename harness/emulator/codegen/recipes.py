@@ -42,7 +42,7 @@ class Likeness:
         """Register -> all that its code depends on."""
 
     def of(self, instruction: Instruction) -> tuple[Hashable, tuple[str, ...]] | None:
-        """What all instructions like this one have in common, and this one's registers; None where that is not known."""
+        """What all instructions like this one have in common, and its registers; None where that is not known."""
         if instruction.opcode not in _FAMILIES:
             return None
         names: dict[str, int] = {}

@@ -1,7 +1,8 @@
 """PTX text -> tokens that know their line.
 
 Nearly all of a kernel are instructions on a line of their own, which come as one token each: who reads them as a whole
-(`plain_instructions.py`) is done several times as fast, and to everybody else they are the tokens that they consist of.
+(`plain_instructions.py`) is done several times as fast. So do lines of bytes for debuggers, which nobody reads at all.
+To everybody else they are the tokens that they consist of.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ _SHOWN = 40
 
 
 class Token(NamedTuple):
-    """One word of PTX, or a whole instruction."""
+    """One word of PTX, or several in one piece."""
 
     kind: str
-    """`word`, `dot` (a word that starts with a dot), `number`, `string`, `mark`, or `instruction`."""
+    """`word`, `dot` (a word that starts with a dot), `number`, `string`, `mark`; of several `instruction` or `bytes`."""
     text: str
     line: int
 
@@ -29,11 +30,12 @@ class Token(NamedTuple):
         return self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
 
 
-INSTRUCTION = "instruction"
+INSTRUCTION, BYTES = PIECES = ("instruction", "bytes")
 _OPERANDS = r"[%$A-Za-z0-9_,+\-\[\]|!\ \t]*"
 """No dots, so that no directive is in there, and no parentheses, for calls are on several lines anyway."""
-_INSTRUCTION = rf"""
-      (?P<{INSTRUCTION}>
+_PIECES = rf"""
+      (?P<{BYTES}>\.b8[ ]\d{{1,9}}(?:,\d{{1,9}})*)(?=\n)
+    | (?P<{INSTRUCTION}>
         (?:@!?[%$A-Za-z_][A-Za-z0-9_$]*[ \t]+)?
         [a-z][a-z0-9_]*(?:\.[A-Za-z0-9_]+(?:::[A-Za-z0-9_]+)*)*(?=[ \t;])
         {_OPERANDS}(?:\{{{_OPERANDS}\}}{_OPERANDS})*;)
@@ -50,7 +52,7 @@ _WORDS = r"""
     | (?P<end>\Z)
 """
 _FLAGS = re.VERBOSE | re.DOTALL | re.ASCII
-_TOKEN = re.compile(rf"[ \t\r]*(?:{_INSTRUCTION}{_WORDS})", _FLAGS)
+_TOKEN = re.compile(rf"[ \t\r]*(?:{_PIECES}{_WORDS})", _FLAGS)
 _WORD = re.compile(rf"[ \t\r]*(?:{_WORDS})", _FLAGS)
 _BEFORE_INSTRUCTIONS = {";", "{", "}", ":"}
 
@@ -89,7 +91,7 @@ def tokenize(text: str) -> list[Token]:
     return tokens
 
 
-def words_of(instruction: str, line: int) -> list[Token]:
-    """The tokens of a whole instruction, or of a part of one."""
-    found = ((match.lastgroup, match) for match in _WORD.finditer(instruction))
+def words_of(piece: str, line: int) -> list[Token]:
+    """The tokens of several words in one piece."""
+    found = ((match.lastgroup, match) for match in _WORD.finditer(piece))
     return [Token(kind, match[kind], line) for kind, match in found if kind is not None and kind != "end"]

@@ -1,4 +1,4 @@
-"""Instructions that stand in one piece: their words are looked up, for kernels say the same few hundred again and again."""
+"""Instructions that stand in one piece. Forms and operands are looked up: a kernel has few, again and again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END = ";"
 
 
 class PlainInstructions(Declarations):
-    """The part of the parser that reads `Token`s of whole instructions. What it does not understand is left to others."""
+    """The part of the parser that reads `Token`s of whole instructions, as far as it understands them."""
 
     def __init__(self, tokens: list[Token]) -> None:
         super().__init__(tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from harness.emulator.ptx.instructions import Imm
-from harness.emulator.ptx.lexer import INSTRUCTION, Token, words_of
+from harness.emulator.ptx.lexer import BYTES, PIECES, Token, words_of
 from harness.support.errors import CompileError
 
 
@@ -23,7 +23,7 @@ class TokenStream:
             line = self.tokens[-1].line if self.tokens else 1
             raise CompileError(f"PTX line {line}: the PTX ends in the middle of a statement")
         token = self.tokens[index]
-        if token.kind == INSTRUCTION:
+        if token.kind in PIECES:
             self._split(index)
             token = self.tokens[index]
         return token
@@ -39,7 +39,7 @@ class TokenStream:
         if self.at >= len(self.tokens):
             return False
         token = self.tokens[self.at]
-        if token.kind == INSTRUCTION and token.text.startswith(text):
+        if token.kind in PIECES and token.text.startswith(text):
             token = self.peek()
         if token.text == text:
             self.at += 1
@@ -47,7 +47,7 @@ class TokenStream:
         return False
 
     def _split(self, index: int) -> None:
-        """A whole instruction that is not read as one becomes the tokens that it consists of."""
+        """What is not read in one piece becomes the tokens that it consists of."""
         whole = self.tokens[index]
         self.tokens[index : index + 1] = words_of(whole.text, whole.line)
 
@@ -107,7 +107,7 @@ class TokenStream:
             pass
         depth = 1
         while depth:
-            if self.at < len(self.tokens) and self.tokens[self.at].kind == "number":  # of which there are thousands
+            if self.at < len(self.tokens) and self.tokens[self.at].kind == BYTES:  # in which there is no brace
                 self.at += 1
                 continue
             text = self.next().text
