@@ -28,13 +28,18 @@ POISON_BYTE = 0xFF
 
 def gpu_available() -> bool:
     """Whether CuPy is there and sees a GPU. Never raises, loads no compiler, creates no context."""
+    return gpu_count() > 0
+
+
+def gpu_count() -> int:
+    """How many GPUs CuPy sees, 0 without it. Never raises, loads no compiler, creates no context."""
     try:
         ctypes.CDLL("libcuda.so.1")  # without a driver, CuPy need not be loaded to know
         from cupy.cuda import runtime
 
-        return bool(runtime.getDeviceCount() > 0)
-    except Exception:  # no CuPy, no driver, a driver that is too old: all mean no
-        return False
+        return int(runtime.getDeviceCount())
+    except Exception:  # no CuPy, no driver, a driver that is too old: all mean none
+        return 0
 
 
 class GpuContext:

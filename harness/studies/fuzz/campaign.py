@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.emulator.launch.configuration import default_threads
 from harness.execution.isolation.server import Load
@@ -28,11 +29,14 @@ from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.result import CampaignResult, Failure
 from harness.studies.fuzz.rounds import FIRST_EXAMPLES
-from harness.studies.fuzz.search import Held, Search, is_declared
+from harness.studies.fuzz.search import FEWEST_DRAWN, Held, Search, is_declared
 from harness.studies.fuzz.sequence import ExampleSequence, Upcoming
 from harness.studies.fuzz.simplification import simplify
 from harness.studies.fuzz.workers import Workers
 from harness.support.errors import SandboxError, UsageError
+
+if TYPE_CHECKING:
+    from harness.execution.cluster.crew import Crew
 
 DEFAULT_EXAMPLES = 200
 WORKERS = 2
@@ -81,11 +85,13 @@ def run_campaign(
     how: CampaignSettings = USUAL,
     progress: Progress = _ignore,
     operation: str = DEFAULT_OPERATION,
+    crew: Crew | None = None,
 ) -> CampaignResult:
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
     `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
-    does; raises `UsageError` for settings that make no sense. `operation` is the variant's.
+    does; raises `UsageError` for settings that make no sense. `operation` is the variant's. `crew`: workers that the
+    cases are spread over, instead of a process or two of this machine.
     """
     chosen = operation_named(operation)
     how = dataclasses.replace(
@@ -94,7 +100,7 @@ def run_campaign(
         checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
     _require_sensible(how, chosen, machine)
-    with Workers(load, machine, how.case_seconds, how.builds or (), _workers(how, machine)) as workers:
+    with _examiners(load, machine, how, crew) as workers:
         campaign = _Campaign(name, workers, how, progress, chosen, past=PastFailures(how.database))
         try:
             workers.start()
@@ -120,6 +126,10 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
 # No `Exception`, which Hypothesis would take for a failure.
 class _Over(BaseException):
     """The time is up."""
+
+
+class _Enough(BaseException):
+    """There are as many examples as there were to be."""
 
 
 @dataclass
@@ -179,13 +189,18 @@ class _Campaign:
                 self._fails(entry.case)
                 if self.covering is not None and self.answers[entry.case].refusal is None:
                     self.covering.took(entry.row)
-        # What several searches met counts once: others take its place, as long as there are some.
-        before = -1
-        while self.first is None and before < self.examples < (how.examples or 0):
-            before, searches = self.examples, searches + 1
-            self._explore(sequence.search(workers.builds, (how.examples or 0) - before, searches, True))
+        self._make_up_for_repeated(sequence, searches)
         if self.first is not None:
             self._simplify()
+
+    def _make_up_for_repeated(self, sequence: ExampleSequence, searches: int) -> None:
+        """What several searches met counts once: others take its place, as long as there are some."""
+        before = -1
+        while self.first is None and before < self.examples < (self.how.examples or 0):
+            before, searches = self.examples, searches + 1
+            missing = max(FEWEST_DRAWN, (self.how.examples or 0) - before)
+            with contextlib.suppress(_Enough):
+                self._explore(sequence.search(self.workers.builds, missing, searches, True))
 
     def conclude(self) -> CampaignResult:
         """The result, after the smallest failure ran once more in a fresh process."""
@@ -245,6 +260,8 @@ class _Campaign:
                 search.run(self._hold)  # with the same answers up to here
 
     def _hold(self, case: Case) -> Held:
+        if self.first is None and self.how.examples is not None and self.examples >= self.how.examples:
+            raise _Enough
         return self._fails(case), self.answers[case].error_over_budget
 
     def _is_declared(self, case: Case) -> bool:
@@ -355,6 +372,15 @@ def _workers(how: CampaignSettings, machine: Machine) -> int:
     """A usual campaign is over before a further one has started and compiled what the first one has."""
     is_long = how.examples is None or how.examples > FIRST_EXAMPLES
     return min(WORKERS, default_threads()) if is_long and machine.kind == "emulator" else 1
+
+
+def _examiners(load: Load, machine: Machine, how: CampaignSettings, crew: Crew | None) -> Examiners:
+    builds = how.builds or ()
+    if crew is None:
+        return Workers(load, machine, how.case_seconds, builds, _workers(how, machine))
+    from harness.studies.fuzz.spread import SpreadWorkers
+
+    return SpreadWorkers(crew, load, machine, how.case_seconds, builds)
 
 
 def _require_check(check: str, operation: Operation, machine: Machine) -> None:

@@ -15,12 +15,13 @@ from harness.model.operation import Operation
 from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
-from harness.options.device import add_sanitizer, machine_line, machine_of
+from harness.options.device import add_sanitizer, machine_line, machine_of, visible_gpus
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
 from harness.options.variants import add_plugins, discover_variants, require_some
 from harness.options.watch import add_watch, kept_results, watching
+from harness.options.workers import add_workers, crew_of
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Varian
                 f"{variant.name} is an object of this process, and a campaign loads its variant anew in processes of "
                 "its own; write it to a file with a function register(registry), and name that with plugin="
             )
+    # What loads a variant by its origin; with workers elsewhere, from a file that was sent there.
+    if arguments.workers is not None:
+        from harness.execution.cluster.shipping import load_of
+
+        return found, [(v, load_of(found.origins[v.name], v.name)) for v in chosen]
     return found, [(v, functools.partial(load_variant, found.origins[v.name], v.name)) for v in chosen]
 
 
@@ -114,7 +120,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     if examples is None and arguments.seconds is None:
         examples = DEFAULT_EXAMPLES
     results = []
-    with progress_bar(len(chosen) - len(known)) as progress:
+    with crew_of(arguments, found, visible_gpus(machine)) as crew, progress_bar(len(chosen) - len(known)) as progress:
         for variant, load in chosen:
             if variant.name in known:
                 results.append(known[variant.name])
@@ -128,9 +134,8 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
                 checks=_properties(arguments.properties),
                 database=failure_folder(variant.name),
             )
-            results.append(
-                run_campaign(variant.name, load, machine, how, _speed(progress, variant.name), variant.operation)
-            )
+            told = _speed(progress, variant.name)
+            results.append(run_campaign(variant.name, load, machine, how, told, variant.operation, crew))
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
     options += ["--sanitize"] if arguments.sanitize else []
@@ -176,6 +181,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
     add_sanitizer(parser, "On a GPU: not available")
+    add_workers(parser, "cases")
     add_report(parser)
     add_watch(parser)
 

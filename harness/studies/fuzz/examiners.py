@@ -17,6 +17,10 @@ Searched = Sequence[tuple[Case, Answer]]
 class Examiners(Protocol):
     """A context manager; one thread may use it. Every method raises `SandboxError` where none can be had."""
 
+    def __enter__(self) -> Examiners: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
     @property
     def builds(self) -> tuple[Build, ...]:
         """What kernels may have compiled in, with the variant's own tiles."""

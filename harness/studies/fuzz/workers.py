@@ -64,10 +64,14 @@ class Workers:
         """See `Worker.fails_in`."""
         return self._first.fails_in
 
-    def start(self) -> None:
-        """One that is ready; the others may take longer. Raises as `Worker.start` does."""
+    def begin(self) -> None:
+        """Start the processes, where there are none, without waiting for them."""
         for worker in self._workers:
             worker.begin()
+
+    def start(self) -> None:
+        """One that is ready; the others may take longer. Raises as `Worker.start` does."""
+        self.begin()
         self._first.start()
 
     def ahead(self, usual: int) -> int:

@@ -1,0 +1,102 @@
+"""What runs in a worker: one piece of work at a time, of whoever has the same version of the sandbox."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
+from harness.execution.isolation.process import end_planners
+from harness.support.errors import SandboxError
+
+IDLE_SECONDS = 60.0
+"""After so long without work the processes that it has started end: whoever asked may be gone."""
+_AT_IMPORT = fingerprint()
+_one_at_a_time = threading.Lock()
+_state: dict[str, Any] = {}
+_last_used = time.monotonic()
+
+
+class Unfit(SandboxError):
+    """This worker cannot do the work, such as without the GPU that it had; another one may."""
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a worker says of itself."""
+
+    fingerprint: Fingerprint
+    host: str
+    process: int
+    visible_gpus: str | None
+    """`CUDA_VISIBLE_DEVICES`; None where it is not set."""
+
+
+def introduce() -> Introduction:
+    """Of this worker. Raises `Unfit` where its texts have changed since it has loaded them."""
+    _may_have_children()
+    now = fingerprint()
+    if now.harness != _AT_IMPORT.harness:
+        raise Unfit("its texts of harness/ have changed since it was started; start it again")
+    return Introduction(now, socket.gethostname(), os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def perform(function: Callable[[Any], Any], argument: Any) -> Any:
+    """`function(argument)`, one at a time however many threads this worker has."""
+    global _last_used
+    with _one_at_a_time:
+        _last_used = time.monotonic()
+        try:
+            return function(argument)
+        finally:
+            _last_used = time.monotonic()
+
+
+def state(name: str, make: Callable[[], Any]) -> Any:
+    """What `make` made for this name at first, here, in this worker. One name of each kind (before its `:`) is kept."""
+    if name not in _state:
+        kind = name.partition(":")[0]
+        for other in [other for other in _state if other.partition(":")[0] == kind]:
+            _drop(other)
+        _state[name] = make()
+    return _state[name]
+
+
+def end_all() -> None:
+    """End what was kept, and with it all processes that this worker has started."""
+    for name in list(_state):
+        _drop(name)
+    end_planners()
+
+
+def _drop(name: str) -> None:
+    kept = _state.pop(name, None)
+    if hasattr(kept, "__exit__"):
+        kept.__exit__(None, None, None)
+
+
+def _may_have_children() -> None:
+    """`dask worker` makes its processes such as may not start any."""
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+
+
+def _end_when_idle() -> None:
+    while True:
+        time.sleep(IDLE_SECONDS / 4)
+        if _state and time.monotonic() - _last_used > IDLE_SECONDS and _one_at_a_time.acquire(blocking=False):
+            with contextlib.suppress(Exception):
+                end_all()
+            _one_at_a_time.release()
+
+
+# Before multiprocessing's own, which waits for children.
+atexit.register(end_all)
+threading.Thread(target=_end_when_idle, name="end when idle", daemon=True).start()
