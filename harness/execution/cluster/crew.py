@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,7 @@ class _Member:
     address: str
     name: str
     is_fit: bool = False
+    device: str | None = None
     jobs: list[Job] = field(default_factory=list)
     last_seen: Any = None
     seen_at: float = 0.0
@@ -78,12 +80,19 @@ class _Member:
 class Crew:
     """The workers of one client. A context manager; one thread may use it."""
 
-    def __init__(self, workers: int | str, complain: Complain, gpus: Sequence[str] = ()) -> None:
-        """So many processes of this machine, or those of the scheduler at this address.
+    def __init__(
+        self,
+        workers: int | str,
+        complain: Complain,
+        gpus: Sequence[str] = (),
+        device_of: Callable[[], str | None] | None = None,
+    ) -> None:
+        """So many processes of this machine, or the workers of the scheduler at this address.
 
-        `gpus`: which of these processes sees which, see `LocalCluster`. `complain` is told, in a line each, of workers
-        that are left out or lost. Raises `UsageError` where there is no such scheduler, or none of its workers has this
-        version of the sandbox.
+        `gpus`: which of these processes sees which, see `LocalCluster`. `device_of` is called in each worker and names
+        its device; who has none, or one that another worker has already, is left out. `complain` is told, in a line
+        each, of workers that are left out or lost. Raises `UsageError` where there is no such scheduler, or none of its
+        workers has this version of the sandbox.
         """
         from distributed import Client
 
@@ -93,6 +102,9 @@ class Crew:
         self._expected: Fingerprint = fingerprint()
         self._local = LocalCluster(workers, gpus) if isinstance(workers, int) else None
         self.address = self._local.address if self._local is not None else str(workers)
+        self._device_of = device_of
+        self.token = secrets.token_hex(8)
+        """Different for each crew: what a worker keeps for one is not taken for another's."""
         self._members: dict[str, _Member] = {}
         self._left_out: set[str] = set()
         self._equipment: list[tuple[Callable[[Any], Any], Any]] = []
@@ -176,6 +188,16 @@ class Crew:
             else:
                 left.remove(ready)
                 yield ready
+
+    def spread(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """`function` of each, the first ones first: its place and its result, or a `WorkerLost`, as they are done.
+
+        Raises what else was raised.
+        """
+        jobs = [self.begin(function, argument) for argument in arguments]
+        places = {job: place for place, job in enumerate(jobs)}
+        for job in self.in_order(jobs):
+            yield places[job], job.error if isinstance(job.error, WorkerLost) else job.outcome()
 
     def attend(self, seconds: float = 0.0) -> None:
         """Take in what is done within that time, at least what is done by now, and see who is there now and then."""
@@ -270,7 +292,7 @@ class Crew:
             return
         addresses = [member.address for member in fresh]
         try:
-            said = self._client.run(introduce, workers=addresses, on_error="return")
+            said = self._client.run(introduce, self._device_of, workers=addresses, on_error="return")
         except (OSError, asyncio.TimeoutError):
             return  # one of them has gone meanwhile; the next look sees who is there
         for member in fresh:
@@ -279,18 +301,26 @@ class Crew:
                 self._left_out.add(member.address)
                 self._complain(f"worker {member.name} is left out: {reason}")
                 continue
-            member.is_fit = True
+            member.is_fit, member.device = True, said[member.address].device
             for function, argument in self._equipment:
                 self._submit(member, Job(function, argument, is_wanted=False))
 
     def _why_unfit(self, said: Any) -> str | None:
         if isinstance(said, Introduction):
             difference = self._expected.difference(said.fingerprint)
-            return None if difference is None else f"it has another version of the sandbox: {difference}"
+            if difference is not None:
+                return f"it has another version of the sandbox: {difference}"
+            return None if self._device_of is None else self._why_without_device(said.device)
         if isinstance(said, Unfit):
             return str(said)
         what = " ".join(str(said).split()) or type(said).__name__
         return f"it cannot load the sandbox ({what}); start it where this folder is on its PYTHONPATH"
+
+    def _why_without_device(self, device: str | None) -> str | None:
+        if device is None:
+            return "it sees no GPU"
+        other = next((m for m in self._members.values() if m.is_fit and m.device == device), None)
+        return None if other is None else f"worker {other.name} has the same GPU, and times would be of both"
 
     # Who does what.
 
@@ -334,11 +364,11 @@ class Crew:
             except Exception as error:
                 self._again(job, address, f"its result was lost with its worker ({type(error).__name__})")
         elif future.status == "error":
-            error = future.exception(timeout=CONNECT_SECONDS)
-            if isinstance(error, Unfit):
-                self._again(job, address, str(error))
+            raised = future.exception(timeout=CONNECT_SECONDS)
+            if isinstance(raised, Unfit):
+                self._again(job, address, str(raised))
             else:
-                job.error, job.is_done = error, True
+                job.error, job.is_done = raised, True
         else:
             self._again(job, address, "its worker was lost")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.execution.cluster.worker_side import state
+from harness.execution.isolation.variants import isolate
 from harness.model.discovery import PLUGIN, Origin, load_variant
 from harness.model.variant import Variant
 from harness.support.errors import UsageError
@@ -112,6 +113,15 @@ def load_of(origin: Origin, name: str) -> OriginLoad:
     if origin.kind == PLUGIN:
         origin = Origin(PLUGIN, str(Path(origin.name).resolve()))
     return OriginLoad(origin, name)
+
+
+def variant_here(token: str, load: OriginLoad) -> Variant:
+    """The variant in this worker, isolated; the same one for each `Crew.token`. Raises `SandboxError`."""
+    kept: dict[OriginLoad, Variant] = state(f"variants:{token}", dict)
+    here = load.here()
+    if here not in kept:
+        kept[here] = isolate(here)
+    return kept[here]
 
 
 def load_here(load: Callable[[], Variant]) -> Callable[[], Variant]:

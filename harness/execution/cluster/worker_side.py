@@ -19,6 +19,9 @@ from harness.support.errors import SandboxError
 
 IDLE_SECONDS = 60.0
 """After so long without work the processes that it has started end: whoever asked may be gone."""
+RETIRE_SECONDS = 0.5
+RETIRED = 75
+"""Exit status, as EX_TEMPFAIL of sysexits.h: another one takes its place."""
 _AT_IMPORT = fingerprint()
 _one_at_a_time = threading.Lock()
 _state: dict[str, Any] = {}
@@ -26,7 +29,7 @@ _last_used = time.monotonic()
 
 
 class Unfit(SandboxError):
-    """This worker cannot do the work, such as without the GPU that it had; another one may."""
+    """The worker cannot do the work, such as without the GPU that it had; another one may."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,17 @@ class Introduction:
     fingerprint: Fingerprint
     host: str
     process: int
-    visible_gpus: str | None
-    """`CUDA_VISIBLE_DEVICES`; None where it is not set."""
+    device: str | None
+    """What it works on, where that matters, in a word that no other device has; None: nothing."""
 
 
-def introduce() -> Introduction:
-    """Of this worker. Raises `Unfit` where its texts have changed since it has loaded them."""
+def introduce(device_of: Callable[[], str | None] | None = None) -> Introduction:
+    """Of this worker; `device_of` tells its device. Raises `Unfit` where its texts have changed since."""
     _may_have_children()
     now = fingerprint()
     if now.harness != _AT_IMPORT.harness:
         raise Unfit("its texts of harness/ have changed since it was started; start it again")
-    return Introduction(now, socket.gethostname(), os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Introduction(now, socket.gethostname(), os.getpid(), None if device_of is None else device_of())
 
 
 def perform(function: Callable[[Any], Any], argument: Any) -> Any:
@@ -58,6 +61,13 @@ def perform(function: Callable[[Any], Any], argument: Any) -> Any:
             return function(argument)
         finally:
             _last_used = time.monotonic()
+
+
+def retire() -> None:
+    """The process is of no further use, as after a fault on its GPU: it ends once its result is on its way."""
+    timer = threading.Timer(RETIRE_SECONDS, os._exit, (RETIRED,))
+    timer.daemon = True
+    timer.start()
 
 
 def state(name: str, make: Callable[[], Any]) -> Any:

@@ -91,7 +91,7 @@ class Store:
         return len(values)
 
     def rows(self, where: str = "", values: Sequence[str | int | float] = ()) -> list[KeptRow]:
-        """The rows that fulfil a condition of SQL's over the fields of `KeptRow`, oldest first; `values` for its `?`."""
+        """The rows that fulfil a condition of SQL over the fields of `KeptRow`, oldest first; `values` for each `?`."""
         with self._reading() as connection:
             found = connection.execute(f"{_SELECT}{f' WHERE {where}' if where else ''} ORDER BY id", values)
             return [KeptRow(**dict(zip(COLUMNS, row))) for row in found]

@@ -27,10 +27,11 @@ from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.examiners import Examiners
 from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
+from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.result import CampaignResult, Failure
 from harness.studies.fuzz.rounds import FIRST_EXAMPLES
 from harness.studies.fuzz.search import FEWEST_DRAWN, Held, Search, is_declared
-from harness.studies.fuzz.sequence import ExampleSequence, Upcoming
+from harness.studies.fuzz.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.simplification import simplify
 from harness.studies.fuzz.workers import Workers
 from harness.support.errors import SandboxError, UsageError
@@ -86,12 +87,13 @@ def run_campaign(
     progress: Progress = _ignore,
     operation: str = DEFAULT_OPERATION,
     crew: Crew | None = None,
+    log: CampaignLog | None = None,
 ) -> CampaignResult:
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
     `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
     does; raises `UsageError` for settings that make no sense. `operation` is the variant's. `crew`: workers that the
-    cases are spread over, instead of a process or two of this machine.
+    cases are spread over, instead of a process or two of this machine. `log`: what it came to before it was cut off.
     """
     chosen = operation_named(operation)
     how = dataclasses.replace(
@@ -101,10 +103,12 @@ def run_campaign(
     )
     _require_sensible(how, chosen, machine)
     with _examiners(load, machine, how, crew) as workers:
-        campaign = _Campaign(name, workers, how, progress, chosen, past=PastFailures(how.database))
+        campaign = _Campaign(
+            name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog()
+        )
         try:
             workers.start()
-            campaign.began = time.monotonic()
+            campaign.began = time.monotonic() - campaign.log.seconds
             with contextlib.suppress(_Over):
                 campaign.search()
             return campaign.conclude()
@@ -156,12 +160,18 @@ class _Campaign:
     past: PastFailures = field(default_factory=lambda: PastFailures(None))
     covering: Covering | None = None
     remembered: bool = False
+    log: CampaignLog = field(default_factory=CampaignLog)
 
     def search(self) -> None:
         """All examples, or until something is found and shrunk."""
         workers, how = self.workers, self.how
         self.sizes = Builds(workers.builds)
-        self._try_past_failures()
+        if self.log.tried is None:
+            self._try_past_failures()
+            self.log.begin(self.examples)
+        else:
+            self.examples = self.log.tried
+        self.known.update(self.log.answers)
         checks = how.checks or ()
         axes = self.operation.axes(how.most_tiles, checks, workers.takes)
         if axes is not None:
@@ -179,7 +189,7 @@ class _Campaign:
             axes=axes,
             covering=self.covering,
         )
-        upcoming = Upcoming(sequence.entries(self.examples), workers)
+        upcoming = Upcoming(sequence.entries(self.examples), workers, self._is_known)
         searches = 0
         while self.first is None and (entry := upcoming.next()) is not None:
             if isinstance(entry, Search):
@@ -250,14 +260,22 @@ class _Campaign:
     def _explore(self, search: Search) -> None:
         """Hypothesis's search, here or by a worker, and, where something fails, its shrinking, which is always here."""
         self._mind_the_time()
-        found = self.workers.searched(search)
+        found = self.log.searches.get(search.number) or self.workers.searched(search)
+        met: dict[Case, None] = {}
         if found is None:
-            search.run(self._hold)
-            return
-        self.known.update(found)
-        for case, _ in found:
-            if self._fails(case):
-                search.run(self._hold)  # with the same answers up to here
+            search.run(lambda case: self._hold(met.setdefault(case) or case))
+        else:
+            self.known.update((case, answer) for case, answer in found if case not in self.answers)
+            for case, _ in found:
+                met[case] = None
+                if self._fails(case):
+                    search.run(self._hold)  # with the same answers up to here
+        if self.first is None:
+            self.log.searched(search.number, met)
+
+    def _is_known(self, entry: Chosen | Search) -> bool:
+        """Whether it was done before the campaign was cut off."""
+        return entry.number in self.log.searches if isinstance(entry, Search) else entry.case in self.log.answers
 
     def _hold(self, case: Case) -> Held:
         if self.first is None and self.how.examples is not None and self.examples >= self.how.examples:
@@ -319,6 +337,8 @@ class _Campaign:
         if self.first is not None:
             return
         self.examples += 1
+        if answer.finding is None:
+            self.log.counted(case, answer)
         if answer.refusal is not None:
             self.refusals[answer.refusal] += 1
         ratio = answer.error_over_budget

@@ -19,6 +19,7 @@ from harness.options.device import add_sanitizer, machine_line, machine_of, visi
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
+from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, discover_variants, require_some
 from harness.options.watch import add_watch, kept_results, watching
 from harness.options.workers import add_workers, crew_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from harness.model.case import Case
     from harness.model.discovery import Discovery
     from harness.model.variant import Variant
+    from harness.options.resume import UnfinishedWork
     from harness.studies.fuzz.finding import Answer
     from harness.studies.fuzz.result import CampaignResult
     from harness.support.progress import Progress
@@ -106,6 +108,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     """A campaign for each variant."""
     from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, run_campaign
     from harness.studies.fuzz.database import failure_folder
+    from harness.studies.fuzz.log import CampaignLog
     from harness.studies.fuzz.report import campaigns_report
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
@@ -115,33 +118,54 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     machine = machine_of(arguments)
     kept = kept_results(arguments)
     known = kept.known(variant.name for variant, _ in chosen)
-    seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
     examples = arguments.examples
     if examples is None and arguments.seconds is None:
         examples = DEFAULT_EXAMPLES
     results = []
-    with crew_of(arguments, found, visible_gpus(machine)) as crew, progress_bar(len(chosen) - len(known)) as progress:
+    with (
+        unfinished_work(arguments, found, "fuzz", repr(machine)) as work,
+        crew_of(arguments, found, visible_gpus(machine)) as crew,
+        progress_bar(len(chosen) - len(known)) as progress,
+    ):
+        seed = _seed(arguments, work)
+        logs = {variant.name: CampaignLog(variant.name, work) for variant, _ in chosen}
+        tell_going_on(sum(len(log.answers) for log in logs.values()), "examples")
         for variant, load in chosen:
             if variant.name in known:
                 results.append(known[variant.name])
                 continue
             progress.step(variant.name)
-            how = CampaignSettings(
-                examples=examples,
-                seconds=arguments.seconds,
-                seed=seed,
-                most_tiles=arguments.tiles,
-                checks=_properties(arguments.properties),
-                database=failure_folder(variant.name),
-            )
-            told = _speed(progress, variant.name)
-            results.append(run_campaign(variant.name, load, machine, how, told, variant.operation, crew))
+            result = work.known(variant.name, "result")
+            if result is None:
+                how = CampaignSettings(
+                    examples=examples,
+                    seconds=arguments.seconds,
+                    seed=seed,
+                    most_tiles=arguments.tiles,
+                    checks=_properties(arguments.properties),
+                    database=failure_folder(variant.name),
+                )
+                told, log = _speed(progress, variant.name), logs[variant.name]
+                result = run_campaign(variant.name, load, machine, how, told, variant.operation, crew, log)
+                work.finish(result, variant.name, "result")
+            results.append(result)
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
     options += ["--sanitize"] if arguments.sanitize else []
     kept.keep(found, {result.variant: result for result in results})
     passed = all(result.verdict == "pass" for result in results)
     return StudyResult(tuple(results), campaigns_report(results, machine_line(machine), options), passed)
+
+
+def _seed(arguments: argparse.Namespace, work: UnfinishedWork) -> int:
+    """The one that is asked for, that of the campaign that was cut off, or any."""
+    if arguments.seed is not None:
+        return int(arguments.seed)
+    seed = work.known("seed")
+    if not isinstance(seed, int):
+        seed = int.from_bytes(os.urandom(3), "big")
+        work.finish(seed, "seed")
+    return seed
 
 
 def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
@@ -182,6 +206,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
     add_sanitizer(parser, "On a GPU: not available")
     add_workers(parser, "cases")
+    add_afresh(parser)
     add_report(parser)
     add_watch(parser)
 

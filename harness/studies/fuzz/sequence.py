@@ -7,7 +7,7 @@ workers there are, and in whichever order they are done, the campaign asks the s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from harness.model.axes import Axes
@@ -76,16 +76,17 @@ class ExampleSequence:
         # Where the sanitizer's cases are chosen on purpose, these are not: it compiles once more for each build.
         checks = tuple(c for c in self.checks if c != SANITIZER or self.covering is None)
         name, seed, tiles = self.operation.name, self.seed, self.most_tiles
-        return Search(
-            name, builds, examples, seed, number, tiles, checks, self.takes, self.fails_in, plainest_is_known
-        )
+        return Search(name, builds, examples, seed, number, tiles, checks, self.takes, self.fails_in, plainest_is_known)
 
 
 class Upcoming:
     """The next entries of a sequence, which examiners are told of before they are asked."""
 
-    def __init__(self, entries: Iterator[Chosen | Search], examiners: Examiners) -> None:
-        self._entries, self._examiners = entries, examiners
+    def __init__(
+        self, entries: Iterator[Chosen | Search], examiners: Examiners, is_known: Callable[[Chosen | Search], bool]
+    ) -> None:
+        """What `is_known` needs no examiner."""
+        self._entries, self._examiners, self._is_known = entries, examiners, is_known
         self._drawn: deque[Chosen | Search] = deque()
 
     def next(self) -> Chosen | Search | None:
@@ -99,7 +100,9 @@ class Upcoming:
 
     def _draw(self, number: int) -> None:
         while len(self._drawn) < number and (entry := next(self._entries, None)) is not None:
-            if isinstance(entry, Chosen):
+            if self._is_known(entry):
+                pass
+            elif isinstance(entry, Chosen):
                 self._examiners.expect(entry.case)
             else:
                 self._examiners.expect_search(entry)
