@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,15 @@ def gpu_count() -> int:
         return int(runtime.getDeviceCount())
     except Exception:  # no CuPy, no driver, a driver that is too old: all mean none
         return 0
+
+
+def own_gpu() -> str | None:
+    """The first GPU that is visible here, in words that no other GPU has; None without one. Creates no context."""
+    if not gpu_count():
+        return None
+    from cupy.cuda import runtime
+
+    return f"{socket.gethostname()} {runtime.deviceGetPCIBusId(0)}"
 
 
 class GpuContext:

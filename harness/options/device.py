@@ -182,8 +182,11 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
 
 def visible_gpus(machine: Machine) -> list[str]:
     """The GPUs that local workers share, one for each, as CUDA_VISIBLE_DEVICES names them; none for the emulator."""
-    if machine.kind != "gpu":
-        return []
+    return gpus_of_this_machine() if machine.kind == "gpu" else []
+
+
+def gpus_of_this_machine() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them."""
     from harness.gpu.context import gpu_count
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES")

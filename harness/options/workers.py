@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from harness.model.discovery import MODULE, REPOSITORY_ROOT, Discovery
@@ -52,10 +52,15 @@ def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 @contextlib.contextmanager
-def crew_of(arguments: argparse.Namespace, found: Discovery, gpus: Sequence[str] = ()) -> Iterator[Crew | None]:
+def crew_of(
+    arguments: argparse.Namespace,
+    found: Discovery,
+    gpus: Sequence[str] = (),
+    device_of: Callable[[], str | None] | None = None,
+) -> Iterator[Crew | None]:
     """The workers that --workers asks for, with the plugins' files; None where it asks for none.
 
-    `gpus`: those of this machine, of which each local worker gets one.
+    `gpus`: those of this machine, of which each local worker gets one. For `device_of`, see `Crew`.
     """
     asked: int | str | None = getattr(arguments, "workers", None)
     if asked is None:
@@ -67,11 +72,16 @@ def crew_of(arguments: argparse.Namespace, found: Discovery, gpus: Sequence[str]
     from harness.execution.cluster.crew import Crew
     from harness.execution.cluster.shipping import receive, shipment
 
-    with Crew(asked, complain, gpus) as crew:
+    with Crew(asked, complain, gpus, device_of) as crew:
         files = plugin_files(found)
         if files:
             crew.equip(receive, shipment(files))
         yield crew
+
+
+def are_elsewhere(arguments: argparse.Namespace) -> bool:
+    """Whether the workers may be on other machines, whose GPUs are theirs to know."""
+    return isinstance(getattr(arguments, "workers", None), str)
 
 
 def require_distributed() -> None:

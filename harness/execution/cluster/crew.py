@@ -231,7 +231,7 @@ class Crew:
         while True:
             self._look()
             found = time.monotonic() - began
-            if self.size >= number or (self.size and found > CONNECT_SECONDS) or (self._left_out and not self.size):
+            if self.size + len(self._left_out) >= number or (self.size and found > CONNECT_SECONDS):
                 break
             if self._local is None and not self._members and found > CONNECT_SECONDS:
                 raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import multiprocessing
 import os
 import socket
@@ -46,6 +47,7 @@ class Introduction:
 def introduce(device_of: Callable[[], str | None] | None = None) -> Introduction:
     """Of this worker; `device_of` tells its device. Raises `Unfit` where its texts have changed since."""
     _may_have_children()
+    _see_to_the_end()
     now = fingerprint()
     if now.harness != _AT_IMPORT.harness:
         raise Unfit("its texts of harness/ have changed since it was started; start it again")
@@ -87,6 +89,13 @@ def end_all() -> None:
     end_planners()
 
 
+@functools.cache
+def _see_to_the_end() -> None:
+    # Before multiprocessing's own, which waits for children.
+    atexit.register(end_all)
+    threading.Thread(target=_end_when_idle, name="end when idle", daemon=True).start()
+
+
 def _drop(name: str) -> None:
     kept = _state.pop(name, None)
     if hasattr(kept, "__exit__"):
@@ -106,7 +115,3 @@ def _end_when_idle() -> None:
                 end_all()
             _one_at_a_time.release()
 
-
-# Before multiprocessing's own, which waits for children.
-atexit.register(end_all)
-threading.Thread(target=_end_when_idle, name="end when idle", daemon=True).start()
