@@ -33,10 +33,22 @@ ALONE_SECONDS = 60.0
 """How long to wait for a worker where there is none."""
 MOST_TRIES = 2
 """A piece of work that loses its worker is done once more elsewhere."""
+MOST_LOST_RESULTS = 5
+"""A result that is lost on its way, as when its worker is lost just then, is worked out again."""
 IN_HAND = 2
 """Pieces that a worker has: the one that it is at, and one to begin at once after it."""
 
 Complain = Callable[[str], None]
+
+
+def silence() -> None:
+    """What Dask says of itself is for its own people: what matters to the user is said here, in a line."""
+    import distributed  # it sets the levels of its parts when it is loaded
+
+    assert distributed
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
+    for name in ("distributed", "tornado", "asyncio", *names):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class WorkerLost(SandboxError):
@@ -57,6 +69,10 @@ class Job:
     """Addresses of the workers that it has lost, or that were unfit for it."""
     reason: str = ""
     """What became of the last one."""
+    finished_at: str | None = None
+    """Where it is done, and its result on its way."""
+    lost_results: int = 0
+    """How often that was lost on its way."""
 
     def outcome(self) -> Any:
         """The result. Raises what was raised."""
@@ -96,8 +112,7 @@ class Crew:
         """
         from distributed import Client
 
-        for name in ("distributed", "tornado", "asyncio"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        silence()
         self._complain = complain
         self._expected: Fingerprint = fingerprint()
         self._local = LocalCluster(workers, gpus) if isinstance(workers, int) else None
@@ -109,7 +124,7 @@ class Crew:
         self._left_out: set[str] = set()
         self._equipment: list[tuple[Callable[[Any], Any], Any]] = []
         self._waiting: deque[Job] = deque()
-        self._done: queue.SimpleQueue[tuple[str, Job, Any]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[str, Job, Any, Any]] = queue.SimpleQueue()
         self._looked_at = self._alone_since = 0.0
         self._client: Any = None
         try:
@@ -346,10 +361,23 @@ class Crew:
         future = self._client.submit(
             perform, job.function, job.argument, workers=[member.address], allow_other_workers=False, pure=False
         )
-        address = member.address
-        future.add_done_callback(lambda done: self._done.put((address, job, done)))
+        client, done, address = self._client, self._done, member.address
 
-    def _take(self, address: str, job: Job, future: Any) -> None:
+        def fetch(finished: Any) -> None:
+            if finished.status == "finished":
+                job.finished_at = address
+            else:
+                done.put((address, job, finished, None))
+                return
+            # Its worker has the result, and may be gone before it is here: nobody waits for that.
+            fetched = asyncio.run_coroutine_threadsafe(
+                client.gather(finished, asynchronous=True), client.loop.asyncio_loop
+            )
+            fetched.add_done_callback(lambda result: done.put((address, job, finished, result)))
+
+        future.add_done_callback(fetch)
+
+    def _take(self, address: str, job: Job, future: Any, fetched: Any) -> None:
         member = self._members.get(address)
         if member is not None and job in member.jobs:
             member.jobs.remove(job)
@@ -357,12 +385,15 @@ class Crew:
             return  # it was given up there
         if not job.is_wanted:
             return
-        if future.status == "finished":
-            try:
-                job.result = future.result(timeout=CONNECT_SECONDS)
-                job.is_done = True
-            except Exception as error:
-                self._again(job, address, f"its result was lost with its worker ({type(error).__name__})")
+        if fetched is not None:
+            if fetched.cancelled() or fetched.exception() is not None:
+                job.lost_results += 1
+                if job.lost_results < MOST_LOST_RESULTS:
+                    self._waiting.appendleft(job)
+                else:
+                    job.error, job.is_done = WorkerLost(f"its result was lost {MOST_LOST_RESULTS} times"), True
+            else:
+                job.result, job.is_done = fetched.result(), True
         elif future.status == "error":
             raised = future.exception(timeout=CONNECT_SECONDS)
             if isinstance(raised, Unfit):
@@ -374,12 +405,14 @@ class Crew:
 
     def _lose(self, member: _Member, reason: str) -> None:
         jobs, member.jobs = member.jobs, []
-        # The first is what it was at; it had not begun the others.
-        for place, job in enumerate(job for job in jobs if job.is_wanted and not job.is_done):
-            if place:
-                self._waiting.appendleft(job)
-            else:
+        wanted = [job for job in jobs if job.is_wanted and not job.is_done]
+        # The first that was not done is what it was at; it had not begun the others.
+        guilty = next((job for job in wanted if job.finished_at != member.address), None)
+        for job in wanted:
+            if job is guilty:
                 self._again(job, member.address, reason)
+            else:
+                self._waiting.appendleft(job)
         if self._local is None:
             self._complain(reason)
 

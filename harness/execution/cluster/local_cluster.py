@@ -106,9 +106,9 @@ class LocalCluster:
         assert self._scheduler is not None
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and self._scheduler.poll() is None:
-            text = self._log("scheduler").read_text()
-            if text.endswith("\n") and text.startswith("tcp://"):
-                return text.split()[0]
+            for line in self._log("scheduler").read_text().splitlines(keepends=True):
+                if line.startswith("tcp://") and line.endswith("\n"):
+                    return line.strip()
             time.sleep(0.02)
         raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")
 

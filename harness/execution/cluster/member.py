@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import logging
 import os
 import signal
 import sys
@@ -20,6 +19,9 @@ import threading
 import dask
 from distributed import Scheduler, Worker
 
+from harness.execution.cluster.crew import silence
+
+HOST = "127.0.0.1"
 HEARTBEAT = "500 ms"
 
 
@@ -28,8 +30,7 @@ def main(role: str, lifeline: int, *where: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    for name in ("distributed", "tornado", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    silence()
     dask.config.set(
         {
             "distributed.admin.tick.interval": "1 s",
@@ -51,7 +52,7 @@ def _end_with_parent(lifeline: int) -> None:
 
 
 async def _scheduler() -> None:
-    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+    async with Scheduler(host=HOST, port=0, dashboard=False, dashboard_address=f"{HOST}:0") as scheduler:
         sys.stdout.write(f"{scheduler.address}\n")
         sys.stdout.flush()
         await scheduler.finished()
@@ -62,8 +63,9 @@ async def _worker(address: str, name: str, folder: str) -> None:
         address,
         nthreads=1,
         name=name,
-        host="127.0.0.1",
+        host=HOST,
         dashboard=False,
+        dashboard_address=f"{HOST}:0",
         memory_limit=0,
         heartbeat_interval=HEARTBEAT,
         local_directory=folder,
