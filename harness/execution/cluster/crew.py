@@ -22,7 +22,7 @@ from typing import Any
 from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
 from harness.execution.cluster.local_cluster import LocalCluster
 from harness.execution.cluster.worker_side import Introduction, Unfit, end_all, introduce, perform
-from harness.support.errors import SandboxError, UsageError
+from harness.support.errors import SandboxError, UsageError, WorkersGone
 
 CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 0.5
@@ -282,7 +282,7 @@ class Crew:
         if self.size:
             self._alone_since = now
         elif now - self._alone_since > ALONE_SECONDS:
-            raise SandboxError("no worker is left; start some, run the same command again, and it goes on")
+            raise WorkersGone("no worker is left; start some, run the same command again, and it goes on")
         self._looked_at = time.monotonic()
 
     def _there(self) -> dict[str, Any]:
@@ -296,7 +296,7 @@ class Crew:
                 ]
             )
         except (OSError, asyncio.TimeoutError, RuntimeError) as error:
-            raise SandboxError(
+            raise WorkersGone(
                 f"the scheduler at {self.address} is gone; start it and its workers, run the same command again, and "
                 "it goes on"
             ) from error

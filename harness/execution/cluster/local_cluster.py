@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.model.discovery import REPOSITORY_ROOT
 from harness.support.child_process import THREADS_OF_NUMPY, last_words
-from harness.support.errors import SandboxError
+from harness.support.errors import SandboxError, WorkersGone
 
 START_SECONDS = 60.0
 MOST_RESTARTS = 20
@@ -53,7 +53,7 @@ class LocalCluster:
         """
         assert self._scheduler is not None
         if self._scheduler.poll() is not None:
-            raise SandboxError("the scheduler's process is gone; run the same command again, and it goes on")
+            raise WorkersGone("the scheduler's process is gone; run the same command again, and it goes on")
         for place, worker in self._workers.items():
             if worker.poll() is None:
                 continue
@@ -61,7 +61,7 @@ class LocalCluster:
             self._restarts += 1
             words = last_words(self._log(f"worker-{place}"))
             if self._restarts > MOST_RESTARTS:
-                raise SandboxError(
+                raise WorkersGone(
                     f"workers died {self._restarts} times, the last time saying: {words or 'nothing'}; is there memory "
                     "enough for so many?"
                 )

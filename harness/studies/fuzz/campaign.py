@@ -34,7 +34,7 @@ from harness.studies.fuzz.search import FEWEST_DRAWN, Held, Search, is_declared
 from harness.studies.fuzz.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.simplification import simplify
 from harness.studies.fuzz.workers import Workers
-from harness.support.errors import SandboxError, UsageError
+from harness.support.errors import SandboxError, UsageError, WorkersGone
 
 if TYPE_CHECKING:
     from harness.execution.cluster.crew import Crew
@@ -92,7 +92,7 @@ def run_campaign(
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
     `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
-    does; raises `UsageError` for settings that make no sense. `operation` is the variant's. `crew`: workers that the
+    does; raises `UsageError` for settings that make no sense, `WorkersGone`. `operation` is the variant's. `crew`: workers that the
     cases are spread over, instead of a process or two of this machine. `log`: what it came to before it was cut off.
     """
     chosen = operation_named(operation)
@@ -112,6 +112,8 @@ def run_campaign(
             with contextlib.suppress(_Over):
                 campaign.search()
             return campaign.conclude()
+        except WorkersGone:
+            raise
         except SandboxError as error:
             return campaign.result("error", str(error))
 
