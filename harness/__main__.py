@@ -20,7 +20,7 @@ from harness.execution.isolation.server import begin_server, preload_compilers  
 
 if "--watch" in sys.argv:
     preload_compilers()  # planners come and go
-if not {"-h", "--help"}.intersection(sys.argv):
+if not {"-h", "--help"}.intersection(sys.argv) and sys.argv[1:2] != ["history"]:  # which runs no variant
     begin_server()  # it loads what planners begin with while this process loads the command line
 
 from harness.cli import main  # noqa: E402

@@ -30,9 +30,7 @@ class Processes:
         """A program of this Python: `-m harness fuzz ...`."""
         return self.run([sys.executable, *words], env=env, **rest)
 
-    def run(
-        self, words: Sequence[str], env: Mapping[str, str] | None = None, **rest: object
-    ) -> subprocess.Popen[str]:
+    def run(self, words: Sequence[str], env: Mapping[str, str] | None = None, **rest: object) -> subprocess.Popen[str]:
         """Any program."""
         started = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -48,7 +46,11 @@ class Processes:
             with contextlib.suppress(OSError):
                 state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
                 marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes()
-                if marked and state != "Z" and having.encode() in (folder / "cmdline").read_bytes().replace(b"\0", b" "):
+                if (
+                    marked
+                    and state != "Z"
+                    and having.encode() in (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                ):
                     found.append(int(folder.name))
         return found
 
@@ -90,7 +92,17 @@ def start_worker(
 ) -> subprocess.Popen[str]:  # fmt: skip
     """One, in a folder of its own."""
     folder.mkdir(exist_ok=True)
-    command = ["-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard", "--name", name, *words]
+    command = [
+        "-m",
+        "distributed.cli.dask_worker",
+        address,
+        "--nthreads",
+        "1",
+        "--no-dashboard",
+        "--name",
+        name,
+        *words,
+    ]
     return processes.run([*prefix, sys.executable, *command], env=env, cwd=folder)
 
 

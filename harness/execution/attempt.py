@@ -17,6 +17,7 @@ from harness.execution.protocol import Execution, Executor, Sanitizer
 from harness.execution.question import Question
 from harness.execution.second_draw import SecondDraw
 from harness.execution.tiles import tile_of
+from harness.execution.verdict import ERROR, FAIL, PASS, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -25,10 +26,6 @@ from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.support.errors import KernelFault, PlannerLost, SandboxError, UnsupportedProblem
 from harness.support.exception_place import where_and_what
-
-PASS, FAIL, ERROR, UNSUPPORTED = "pass", "fail", "error", "unsupported"
-VERDICTS = (PASS, FAIL, ERROR, UNSUPPORTED)
-"""Right; a wrong answer, or not the bytes that it claims; did not plan, compile or run; does not take this problem."""
 
 Inputs = Mapping[str, np.ndarray]
 

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from harness.execution.attempt import ERROR, FAIL, PASS, VERDICTS, Attempt, attempt
+from harness.execution.attempt import Attempt, attempt
 from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
 from harness.execution.question import Question
 from harness.execution.second_draw import SecondDraw
 from harness.execution.undeclared_numerics import undeclared_numerics
+from harness.execution.verdict import ERROR, FAIL, PASS, VERDICTS
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

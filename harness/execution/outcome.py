@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from harness.execution.accuracy import OutputAccuracy, worst_ratio
-from harness.execution.attempt import PASS, UNSUPPORTED, Attempt
+from harness.execution.attempt import Attempt
 from harness.execution.protocol import Device
 from harness.execution.undeclared_numerics import UndeclaredNumerics
+from harness.execution.verdict import PASS, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text

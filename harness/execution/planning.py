@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from harness.compilers.toolchains import check_backend, check_kernels
-from harness.model.plan import Plan
+from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
+from harness.compilers.toolchains import check_backend, check_kernels, compile_kernel
+from harness.model.plan import Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.support.errors import PlanError, PlannerLost, SandboxError, UnsupportedProblem
 from harness.support.exception_place import raise_interrupt, where_and_what
+
+BUFFER_ALIGNMENT_BYTES = 256
+"""An address as a GPU's allocator gives it, for who compiles without any memory; compilers do not look at it."""
 
 
 def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
@@ -39,6 +43,22 @@ def checked_plan(variant: Variant, problem: BaseProblem, tile: TileSizes | None 
     check_backend(variant)
     check_kernels(variant, [launch.kernel for launch in plan.launches])
     return plan
+
+
+def compiled_launches(plan: Plan, problem: BaseProblem, arch: str) -> Iterator[tuple[Launch, CompiledKernel]]:
+    """Each launch with its kernel's PTX for `arch`, such as `sm_90`, with no memory behind its buffers.
+
+    Raises `CompileError`, and `PlanError` where arguments do not fit their kernel.
+    """
+    buffers = plan.all_buffers(problem)
+    for launch in plan.launches:
+        args = tuple(
+            DevicePointer(BUFFER_ALIGNMENT_BYTES, buffers[each].shape, buffers[each].dtype)
+            if isinstance(each, str)
+            else each
+            for each in launch.args
+        )
+        yield launch, compile_kernel(launch.kernel, args, arch)
 
 
 def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:

@@ -6,9 +6,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from harness.execution.attempt import ERROR, FAIL, attempt
+from harness.execution.attempt import attempt
 from harness.execution.spot_check import choose_spots
 from harness.execution.timings import BenchResult, Effort
+from harness.execution.verdict import ERROR, FAIL
 from harness.gpu.bench import Contender, Entry, Step, bench
 from harness.gpu.ceilings import measure_ceilings
 from harness.gpu.clocks import ClockReader

@@ -50,10 +50,14 @@ class Origin:
     """A module's short name, such as `attention.fa2`; an entry point's; a file's path."""
     package: str = ""
     """Of a module: the package that it is in, if it is in one."""
+    folder: str = ""
+    """Of a module: the folder that its package lies in, where that is another one than this process would find; a
+    process takes modules from one such folder only."""
 
     def load(self, registry: Registry, check: Check = _accept) -> None:
         """Import it and add its variants. Raises `PluginError`, and adds nothing, where anything is wrong with it."""
         if self.kind == MODULE:
+            _look_first_in(self.folder)
             _add_module_of_package(registry, self.package, self.name, check)
         elif self.kind == PLUGIN:
             _add_plugin_file(registry, Path(self.name), check)
@@ -102,6 +106,17 @@ def plugin_file(origin: Origin) -> str:
     full_name = f"{origin.package}.{origin.name}" if origin.package else origin.name
     spec = importlib.util.find_spec(full_name)
     return full_name if spec is None or spec.origin is None else spec.origin
+
+
+def modules_in(folder: str, package: str = "variants") -> list[Origin]:
+    """Every module of the `package` that lies in this folder; none is run."""
+    _look_first_in(folder)
+    return [Origin(MODULE, name, package, folder) for name in _modules_of(package)]
+
+
+def _look_first_in(folder: str) -> None:
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Origin]:

@@ -18,6 +18,7 @@ from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.options.command import Command, OneLineParser
+from harness.options.keep import keep_or_warn
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def call(
     arguments.problem, arguments.own_variants = problem, tuple(own)
     preload_compilers()
     try:
-        return command.study(arguments)
+        shown = command.study(arguments)
+        keep_or_warn(arguments, shown)
+        return shown
     finally:
         end_planners()
 

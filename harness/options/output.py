@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
+from harness.options.keep import keep_result
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
@@ -43,8 +44,12 @@ def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
 
 
 def conclude(arguments: argparse.Namespace, shown: StudyResult[Any]) -> int:
-    """Publish what a study came to; the exit status. Raises `UsageError` where nothing ran, which is no pass."""
+    """Publish what a study came to, and keep it where that is asked for; the exit status.
+
+    Raises `UsageError` where nothing ran, which is no pass, and where it cannot be kept.
+    """
     publish(arguments, shown.render(arguments.format))
+    keep_result(arguments, shown)
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
 

@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, str] = {
     "bench": "bench",
     "tune": "tune",
     "fuzz": "fuzz",
+    "history": "history",
     "show": "show",
     "report": "report",
     "new": "new",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from harness.execution.results.kept_row import KeptRow
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
 from harness.text.inline_html import inline_html
@@ -53,6 +54,8 @@ class StudyResult(Generic[T]):
     """Whether any variant took the problem."""
     pictures: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
     """What can be drawn, by name: suffix (`.svg`, `.png`) -> the file's bytes."""
+    kept: Callable[[], Sequence[KeptRow]] = tuple
+    """What there is to keep of it, worked out when it is asked for."""
 
     def __repr__(self) -> str:
         return self.report.render("table").rstrip("\n")

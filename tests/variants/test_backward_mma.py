@@ -13,9 +13,10 @@ from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator.instruments import Instruments
 from harness.emulator.memory.residency import residency
-from harness.execution.attempt import PASS, attempt
+from harness.execution.attempt import attempt
 from harness.execution.question import Question
 from harness.execution.tiles import with_tile
+from harness.execution.verdict import PASS
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch

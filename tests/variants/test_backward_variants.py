@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-from harness.execution.attempt import PASS, attempt
+from harness.execution.attempt import attempt
 from harness.execution.planning import refusal_of
 from harness.execution.question import Question
 from harness.execution.tiles import with_tile
+from harness.execution.verdict import PASS
 from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs, operation_named

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive
 
-from harness.execution.attempt import PASS, attempt
+from harness.execution.attempt import attempt
 from harness.execution.planning import make_plan, refusal_of
 from harness.execution.protocol import Execution
 from harness.execution.question import Question
 from harness.execution.tiles import with_tile
+from harness.execution.verdict import PASS
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes

@@ -13,10 +13,11 @@ from lanes import exhaustive_unless, is_exhaustive
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-from harness.execution.attempt import PASS, attempt
+from harness.execution.attempt import attempt
 from harness.execution.planning import refusal_of
 from harness.execution.question import Question
 from harness.execution.tiles import with_tile
+from harness.execution.verdict import PASS
 from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-from harness.execution.attempt import FAIL, PASS, attempt
+from harness.execution.attempt import attempt
 from harness.execution.question import Question
+from harness.execution.verdict import FAIL, PASS
 from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs, operation_named

@@ -9,8 +9,9 @@ import pytest
 from emulators import emulator
 from test_conformance import by_algorithm
 
-from harness.execution.attempt import FAIL, PASS, attempt
+from harness.execution.attempt import attempt
 from harness.execution.question import Question
+from harness.execution.verdict import FAIL, PASS
 from harness.model.case import Case, Edit
 from harness.model.operation import draw_inputs, operation_named
 from harness.model.variant import Variant

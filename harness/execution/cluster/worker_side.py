@@ -114,4 +114,3 @@ def _end_when_idle() -> None:
             with contextlib.suppress(Exception):
                 end_all()
             _one_at_a_time.release()
-

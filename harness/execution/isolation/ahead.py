@@ -5,7 +5,7 @@ Each question on its own wakes the other process and waits for it, which takes l
 
 from __future__ import annotations
 
-from harness.execution.isolation.wire import Json, Malformed, checked
+from harness.execution.isolation.replies import Json, Malformed, checked
 from harness.model.problem import BaseProblem
 
 ONCE = "plan"

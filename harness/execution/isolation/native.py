@@ -13,8 +13,8 @@ import numpy as np
 
 from harness.compilers.remote_kernel import RemoteKernel
 from harness.execution.isolation.process import RUN_SECONDS
+from harness.execution.isolation.replies import Json, Malformed, checked
 from harness.execution.isolation.variants import RemotePlanner
-from harness.execution.isolation.wire import Json, Malformed, checked
 from harness.execution.protocol import Device, Execution, Executor, LaunchReport
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem

@@ -24,13 +24,12 @@ import numpy as np
 
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
+from harness.execution.isolation.replies import Json, error_to_json
 from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
-    Json,
     argument_from_json,
-    error_to_json,
     only_numbers,
     plan_from_json,
     plan_to_json,
@@ -45,7 +44,7 @@ from harness.execution.planning import (
     untaken_features,
 )
 from harness.execution.protocol import Executor
-from harness.model.discovery import PLUGIN, Origin, loaded_files, origins
+from harness.model.discovery import PLUGIN, Origin, loaded_files, modules_in, origins
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.registry import Registry
@@ -158,6 +157,8 @@ class Planner:
         variants = []
         if (only := request.get("only")) is not None:
             searched = [Origin(*only)]
+        elif (folder := request.get("folder")) is not None:
+            searched = modules_in(folder, request["package"])
         else:
             searched = origins([Path(path) for path in request["plugins"]], request["package"])
         for origin in searched:
@@ -359,7 +360,7 @@ class Planner:
 
 
 def _key(origin: Origin) -> list[str]:
-    return [origin.kind, origin.name, origin.package]
+    return [origin.kind, origin.name, origin.package, origin.folder]
 
 
 def _numpy_dtype(name: str) -> np.dtype:

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
 from harness.execution.isolation.server import STARTING, Load, begin_server, enter
-from harness.execution.isolation.wire import Json, Malformed, checked, error_from_json
 from harness.support import child_process
 from harness.support.child_process import how_it_ended, last_words, processor_seconds
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError

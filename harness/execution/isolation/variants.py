@@ -19,15 +19,12 @@ from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation import process
 from harness.execution.isolation.ahead import Ahead
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
+from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
 from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
-    Json,
-    Malformed,
     argument_to_json,
-    checked,
-    error_from_json,
     plan_from_json,
     plan_to_json,
     problem_to_json,
@@ -47,27 +44,32 @@ LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
 """What the first plan in a language will import, by backend."""
 
 
-def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants") -> Discovery:
+def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants", folder: Path | None = None) -> Discovery:
     """`discover`, with every variant in a process of its own; nothing of theirs is imported here.
 
-    An origin whose import ends its process, or never ends, is broken, and the others are still found.
+    `folder`: look for the modules of a `package` that lies there, and for nothing else, such as for variants as they
+    were at another time. An origin whose import ends its process, or never ends, is broken, and the others are still
+    found.
     """
     files = [str(path) for path in plugins]
+    place = None if folder is None else str(folder)
     broken: list[list[str]] = []
     looking = PlannerProcess()
     try:
         while True:
             try:
-                said = looking.ask("discover", process.LOAD_SECONDS, plugins=files, package=package, broken=broken)
+                said = looking.ask(
+                    "discover", process.LOAD_SECONDS, plugins=files, package=package, folder=place, broken=broken
+                )
                 return _discovery(said)
             except PlannerLost as lost:
                 if looking.loading is None:
                     raise
                 origin = Origin(*(checked(each, str) for each in looking.loading))
                 reason = f"{_in_words(origin)} does not import: {lost}"
-                if origin.kind == PLUGIN or [origin.kind, origin.name, origin.package, reason] in broken:
+                if origin.kind == PLUGIN or [*_key(origin), reason] in broken:
                     raise PluginError(reason) from lost
-                broken.append([origin.kind, origin.name, origin.package, reason])
+                broken.append([*_key(origin), reason])
     finally:
         looking.end()
 
@@ -97,13 +99,13 @@ def isolate(load: Load) -> Variant:
 
 
 def _discovery(said: Json) -> Discovery:
-    registry, planners, origins = Registry(), dict[str, RemotePlanner](), dict[str, Origin]()
+    registry, planners, origins = Registry(), dict[tuple[str, str], RemotePlanner](), dict[str, Origin]()
     try:
         for each in checked(said["variants"], list):
             origin = Origin(*(checked(word, str) for word in checked(each["from"], list)))
             group = checked(each["backend"], str) if origin.kind == MODULE else f"{origin.kind} {origin.name}"
             packages = LANGUAGES.get(group, ())
-            planner = planners.setdefault(group, RemotePlanner(PlannerProcess(packages=packages)))
+            planner = planners.setdefault((origin.folder, group), RemotePlanner(PlannerProcess(packages=packages)))
             registry.origin = checked(each["origin"], str)
             variant = planner.variant(each, origin)
             registry.add(variant)
@@ -122,7 +124,7 @@ def _in_words(origin: Origin) -> str:
 
 
 def _key(origin: Origin) -> list[str]:
-    return [origin.kind, origin.name, origin.package]
+    return [origin.kind, origin.name, origin.package, origin.folder]
 
 
 @dataclass(frozen=True)

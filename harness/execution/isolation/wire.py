@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.compilers.compiled_kernel import DevicePointer
 from harness.compilers.remote_kernel import RemoteArgument
+from harness.execution.isolation.replies import Json, Malformed, checked
 from harness.model.discovery import Origin
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
@@ -19,23 +20,9 @@ from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.model.variant import Variant
-from harness.support.errors import (
-    CompileError,
-    KernelFault,
-    PlanError,
-    PluginError,
-    SandboxError,
-    UnsupportedProblem,
-    UsageError,
-)
-from harness.support.exception_place import where_and_what
 
-Json = Any
-"""Numbers, text, None, lists of them and dicts by text."""
 PLAIN = (type(None), bool, int, float)
 """Scalars that JSON has."""
-ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError, SandboxError, UsageError)}
-"""What is told by its own name; every other exception becomes a `SandboxError`."""
 VARIANT_FIELDS = ("name", "operation", "algorithm", "backend", "idea", "takes", "deterministic", "fails_in")
 """Of `Variant`, as they are; what else it has is told in another way."""
 
@@ -44,17 +31,6 @@ KNOWN_TEXTS = 256
 """PTX texts that are not sent again: planner and judge keep the same ones, in the same order."""
 THE_CALLER = Origin("caller", "")
 """Where the variant of a planner with a `load` is from."""
-
-
-class Malformed(SandboxError):
-    """What came is not what was asked for."""
-
-
-def checked(value: Json, *kinds: type) -> Any:
-    """`value`, if it is exactly of one of these types: a bool is no int. Raises `Malformed`."""
-    if type(value) not in kinds:
-        raise Malformed(f"{value!r:.200} is no {' or '.join(kind.__name__ for kind in kinds)}")
-    return value
 
 
 def problem_to_json(problem: BaseProblem) -> Json:
@@ -197,29 +173,6 @@ def plan_from_json(
         for place, each in enumerate(checked(said.get("launches"), list))
     )
     return Plan(launches, buffers)
-
-
-def error_to_json(error: BaseException) -> Json:
-    """An exception: its kind, and its message as a user reads it."""
-    if isinstance(error, UnsupportedProblem):
-        return {"kind": "UnsupportedProblem", "variant": error.args[0].split(" ")[0], "text": error.reason}
-    if isinstance(error, KernelFault):
-        return {"kind": "KernelFault", "fault": error.kind, "text": str(error)}
-    text = str(error) if isinstance(error, SandboxError) else where_and_what(error)
-    kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS), "SandboxError")
-    return {"kind": kind, "text": text}
-
-
-def error_from_json(said: Json) -> SandboxError:
-    """The exception to raise."""
-    said = checked(said, dict)
-    kind, text = checked(said.get("kind"), str), checked(said.get("text"), str)
-    if kind == "UnsupportedProblem":
-        return UnsupportedProblem(checked(said.get("variant"), str), text)
-    if kind == "KernelFault":
-        fault = checked(said.get("fault"), str)
-        return KernelFault(fault if fault in KernelFault.KINDS else "trap", text)
-    return ERRORS.get(kind, SandboxError)(text)
 
 
 def only_numbers(fields: Mapping[str, Any], *names: str) -> tuple[int, ...]:

@@ -22,6 +22,8 @@ class KeptRow:
     operation: str
     problem: str | None = None
     """All fields of the problem, as a JSON object; None for a campaign, which draws problems."""
+    headline: str | None = None
+    """The same in words, for people."""
     regime: str | None = None
     """How the inputs were drawn."""
     seed: int | None = None
@@ -31,6 +33,8 @@ class KeptRow:
     """The toolchain, such as `cupy`."""
     tile: str | None = None
     """The tile sizes that it used, such as `Br=64,Bc=32`."""
+    asked_tile: str | None = None
+    """Those of them that were asked for; None where the variant, or `tune` before, chose."""
     kernel_digest: str | None = None
     """Of its kernels' PTX, without what only says where the source lies: see `execution.kernel_digest`."""
     device_kind: str | None = None
@@ -56,8 +60,8 @@ class KeptRow:
     compulsory_bytes: int | None = None
     claimed_bytes: int | None = None
     """Read and written, as the variant's own closed form says."""
-    requested_read_bytes: int | None = None
-    requested_write_bytes: int | None = None
+    requested_bytes: int | None = None
+    """Read and written, as the lanes asked for them."""
     read_bytes: int | None = None
     write_bytes: int | None = None
     l2_read_bytes: int | None = None

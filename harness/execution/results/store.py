@@ -32,7 +32,6 @@ BUSY_SECONDS = 30.0
 """How long to wait for others who write. A transaction takes milliseconds."""
 _RETRY_SECONDS = 0.01
 _INSERT = f"INSERT INTO kept ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * len(COLUMNS[1:]))})"
-_SELECT = f"SELECT {', '.join(COLUMNS)} FROM kept"
 
 
 def unit_key(*parts: Any) -> str:
@@ -90,11 +89,24 @@ class Store:
                 connection.executemany(_INSERT, values)
         return len(values)
 
-    def rows(self, where: str = "", values: Sequence[str | int | float] = ()) -> list[KeptRow]:
-        """The rows that fulfil a condition of SQL over the fields of `KeptRow`, oldest first; `values` for each `?`."""
+    def select(
+        self, columns: Sequence[str], where: str = "", values: Sequence[str | int | float] = ()
+    ) -> list[tuple[Any, ...]]:
+        """These fields alone of the rows that `rows` would give: of ten thousand in some hundredths of a second."""
+        assert set(columns) <= set(COLUMNS)
+        asked = f"SELECT {', '.join(columns)} FROM kept{f' WHERE {where}' if where else ''} ORDER BY id"
         with self._reading() as connection:
-            found = connection.execute(f"{_SELECT}{f' WHERE {where}' if where else ''} ORDER BY id", values)
-            return [KeptRow(**dict(zip(COLUMNS, row))) for row in found]
+            return connection.execute(asked, values).fetchall()
+
+    def has(self, where: str = "1", values: Sequence[str | int | float] = ()) -> bool:
+        """Whether any row fulfils the condition."""
+        with self._reading() as connection:
+            found = connection.execute(f"SELECT EXISTS (SELECT 1 FROM kept WHERE {where})", values).fetchone()
+        return bool(found[0])
+
+    def rows(self, where: str = "", values: Sequence[str | int | float] = ()) -> list[KeptRow]:
+        """Rows that fulfil a condition of SQL's over the fields of `KeptRow`, oldest first; `values` for its `?`."""
+        return [KeptRow(**dict(zip(COLUMNS, row))) for row in self.select(COLUMNS, where, values)]
 
     # Units of work.
 
@@ -220,6 +232,8 @@ class Store:
     def _told(self) -> Iterator[None]:
         try:
             yield
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise  # a mistake of ours, not the file's
         except sqlite3.Error as error:
             raise StoreError(_in_one_line(self.path, str(error), self._busy_seconds)) from error
         except OSError as error:

@@ -12,6 +12,7 @@ from harness.options.command import Command
 from harness.options.device import gpus_of_this_machine
 from harness.options.effort import add_effort, effort_of
 from harness.options.inputs import add_drawing
+from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
@@ -21,6 +22,7 @@ from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
+    from harness.execution.results.kept_row import KeptRow
     from harness.execution.timings import BenchResult, Effort
     from harness.model.variant import Variant
     from harness.studies.bench.sweep import BenchPoint
@@ -65,7 +67,13 @@ def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
     with progress_bar(steps_of(len(chosen), problem, not arguments.no_libraries)) as progress:
         result = _benched(arguments, chosen, problem, effort, progress)
     ran = result.something_ran
-    return StudyResult(result, bench_report(result), ran and not result.failed, ran)
+    return StudyResult(
+        result,
+        bench_report(result),
+        ran and not result.failed,
+        ran,
+        kept=lambda: _rows_of(arguments, chosen, result),
+    )
 
 
 def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
@@ -127,7 +135,14 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
     ran = any(point.result.something_ran for point in points)
     times = {"times": lambda suffix: draw_bench_sweep(sweep, points, fixed, suffix)} if sweep.is_numeric else {}
     passed = ran and not any(point.result.failed for point in points)
-    return StudyResult(points, bench_sweep_report(sweep, points, fixed), passed, ran, times)
+    return StudyResult(
+        points,
+        bench_sweep_report(sweep, points, fixed),
+        passed,
+        ran,
+        times,
+        kept=lambda: [row for point in points for row in _rows_of(arguments, chosen, point.result)],
+    )
 
 
 def _gpu_name(arguments: argparse.Namespace) -> str:
@@ -145,13 +160,10 @@ def _require_gpu_to_bench(available: bool) -> None:
 def _benched(
     arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem, effort: Effort, progress: Progress
 ) -> BenchResult:
-    from harness.execution.tuned_tiles import with_tuned_tiles
     from harness.gpu.contenders import bench_on_gpu
-    from harness.gpu.context import GpuContext
 
-    tile, chosen = tiled(arguments, variants, problem)
     return bench_on_gpu(
-        chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device),
+        _as_benched(arguments, variants, problem)[1],
         problem,
         regime=arguments.regime,
         seed=arguments.seed,
@@ -159,6 +171,25 @@ def _benched(
         libraries=not arguments.no_libraries,
         step=progress.step,
     )
+
+
+def _rows_of(arguments: argparse.Namespace, variants: list[Variant], result: BenchResult) -> list[KeptRow]:
+    """What there is to keep."""
+    from harness.execution.results.rows import bench_rows
+
+    asked_tile, benched = _as_benched(arguments, variants, result.problem)
+    return bench_rows("bench", result, benched, asked_tile)
+
+
+def _as_benched(
+    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem
+) -> tuple[str | None, list[Variant]]:
+    """The tile sizes that are asked for, and the variants with them, or else with those that were found best."""
+    from harness.execution.tuned_tiles import with_tuned_tiles
+    from harness.gpu.context import GpuContext
+
+    tile, chosen = tiled(arguments, variants, problem)
+    return tile, chosen if tile is not None else with_tuned_tiles(chosen, problem, GpuContext().device)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -180,6 +211,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_afresh(parser)
     parser.add_argument("--no-libraries", action="store_true", help="leave PyTorch's and cuDNN's kernels out")
     add_report(parser)
+    add_keep(parser)
 
 
 COMMAND = Command(

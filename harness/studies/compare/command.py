@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
 from harness.options.inputs import add_drawing
+from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
 from harness.options.watch import add_watch, kept_results, watching
+from harness.studies.compare.against import add_against
 
 if TYPE_CHECKING:
     from harness.execution.outcome import Comparison
+    from harness.execution.protocol import Device
+    from harness.model.variant import Variant
+    from harness.studies.compare.beside import Setting
     from harness.text.study_result import StudyResult
 
 
@@ -27,10 +35,17 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
 def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
     """What `compare` comes to."""
+    with contextlib.ExitStack() as until_compared:
+        return _compared(arguments, until_compared)
+
+
+def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStack) -> StudyResult[Comparison]:
     from harness.execution.comparison import compare, lost_row
     from harness.execution.isolation.variants import begin_planners
+    from harness.execution.results.rows import comparison_rows
     from harness.execution.second_draw import SecondDraw
-    from harness.execution.tuned_tiles import with_tuned_tiles
+    from harness.studies.compare.beside import Setting
+    from harness.studies.compare.counterparts import counterparts
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import comparison_report
     from harness.text.study_result import StudyResult
@@ -40,17 +55,21 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
     chosen = found.registry.select(arguments.variants, arguments.operation)
     kept = kept_results(arguments)
     known = kept.known(variant.name for variant in chosen)
-    begin_planners(variant for variant in chosen if variant.name not in known)
+    beside = counterparts(arguments.against, chosen, found, until_compared)
+    twins = beside.twins()
+    begin_planners(variant for variant in (*chosen, *twins.values()) if variant.name not in known)
     tile, chosen = tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
     lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
     require_some((*chosen, *lost))
-    with progress_bar(1 + len(chosen) - len(known)) as progress:
+    with progress_bar(1 + len(chosen) + len(twins) - len(known)) as progress:
         executor, sanitizer = sanitizing(arguments, progress)
-        if tile is None:
-            chosen = with_tuned_tiles(chosen, problem, executor.device)
+        setting = Setting(problem, arguments.regime, arguments.seed, tile, executor.device.name)
+        beside.look_up(setting, [variant.name for variant in chosen])
+        chosen = _with_best_tiles(chosen, setting, executor.device)
+        twins = dict(zip(twins, _with_best_tiles(_tiled(twins.values(), arguments.tile), setting, executor.device)))
         comparison = compare(
-            chosen,
+            [*chosen, *twins.values()],
             problem,
             executor,
             regime=arguments.regime,
@@ -65,8 +84,32 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
         )
     names = {variant.name for variant in chosen}
     kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
-    passed, ran = comparison.all_passed, comparison.something_ran
-    return StudyResult(comparison, comparison_report(comparison), passed and ran, ran)
+    fresh = [variant for variant in chosen if variant.name not in known]
+    report = beside.told(comparison_report(comparison), comparison, chosen, twins)
+    # How a variant was is no failure of what it is.
+    then = {twin.name for twin in twins.values()}
+    judged = dataclasses.replace(comparison, rows=tuple(row for row in comparison.rows if row.variant not in then))
+    return StudyResult(
+        comparison,
+        report,
+        judged.all_passed and judged.something_ran,
+        judged.something_ran,
+        kept=lambda: comparison_rows("compare", judged, fresh),
+    )
+
+
+def _tiled(variants: Iterable[Variant], asked_tile: str | None) -> list[Variant]:
+    """With the tile sizes that are asked for; who does not have them says so when it is run."""
+    from harness.execution.tiles import parse_tile, with_tile
+
+    return [*variants] if asked_tile is None else [with_tile(variant, parse_tile(asked_tile)) for variant in variants]
+
+
+def _with_best_tiles(variants: Sequence[Variant], setting: Setting, device: Device) -> list[Variant]:
+    """With the tile sizes that `tune` found, where none are asked for."""
+    from harness.execution.tuned_tiles import with_tuned_tiles
+
+    return [*variants] if setting.asked_tile is not None else with_tuned_tiles(variants, setting.problem, device)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -78,7 +121,9 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_plugins(parser)
     add_device(parser)
     add_sanitizer(parser)
+    add_against(parser)
     add_report(parser)
+    add_keep(parser)
     add_watch(parser)
 
 

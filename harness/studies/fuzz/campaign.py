@@ -43,11 +43,11 @@ DEFAULT_EXAMPLES = 200
 WORKERS = 2
 """Of a long campaign, processes of its own: more would wait for Hypothesis."""
 
-Progress = Callable[[int, float], None]
-"""Told, after each example, how many there were and what part of the campaign is done."""
+Progress = Callable[[int, float, str], None]
+"""Told, after each example, how many there were, what part of the campaign is done, and what met, in a few words."""
 
 
-def _ignore(examples: int, part: float) -> None:
+def _ignore(examples: int, part: float, met: str) -> None:
     pass
 
 
@@ -92,8 +92,9 @@ def run_campaign(
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
     `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
-    does; raises `UsageError` for settings that make no sense, `WorkersGone`. `operation` is the variant's. `crew`: workers that the
-    cases are spread over, instead of a process or two of this machine. `log`: what it came to before it was cut off.
+    does; raises `UsageError` for settings that make no sense, `WorkersGone`. `operation` is the variant's. `crew`:
+    workers that the cases are spread over, instead of a process or two of this machine. `log`: what it came to before
+    it was cut off.
     """
     chosen = operation_named(operation)
     how = dataclasses.replace(
@@ -351,7 +352,7 @@ class _Campaign:
             parts.append(self.examples / self.how.examples)
         if self.how.seconds is not None:
             parts.append((time.monotonic() - self.began) / self.how.seconds)
-        self.progress(self.examples, min(1.0, max(parts)))
+        self.progress(self.examples, min(1.0, max(parts)), "" if self.covering is None else self.covering.so_far)
 
     def _mind_the_time(self) -> None:
         now = time.monotonic()

@@ -17,6 +17,7 @@ from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
 from harness.options.device import add_sanitizer, machine_line, machine_of, visible_gpus
 from harness.options.exit_status import FAILED, PASSED
+from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
@@ -62,6 +63,8 @@ def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case,
     from harness.text.study_result import StudyResult
 
     _require_sensible(arguments)
+    if arguments.keep:
+        raise UsageError("--keep keeps campaigns, and --replay runs one case; leave out one")
     _, chosen = _chosen(arguments)
     machine = machine_of(arguments)
     if len(chosen) != 1:
@@ -108,6 +111,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     """A campaign for each variant."""
     from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, run_campaign
     from harness.studies.fuzz.database import failure_folder
+    from harness.studies.fuzz.kept import campaign_rows
     from harness.studies.fuzz.log import CampaignLog
     from harness.studies.fuzz.report import campaigns_report
     from harness.support.progress import progress_bar
@@ -145,7 +149,8 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
                     checks=_properties(arguments.properties),
                     database=failure_folder(variant.name),
                 )
-                told, log = _speed(progress, variant.name), logs[variant.name]
+                log = logs[variant.name]
+                told = _speed(progress, variant.name, len(log.answers))
                 result = run_campaign(variant.name, load, machine, how, told, variant.operation, crew, log)
                 work.finish(result, variant.name, "result")
             results.append(result)
@@ -154,7 +159,13 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     options += ["--sanitize"] if arguments.sanitize else []
     kept.keep(found, {result.variant: result for result in results})
     passed = all(result.verdict == "pass" for result in results)
-    return StudyResult(tuple(results), campaigns_report(results, machine_line(machine), options), passed)
+    fresh = [variant for variant, _ in chosen if variant.name not in known]
+    return StudyResult(
+        tuple(results),
+        campaigns_report(results, machine_line(machine), options),
+        passed,
+        kept=lambda: campaign_rows(results, fresh, machine.executor().device),
+    )
 
 
 def _seed(arguments: argparse.Namespace, work: UnfinishedWork) -> int:
@@ -168,13 +179,13 @@ def _seed(arguments: argparse.Namespace, work: UnfinishedWork) -> int:
     return seed
 
 
-def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
-    """Tells a campaign's progress, with its examples per second."""
+def _speed(progress: Progress, name: str, known: int) -> Callable[[int, float, str], None]:
+    """Tells a campaign's progress: its examples, how many of those not `known` before came per second, what met."""
     began = time.monotonic()
 
-    def told(examples: int, part: float) -> None:
-        seconds = max(time.monotonic() - began, 1e-9)
-        progress.part(part, f"{name}: {examples:,} examples, {examples / seconds:,.0f} per second")
+    def told(examples: int, part: float, met: str) -> None:
+        rate = max(0, examples - known) / max(time.monotonic() - began, 1e-9)
+        progress.part(part, f"{name}: {examples:,} examples, {rate:,.0f} per second; {met}".rstrip("; "))
 
     return told
 
@@ -208,6 +219,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_workers(parser, "cases")
     add_afresh(parser)
     add_report(parser)
+    add_keep(parser)
     add_watch(parser)
 
 

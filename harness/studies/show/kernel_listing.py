@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tabulate import tabulate
 
-from harness.compilers import CompiledKernel, DevicePointer, compile_kernel
+from harness.compilers import CompiledKernel
 from harness.compilers.ptxas import Resources, resources
-from harness.execution.planning import make_plan
-from harness.model.plan import Buffer, Launch
+from harness.execution.planning import compiled_launches, make_plan
+from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-
-BUFFER_ALIGNMENT_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -42,24 +38,10 @@ def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[Kern
     Raises `UnsupportedProblem` where the variant does not take the problem, `PlanError` or `CompileError` where
     planning or compiling fails.
     """
-    plan = make_plan(variant, problem)
-    buffers = plan.all_buffers(problem)
-    return [_compile(launch, buffers, arch) for launch in plan.launches]
-
-
-def _compile(launch: Launch, buffers: Mapping[str, Buffer], arch: str) -> KernelListing:
-    args = tuple(_argument(a, buffers) for a in launch.args)
-    compiled = compile_kernel(launch.kernel, args, arch)
-    return KernelListing(
-        launch, compiled, resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
-    )
-
-
-def _argument(argument: Any, buffers: Mapping[str, Buffer]) -> Any:
-    if not isinstance(argument, str):
-        return argument
-    buffer = buffers[argument]
-    return DevicePointer(BUFFER_ALIGNMENT_BYTES, buffer.shape, buffer.dtype)
+    return [
+        KernelListing(launch, made, resources(made.ptx, made.arch, made.entry, made.max_registers))
+        for launch, made in compiled_launches(make_plan(variant, problem), problem, arch)
+    ]
 
 
 def render_kernels(listings: list[KernelListing], ptx: bool) -> str:

@@ -13,6 +13,7 @@ from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER, Command
 from harness.options.device import add_caches, add_emulator, cache_model, counted_arch, emulator_of, gpu_of, require_gpu
 from harness.options.inputs import add_drawing
+from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
@@ -77,6 +78,7 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     from harness.execution.tiles import tile_of
     from harness.model.operation import operation_of
     from harness.model.tile_sizes import tile_text
+    from harness.studies.traffic.kept import account_rows
     from harness.studies.traffic.measurement import measure_traffic, on_chip_bytes
     from harness.studies.traffic.report import TrafficReport, traffic_report
     from harness.studies.traffic.trace import require_trace, write_trace
@@ -87,7 +89,7 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     require_trace(arguments)
     require_gpu(arguments)
     caches = cache_model(arguments)
-    _, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
+    asked_tile, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
     tile = tile_of(variant, problem)
     with progress_bar(1 + (arguments.device == "gpu") + (arguments.trace is not None)) as progress:
         arch = counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
@@ -105,7 +107,8 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     report = TrafficReport(
         account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )
-    return StudyResult(account, traffic_report(report), account.claim_holds is not False)
+    passed = account.claim_holds is not False
+    return StudyResult(account, traffic_report(report), passed, kept=lambda: account_rows(account, variant, asked_tile))
 
 
 def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSizes | None) -> HardwareTraffic | None:
@@ -125,6 +128,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
     from harness.execution.tiles import tile_names
     from harness.model.operation import operation_named
     from harness.options.sweep import parse_sweep, what_is_fixed
+    from harness.studies.traffic.kept import sweep_rows
     from harness.studies.traffic.sweep_plot import draw_bytes, draw_roofline
     from harness.studies.traffic.sweep_report import other_sizes, sweep_report
     from harness.studies.traffic.sweep_run import run_sweep
@@ -186,6 +190,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
     if sweep.of_tile and (others := other_sizes(sweep, points)):
         fixed += f"\n{others}"
     ran = any(point.supported for point in points)
+    fresh = [variant for variant in chosen if variant.name not in known]
     return StudyResult(
         points,
         sweep_report(sweep, points, executor.device),
@@ -195,6 +200,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
             "bytes": lambda suffix: draw_bytes(sweep, points, fixed, suffix),
             "roofline": lambda suffix: draw_roofline(points, sweep, roof, fixed, suffix),
         },
+        kept=lambda: sweep_rows(points, fresh, sweep, executor.device, arguments.regime, arguments.seed),
     )
 
 
@@ -264,6 +270,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_workers(parser, "the points of a sweep")
     add_afresh(parser)
     add_report(parser)
+    add_keep(parser)
     add_watch(parser)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import resources
 from harness.execution.attempt import attempt
-from harness.execution.planning import make_plan
+from harness.execution.planning import compiled_launches, make_plan
 from harness.execution.protocol import Executor
 from harness.execution.traffic_account import TrafficAccount, account
 from harness.model.operation import draw_inputs
@@ -14,8 +13,6 @@ from harness.model.variant import Variant
 from harness.support.errors import PlanError
 
 REGISTER_BYTES = 4
-_ALIGNED = 256
-"""An address as a GPU's allocator gives it; ptxas does not look at it."""
 
 
 def measure_traffic(
@@ -37,15 +34,8 @@ def measure_traffic(
 
 def on_chip_bytes(variant: Variant, problem: BaseProblem, arch: str) -> int | None:
     """Registers and shared memory of one thread block, of the launch that has most. None where ptxas is missing."""
-    plan = make_plan(variant, problem)
-    buffers = plan.all_buffers(problem)
     most = 0
-    for launch in plan.launches:
-        args = tuple(
-            DevicePointer(_ALIGNED, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a
-            for a in launch.args
-        )
-        compiled = compile_kernel(launch.kernel, args, arch)
+    for launch, compiled in compiled_launches(make_plan(variant, problem), problem, arch):
         used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
         if used is None:
             return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
@@ -12,6 +14,7 @@ from harness.options.device import add_emulator, emulator_of, gpus_of_this_machi
 from harness.options.effort import add_effort, effort_of
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.inputs import add_drawing
+from harness.options.keep import add_keep, is_kept, keep_rows
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
@@ -20,9 +23,13 @@ from harness.options.workers import add_workers, are_elsewhere, crew_of
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
+    from harness.execution.results.kept_row import KeptRow
     from harness.execution.timings import Effort
     from harness.model.discovery import Discovery
     from harness.model.variant import Variant
+
+    Ranks = dict[str, int | None]
+    Rows = Callable[[], list[KeptRow]]
 
 
 def run_tune(arguments: argparse.Namespace) -> int:
@@ -42,29 +49,32 @@ def run_tune(arguments: argparse.Namespace) -> int:
     contenders = tile_contenders(variant, problem)
     variants = [contender for _, contender in contenders.values()]
     if by_bytes:
-        text, ranks = _tune_by_bytes(arguments, found, variant, variants, problem)
+        text, ranks, rows = _tune_by_bytes(arguments, found, variant, variants, problem)
         best, kept_for = best_tile(ranks, contenders), None
     else:
         from harness.execution.tuned_tiles import remember
 
-        text, ranks, device = _tune_by_time(arguments, found, variant, variants, problem, effort)
+        text, ranks, rows, device = _tune_by_time(arguments, found, variant, variants, problem, effort)
         best = best_tile(ranks, contenders)
         kept = best is not None and remember(variant, problem, device, contenders[best][0])
         kept_for = device.name if kept else None
     if arguments.format in ("table", "markdown"):
         text += f"\n{tuning_verdict(variant.name, best, next(iter(contenders)), kept_for)}\n"
     publish(arguments, text)
+    if is_kept(arguments):
+        keep_rows(arguments, [dataclasses.replace(row, variant=variant.name, asked_tile=row.tile) for row in rows()])
     return FAILED if best is None else PASSED
 
 
 def _tune_by_bytes(
     arguments: argparse.Namespace, found: Discovery, variant: Variant, variants: list[Variant], problem: BaseProblem
-) -> tuple[str, dict[str, int | None]]:
+) -> tuple[str, Ranks, Rows]:
     from harness.emulator.executor import DEFAULT_STEP_LIMIT
     from harness.execution.attempt import ERROR
     from harness.execution.cluster.shipping import load_of
     from harness.execution.comparison import compare
     from harness.execution.outcome import Row
+    from harness.execution.results.rows import comparison_rows
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
 
@@ -99,7 +109,8 @@ def _tune_by_bytes(
             step=progress.step,
             done=done,
         )
-    return render_comparison(comparison, arguments.format), {row.variant: row.rank for row in comparison.rows}
+    ranks = {row.variant: row.rank for row in comparison.rows}
+    return render_comparison(comparison, arguments.format), ranks, lambda: comparison_rows("tune", comparison, variants)
 
 
 def _tune_by_time(
@@ -109,9 +120,10 @@ def _tune_by_time(
     variants: list[Variant],
     problem: BaseProblem,
     effort: Effort,
-) -> tuple[str, dict[str, int | None], Device]:
+) -> tuple[str, Ranks, Rows, Device]:
     if arguments.workers is not None:
         return _tune_on_gpus(arguments, found, variant, variants, problem, effort)
+    from harness.execution.results.rows import bench_rows
     from harness.gpu.contenders import bench_on_gpu, steps_of
     from harness.support.progress import progress_bar
     from harness.text.bench_report import render_bench
@@ -127,7 +139,7 @@ def _tune_by_time(
             step=progress.step,
         )
     ranks = {row.variant: row.rank for row in result.rows}
-    return render_bench(result, arguments.format), ranks, result.device
+    return render_bench(result, arguments.format), ranks, lambda: bench_rows("tune", result, variants), result.device
 
 
 def _tune_on_gpus(
@@ -137,8 +149,9 @@ def _tune_on_gpus(
     variants: list[Variant],
     problem: BaseProblem,
     effort: Effort,
-) -> tuple[str, dict[str, int | None], Device]:
+) -> tuple[str, Ranks, Rows, Device]:
     from harness.execution.cluster.shipping import load_of
+    from harness.execution.results.rows import bench_rows
     from harness.execution.timings import BenchResult
     from harness.gpu.context import own_gpu
     from harness.studies.tune.spread import Heat, spread_timing
@@ -168,7 +181,8 @@ def _tune_on_gpus(
     text = render_bench(result, arguments.format)
     if heats > 1 and arguments.format in ("table", "markdown"):
         text += f"\nTimed on {heats} GPUs, a group of tiles on each; the best of each once more, in turns on one GPU.\n"
-    return text, {row.variant: row.rank for row in result.rows}, result.device
+    ranks = {row.variant: row.rank for row in result.rows}
+    return text, ranks, lambda: bench_rows("tune", result, variants), result.device
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -189,6 +203,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_workers(parser, "tiles, a GPU for each worker where there are GPUs,")
     add_afresh(parser)
     add_report(parser)
+    add_keep(parser)
 
 
 COMMAND = Command(

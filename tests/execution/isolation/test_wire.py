@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from harness.execution.isolation.wire import Malformed, argument_from_json, argument_to_json
+from harness.execution.isolation.replies import Malformed
+from harness.execution.isolation.wire import argument_from_json, argument_to_json
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
 

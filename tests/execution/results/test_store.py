@@ -93,7 +93,7 @@ def test_the_table_has_the_fields_of_a_row_and_no_others(path: Path) -> None:
 
 def test_a_row_that_cannot_be_kept_keeps_none_of_its_command(path: Path) -> None:
     with Store(path) as kept:
-        with pytest.raises(StoreError, match="NOT NULL"):
+        with pytest.raises(sqlite3.IntegrityError, match="NOT NULL"):
             kept.keep([ROW, dataclasses.replace(ROW, variant=None)])  # type: ignore[arg-type]
         assert kept.rows() == []
 

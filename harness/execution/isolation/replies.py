@@ -1,0 +1,58 @@
+"""What a planner answers, or which error it ended with, as JSON that is checked before it is believed.
+
+The judge's own process needs nothing more to ask, so that neither a compiler's module nor NumPy is loaded for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.support.errors import (
+    CompileError,
+    KernelFault,
+    PlanError,
+    PluginError,
+    SandboxError,
+    UnsupportedProblem,
+    UsageError,
+)
+from harness.support.exception_place import where_and_what
+
+Json = Any
+"""Numbers, text, None, lists of them and dicts by text."""
+ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError, SandboxError, UsageError)}
+"""What is told by its own name; every other exception becomes a `SandboxError`."""
+
+
+class Malformed(SandboxError):
+    """What came is not what was asked for."""
+
+
+def checked(value: Json, *kinds: type) -> Any:
+    """`value`, if it is exactly of one of these types: a bool is no int. Raises `Malformed`."""
+    if type(value) not in kinds:
+        raise Malformed(f"{value!r:.200} is no {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+def error_to_json(error: BaseException) -> Json:
+    """An exception: its kind, and its message as a user reads it."""
+    if isinstance(error, UnsupportedProblem):
+        return {"kind": "UnsupportedProblem", "variant": error.args[0].split(" ")[0], "text": error.reason}
+    if isinstance(error, KernelFault):
+        return {"kind": "KernelFault", "fault": error.kind, "text": str(error)}
+    text = str(error) if isinstance(error, SandboxError) else where_and_what(error)
+    kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS), "SandboxError")
+    return {"kind": kind, "text": text}
+
+
+def error_from_json(said: Json) -> SandboxError:
+    """The exception to raise."""
+    said = checked(said, dict)
+    kind, text = checked(said.get("kind"), str), checked(said.get("text"), str)
+    if kind == "UnsupportedProblem":
+        return UnsupportedProblem(checked(said.get("variant"), str), text)
+    if kind == "KernelFault":
+        fault = checked(said.get("fault"), str)
+        return KernelFault(fault if fault in KernelFault.KINDS else "trap", text)
+    return ERRORS.get(kind, SandboxError)(text)

@@ -1,0 +1,56 @@
+"""What changed between two results of one variant on one problem, beyond noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from harness.support.intervals import Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What two results are told apart by. What is not known is None, and then nothing is said about it."""
+
+    kernel_digest: str | None = None
+    verdict: str
+    read_bytes: int | None = None
+    """Counted, at the `sectors` level, as the next; exact, so that any difference is a change."""
+    write_bytes: int | None = None
+    claimed_bytes: int | None = None
+    error_over_budget: float | None = None
+    """The same inputs give the same error: any difference is a change. NaN is the same as NaN."""
+    time: Interval | None = None
+    """In milliseconds: times whose intervals overlap cannot be told apart."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Read and written."""
+        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
+
+
+def time_interval(low_ms: float | None, median_ms: float | None, high_ms: float | None) -> Interval | None:
+    """The interval of a kept time, whose ends are not known where there were too few samples; None without a time."""
+    if median_ms is None:
+        return None
+    return Interval(-math.inf if low_ms is None else low_ms, median_ms, math.inf if high_ms is None else high_ms)
+
+
+def changed(before: Figures, after: Figures) -> tuple[str, ...]:
+    """The fields of `Figures` that differ beyond noise, of those that both know, in order."""
+    exact = ("kernel_digest", "verdict", "read_bytes", "write_bytes", "claimed_bytes", "error_over_budget")
+    found = [name for name in exact if _differ(getattr(before, name), getattr(after, name))]
+    return (*found, *(["time"] if are_apart(before.time, after.time) else []))
+
+
+def _differ(before: str | float | None, after: str | float | None) -> bool:
+    if before is None or after is None:
+        return False
+    return before != after and (before == before or after == after)
+
+
+def are_apart(before: Interval | None, after: Interval | None) -> bool:
+    """Whether two times surely differ: their intervals do not overlap."""
+    if before is None or after is None:
+        return False
+    return before.high < after.low or after.high < before.low

@@ -1,0 +1,76 @@
+"""Which kernels a result is of: a digest of what their compiler made of them, and of how they are launched."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.compilers.remote_kernel import RemoteArgument
+from harness.execution.planning import compiled_launches
+from harness.model.plan import Launch, Plan
+from harness.model.problem import BaseProblem
+
+DIGITS = 16
+"""Hexadecimal ones. Two kernels of a variant's history share them by chance once in 2^64."""
+_OF_SOURCE_LINES = re.compile(
+    r"//|\.loc\s|\.file\s|\$L__(tmp|func_begin|func_end|info_string)\w*:|\.common .* _ZN08NumbaEnv"
+)
+"""How PTX lines begin that say where the source lies, that of an author or of Numba, and nothing to the GPU."""
+_NAMED_BY_COMPILERS = re.compile(r"_Z\w+|_cudapy_\w+")
+"""Mangled names, which hold a module's path, and shared arrays, which Numba counts through all of a process."""
+_COMMENT = re.compile(r"\s*//.*")
+
+
+def plan_digest(plan: Plan, problem: BaseProblem, arch: str) -> str:
+    """Changes with anything that decides what the plan's launches do on `arch`, such as `sm_90`, and with nothing else.
+
+    That is each kernel's PTX, its grid, block, cluster, shared bytes and arguments. A comment in the source does not
+    change it, nor where the source lies, nor a module's name. Another compiler does: it is the kernels as compiled.
+    Raises what planning and compiling raise.
+    """
+    parts = [part for launch, compiled in compiled_launches(plan, problem, arch) for part in (
+        *_how_it_is_launched(launch), str(compiled.max_registers), kernel_text(compiled.ptx)
+    )]  # fmt: skip
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGITS]
+
+
+def kernel_text(ptx: str) -> str:
+    """PTX without lines, files, debugging sections and comments; names that compilers make up become numbers."""
+    numbers: dict[str, str] = {}
+
+    def numbered(name: re.Match[str]) -> str:
+        return numbers.setdefault(name[0], f"_{len(numbers)}")
+
+    return _NAMED_BY_COMPILERS.sub(numbered, "\n".join(_instructions(ptx)))
+
+
+def _instructions(ptx: str) -> Iterator[str]:
+    in_section = False
+    for line in map(str.strip, ptx.splitlines()):
+        if in_section or line.startswith(".section"):
+            in_section = line != "}"
+        elif line and not _OF_SOURCE_LINES.match(line):
+            yield _COMMENT.sub("", line)
+
+
+def _how_it_is_launched(launch: Launch) -> Iterator[str]:
+    yield f"{_numbers(launch.grid)} {_numbers(launch.block)} {int(launch.shared_bytes)}"
+    yield "" if launch.cluster is None else str(_numbers(launch.cluster))
+    yield from map(_argument, launch.args)
+
+
+def _numbers(extents: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(int, extents))
+
+
+def _argument(argument: Any) -> str:
+    if isinstance(argument, RemoteArgument):
+        return argument.type_name  # its value stays where it is
+    if isinstance(argument, np.void):
+        return argument.tobytes().hex()
+    kind = argument.dtype if isinstance(argument, np.generic) else type(argument).__name__
+    return f"{kind} {argument!r}"

@@ -1,0 +1,63 @@
+"""--keep: what a study came to goes into the user's store, after it was told."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.execution.results.place import KEEP_VARIABLE, keeps_always
+from harness.options.standard_streams import complain
+from harness.support.errors import StoreError
+
+if TYPE_CHECKING:
+    from harness.execution.results.kept_row import KeptRow
+    from harness.text.study_result import StudyResult
+
+
+def add_keep(parser: argparse.ArgumentParser) -> None:
+    """--keep."""
+    parser.add_argument_group("kept results").add_argument(
+        "--keep",
+        action="store_true",
+        help=f"keep the result in the local store that 'history' looks into ({KEEP_VARIABLE}=always: without asking)",
+    )
+
+
+def is_kept(arguments: argparse.Namespace) -> bool:
+    """Whether --keep or the setting says so, of a command that has the option. Raises `UsageError` for the setting."""
+    return hasattr(arguments, "keep") and (keeps_always() or arguments.keep)
+
+
+def keep_result(arguments: argparse.Namespace, shown: StudyResult[Any]) -> None:
+    """Keep a study's rows where they are to be kept. Raises `StoreError` where they cannot be: see `Store`."""
+    if is_kept(arguments):
+        keep_rows(arguments, shown.kept())
+
+
+def keep_rows(arguments: argparse.Namespace, rows: Sequence[KeptRow]) -> None:
+    """Keep rows, one command's, with what is the same for all of them; --keep says in a line where they are."""
+    from harness.execution.results.store import open_store
+    from harness.execution.results.versions import driver_version, package_versions
+
+    versions = json.dumps(package_versions())
+    driver = driver_version() if any(row.device_kind == "gpu" for row in rows) else None
+    stamped = [
+        dataclasses.replace(row, versions=versions, driver=row.driver or (driver if row.device_kind == "gpu" else None))
+        for row in rows
+    ]
+    with open_store() as store:
+        number = store.keep(stamped)
+        if arguments.keep:
+            complain(f"kept {number} {'row' if number == 1 else 'rows'} in {store.path}")
+
+
+def keep_or_warn(arguments: argparse.Namespace, shown: StudyResult[Any]) -> None:
+    """`keep_result` for a caller who is to get the result whatever becomes of the store: what it says is a warning."""
+    try:
+        keep_result(arguments, shown)
+    except StoreError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=4)

@@ -1,0 +1,172 @@
+"""Each variant beside itself as it was, in git or in the store, and what changed since."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.execution.outcome import Comparison, Row
+from harness.execution.results.change import Figures, changed, time_interval
+from harness.execution.results.kept_row import KeptRow
+from harness.execution.results.rows import RAN, made_of
+from harness.execution.results.store import Store
+from harness.execution.verdict import UNSUPPORTED
+from harness.model.operation import operation_named
+from harness.model.problem import BaseProblem
+from harness.model.variant import Variant
+from harness.studies.compare.against import KEPT, Kept
+from harness.studies.compare.past_variants import PastVariants
+from harness.support.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One variant now, and itself as it was."""
+
+    variant: str
+    then: str
+    """What to call what it was: a commit, or a row's number and date."""
+    before: Figures | None
+    """None where there is nothing to set it beside; `absent` says why."""
+    after: Figures
+    absent: str | None = None
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it does not take the problem, then or now."""
+        return all(figures is not None and figures.verdict == UNSUPPORTED for figures in (self.before, self.after))
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The fields of `Figures` that differ beyond noise."""
+        return () if self.before is None else changed(self.before, self.after)
+
+
+def beside_revision(
+    comparison: Comparison, variants: Iterable[Variant], twins: Mapping[str, Variant], past: PastVariants
+) -> list[Beside]:
+    """Each of the variants beside its twin of the same comparison. `twins` are those of `past`, as they were run."""
+    rows = {row.variant: row for row in comparison.rows}
+    found = []
+    for variant in variants:
+        after = _figures(rows[variant.name], variant, comparison)
+        if (twin := twins.get(variant.name)) is None:
+            found.append(Beside(variant.name, past.revision, None, after, past.absent[variant.name]))
+        else:
+            commit = past.commits[variant.name]
+            before = _figures(rows[twin.name], twin, comparison)
+            found.append(Beside(variant.name, f"{commit.short}, {commit.date}", before, after))
+    return found
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What rows have to be of, for a comparison to be set beside them."""
+
+    problem: BaseProblem
+    regime: str
+    seed: int
+    asked_tile: str | None
+    device: str
+
+    def is_of(self, row: KeptRow) -> bool:
+        """Whether the row is of a comparison on this problem, these inputs, this device, with the tile asked for."""
+        here = ("compare", self.problem.operation, self.regime, self.seed, self.asked_tile, self.device)
+        there = (row.study, row.operation, row.regime, row.seed, row.asked_tile, row.device)
+        return here == there and _problem_of(row.operation, row.problem) == self.problem
+
+
+def kept_candidates(store: Store, asked: Kept, setting: Setting, names: Sequence[str]) -> dict[str, list[KeptRow]]:
+    """The kept rows that each of these variants may be set beside, the newest first. To be asked before anything runs.
+
+    Raises `UsageError` where there is no such row, or none for any of the variants.
+    """
+    if asked.id is not None:
+        row = _row_numbered(store, asked.id, setting, names)
+        return {name: [row] if name == row.variant else [] for name in names}
+    until = asked.until or "9999"
+    found = {}
+    for name in names:
+        rows = store.rows("variant = ? AND study = 'compare' AND kept_at <= ?", (name, until))
+        found[name] = [row for row in reversed(rows) if setting.is_of(row)]
+    if not any(found.values()):
+        who = names[0] if len(names) == 1 else f"any of the {len(names)} variants"
+        raise UsageError(
+            f"--against: nothing is kept of {who} for this problem, these inputs and this device"
+            f"{'' if asked.until is None else f' up to {asked.until[:10]}'}; --keep keeps what comes out now"
+        )
+    return found
+
+
+def _row_numbered(store: Store, id: int, setting: Setting, names: Sequence[str]) -> KeptRow:
+    rows = store.rows("id = ?", (id,))
+    if not rows:
+        raise UsageError(f"--against kept:{id}: there is no such row; 'history --format csv' shows their numbers")
+    (row,) = rows
+    if row.variant not in names:
+        raise UsageError(f"--against kept:{id}: that row is of {row.variant}; choose it with --variants")
+    if not setting.is_of(row):
+        what = f"{row.study}, {row.headline or row.operation}, inputs {row.regime}, seed {row.seed}, {row.device}"
+        raise UsageError(f"--against kept:{id}: that row is of something else: {what}")
+    return row
+
+
+def beside_kept(
+    comparison: Comparison, variants: Iterable[Variant], asked: Kept, candidates: Mapping[str, Sequence[KeptRow]]
+) -> list[Beside]:
+    """Each of the variants beside the newest of its candidates; where no row or date is asked for, of other kernels."""
+    rows = {row.variant: row for row in comparison.rows}
+    found = []
+    for variant in variants:
+        after = _figures(rows[variant.name], variant, comparison)
+        kept = next((row for row in candidates[variant.name] if _is_meant(row, asked, after)), None)
+        if kept is None:
+            absent = "has no kept row here" + (" with other kernels" if candidates[variant.name] else "")
+            found.append(Beside(variant.name, KEPT, None, after, absent))
+        else:
+            then = f"row {kept.id}, {str(kept.kept_at)[:10]}"
+            found.append(Beside(variant.name, then, _kept_figures(kept), after))
+    return found
+
+
+def _is_meant(row: KeptRow, asked: Kept, now: Figures) -> bool:
+    if asked != Kept():
+        return True
+    return row.kernel_digest is not None and row.kernel_digest != now.kernel_digest
+
+
+def _figures(row: Row, variant: Variant, comparison: Comparison) -> Figures:
+    ran = row.verdict in RAN
+    return Figures(
+        kernel_digest=made_of(variant, comparison.problem, comparison.device.arch).kernel_digest if ran else None,
+        verdict=row.verdict,
+        read_bytes=row.read_bytes,
+        write_bytes=row.write_bytes,
+        claimed_bytes=row.claimed_bytes,
+        error_over_budget=row.worst_over_budget,
+        time=time_interval(row.time_low_ms, row.time_ms, row.time_high_ms),
+    )
+
+
+def _kept_figures(row: KeptRow) -> Figures:
+    return Figures(
+        kernel_digest=row.kernel_digest,
+        verdict=row.verdict,
+        read_bytes=row.read_bytes,
+        write_bytes=row.write_bytes,
+        claimed_bytes=row.claimed_bytes,
+        error_over_budget=row.error_over_budget,
+        time=time_interval(row.time_low_ms, row.time_ms, row.time_high_ms),
+    )
+
+
+@functools.cache
+def _problem_of(operation: str, text: str | None) -> BaseProblem | None:
+    """A row's problem; fields that came later have their defaults. None where it cannot be made any more."""
+    try:
+        problem: BaseProblem = operation_named(operation).problem.from_fields(json.loads(text or "null"))
+    except (UsageError, TypeError, ValueError, AttributeError):
+        return None
+    return problem

@@ -1,0 +1,121 @@
+"""Variants as they were at a revision: files from git in a folder of their own, code in processes of its own.
+
+What runs them is the harness as it is now, with its oracle, its budgets and its emulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.execution.isolation.variants import discover_isolated, variants_of
+from harness.model.discovery import MODULE, PLUGIN, REPOSITORY_ROOT, Discovery, Origin
+from harness.model.variant import Variant
+from harness.support.errors import PluginError, UsageError
+from harness.support.git import Commit, NoSuchFile, commit_of, extract, repository_of
+
+_SHORT = re.compile(r"[\w./~^-]{1,24}")
+"""Revisions that variants are called after as they were said."""
+
+
+@dataclass(frozen=True)
+class PastVariants:
+    """Of some variants, how they were."""
+
+    revision: str
+    """What to call the revision."""
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """A variant's name now -> as it was, called `NAME@REVISION`."""
+    commits: Mapping[str, Commit] = field(default_factory=dict)
+    """A variant's name now -> what it was taken from."""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """A variant's name now -> why it cannot be had as it was."""
+
+
+@contextlib.contextmanager
+def variants_at(
+    revision: str, chosen: Iterable[Variant], found: Discovery, root: Path = REPOSITORY_ROOT
+) -> Iterator[PastVariants]:
+    """These variants as they were, until the end of the block. `root`: where the package `variants` lies now.
+
+    Raises `UsageError` where there is no such revision or repository, or where none of them can be had.
+    """
+    names = [variant.name for variant in chosen]
+    with tempfile.TemporaryDirectory(prefix="attention-sandbox-revision-") as folder:
+        past = _past_variants(revision, names, found, root, Path(folder))
+        if not past.variants:
+            name, reason = next(iter(past.absent.items()))
+            others = f", and so it is with {len(past.absent) - 1} more" if len(past.absent) > 1 else ""
+            raise UsageError(f"--against {revision}: {name} {reason}{others}")
+        yield past
+
+
+def _past_variants(revision: str, names: list[str], found: Discovery, root: Path, folder: Path) -> PastVariants:
+    variants, commits, absent = dict[str, Variant](), dict[str, Commit](), dict[str, str]()
+    by_origin: dict[Origin | None, list[str]] = {}
+    for name in names:
+        origin = found.origins.get(name)
+        # All modules of the sandbox's own come from one folder.
+        key = Origin(MODULE, "", origin.package) if origin is not None and origin.kind == MODULE else origin
+        by_origin.setdefault(key, []).append(name)
+    for number, (origin, here) in enumerate(by_origin.items()):
+        reason = _why_never_in_git(origin)
+        if origin is None or reason is not None:
+            absent |= dict.fromkeys(here, reason or "")
+            continue
+        then = folder / str(number)
+        then.mkdir()
+        commit, were, broken = _variants_of_origin(revision, origin, root, then)
+        for name in here:
+            if name in were:
+                variants[name], commits[name] = were[name], commit
+            else:
+                absent[name] = _why_absent(found.origins[name], commit, broken)
+    label = revision if _SHORT.fullmatch(revision) else next((commit.short for commit in commits.values()), revision)
+    variants = {name: replace(variant, name=f"{name}@{label}") for name, variant in variants.items()}
+    return PastVariants(label, variants, commits, absent)
+
+
+def _why_never_in_git(origin: Origin | None) -> str | None:
+    if origin is None:
+        return "is an object of this process; git knows files"
+    if origin.kind not in (MODULE, PLUGIN):
+        return "is of an installed package, of which git does not know how it was; --against kept may"
+    return None
+
+
+def _variants_of_origin(
+    revision: str, origin: Origin, root: Path, folder: Path
+) -> tuple[Commit, dict[str, Variant], dict[str, str]]:
+    """The commit, the variants by name, and what could not be loaded: a module's or plugin's name -> the reason."""
+    if origin.kind == MODULE:
+        commit = commit_of(repository_of(root), revision)
+        try:
+            extract(replace(commit, repository=root), [origin.package], folder)
+        except NoSuchFile as error:
+            return commit, {}, {"": str(error)}
+        then = discover_isolated(package=origin.package, folder=folder)
+        return commit, {variant.name: variant for variant in then.registry}, {b.name: b.reason for b in then.broken}
+    path = Path(origin.name).resolve()
+    commit = commit_of(repository_of(path), revision)
+    within = path.relative_to(commit.repository.resolve())
+    try:
+        # With its neighbours, which it may import.
+        extract(commit, [str(within.parent)] if within.parent != Path() else ["."], folder)
+        if not (folder / within).exists():
+            raise NoSuchFile(f"{within} did not exist at {commit.short}")
+        then_there = variants_of(Origin(PLUGIN, str(folder / within)))
+    except (NoSuchFile, PluginError) as error:
+        return commit, {}, {origin.name: str(error)}
+    return commit, {variant.name: variant for variant in then_there}, {}
+
+
+def _why_absent(origin: Origin, commit: Commit, broken: Mapping[str, str]) -> str:
+    reason = broken.get(origin.name, broken.get(""))
+    if reason is not None and "did not exist at" not in reason:
+        return f"does not load as it was at {commit.short}: {reason}"
+    return f"did not exist at {commit.short} ({commit.date})"

@@ -1,0 +1,1 @@
+"""`history`: how bytes, error and time of variants went, over what was kept."""

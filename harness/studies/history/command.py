@@ -1,0 +1,147 @@
+"""`history`: how bytes, error and time of variants went, over what was kept."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.execution.results.place import store_path
+from harness.model.operation import Operation, operation_names
+from harness.options.command import WHOLE_NUMBER, Command, argument_type
+from harness.options.output import add_report, check_output, conclude
+from harness.studies.history.query import Query, parse_since, parse_where
+from harness.support.errors import UsageError
+from harness.support.file_replacement import replace_files
+
+if TYPE_CHECKING:
+    from harness.studies.history.timeline import History
+    from harness.text.study_result import StudyResult
+
+DEFAULT_LIMIT = 40
+"""Lines of a table."""
+STUDIES = ("compare", "bench", "traffic", "fuzz", "tune")
+"""Those that take --keep."""
+
+
+def run_history(arguments: argparse.Namespace) -> int:
+    """Run `history`; the exit status."""
+    if arguments.plot is not None:
+        from harness.text.drawing import require_drawable
+
+        require_drawable(arguments.plot)
+    if arguments.export is not None:
+        from harness.studies.history.export import require_exportable
+
+        require_exportable(arguments.export)
+    check_output(arguments.output, arguments.plot, arguments.export)
+    shown = show_history(arguments)
+    if arguments.plot is not None:
+        replace_files({arguments.plot: shown.pictures["history"](arguments.plot.suffix)})
+    if arguments.export is not None:
+        from harness.studies.history.export import exported
+
+        replace_files({arguments.export: exported(_rows(arguments), arguments.export.suffix)})
+    return conclude(arguments, shown)
+
+
+def show_history(arguments: argparse.Namespace) -> StudyResult[tuple[History, ...]]:
+    """What `history` comes to."""
+    from harness.execution.results.store import Store
+    from harness.studies.history.report import Shown, history_report
+    from harness.studies.history.timeline import COLUMNS, histories, newest
+    from harness.text.study_result import StudyResult
+
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UsageError(f"--limit is {arguments.limit}; it has to be at least 1")
+    path = store_path()
+    rows, is_empty = [], True
+    if path.exists():
+        with Store(path, create=False) as store:
+            is_empty = not store.has()
+            rows = [] if is_empty else _query(arguments).rows(store, COLUMNS)
+    found, left_out = newest(histories(rows, arguments.runs), arguments.limit or DEFAULT_LIMIT)
+    report = history_report(
+        Shown(path, found, left_out, is_empty, arguments.runs), lambda: [] if is_empty else _rows(arguments)
+    )
+    return StudyResult(tuple(found), report, passed=True, pictures={"history": lambda suffix: _drawn(found, suffix)})
+
+
+def _query(arguments: argparse.Namespace) -> Query:
+    return Query(
+        variants=tuple(arguments.variant),
+        study=arguments.study,
+        operation=arguments.operation,
+        since=arguments.since,
+        where=tuple(arguments.where),
+    )
+
+
+def _rows(arguments: argparse.Namespace) -> list[tuple[Any, ...]]:
+    """The rows themselves, oldest first; with --limit so many of the newest."""
+    from harness.execution.results.kept_row import COLUMNS
+    from harness.execution.results.store import open_store
+
+    with open_store(create=False) as store:
+        rows = _query(arguments).rows(store, COLUMNS)
+    return rows if arguments.limit is None else rows[-arguments.limit :]
+
+
+def _drawn(found: list[History], suffix: str) -> bytes:
+    from harness.studies.history.plot import draw_histories, require_few
+
+    require_few(found)
+    return draw_histories(found, suffix)
+
+
+def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `history`."""
+    parser.add_argument(
+        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
+    )
+    group = parser.add_argument_group("which of what is kept")
+    group.add_argument(
+        "--operation", metavar="NAME", help=f"of one operation: {', '.join(operation_names())} (default: of all)"
+    )
+    group.add_argument("--study", choices=STUDIES, help="of one command (default: of all)")
+    group.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        type=argument_type(parse_where),
+        metavar="FIELD=VALUE",
+        help="of problems with this field, such as q_len=512 or mask=causal; may be given again",
+    )
+    group.add_argument(
+        "--since",
+        type=argument_type(parse_since),
+        metavar="WHEN",
+        help="not older: 2026-03-01, 2026-03-01T12:00 (UTC), or 12h, 7d, 4w for so long ago",
+    )
+    group.add_argument(
+        "--limit",
+        type=WHOLE_NUMBER,
+        metavar="N",
+        help=f"the newest N lines of the table (default: {DEFAULT_LIMIT}), or rows of csv, json and --export "
+        "(default: all)",
+    )
+    parser.add_argument("--runs", action="store_true", help="a line per run, not per change")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png|.svg", help="draw bytes, error and time over time to this file"
+    )
+    parser.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE.csv|.parquet",
+        help="write the rows themselves to this file; .parquet needs pyarrow",
+    )
+    add_report(parser)
+
+
+COMMAND = Command(
+    "history",
+    "how bytes, error and time of variants went, over what --keep has kept",
+    add_options,
+    run_history,
+    show_history,
+)

@@ -1,0 +1,95 @@
+"""The picture of histories: bytes, error and time over the time at which they were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from harness.studies.history.timeline import History, Line
+from harness.support.errors import UsageError
+from harness.text.drawing import COLOURS, DASHES, MARKERS, label_ends, open_frame, plain_numbers, saved
+
+MIB = 2**20
+MOST_DRAWN = 12
+"""Histories that can still be told apart."""
+PANELS: tuple[tuple[str, Callable[[Line], float | None]], ...] = (
+    ("MiB at the sectors level (as claimed where not counted)", lambda line: _mib(line)),
+    ("error / budget", lambda line: line.figures.error_over_budget),
+    ("milliseconds (median)", lambda line: None if line.figures.time is None else line.figures.time.median),
+)
+
+
+def require_few(histories: Sequence[History]) -> None:
+    """Raise `UsageError` where there is nothing to draw, or more than can be told apart."""
+    if not histories:
+        raise UsageError("--plot: nothing is kept that could be drawn")
+    if len(histories) > MOST_DRAWN:
+        raise UsageError(
+            f"--plot draws {MOST_DRAWN} histories at most, and there are {len(histories)}; choose by VARIANT, --study, "
+            "--where or --since"
+        )
+
+
+def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
+    """A panel for each figure that is known, a line for each history, a point for each line of it."""
+    from matplotlib import dates
+    from matplotlib.figure import Figure
+
+    panels = [(name, height) for name, height in PANELS if any(height(line) for h in histories for line in h.lines)]
+    if not panels:
+        raise UsageError("--plot: of what is kept, neither bytes nor error nor time is known")
+    figure = Figure(figsize=(5.6 * len(panels), 4.8))
+    labels = _labels(histories)
+    for number, (name, height) in enumerate(panels):
+        left = number / len(panels)
+        axes = figure.add_axes((left + 0.12 / len(panels), 0.16, 0.58 / len(panels), 0.72))
+        open_frame(axes)
+        ends: list[tuple[float, float, str, str]] = []
+        for place, (history, label) in enumerate(zip(histories, labels)):
+            colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+            known = [(line, value) for line in history.lines if (value := height(line)) is not None]
+            points = [(float(dates.date2num(_moment(at))), value) for line, value in known for at in _ends(line)]
+            if points:
+                dashes = DASHES[place // len(COLOURS) % len(DASHES)]
+                axes.plot(*zip(*points), dashes, color=colour, marker=marker, markersize=5, linewidth=1.5)
+                ends.append((*points[-1], label, colour))
+        locator = dates.AutoDateLocator(maxticks=6)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(plain_numbers())
+        axes.grid(True, color="#dddddd", linewidth=0.6)
+        axes.set_xlabel("kept at, UTC")
+        axes.set_title(name, fontsize=10, loc="left")
+        label_ends(axes, ends)
+    return saved(figure, suffix)
+
+
+def _mib(line: Line) -> float | None:
+    total = line.figures.total_bytes
+    total = line.figures.claimed_bytes if total is None else total
+    return None if total is None else total / MIB
+
+
+def _ends(line: Line) -> tuple[str, ...]:
+    return (line.first_at,) if line.runs == 1 else (line.first_at, line.last_at)
+
+
+def _moment(at: str) -> datetime:
+    return datetime.fromisoformat(at.replace("Z", "+00:00"))
+
+
+def _labels(histories: Sequence[History]) -> list[str]:
+    """The shortest names that tell all of them apart."""
+    ways: list[Callable[[History], Any]] = [
+        lambda h: h.variant,
+        lambda h: f"{h.variant}, {h.study}",
+        lambda h: f"{h.variant}, {h.headline or h.study}",
+        lambda h: f"{h.variant}, {h.study}, {h.headline}",
+    ]
+    for way in ways:
+        names = [way(history) for history in histories]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{history.variant}, {number}" for number, history in enumerate(histories, 1)]

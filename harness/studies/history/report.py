@@ -1,0 +1,179 @@
+"""Histories as text for people, and kept rows as they are for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.execution.results.change import are_apart
+from harness.execution.results.kept_row import COLUMNS
+from harness.execution.verdict import UNSUPPORTED
+from harness.studies.history.timeline import History, Line
+from harness.support.intervals import Interval
+from harness.text.report import Paragraph, Report, Table, Title
+from harness.text.tables import UNKNOWN, mib, smallest_of
+
+SHOWN_DIGITS = 8
+"""Of a digest."""
+_OBJECTS = ("problem", "versions", "failing_case")
+"""Columns that hold JSON."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What `history` shows."""
+
+    store: Path
+    histories: Sequence[History]
+    left_out: int
+    """Older lines, beyond --limit."""
+    is_empty: bool
+    """Whether nothing at all is kept."""
+    each_run: bool
+
+
+def history_report(shown: Shown, rows: Callable[[], Sequence[tuple[Any, ...]]]) -> Report:
+    """All that there is to say. `rows` gives the rows themselves, with all of `COLUMNS`."""
+    return Report(
+        paragraphs=lambda: [part for histories in _alike(shown.histories) for part in _paragraphs(histories)],
+        notes=lambda: [*_notes(shown)],
+        records=lambda: ([dict(zip(COLUMNS, row)) for row in rows()], COLUMNS),
+        document=lambda: {"store": str(shown.store), "rows": [_object(row) for row in rows()]},
+    )
+
+
+def _object(row: Sequence[Any]) -> Mapping[str, Any]:
+    found = dict(zip(COLUMNS, row))
+    return found | {name: json.loads(found[name]) for name in _OBJECTS if found[name] is not None}
+
+
+def _alike(histories: Sequence[History]) -> list[list[History]]:
+    """Those of one study on one problem and device together; what never took the problem is left to a note."""
+    groups: dict[str, list[History]] = {}
+    for history in histories:
+        if not _is_unsupported(history):
+            groups.setdefault(_title(history), []).append(history)
+    return list(groups.values())
+
+
+def _is_unsupported(history: History) -> bool:
+    return all(line.figures.verdict == UNSUPPORTED for line in history.lines)
+
+
+def _paragraphs(histories: Sequence[History]) -> list[Paragraph]:
+    return [Title(_title(histories[0])), _table(histories)]
+
+
+def _title(history: History) -> str:
+    """The study, the problem with how it was drawn, the device."""
+    problem = history.operation if history.headline is None else history.headline
+    if history.headline is not None and history.regime is not None:
+        problem += f"; inputs {history.regime}, seed {history.seed}"
+    if history.asked_tile is not None:
+        problem += f"; tile {history.asked_tile}"
+    device = "" if history.device is None else f"; {history.device}"
+    return f"{history.study}: {problem}{device}"
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    cell: Callable[[str, Line, Line | None], str]
+    """Of a variant, a line, and the one before."""
+    number: bool = True
+    is_kept: bool = False
+    """Shown even where nothing of it is known."""
+
+
+def _table(histories: Sequence[History]) -> Table:
+    """A line per change, and what of it changed against the one before; what is nowhere known is left out."""
+    told_of = [(h.variant, line, before) for h in histories for line, before in zip(h.lines, (None, *h.lines))]
+    lines = [line for _, line, _ in told_of]
+    sizes = (size for line in lines for size in (line.figures.total_bytes, line.figures.claimed_bytes))
+    smallest = smallest_of(size for size in sizes if size is not None)
+    columns = [
+        _Column("variant", lambda name, line, _: name, number=False, is_kept=True),
+        _Column("since, UTC", lambda _, line, __: _moment(line.first_at), number=False, is_kept=True),
+        _Column("until", lambda _, line, __: UNKNOWN if line.runs == 1 else _moment(line.last_at), number=False),
+        _Column("runs", lambda _, line, __: f"{line.runs:,}", is_kept=True),
+        _Column("kernel", lambda _, line, __: (line.figures.kernel_digest or UNKNOWN)[:SHOWN_DIGITS], number=False),
+        _Column("tile", lambda _, line, __: line.tile or UNKNOWN, number=False),
+        _Column("verdict", lambda _, line, __: line.figures.verdict, number=False, is_kept=True),
+        _Column("examples", lambda _, line, __: UNKNOWN if line.examples is None else f"{line.examples:,}"),
+        _Column("error /\nbudget", lambda _, line, __: _ratio(line.figures.error_over_budget)),
+        _Column("", lambda _, line, old: _growth(*_both(line, old, "error_over_budget")), number=False),
+        _Column("total\nMiB", lambda _, line, __: mib(line.figures.total_bytes, smallest)),
+        _Column("", lambda _, line, old: _growth(*_both(line, old, "total_bytes")), number=False),
+        _Column("claimed\nMiB", lambda _, line, __: mib(line.figures.claimed_bytes, smallest)),
+        _Column("time\nms", lambda _, line, __: _milliseconds(line.figures.time)),
+        _Column("", lambda _, line, old: _time_change(line, old), number=False),
+    ]
+    if any(line.figures.total_bytes is not None for line in lines):
+        columns = [column for column in columns if column.header != "claimed\nMiB"]
+    cells = {id(column): [column.cell(*each) for each in told_of] for column in columns}
+    told = [c for c in columns if c.is_kept or any(cell not in ("", UNKNOWN) for cell in cells[id(c)])]
+    return Table(
+        [column.header for column in told],
+        [[cells[id(column)][number] for column in told] for number in range(len(lines))],
+        [column.number for column in told],
+    )
+
+
+def _moment(at: str) -> str:
+    """To the minute."""
+    return at[:16].replace("T", " ")
+
+
+def _ratio(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3f}" if value < 100 else f"{value:.1e}"
+
+
+def _milliseconds(time: Interval | None) -> str:
+    return UNKNOWN if time is None else f"{time.median:,.4f}"
+
+
+def _both(line: Line, old: Line | None, figure: str) -> tuple[Any, Any]:
+    return None if old is None else getattr(old.figures, figure), getattr(line.figures, figure)
+
+
+def _growth(before: float | None, after: float | None) -> str:
+    """By how many percent; empty where nothing changed or one of them is not known."""
+    if before is None or after is None or before == after:
+        return ""
+    if not before:
+        return "from 0"
+    percent = f"{100 * (after / before - 1):+.2f}"
+    # What rounds to nothing is a change all the same.
+    return f"{after - before:+,}" if float(percent) == 0 and isinstance(before, int) else f"{percent} %"
+
+
+def _time_change(line: Line, old: Line | None) -> str:
+    before, after = _both(line, old, "time")
+    if before is None or after is None:
+        return ""
+    return _growth(before.median, after.median) if are_apart(before, after) else "noise"
+
+
+def _notes(shown: Shown) -> Iterator[str]:
+    if shown.is_empty:
+        yield f"Nothing is kept yet in {shown.store}; compare, bench, traffic, fuzz and tune keep results with --keep."
+        return
+    if not shown.histories:
+        yield f"Nothing that is kept in {shown.store} is like that."
+        return
+    what = "a line per run" if shown.each_run else "a line per change"
+    older = f"; {shown.left_out:,} older ones are left out, --limit shows more" if shown.left_out else ""
+    yield f"Kept in {shown.store}; {what}{older}."
+    if any(line.figures.total_bytes is not None for history in shown.histories for line in history.lines):
+        yield "MiB: 2^20 bytes at the sectors level, before any cache: any difference is a change."
+    if any(line.figures.time is not None for history in shown.histories for line in history.lines):
+        yield "time: median, of the first run of the line; noise: the 95 % intervals of both medians overlap."
+    if refused := sorted({history.variant for history in shown.histories if _is_unsupported(history)}):
+        yield f"Did not take the problem: {', '.join(refused)}."
+    for history in shown.histories:
+        last = history.lines[-1]
+        if last.reason is not None and last.figures.verdict in ("fail", "error"):
+            yield f"{history.variant}, {history.study}: {last.figures.verdict}: {' '.join(last.reason.split())}"

@@ -1,0 +1,144 @@
+"""Kept rows as histories: one of each variant, problem, study and device, with a line for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.execution.results.change import Figures, changed, time_interval
+
+COMPARABLE = (
+    "variant", "study", "operation", "problem", "regime", "seed", "asked_tile", "device",
+)  # fmt: skip
+"""Rows that have these alike are of one history."""
+MEASURED = (
+    "kept_at", "kernel_digest", "verdict", "read_bytes", "write_bytes", "claimed_bytes", "error_over_budget",
+    "time_low_ms", "time_ms", "time_high_ms", "tile", "reason", "examples", "headline",
+)  # fmt: skip
+COLUMNS = (*COMPARABLE, *MEASURED)
+"""What histories are made of, in the order in which `histories` takes it."""
+_DRAWS_AT_RANDOM = "fuzz"
+"""The study whose runs have other inputs every time: their seeds and errors say nothing about the kernel."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Some runs, one after the other, between which nothing changed beyond noise."""
+
+    first_at: str
+    """When the first of them was kept, UTC."""
+    last_at: str
+    runs: int
+    figures: Figures
+    """Each figure of the first run that has it."""
+    tile: str | None
+    reason: str | None
+    """Why the verdict is not `pass`."""
+    examples: int | None
+    """Of campaigns, all together."""
+
+
+@dataclass(frozen=True)
+class History:
+    """How one variant went on one problem, in one study, on one device."""
+
+    variant: str
+    study: str
+    operation: str
+    headline: str | None
+    """The problem in words; None for campaigns."""
+    regime: str | None
+    seed: int | None
+    asked_tile: str | None
+    device: str | None
+    lines: tuple[Line, ...]
+    """Oldest first."""
+
+
+def histories(rows: Iterable[Sequence[Any]], each_run: bool = False) -> list[History]:
+    """Rows of `COLUMNS`, oldest first, as histories by variant; `each_run`: a line per run, changed or not."""
+    grouped: dict[tuple[Any, ...], list[Sequence[Any]]] = {}
+    width = len(COMPARABLE)
+    for row in rows:
+        key = tuple(row[:width])
+        if row[1] == _DRAWS_AT_RANDOM:
+            key = (*key[:5], None, *key[6:])
+        grouped.setdefault(key, []).append(row[width:])
+    found = []
+    for key, runs in grouped.items():
+        variant, study, operation, _, regime, seed, asked_tile, device = key
+        headline = runs[-1][-1]
+        lines = tuple(_lines(runs, study == _DRAWS_AT_RANDOM, each_run))
+        found.append(History(variant, study, operation, headline, regime, seed, asked_tile, device, lines))
+    return sorted(found, key=lambda h: (h.variant, h.operation, h.study))
+
+
+def newest(found: Iterable[History], most: int) -> tuple[list[History], int]:
+    """The histories with the newest lines alone, so many of them, and how many lines were left out."""
+    found = list(found)
+    ends = sorted((line.last_at for history in found for line in history.lines), reverse=True)
+    if len(ends) <= most:
+        return found, 0
+    left, kept = most, []
+    for history in sorted(found, key=lambda h: h.lines[-1].last_at, reverse=True):
+        # Those of one history that are as new as the newest of all; what ends at the same time goes by its place.
+        lines = [line for line in history.lines if line.last_at >= ends[most - 1]][-left:] if left else []
+        left -= len(lines)
+        kept.append(replace(history, lines=tuple(lines)))
+    shown = {id(history): history for history in kept}
+    chosen = sorted(shown.values(), key=lambda h: (h.variant, h.operation, h.study))
+    return [history for history in chosen if history.lines], len(ends) - most
+
+
+def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -> list[Line]:
+    lines: list[_OpenLine] = []
+    last: tuple[Any, ...] | None = None
+    for run in runs:
+        at, digest, verdict, read, written, claimed, error, low, median, high, tile, reason, examples, _ = run
+        same = (digest, verdict, read, written, claimed, error, low, median, high)
+        if lines and not each_run and same == last:  # most runs: nothing has to be worked out
+            lines[-1].add(at, examples)
+            continue
+        last = same
+        figures = Figures(
+            kernel_digest=digest,
+            verdict=verdict,
+            read_bytes=read,
+            write_bytes=written,
+            claimed_bytes=claimed,
+            error_over_budget=None if random_inputs else error,
+            time=time_interval(low, median, high),
+        )
+        if not lines or each_run or changed(lines[-1].figures, figures):
+            lines.append(_OpenLine(at, at, 1, figures, tile, reason, examples))
+        else:
+            lines[-1].figures = _filled(lines[-1].figures, figures)
+            lines[-1].add(at, examples)
+    return [Line(**vars(line)) for line in lines]
+
+
+@dataclass
+class _OpenLine:
+    """A line that more runs may be added to."""
+
+    first_at: str
+    last_at: str
+    runs: int
+    figures: Figures
+    tile: str | None
+    reason: str | None
+    examples: int | None
+
+    def add(self, at: str, examples: int | None) -> None:
+        """One more run."""
+        self.last_at = at
+        self.runs += 1
+        if examples is not None:
+            self.examples = (self.examples or 0) + examples
+
+
+def _filled(known: Figures, more: Figures) -> Figures:
+    """What is not known yet, from another run."""
+    missing = {name: value for name, value in vars(more).items() if getattr(known, name) is None and value is not None}
+    return replace(known, **missing) if missing else known
