@@ -70,11 +70,11 @@ def _tune_by_bytes(
     arguments: argparse.Namespace, found: Discovery, variant: Variant, variants: list[Variant], problem: BaseProblem
 ) -> tuple[str, Ranks, Rows]:
     from harness.emulator.executor import DEFAULT_STEP_LIMIT
-    from harness.execution.attempt import ERROR
     from harness.execution.cluster.shipping import load_of
     from harness.execution.comparison import compare
     from harness.execution.outcome import Row
     from harness.execution.results.rows import comparison_rows
+    from harness.execution.verdict import ERROR
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.attempt import ERROR
 from harness.execution.cluster.crew import Crew
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.comparison import compare, lost_row
 from harness.execution.outcome import Row
 from harness.execution.timings import BenchResult, BenchRow, Effort
+from harness.execution.verdict import ERROR
 from harness.gpu.spread import Timing, time_on_gpu
 from harness.model.problem import BaseProblem
 from harness.studies.tune.tile_contenders import tile_contenders
