@@ -66,7 +66,7 @@ sys.path[:0] = {path!r}
 {more}
 from harness.operations.attention.build import AttentionBuild
 from harness.studies.fuzz.search import Search
-search = Search("attention", (AttentionBuild("float32", 8, 16, 8),), 40, 7, 3, None, (), (), ())
+search = Search("attention", (AttentionBuild("float32", 8, 16, 8),), 400, 7, 3, None, (), (), ())
 search.run(lambda case: print(case.to_json()) or (False, hash(case.seed) % 97 / 97))
 """
 
@@ -77,7 +77,7 @@ def test_a_search_draws_the_same_whatever_its_process_has_loaded():
         return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
 
     plain = drawn("")
-    assert len(set(plain.splitlines())) == 40
+    assert len(set(plain.splitlines())) == 400
     assert plain == drawn("import harness.emulator.executor, harness.text.report, harness.studies.traffic.command")
 
 
