@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from harness.execution.cluster.worker_side import Unfit
+from harness.execution.cluster.worker_side import Unfit, is_abandoned
 
 
 def squared(n: int) -> int:
@@ -68,3 +68,9 @@ def visible_gpu() -> str | None:
 def visible_to(_: object) -> str | None:
     time.sleep(0.1)
     return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def until_abandoned(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not is_abandoned():
+        time.sleep(0.01)

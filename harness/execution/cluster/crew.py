@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
 from harness.execution.cluster.local_cluster import LocalCluster
-from harness.execution.cluster.worker_side import Introduction, Unfit, end_all, introduce, perform
+from harness.execution.cluster.worker_side import Introduction, Unfit, abandon, end_all, introduce, perform
 from harness.support.errors import SandboxError, UsageError, WorkersGone
 
 CONNECT_SECONDS = 10.0
@@ -35,6 +35,8 @@ MOST_TRIES = 2
 """A piece of work that loses its worker is done once more elsewhere."""
 MOST_LOST_RESULTS = 5
 """A result that is lost on its way, as when its worker is lost just then, is worked out again."""
+NEVER_FORGOTTEN = 10**9
+"""The epoch of equipment."""
 IN_HAND = 2
 """Pieces that a worker has: the one that it is at, and one to begin at once after it."""
 
@@ -122,6 +124,7 @@ class Crew:
         """Different for each crew: what a worker keeps for one is not taken for another's."""
         self._members: dict[str, _Member] = {}
         self._left_out: set[str] = set()
+        self._epoch = 0
         self._equipment: list[tuple[Callable[[Any], Any], Any]] = []
         self._waiting: deque[Job] = deque()
         self._done: queue.SimpleQueue[tuple[str, Job, Any, Any]] = queue.SimpleQueue()
@@ -179,13 +182,19 @@ class Crew:
         return job
 
     def forget(self) -> None:
-        """Nothing that was begun is wanted any more. What a worker is at ends by itself."""
+        """Nothing that was begun is wanted any more. What a worker is at ends soon: see `is_abandoned`."""
         for job in self._waiting:
             job.is_wanted = False
         self._waiting.clear()
-        for member in self._members.values():
+        begun = [member for member in self._members.values() if member.jobs]
+        for member in begun:
             for job in member.jobs:
                 job.is_wanted = False
+        if begun:
+            self._epoch += 1
+            with contextlib.suppress(OSError):
+                fit = [member.address for member in begun if member.is_fit]
+                self._client.run(abandon, self.token, self._epoch, workers=fit, wait=False, on_error="ignore")
 
     def wait(self, job: Job) -> Any:
         """Until it is done; its result. Raises what was raised, and `WorkerLost`."""
@@ -359,7 +368,14 @@ class Crew:
     def _submit(self, member: _Member, job: Job) -> None:
         member.jobs.append(job)
         future = self._client.submit(
-            perform, job.function, job.argument, workers=[member.address], allow_other_workers=False, pure=False
+            perform,
+            job.function,
+            job.argument,
+            self.token,
+            self._epoch if job.is_wanted else NEVER_FORGOTTEN,
+            workers=[member.address],
+            allow_other_workers=False,
+            pure=False,
         )
         client, done, address = self._client, self._done, member.address
 

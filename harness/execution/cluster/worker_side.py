@@ -27,6 +27,8 @@ _AT_IMPORT = fingerprint()
 _one_at_a_time = threading.Lock()
 _state: dict[str, Any] = {}
 _last_used = time.monotonic()
+_at = ("", 0)
+_forgotten: dict[str, int] = {}
 
 
 class Unfit(SandboxError):
@@ -54,15 +56,29 @@ def introduce(device_of: Callable[[], str | None] | None = None) -> Introduction
     return Introduction(now, socket.gethostname(), os.getpid(), None if device_of is None else device_of())
 
 
-def perform(function: Callable[[Any], Any], argument: Any) -> Any:
-    """`function(argument)`, one at a time however many threads this worker has."""
-    global _last_used
+def perform(function: Callable[[Any], Any], argument: Any, client: str, epoch: int) -> Any:
+    """`function(argument)`, one at a time however many threads this worker has.
+
+    `epoch` is the client's own count of how often it forgot what it had begun; see `abandon`.
+    """
+    global _last_used, _at
     with _one_at_a_time:
-        _last_used = time.monotonic()
+        _last_used, _at = time.monotonic(), (client, epoch)
         try:
-            return function(argument)
+            return None if is_abandoned() else function(argument)
         finally:
             _last_used = time.monotonic()
+
+
+def abandon(client: str, epoch: int) -> None:
+    """What this client has begun before that epoch is not wanted any more."""
+    _forgotten[client] = epoch
+
+
+def is_abandoned() -> bool:
+    """Whether nobody waits for what this worker is at: it may return anything then."""
+    client, epoch = _at
+    return epoch < _forgotten.get(client, 0)
 
 
 def retire() -> None:

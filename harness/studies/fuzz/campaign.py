@@ -110,7 +110,7 @@ def run_campaign(
         try:
             workers.start()
             campaign.began = time.monotonic() - campaign.log.seconds
-            with contextlib.suppress(_Over):
+            with contextlib.suppress(_Over, _Enough):
                 campaign.search()
             return campaign.conclude()
         except WorkersGone:

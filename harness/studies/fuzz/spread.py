@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from harness.execution.cluster.crew import Crew, Job, WorkerLost
 from harness.execution.cluster.shipping import load_here
-from harness.execution.cluster.worker_side import Unfit, state
+from harness.execution.cluster.worker_side import Unfit, is_abandoned, state
 from harness.execution.isolation.server import Load
 from harness.model.build import Build
 from harness.model.case import Case
@@ -94,7 +94,7 @@ def examine(batch: Batch) -> list[Answer]:
     try:
         for case in batch.cases:
             workers.expect(case)
-        return [workers.ask(case) for case in batch.cases]
+        return [workers.ask(case) for case in batch.cases if not is_abandoned()]
     except SandboxError as error:
         raise Unfit(str(error)) from error
     finally:
@@ -107,6 +107,8 @@ def make_search(asked: SearchOf) -> list[tuple[Case, Answer]]:
     met: dict[Case, Answer] = {}
 
     def hold(case: Case) -> Held:
+        if is_abandoned():
+            raise _Stop
         answer = met.get(case)
         if answer is None:
             try:
@@ -217,7 +219,7 @@ class SpreadWorkers:
 
     def candidates(self, number: int) -> int:
         """See `Examiners`."""
-        self._is_shrinking = True
+        self._is_shrinking, self._batch_size = True, 1
         return min(number, 4 * max(1, self._crew.size))
 
     def ask(self, case: Case) -> Answer:

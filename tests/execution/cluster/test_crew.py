@@ -48,6 +48,16 @@ def test_what_is_raised_is_raised_here(crew: Crew):
         results(crew, pieces_of_work.wrong, [None])
 
 
+def test_what_is_forgotten_ends_where_it_is(crew: Crew):
+    began = time.monotonic()
+    for _ in range(2):
+        crew.begin(pieces_of_work.until_abandoned, 20.0)
+    crew.attend(0.3)
+    crew.forget()
+    assert crew.wait(crew.begin(pieces_of_work.squared, 7)) == 49
+    assert time.monotonic() - began < 5
+
+
 def test_what_is_forgotten_is_not_begun(crew: Crew):
     crew.wait(crew.begin(pieces_of_work.squared, 1))
     for n in range(40):
