@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
 from harness.execution.cluster.local_cluster import LocalCluster
-from harness.execution.cluster.worker_side import Introduction, Unfit, abandon, end_all, introduce, perform
+from harness.execution.cluster.worker_side import Introduction, Unfit, abandon, end_soon, introduce, perform
 from harness.support.errors import SandboxError, UsageError, WorkersGone
 
 CONNECT_SECONDS = 10.0
@@ -194,7 +194,7 @@ class Crew:
             self._epoch += 1
             with contextlib.suppress(OSError):
                 fit = [member.address for member in begun if member.is_fit]
-                self._client.run(abandon, self.token, self._epoch, workers=fit, wait=False, on_error="ignore")
+                self._client.run(abandon, self.token, self._epoch, workers=fit, on_error="ignore")
 
     def wait(self, job: Job) -> Any:
         """Until it is done; its result. Raises what was raised, and `WorkerLost`."""
@@ -238,8 +238,9 @@ class Crew:
         if self._client is not None:
             with contextlib.suppress(Exception):
                 if self._local is None and self._client.status == "running":
+                    self.forget()
                     members = [member.address for member in self._members.values() if member.is_fit]
-                    self._client.run(end_all, workers=members, wait=False, on_error="ignore")
+                    self._client.run(end_soon, workers=members, on_error="ignore")
             with contextlib.suppress(Exception):
                 self._client.close(timeout=0.2 if self._local is not None else 1.0)
         if self._local is not None:

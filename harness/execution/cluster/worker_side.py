@@ -105,6 +105,16 @@ def end_all() -> None:
     end_planners()
 
 
+def end_soon() -> None:
+    """`end_all`, once what this worker is at has ended, which nobody waits for."""
+
+    def end() -> None:
+        with _one_at_a_time:
+            end_all()
+
+    threading.Thread(target=end, daemon=True).start()
+
+
 @functools.cache
 def _see_to_the_end() -> None:
     # Before multiprocessing's own, which waits for children.
