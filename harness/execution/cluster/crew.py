@@ -192,7 +192,7 @@ class Crew:
                 job.is_wanted = False
         if begun:
             self._epoch += 1
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # who cannot be told is lost, which the next look sees
                 fit = [member.address for member in begun if member.is_fit]
                 self._client.run(abandon, self.token, self._epoch, workers=fit, on_error="ignore")
 
