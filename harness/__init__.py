@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.studies.calls import bench as bench
     from harness.studies.calls import compare as compare
     from harness.studies.calls import fuzz as fuzz
+    from harness.studies.calls import history as history
     from harness.studies.calls import report as report
     from harness.studies.calls import traffic as traffic
     from harness.studies.calls import why as why
@@ -57,6 +58,7 @@ _HOMES = {
     "bench": "harness.studies.calls",
     "compare": "harness.studies.calls",
     "fuzz": "harness.studies.calls",
+    "history": "harness.studies.calls",
     "report": "harness.studies.calls",
     "traffic": "harness.studies.calls",
     "why": "harness.studies.calls",

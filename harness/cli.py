@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from harness.execution.isolation.process import end_planners
+from harness.execution.results.place import keeps_always
 from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.options.command import OneLineParser
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     try:
         words = sys.argv[1:] if argv is None else list(argv)
-        default_cache()  # says what is wrong with the environment before any work is done
+        default_cache()  # these say what is wrong with the environment before any work is done
+        keeps_always()
         status = _run(words)
         print_result("")
         return status

@@ -33,8 +33,12 @@ from harness.support.errors import UsageError  # noqa: E402
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PATHS = re.compile(r"(?<!\S)/\S*/(?=variants/|[a-z_]+\.py:)")
 """What is compiled elsewhere names its files as they were named there."""
-_VOLATILE_COLUMNS = ("error /", "per second")
-"""The last digits of an error are the CPU's math library's; speed is the machine's."""
+_VOLATILE_COLUMNS = ("error /", "per second", "since, UTC", "until", "then", "kernel digest")
+"""The last digits of an error are the CPU's math library's, a digest is of what one compiler made; speed is the
+machine's, and the date is today's."""
+_RESULTS = "ATTENTION_SANDBOX_RESULTS_DIR"
+_USERS_RESULTS = "~/.local/share/attention-sandbox"
+"""Where results are kept by default. What pages keep lies in a folder of its own, and is shown as if it lay there."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +120,20 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 @contextlib.contextmanager
 def folder_of_the_reader() -> Iterator[Path]:
     """A folder with the files that pages show, and `tests`; the working directory as long as it is there."""
-    before = Path.cwd()
+    before, results = Path.cwd(), os.environ.get(_RESULTS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "tests").symlink_to(ROOT / "tests")
         for file, text in shown_files().items():
             (folder / file).write_text(text)
         os.chdir(folder)
+        os.environ[_RESULTS] = str(folder / "results")
         try:
             yield folder
         finally:
             os.chdir(before)
+            os.environ.pop(_RESULTS)
+            os.environ.update({} if results is None else {_RESULTS: results})
 
 
 def run(block: Block) -> list[Shown]:
@@ -140,7 +147,7 @@ def _output(one: Shown, folder: Path) -> str:
     if arguments is None:
         text = _shell(one.command, folder)
     else:
-        text = _PATHS.sub("", _harness_output(arguments))
+        text = _PATHS.sub("", _harness_output(arguments)).replace(os.environ[_RESULTS], _USERS_RESULTS)
         text = _shell(one.filter, folder, text) if one.filter else text
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip("\n")
 

@@ -21,6 +21,9 @@ import pytest
 # NumPy reads this when it is loaded, which is later.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Whoever keeps all results of their own does not want those of tests among them.
+os.environ.pop("ATTENTION_SANDBOX_KEEP", None)
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "emulator")]
 

@@ -85,7 +85,7 @@ def _require_known(
     command: Command, known: set[str], problem: BaseProblem | None, said: Mapping[str, object], operation: str
 ) -> None:
     """Raise `UsageError` for a keyword that is no option, and for fields beside a problem that has them already."""
-    hidden = {"format", "output", "plot", "roofline", "watch"}
+    hidden = {"format", "output", "plot", "roofline", "watch", "export"}
     for name in said:
         if name not in known - hidden:
             near = difflib.get_close_matches(name, sorted(known - hidden), n=1, cutoff=0.5)

@@ -73,6 +73,15 @@ def bench(
     return call(command_named("bench"), problem, variants, plugin, options)
 
 
+def history(variants: Variants = None, **options: Any) -> StudyResult[Any]:
+    """How bytes, error and time went, over what `keep=True` has kept: `python -m harness history`.
+
+    `variants` by name or pattern. `.result` is a tuple of histories, each with a line per change; `.rows` has the rows
+    as they were kept, `.picture()` draws them. Raises `UsageError`.
+    """
+    return call(command_named("history"), None, variants, (), options, selects_by="")
+
+
 def report(
     problem: BaseProblem | None = None, variants: Variants = None, *, plugin: Plugins = (), **options: Any
 ) -> ReportPage:

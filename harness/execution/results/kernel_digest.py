@@ -16,12 +16,12 @@ from harness.model.problem import BaseProblem
 
 DIGITS = 16
 """Hexadecimal ones. Two kernels of a variant's history share them by chance once in 2^64."""
-_OF_SOURCE_LINES = re.compile(
-    r"//|\.loc\s|\.file\s|\$L__(tmp|func_begin|func_end|info_string)\w*:|\.common .* _ZN08NumbaEnv"
-)
+_OF_SOURCE_LINES = re.compile(r"//|\.file\s|\$L__(tmp|func_begin|func_end|info_string)\w*:|\.common .* _ZN08NumbaEnv")
 """How PTX lines begin that say where the source lies, that of an author or of Numba, and nothing to the GPU."""
 _NAMED_BY_COMPILERS = re.compile(r"_Z\w+|_cudapy_\w+")
 """Mangled names, which hold a module's path, and shared arrays, which Numba counts through all of a process."""
+_LOCATION = re.compile(r"\.loc\s+\d+\s+\d+\s+\d+(,\s*function_name\s+[^,]+,\s*inlined_at\s+\d+\s+\d+\s+\d+)?\s*")
+"""What an instruction may follow on the same line, as in PTX that somebody wrote."""
 _COMMENT = re.compile(r"\s*//.*")
 
 
@@ -53,8 +53,8 @@ def _instructions(ptx: str) -> Iterator[str]:
     for line in map(str.strip, ptx.splitlines()):
         if in_section or line.startswith(".section"):
             in_section = line != "}"
-        elif line and not _OF_SOURCE_LINES.match(line):
-            yield _COMMENT.sub("", line)
+        elif not _OF_SOURCE_LINES.match(line) and (said := _COMMENT.sub("", _LOCATION.sub("", line))):
+            yield said
 
 
 def _how_it_is_launched(launch: Launch) -> Iterator[str]:

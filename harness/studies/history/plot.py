@@ -13,6 +13,8 @@ from harness.text.drawing import COLOURS, DASHES, MARKERS, label_ends, open_fram
 MIB = 2**20
 MOST_DRAWN = 12
 """Histories that can still be told apart."""
+_LEAST_DAYS = 1 / 24
+"""That a panel is wide: there is no scale for a single moment."""
 PANELS: tuple[tuple[str, Callable[[Line], float | None]], ...] = (
     ("MiB at the sectors level (as claimed where not counted)", lambda line: _mib(line)),
     ("error / budget", lambda line: line.figures.error_over_budget),
@@ -43,7 +45,7 @@ def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
     labels = _labels(histories)
     for number, (name, height) in enumerate(panels):
         left = number / len(panels)
-        axes = figure.add_axes((left + 0.12 / len(panels), 0.16, 0.58 / len(panels), 0.72))
+        axes = figure.add_axes((left + 0.1 / len(panels), 0.16, 0.62 / len(panels), 0.68))
         open_frame(axes)
         ends: list[tuple[float, float, str, str]] = []
         for place, (history, label) in enumerate(zip(histories, labels)):
@@ -54,15 +56,21 @@ def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
                 dashes = DASHES[place // len(COLOURS) % len(DASHES)]
                 axes.plot(*zip(*points), dashes, color=colour, marker=marker, markersize=5, linewidth=1.5)
                 ends.append((*points[-1], label, colour))
+        if ends and axes.dataLim.width < _LEAST_DAYS:
+            middle = (axes.dataLim.x0 + axes.dataLim.x1) / 2
+            axes.set_xlim(middle - _LEAST_DAYS / 2, middle + _LEAST_DAYS / 2)
         locator = dates.AutoDateLocator(maxticks=6)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.dataLim.y1)
         axes.yaxis.set_major_formatter(plain_numbers())
         axes.grid(True, color="#dddddd", linewidth=0.6)
         axes.set_xlabel("kept at, UTC")
         axes.set_title(name, fontsize=10, loc="left")
         label_ends(axes, ends)
+    settings = {history.setting for history in histories}
+    if len(settings) == 1:
+        figure.suptitle(*settings, x=0.1 / len(panels), ha="left", fontsize=11)
     return saved(figure, suffix)
 
 

@@ -41,6 +41,7 @@ def history_report(shown: Shown, rows: Callable[[], Sequence[tuple[Any, ...]]]) 
         paragraphs=lambda: [part for histories in _alike(shown.histories) for part in _paragraphs(histories)],
         notes=lambda: [*_notes(shown)],
         records=lambda: ([dict(zip(COLUMNS, row)) for row in rows()], COLUMNS),
+        wraps_notes=False,
         document=lambda: {"store": str(shown.store), "rows": [_object(row) for row in rows()]},
     )
 
@@ -55,7 +56,7 @@ def _alike(histories: Sequence[History]) -> list[list[History]]:
     groups: dict[str, list[History]] = {}
     for history in histories:
         if not _is_unsupported(history):
-            groups.setdefault(_title(history), []).append(history)
+            groups.setdefault(history.setting, []).append(history)
     return list(groups.values())
 
 
@@ -64,18 +65,7 @@ def _is_unsupported(history: History) -> bool:
 
 
 def _paragraphs(histories: Sequence[History]) -> list[Paragraph]:
-    return [Title(_title(histories[0])), _table(histories)]
-
-
-def _title(history: History) -> str:
-    """The study, the problem with how it was drawn, the device."""
-    problem = history.operation if history.headline is None else history.headline
-    if history.headline is not None and history.regime is not None:
-        problem += f"; inputs {history.regime}, seed {history.seed}"
-    if history.asked_tile is not None:
-        problem += f"; tile {history.asked_tile}"
-    device = "" if history.device is None else f"; {history.device}"
-    return f"{history.study}: {problem}{device}"
+    return [Title(histories[0].setting), _table(histories)]
 
 
 @dataclass(frozen=True)
@@ -99,7 +89,9 @@ def _table(histories: Sequence[History]) -> Table:
         _Column("since, UTC", lambda _, line, __: _moment(line.first_at), number=False, is_kept=True),
         _Column("until", lambda _, line, __: UNKNOWN if line.runs == 1 else _moment(line.last_at), number=False),
         _Column("runs", lambda _, line, __: f"{line.runs:,}", is_kept=True),
-        _Column("kernel", lambda _, line, __: (line.figures.kernel_digest or UNKNOWN)[:SHOWN_DIGITS], number=False),
+        _Column(
+            "kernel\ndigest", lambda _, line, __: (line.figures.kernel_digest or UNKNOWN)[:SHOWN_DIGITS], number=False
+        ),
         _Column("tile", lambda _, line, __: line.tile or UNKNOWN, number=False),
         _Column("verdict", lambda _, line, __: line.figures.verdict, number=False, is_kept=True),
         _Column("examples", lambda _, line, __: UNKNOWN if line.examples is None else f"{line.examples:,}"),
@@ -129,6 +121,10 @@ def _moment(at: str) -> str:
 
 def _ratio(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.3f}" if value < 100 else f"{value:.1e}"
+
+
+def _digest(line: Line) -> str:
+    return (line.figures.kernel_digest or UNKNOWN)[:SHOWN_DIGITS]
 
 
 def _milliseconds(time: Interval | None) -> str:

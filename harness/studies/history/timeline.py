@@ -55,6 +55,16 @@ class History:
     lines: tuple[Line, ...]
     """Oldest first."""
 
+    @property
+    def setting(self) -> str:
+        """In words: the study, the problem with how it was drawn, the device."""
+        problem = self.operation if self.headline is None else self.headline
+        if self.headline is not None and self.regime is not None:
+            problem += f"; inputs {self.regime}, seed {self.seed}"
+        if self.asked_tile is not None:
+            problem += f"; tile {self.asked_tile}"
+        return f"{self.study}: {problem}" + ("" if self.device is None else f"; {self.device}")
+
 
 def histories(rows: Iterable[Sequence[Any]], each_run: bool = False) -> list[History]:
     """Rows of `COLUMNS`, oldest first, as histories by variant; `each_run`: a line per run, changed or not."""

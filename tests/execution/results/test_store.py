@@ -163,6 +163,19 @@ def test_processes_that_begin_and_write_one_store_at_once_lose_nothing(path: Pat
         assert [row.seed for row in rows if row.variant == name] == [n for n in range(40) for _ in range(3)]
 
 
+def test_a_store_is_begun_while_another_process_has_the_empty_file(path: Path) -> None:
+    path.parent.mkdir()
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("PRAGMA journal_mode")
+    other.execute("BEGIN IMMEDIATE")
+    later = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
+    later.start()
+    with Store(path) as kept:
+        kept.keep([ROW])
+        assert later.finished.is_set()
+    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
 def test_threads_share_an_open_store(path: Path) -> None:
     with Store(path) as kept:
         threads = [
