@@ -7,7 +7,8 @@ What a mutant came to is kept in tests/mutants/scores.jsonl and taken from there
 are the same, so that a run may be ended and taken up again, on another machine, too.
 
     .venv/bin/python scripts/mutation_score.py                                     # all of them
-    .venv/bin/python scripts/mutation_score.py --mutants 'fa2-cupy~*' --jobs 4 --format json
+    .venv/bin/python scripts/mutation_score.py --mutants 'fa2-cupy~*' --workers 4 --format json
+    .venv/bin/python scripts/mutation_score.py --workers tcp://10.0.0.1:8786       # the workers of a Dask cluster
 
 Exit status 1 where a mutant survives, 2 where the call was wrong.
 """
@@ -18,22 +19,21 @@ import argparse
 import dataclasses
 import fnmatch
 import json
-import multiprocessing
-import os
 import statistics
 import sys
-import threading
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from harness.execution.cluster.crew import Crew  # noqa: E402
+from harness.options.standard_streams import complain  # noqa: E402
+from harness.options.workers import parse_workers, require_distributed  # noqa: E402
 from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E402
 from harness.studies.fuzz.finding import WRONG_ANSWER  # noqa: E402
-from harness.support.errors import UsageError  # noqa: E402
+from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
 from harness.text.tables import table  # noqa: E402
@@ -65,6 +65,8 @@ campaigns ran from {first_date} to {last_date} on two cores. {measured} of {all}
   fixed tolerance takes anything, or where only one answer is right, bit for bit.
 """
 OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}
+LONG_SECONDS = 45.0
+"""Of a campaign: a few take longer, up to several minutes."""
 UNKNOWN = "-"
 SURVIVES = "SURVIVES"
 AnyScore = Score | HarnessScore
@@ -79,13 +81,16 @@ def main(words: Sequence[str] | None = None) -> int:
         names = [name for name in known if any(fnmatch.fnmatch(name, glob) for glob in arguments.mutants)]
         if not names:
             raise UsageError(f"no mutant is called {' or '.join(arguments.mutants)}; 'fa2-cupy~*' are some")
-        if arguments.jobs < 1 or arguments.examples < 1:
-            raise UsageError("--jobs and --examples have to be at least 1")
-    except UsageError as error:
+        if arguments.examples < 1:
+            raise UsageError("--examples has to be at least 1")
+        workers = parse_workers(arguments.workers)
+        if not arguments.kept:
+            require_distributed()
+        how = CampaignSettings(examples=arguments.examples)
+        scores = run(names, workers, how, arguments.scores, arguments.kept)
+    except SandboxError as error:
         print(f"mutation_score: {error}", file=sys.stderr)
         return 2
-    how = CampaignSettings(examples=arguments.examples)
-    scores = run(names, arguments.jobs, how, arguments.scores, arguments.kept)
     text = RENDERERS[arguments.format](scores)
     if arguments.output is None:
         sys.stdout.write(text)
@@ -94,20 +99,8 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if all(each.killed for each in scores) else 1
 
 
-def end_with_parent() -> None:
-    """Whoever ends this script, however, ends its campaigns: a pool's processes wait for more to do for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def run(
-    names: Sequence[str], jobs: int, how: CampaignSettings, kept: Path | None = None, only_kept: bool = False
+    names: Sequence[str], workers: int | str, how: CampaignSettings, kept: Path | None = None, only_kept: bool = False
 ) -> list[AnyScore]:
     """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it.
 
@@ -117,24 +110,46 @@ def run(
     scores = {} if kept is None else _kept_scores(kept)
     if only_kept:
         names = [name for name in names if name in scores]
-    context = multiprocessing.get_context("spawn")
-    with progress_bar(len(names)) as progress, ProcessPoolExecutor(jobs, context, end_with_parent) as pool:
-        waiting = [
-            pool.submit(harness_score, name) if name in OF_HARNESS else pool.submit(score, name, how)
-            for name in names
-            if name not in scores
-        ]
-        for done in as_completed(waiting):
-            result = done.result()
-            scores[result.mutant] = result
-            if kept is not None and isinstance(result, Score):
-                with kept.open("a") as file:
-                    file.write(json.dumps(dataclasses.asdict(result)) + "\n")
-            progress.step(f"{sum(s.killed for s in scores.values())} of {len(scores)} killed, {result.mutant}")
+    waiting = in_order_of_work([name for name in names if name not in scores], {} if kept is None else _seconds(kept))
+    if waiting:
+        with Crew(workers, complain) as crew, progress_bar(len(names)) as progress:
+            for place, result in crew.spread(score_of, [(name, how) for name in waiting]):
+                if isinstance(result, Exception):
+                    raise result
+                scores[waiting[place]] = result
+                if kept is not None and isinstance(result, Score):
+                    with kept.open("a") as file:
+                        file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+                progress.step(f"{sum(s.killed for s in scores.values())} of {len(scores)} killed, {result.mutant}")
     if kept is not None:
         ordered = sorted((each for each in scores.values() if isinstance(each, Score)), key=lambda each: each.mutant)
         replace_files({kept: "".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in ordered).encode()})
     return [scores[name] for name in names]
+
+
+def in_order_of_work(names: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
+    """The long ones first, so that none of them is begun last; of the others, mutants of one kernel together.
+
+    Those find in the cache what the mistake left as it was. `seconds`: what each took when it ran last, of any text.
+    """
+    usual = statistics.median(seconds.values()) if seconds else 0.0
+
+    def place(name: str) -> tuple[bool, str, float]:
+        took = LONG_SECONDS if name in OF_HARNESS else seconds.get(name, usual)
+        return took < LONG_SECONDS, name.partition("~")[0] if took < LONG_SECONDS else "", -took
+
+    return sorted(names, key=place)
+
+
+def score_of(asked: tuple[str, CampaignSettings]) -> AnyScore:
+    """In a worker."""
+    name, how = asked
+    return harness_score(name) if name in OF_HARNESS else score(name, how)
+
+
+def _seconds(path: Path) -> dict[str, float]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {fields["mutant"]: fields["seconds"] for fields in map(json.loads, lines)}
 
 
 def _kept_scores(path: Path) -> dict[str, AnyScore]:
@@ -272,7 +287,13 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         metavar="GLOB",
         help="names, or shell patterns such as 'fa2-cupy~*' (default: all)",
     )
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="campaigns at a time (default: %(default)s)")
+    parser.add_argument(
+        "--workers",
+        default="2",
+        metavar="N|ADDRESS",
+        help="campaigns at a time, in processes of this machine, or the workers of the Dask scheduler at this address "
+        "(default: %(default)s)",
+    )
     parser.add_argument(
         "--examples", type=int, default=DEFAULT_EXAMPLES, metavar="N", help="cases per campaign (default: %(default)s)"
     )

@@ -32,6 +32,14 @@ Observer = Callable[[Attempt, Question], None]
 """Told each attempt and what it was held against, for who shows more of it than a row."""
 
 
+Done = Callable[[str, Row], None]
+"""Told each variant's row, not ranked yet, for who keeps it should all of it be cut off."""
+
+
+def _not_kept(variant: str, row: Row) -> None:
+    pass
+
+
 def _ignore(step: str) -> None:
     pass
 
@@ -70,6 +78,7 @@ def compare(
     known: Mapping[str, Row] = NOTHING_KNOWN,
     step: Step = _ignore,
     observe: Observer = _unobserved,
+    done: Done = _not_kept,
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
@@ -85,12 +94,13 @@ def compare(
         question = Question.pose(problem, inputs)
         for variant in preparation.as_prepared():
             step(variant.name)
-            done = attempt(
+            tried = attempt(
                 variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, second=second
             )
-            undeclared = undeclared_numerics(done, question)
-            rows[variant.name] = Row.of(_with_declared_failure(done, regime), undeclared)
-            observe(done, question)
+            undeclared = undeclared_numerics(tried, question)
+            rows[variant.name] = Row.of(_with_declared_failure(tried, regime), undeclared)
+            done(variant.name, rows[variant.name])
+            observe(tried, question)
     return Comparison(
         problem=problem,
         regime=regime,

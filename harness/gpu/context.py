@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,13 +29,27 @@ POISON_BYTE = 0xFF
 
 def gpu_available() -> bool:
     """Whether CuPy is there and sees a GPU. Never raises, loads no compiler, creates no context."""
+    return gpu_count() > 0
+
+
+def gpu_count() -> int:
+    """How many GPUs CuPy sees, 0 without it. Never raises, loads no compiler, creates no context."""
     try:
         ctypes.CDLL("libcuda.so.1")  # without a driver, CuPy need not be loaded to know
         from cupy.cuda import runtime
 
-        return bool(runtime.getDeviceCount() > 0)
-    except Exception:  # no CuPy, no driver, a driver that is too old: all mean no
-        return False
+        return int(runtime.getDeviceCount())
+    except Exception:  # no CuPy, no driver, a driver that is too old: all mean none
+        return 0
+
+
+def own_gpu() -> str | None:
+    """The first GPU that is visible here, in words that no other GPU has; None without one. Creates no context."""
+    if not gpu_count():
+        return None
+    from cupy.cuda import runtime
+
+    return f"{socket.gethostname()} {runtime.deviceGetPCIBusId(0)}"
 
 
 class GpuContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -177,6 +178,19 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
         return Machine("gpu")
     machine = Machine(arch=DEFAULT_ARCH, sanitize=arguments.sanitize)
     return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
+
+
+def visible_gpus(machine: Machine) -> list[str]:
+    """The GPUs that local workers share, one for each, as CUDA_VISIBLE_DEVICES names them; none for the emulator."""
+    return gpus_of_this_machine() if machine.kind == "gpu" else []
+
+
+def gpus_of_this_machine() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them."""
+    from harness.gpu.context import gpu_count
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",") if given else [str(number) for number in range(gpu_count())]
 
 
 def machine_line(machine: Machine) -> str:

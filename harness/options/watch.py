@@ -115,11 +115,15 @@ def watched_files(arguments: argparse.Namespace) -> set[str]:
     """Files that the result depends on, as far as it is known: more of them once something was loaded."""
     files = {os.path.abspath(path) for path in arguments.plugin}
     files |= set(getattr(arguments, "loaded_files", ()))
-    for folder in {os.path.dirname(path) for path in files}:
-        files |= _kernel_sources(Path(folder))
+    files |= kernel_sources_beside(files)
     texts = [value for value in vars(arguments).values() if isinstance(value, str)]
     files |= {os.path.abspath(found) for text in texts for found in _ARRAY_FILE.findall(text)}
     return files
+
+
+def kernel_sources_beside(files: Iterable[str]) -> set[str]:
+    """What kernels may be read from, in the folders of these files."""
+    return {source for folder in {os.path.dirname(path) for path in files} for source in _kernel_sources(Path(folder))}
 
 
 def _kernel_sources(folder: Path) -> set[str]:

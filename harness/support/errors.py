@@ -33,6 +33,10 @@ class StoreError(UsageError):
     """The store of kept results cannot be used: damaged, busy, full, of a newer version."""
 
 
+class WorkersGone(SandboxError):
+    """The scheduler is gone, or all workers are. What is done is kept, and the same command goes on."""
+
+
 class PlanError(SandboxError):
     """A variant's plan is inconsistent: an unknown buffer, a bad grid, an argument that does not fit its parameter."""
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.mutants.scoring import FAULT, MISSED, REJECTS, Score, current_digest
+from harness.studies.fuzz.campaign import CampaignSettings
+from tests.mutants.scoring import FAULT, MISSED, REJECTS, Score, current_digest, score
 
 pytestmark = pytest.mark.compiles(False)
 
@@ -81,44 +79,32 @@ def test_what_was_kept_is_not_run_again(script: ModuleType, tmp_path: Path, monk
     assert script.main([*arguments, "--mutants", SURVIVOR.mutant]) == 1
 
 
-POOL = f"""
-import multiprocessing, os, sys, time
-from concurrent.futures import ProcessPoolExecutor
-sys.path.insert(0, {str(PATH.parent)!r})
-from mutation_score import end_with_parent
-if __name__ == "__main__":
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
-    print(pool.submit(os.getpid).result(), flush=True)
-    time.sleep(60)
-"""
+def test_long_campaigns_are_begun_first_and_mutants_of_a_kernel_follow_each_other(script: ModuleType):
+    names = ["b~1", "a~quick", "b~2", "a~long", "a~new", "b~longer"]
+    seconds = {"b~1": 3.0, "a~quick": 1.0, "b~2": 9.0, "a~long": 50.0, "b~longer": 70.0}
+    assert script.in_order_of_work(names, seconds) == ["b~longer", "a~long", "a~new", "a~quick", "b~2", "b~1"]
+    assert script.in_order_of_work(["b~1", "a~1"], {}) == ["a~1", "b~1"]
+    (slow,) = list(script.OF_HARNESS)[:1]
+    assert script.in_order_of_work(["a~quick", slow], seconds)[0] == slow
 
 
-def test_campaigns_end_when_the_script_is_killed(tmp_path: Path):
-    program = tmp_path / "pool.py"
-    program.write_text(POOL)
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as script:
-        assert script.stdout is not None
-        worker = int(script.stdout.readline())
-        script.kill()
-    deadline = time.monotonic() + 20
-    while is_running(worker):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_running(process: int) -> bool:
-    try:
-        # A process that has ended and that nobody has asked for is a zombie.
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+@pytest.mark.thorough
+@pytest.mark.compiles
+def test_a_campaign_in_a_worker_comes_to_the_same(script: ModuleType, tmp_path: Path, capsys):
+    words = ["--mutants", KILLED.mutant, "--scores", str(tmp_path / "scores.jsonl"), "--format", "json"]
+    assert script.main([*words, "--workers", "1"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    alone = score(KILLED.mutant, CampaignSettings())
+    assert (told["killed_by"], told["smallest_case"]) == (alone.killed_by, alone.smallest_case)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--mutants", "fa9*"], "no mutant is called fa9*"),
-        (["--jobs", "0"], "--jobs and --examples have to be at least 1"),
+        (["--examples", "0"], "--examples has to be at least 1"),
+        (["--workers", "0"], "0 processes; it has to be from 1"),
+        (["--workers", "all"], "neither a number of processes nor the address"),
         (["--output", "/nowhere/at/all.md"], "/nowhere"),
     ],
 )

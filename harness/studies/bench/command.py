@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import Command
+from harness.options.device import gpus_of_this_machine
 from harness.options.effort import add_effort, effort_of
 from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
+from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
+from harness.options.workers import add_workers, are_elsewhere, crew_of
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
@@ -51,6 +54,8 @@ def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
     from harness.gpu.context import gpu_available
     from harness.support.progress import progress_bar
 
+    if arguments.workers is not None:
+        raise UsageError("--workers spreads the values of a sweep; add --sweep, such as --sweep seq_len=256..4096")
     problem = problem_of(arguments)
     effort = effort_of(arguments)
     _require_gpu_to_bench(gpu_available())
@@ -72,10 +77,11 @@ def _times(arguments: argparse.Namespace) -> StudyResult[BenchResult]:
 
 
 def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
+    from harness.execution.timings import BenchResult
     from harness.gpu.contenders import steps_of
-    from harness.gpu.context import gpu_available
+    from harness.gpu.context import gpu_available, own_gpu
     from harness.model.operation import operation_named
-    from harness.options.sweep import parse_sweep, what_is_fixed
+    from harness.options.sweep import Value, parse_sweep, what_is_fixed
     from harness.studies.bench.sweep import BenchPoint, bench_sweep_report, draw_bench_sweep
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
@@ -88,12 +94,43 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
     effort = effort_of(arguments)
     if arguments.plot is not None and not sweep.is_numeric:
         raise UsageError(f"--plot needs numbers to sweep over, and {sweep.field} has none")
-    _require_gpu_to_bench(gpu_available())
-    chosen = discover_variants(arguments).registry.select(arguments.variants, arguments.operation)
-    points = []
-    with progress_bar(len(problems) * steps_of(len(chosen), problems[0], not arguments.no_libraries)) as progress:
-        for value, problem in zip(sweep.values, problems):
-            points.append(BenchPoint(value, _benched(arguments, chosen, problem, effort, progress)))
+    _require_gpu_to_bench(are_elsewhere(arguments) or gpu_available())
+    found = discover_variants(arguments)
+    chosen = found.registry.select(arguments.variants, arguments.operation)
+    steps = steps_of(len(chosen), problems[0], not arguments.no_libraries)
+    with unfinished_work(arguments, found, "bench", _gpu_name(arguments)) as work:
+        known = {v: kept for v in sweep.values if isinstance(kept := work.known(v), BenchResult)}
+        tell_going_on(len(known), f"of {len(problems):,} points")
+        with (
+            crew_of(arguments, found, gpus_of_this_machine(), own_gpu) as crew,
+            progress_bar(len(problems) if crew is not None else (len(problems) - len(known)) * steps) as progress,
+        ):
+            if crew is None:
+                points = []
+                for value, problem in zip(sweep.values, problems):
+                    result = known.get(value) or _benched(arguments, chosen, problem, effort, progress)
+                    work.finish(result, value)
+                    points.append(BenchPoint(value, result))
+            else:
+                from harness.execution.cluster.shipping import load_of
+                from harness.gpu.spread import Timing
+                from harness.studies.bench.spread import PointAsked, spread_points
+
+                asked = {
+                    value: PointAsked(
+                        crew.token,
+                        tuple(load_of(found.origins[variant.name], variant.name) for variant in chosen),
+                        arguments.tile,
+                        Timing(problem, arguments.regime, arguments.seed, effort, not arguments.no_libraries),
+                    )
+                    for value, problem in zip(sweep.values, problems)
+                }
+
+                def done(value: Value, result: BenchResult) -> None:
+                    progress.step(f"{sweep.field} {value}")
+                    work.finish(result, value)
+
+                points = spread_points(crew, asked, known, done)
     fixed = what_is_fixed(sweep, problems)
     ran = any(point.result.something_ran for point in points)
     times = {"times": lambda suffix: draw_bench_sweep(sweep, points, fixed, suffix)} if sweep.is_numeric else {}
@@ -106,6 +143,13 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[list[BenchPoint]]:
         times,
         kept=lambda: [row for point in points for row in _rows_of(arguments, chosen, point.result)],
     )
+
+
+def _gpu_name(arguments: argparse.Namespace) -> str:
+    """Times of another GPU are not gone on with; which one the workers have is theirs to know."""
+    from harness.gpu.context import GpuContext
+
+    return str(arguments.workers) if are_elsewhere(arguments) else GpuContext().device.name
 
 
 def _require_gpu_to_bench(available: bool) -> None:
@@ -163,6 +207,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     sweep.add_argument(
         "--plot", type=Path, metavar="FILE.png|.svg", help="draw time, bytes and intensity side by side to this file"
     )
+    add_workers(parser, "the values of a sweep, a GPU for each worker,")
+    add_afresh(parser)
     parser.add_argument("--no-libraries", action="store_true", help="leave PyTorch's and cuDNN's kernels out")
     add_report(parser)
     add_keep(parser)

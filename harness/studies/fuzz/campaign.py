@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings, target
-from hypothesis.strategies import SearchStrategy
+from typing import TYPE_CHECKING
 
 from harness.emulator.launch.configuration import default_threads
 from harness.execution.isolation.server import Load
@@ -26,34 +22,32 @@ from harness.model.operation import DEFAULT_OPERATION, Operation, operation_name
 from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.builds import sanitized_builds
-from harness.studies.fuzz.chosen import ChosenCases
 from harness.studies.fuzz.covering import Covering
 from harness.studies.fuzz.database import PastFailures
+from harness.studies.fuzz.examiners import Examiners
 from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
+from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.result import CampaignResult, Failure
-from harness.studies.fuzz.rounds import FIRST_EXAMPLES, rounds
+from harness.studies.fuzz.rounds import FIRST_EXAMPLES
+from harness.studies.fuzz.search import FEWEST_DRAWN, Held, Search, is_declared
+from harness.studies.fuzz.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.simplification import simplify
 from harness.studies.fuzz.workers import Workers
-from harness.support.errors import SandboxError, UsageError
+from harness.support.errors import SandboxError, UsageError, WorkersGone
+
+if TYPE_CHECKING:
+    from harness.execution.cluster.crew import Crew
 
 DEFAULT_EXAMPLES = 200
-FEWEST_DRAWN = 20
-"""Per run of Hypothesis, which begins with the plainest example every time."""
-MOST_AHEAD = 64
-"""Chosen cases that are drawn and not yet asked about: as many as short ones take a long one's time."""
-AHEAD_OF_SEARCH = 2
-"""Of the next round's, per example of Hypothesis's, who takes turns with one worker while the others are at them."""
 WORKERS = 2
-"""Of a long campaign: more would wait for Hypothesis."""
-SMALLEST_RATIO = 1e-9
-"""What `target` takes for an error of 0."""
+"""Of a long campaign, processes of its own: more would wait for Hypothesis."""
 
-Progress = Callable[[int, float], None]
-"""Told, after each example, how many there were and what part of the campaign is done."""
+Progress = Callable[[int, float, str], None]
+"""Told, after each example, how many there were, what part of the campaign is done, and what met, in a few words."""
 
 
-def _ignore(examples: int, part: float) -> None:
+def _ignore(examples: int, part: float, met: str) -> None:
     pass
 
 
@@ -92,11 +86,15 @@ def run_campaign(
     how: CampaignSettings = USUAL,
     progress: Progress = _ignore,
     operation: str = DEFAULT_OPERATION,
+    crew: Crew | None = None,
+    log: CampaignLog | None = None,
 ) -> CampaignResult:
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
     `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
-    does; raises `UsageError` for settings that make no sense. `operation` is the variant's.
+    does; raises `UsageError` for settings that make no sense, `WorkersGone`. `operation` is the variant's. `crew`:
+    workers that the cases are spread over, instead of a process or two of this machine. `log`: what it came to before
+    it was cut off.
     """
     chosen = operation_named(operation)
     how = dataclasses.replace(
@@ -105,14 +103,18 @@ def run_campaign(
         checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
     _require_sensible(how, chosen, machine)
-    with Workers(load, machine, how.case_seconds, how.builds or (), _workers(how, machine)) as workers:
-        campaign = _Campaign(name, workers, how, progress, chosen, past=PastFailures(how.database))
+    with _examiners(load, machine, how, crew) as workers:
+        campaign = _Campaign(
+            name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog()
+        )
         try:
             workers.start()
-            campaign.began = time.monotonic()
-            with contextlib.suppress(_Over):
+            campaign.began = time.monotonic() - campaign.log.seconds
+            with contextlib.suppress(_Over, _Enough):
                 campaign.search()
             return campaign.conclude()
+        except WorkersGone:
+            raise
         except SandboxError as error:
             return campaign.result("error", str(error))
 
@@ -128,34 +130,28 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
         return worker.ask(case)
 
 
-class _Found(Exception):
-    """The case fails. All kinds are one to Hypothesis: it shrinks what raises this, and nothing else does."""
-
-
 # No `Exception`, which Hypothesis would take for a failure.
 class _Over(BaseException):
     """The time is up."""
 
 
-class _RoundOver(BaseException):
-    """There are as many examples as the round was to have."""
+class _Enough(BaseException):
+    """There are as many examples as there were to be."""
 
 
 @dataclass
 class _Campaign:
     name: str
-    workers: Workers
+    workers: Examiners
     how: CampaignSettings
     progress: Progress
     operation: Operation
     began: float = field(default_factory=time.monotonic)
     answers: dict[Case, Answer] = field(default_factory=dict)
     """Of all cases so far. Hypothesis runs its smallest example again and must not find it flaky."""
-    drawn: set[Case] = field(default_factory=set)
-    """Of the chosen cases, those so far; some are yet to be asked about."""
+    known: dict[Case, Answer] = field(default_factory=dict)
+    """Answers of searches that a worker made, to cases that are yet to be counted."""
     examples: int = 0
-    until: float = math.inf
-    """How many examples there are to be when the round ends."""
     refusals: Counter[str] = field(default_factory=Counter)
     hardest: tuple[float, Case] | None = None
     kind: str | None = None
@@ -167,37 +163,57 @@ class _Campaign:
     past: PastFailures = field(default_factory=lambda: PastFailures(None))
     covering: Covering | None = None
     remembered: bool = False
+    log: CampaignLog = field(default_factory=CampaignLog)
 
     def search(self) -> None:
-        """All rounds, or until something is found and shrunk."""
-        builds = self.workers.builds
-        self.sizes = Builds(builds)
-        self._try_past_failures()
-        checks = self.how.checks or ()
-        axes = self.operation.axes(self.how.most_tiles, checks, self.workers.takes)
+        """All examples, or until something is found and shrunk."""
+        workers, how = self.workers, self.how
+        self.sizes = Builds(workers.builds)
+        if self.log.tried is None:
+            self._try_past_failures()
+            self.log.begin(self.examples)
+        else:
+            self.examples = self.log.tried
+        self.known.update(self.log.answers)
+        checks = how.checks or ()
+        axes = self.operation.axes(how.most_tiles, checks, workers.takes)
         if axes is not None:
-            self.covering = Covering(axes, builds, sanitized_builds(builds), self.workers.fails_in, self.how.seed)
-        seeds = itertools.count(1)
-        chosen: ChosenCases | None = None
-        for part, following in itertools.pairwise(itertools.chain(rounds(builds, self.how.examples), (None,))):
-            if self.first is not None or part is None:
-                break
-            if axes is not None and self.covering is not None:
-                chosen = chosen or ChosenCases(axes, self.covering, part, self.how.seed)
-                seed = self.how.seed
-                after = None if following is None else ChosenCases(axes, self.covering, following, seed)
-                self._cover(chosen, after)
-                chosen = after
-            # Hypothesis draws some cases twice, in different ways. They are not run twice and do not count; more are
-            # drawn, until there are no others.
-            self.until = part.until
-            while self.first is None and self.examples < part.until:
-                before = self.examples
-                self._explore(part.builds, max(part.until - self.examples, FEWEST_DRAWN), next(seeds))
-                if self.examples == before:
-                    break
+            sanitized = sanitized_builds(workers.builds)
+            self.covering = Covering(axes, workers.builds, sanitized, workers.fails_in, how.seed)
+        sequence = ExampleSequence(
+            operation=self.operation,
+            builds=workers.builds,
+            examples=how.examples,
+            seed=how.seed,
+            most_tiles=how.most_tiles,
+            checks=checks,
+            takes=workers.takes,
+            fails_in=workers.fails_in,
+            axes=axes,
+            covering=self.covering,
+        )
+        upcoming = Upcoming(sequence.entries(self.examples), workers, self._is_known)
+        searches = 0
+        while self.first is None and (entry := upcoming.next()) is not None:
+            if isinstance(entry, Search):
+                searches = entry.number
+                self._explore(entry)
+            else:
+                self._fails(entry.case)
+                if self.covering is not None and self.answers[entry.case].refusal is None:
+                    self.covering.took(entry.row)
+        self._make_up_for_repeated(sequence, searches)
         if self.first is not None:
             self._simplify()
+
+    def _make_up_for_repeated(self, sequence: ExampleSequence, searches: int) -> None:
+        """What several searches met counts once: others take its place, as long as there are some."""
+        before = -1
+        while self.first is None and before < self.examples < (self.how.examples or 0):
+            before, searches = self.examples, searches + 1
+            missing = max(FEWEST_DRAWN, (self.how.examples or 0) - before)
+            with contextlib.suppress(_Enough):
+                self._explore(sequence.search(self.workers.builds, missing, searches, True))
 
     def conclude(self) -> CampaignResult:
         """The result, after the smallest failure ran once more in a fresh process."""
@@ -244,83 +260,34 @@ class _Campaign:
                     return
                 self.past.forget(case)
 
-    def _cover(self, chosen: ChosenCases, following: ChosenCases | None) -> None:
-        """The examples that are chosen on purpose; some of the following round's are drawn already."""
-        assert self.covering is not None
-        while self.first is None:
-            # Two for one: so many rows at once would keep the first of them waiting.
-            missing = self._draw_ahead(chosen, min(len(chosen.drawn) + 2, MOST_AHEAD))
-            if missing and following is not None:
-                part = chosen.part
-                self._draw_ahead(following, AHEAD_OF_SEARCH * (part.until - part.chosen_until), after=part.until)
-            if not chosen.drawn:
-                return
-            row, case = chosen.drawn.popleft()
-            if case in self.answers:
-                continue  # Hypothesis drew it, too, after it was drawn here
-            self._fails(case)
-            if self.answers[case].refusal is None:
-                self.covering.took(row)
+    def _explore(self, search: Search) -> None:
+        """Hypothesis's search, here or by a worker, and, where something fails, its shrinking, which is always here."""
+        self._mind_the_time()
+        found = self.log.searches.get(search.number) or self.workers.searched(search)
+        met: dict[Case, None] = {}
+        if found is None:
+            search.run(lambda case: self._hold(met.setdefault(case) or case))
+        else:
+            self.known.update((case, answer) for case, answer in found if case not in self.answers)
+            for case, _ in found:
+                met[case] = None
+                if self._fails(case):
+                    search.run(self._hold)  # with the same answers up to here
+        if self.first is None:
+            self.log.searched(search.number, met)
 
-    def _draw_ahead(self, chosen: ChosenCases, number: int, after: int = 0) -> bool:
-        """Until so many of the chosen cases are drawn and not asked about; whether there are no more than there are.
+    def _is_known(self, entry: Chosen | Search) -> bool:
+        """Whether it was done before the campaign was cut off."""
+        return entry.number in self.log.searches if isinstance(entry, Search) else entry.case in self.log.answers
 
-        The round, which begins when there are `after` examples, has an end, and not all cases are others.
-        """
-        most = min(number, chosen.part.chosen_until - max(self.examples, after))
-        while len(chosen.drawn) < most:
-            case = chosen.draw(self._is_left_out)
-            if case is None:
-                return True
-            self.drawn.add(case)
-            self.workers.expect(case)
-        return len(chosen.drawn) < number
-
-    def _explore(self, builds: tuple[Build, ...], examples: int, number: int) -> None:
-        """Hypothesis's search, towards errors that are large for their budget, and its shrinking."""
-
-        @settings(
-            max_examples=examples,
-            phases=(Phase.generate, Phase.target, Phase.shrink),
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-            print_blob=False,
-            verbosity=Verbosity.quiet,
-        )
-        @seed(hash((self.how.seed, number)))
-        @given(case=self._strategy(builds))
-        def hold(case: Case) -> None:
-            self._hold(case)
-
-        with contextlib.suppress(_Found, _RoundOver):
-            hold()
-
-    def _strategy(self, builds: tuple[Build, ...]) -> SearchStrategy[Case]:
-        # Where the sanitizer's cases are chosen on purpose, these are not: it compiles once more for each build.
-        checks = [c for c in self.how.checks or () if c != SANITIZER or self.covering is None]
-        cases = self.operation.cases(builds, self.how.most_tiles, checks, self.workers.takes)
-        return cases.filter(lambda case: not self._is_declared(case)) if self.workers.fails_in else cases
+    def _hold(self, case: Case) -> Held:
+        if self.first is None and self.how.examples is not None and self.examples >= self.how.examples:
+            raise _Enough
+        return self._fails(case), self.answers[case].error_over_budget
 
     def _is_declared(self, case: Case) -> bool:
         """Whether the variant says that it may fail there."""
-        declared = self.workers.fails_in
-        return bool(declared) and (case.regime in declared or self.operation.leaves_regime(case))
-
-    def _is_left_out(self, case: Case) -> bool:
-        """Of the chosen cases."""
-        return case in self.answers or case in self.drawn or self._is_declared(case)
-
-    def _hold(self, case: Case) -> None:
-        """One example of Hypothesis's."""
-        if self.first is None and self.examples >= self.until:
-            raise _RoundOver
-        fails, ratio = self._fails(case), self.answers[case].error_over_budget
-        if fails:
-            raise _Found
-        if ratio is not None and self.first is None:
-            target(math.log10(max(ratio, SMALLEST_RATIO)))
+        return is_declared(case, self.workers.fails_in, self.operation)
 
     def _fails(self, case: Case) -> bool:
         """Whether the case fails, in the way that is shrunk if there is one; then it may be the smallest so far."""
@@ -342,7 +309,8 @@ class _Campaign:
         self._mind_the_time()
         answer = self.answers.get(case)
         if answer is None:
-            answer = self.answers[case] = self.workers.ask(case)
+            known = self.known.pop(case, None)
+            answer = self.answers[case] = self.workers.ask(case) if known is None else known
             self._count(case, answer)
         return answer
 
@@ -357,14 +325,23 @@ class _Campaign:
                 self.smallest[0],
                 lambda case: not self._is_declared(case) and self._fails(case),
                 self.sizes,
+                self._expect_candidates,
             )
         finally:
             self.past.keep(self.smallest[0])
+
+    def _expect_candidates(self, candidates: Iterable[Case]) -> None:
+        self.workers.forget()
+        new = [case for case in dict.fromkeys(candidates) if case not in self.answers and not self._is_declared(case)]
+        for case in new[: self.workers.candidates(len(new))]:
+            self.workers.expect(case)
 
     def _count(self, case: Case, answer: Answer) -> None:
         if self.first is not None:
             return
         self.examples += 1
+        if answer.finding is None:
+            self.log.counted(case, answer)
         if answer.refusal is not None:
             self.refusals[answer.refusal] += 1
         ratio = answer.error_over_budget
@@ -375,7 +352,7 @@ class _Campaign:
             parts.append(self.examples / self.how.examples)
         if self.how.seconds is not None:
             parts.append((time.monotonic() - self.began) / self.how.seconds)
-        self.progress(self.examples, min(1.0, max(parts)))
+        self.progress(self.examples, min(1.0, max(parts)), "" if self.covering is None else self.covering.so_far)
 
     def _mind_the_time(self) -> None:
         now = time.monotonic()
@@ -418,6 +395,15 @@ def _workers(how: CampaignSettings, machine: Machine) -> int:
     """A usual campaign is over before a further one has started and compiled what the first one has."""
     is_long = how.examples is None or how.examples > FIRST_EXAMPLES
     return min(WORKERS, default_threads()) if is_long and machine.kind == "emulator" else 1
+
+
+def _examiners(load: Load, machine: Machine, how: CampaignSettings, crew: Crew | None) -> Examiners:
+    builds = how.builds or ()
+    if crew is None:
+        return Workers(load, machine, how.case_seconds, builds, _workers(how, machine))
+    from harness.studies.fuzz.spread import SpreadWorkers
+
+    return SpreadWorkers(crew, load, machine, how.case_seconds, builds)
 
 
 def _require_check(check: str, operation: Operation, machine: Machine) -> None:

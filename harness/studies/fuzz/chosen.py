@@ -1,13 +1,9 @@
-"""The cases of one round that are chosen on purpose: drawn early, so that workers may begin them, asked about in order.
-
-None of them depends on what came of those before it, but for its being another one.
-"""
+"""The cases of one round that are chosen on purpose. None of them depends on what came of those before it."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections import deque
 from collections.abc import Callable, Iterator
 
 from harness.model.axes import CHECK, Axes
@@ -29,16 +25,13 @@ class ChosenCases:
     """Those of `part`, by the rows of `covering`."""
 
     def __init__(self, axes: Axes, covering: Covering, part: Round, seed: int) -> None:
-        self.part = part
-        self.drawn: deque[tuple[Row, Case]] = deque()
-        """What is still to be asked about, with the row that each is of."""
         self._axes, self._covering = axes, covering
         self._rng = random.Random(hash((seed, part.until)))
         self._builds: Iterator[tuple[int, Build]] = enumerate(itertools.cycle(part.builds))
         self._drawn_again = 0
 
-    def draw(self, is_known: Callable[[Case], bool]) -> Case | None:
-        """One more, which is not known; None where there is nothing new."""
+    def draw(self, is_known: Callable[[Case], bool]) -> tuple[Row, Case] | None:
+        """One more, which is not known, with the row that it is of; None where there is nothing new."""
         while self._drawn_again < MOST_DRAWN_AGAIN:
             self._drawn_again += 1
             number, build = next(self._builds)
@@ -51,6 +44,5 @@ class ChosenCases:
             if is_known(case):
                 continue
             self._drawn_again = 0
-            self.drawn.append((row, case))
-            return case
+            return row, case
         return None

@@ -15,13 +15,15 @@ from harness.model.operation import Operation
 from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
-from harness.options.device import add_sanitizer, machine_line, machine_of
+from harness.options.device import add_sanitizer, machine_line, machine_of, visible_gpus
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
+from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, discover_variants, require_some
 from harness.options.watch import add_watch, kept_results, watching
+from harness.options.workers import add_workers, crew_of
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from harness.model.case import Case
     from harness.model.discovery import Discovery
     from harness.model.variant import Variant
+    from harness.options.resume import UnfinishedWork
     from harness.studies.fuzz.finding import Answer
     from harness.studies.fuzz.result import CampaignResult
     from harness.support.progress import Progress
@@ -96,6 +99,11 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Varian
                 f"{variant.name} is an object of this process, and a campaign loads its variant anew in processes of "
                 "its own; write it to a file with a function register(registry), and name that with plugin="
             )
+    # What loads a variant by its origin; with workers elsewhere, from a file that was sent there.
+    if arguments.workers is not None:
+        from harness.execution.cluster.shipping import load_of
+
+        return found, [(v, load_of(found.origins[v.name], v.name)) for v in chosen]
     return found, [(v, functools.partial(load_variant, found.origins[v.name], v.name)) for v in chosen]
 
 
@@ -104,6 +112,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, run_campaign
     from harness.studies.fuzz.database import failure_folder
     from harness.studies.fuzz.kept import campaign_rows
+    from harness.studies.fuzz.log import CampaignLog
     from harness.studies.fuzz.report import campaigns_report
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
@@ -113,28 +122,38 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     machine = machine_of(arguments)
     kept = kept_results(arguments)
     known = kept.known(variant.name for variant, _ in chosen)
-    seed = int.from_bytes(os.urandom(3), "big") if arguments.seed is None else arguments.seed
     examples = arguments.examples
     if examples is None and arguments.seconds is None:
         examples = DEFAULT_EXAMPLES
     results = []
-    with progress_bar(len(chosen) - len(known)) as progress:
+    with (
+        unfinished_work(arguments, found, "fuzz", repr(machine)) as work,
+        crew_of(arguments, found, visible_gpus(machine)) as crew,
+        progress_bar(len(chosen) - len(known)) as progress,
+    ):
+        seed = _seed(arguments, work)
+        logs = {variant.name: CampaignLog(variant.name, work) for variant, _ in chosen}
+        tell_going_on(sum(len(log.answers) for log in logs.values()), "examples")
         for variant, load in chosen:
             if variant.name in known:
                 results.append(known[variant.name])
                 continue
             progress.step(variant.name)
-            how = CampaignSettings(
-                examples=examples,
-                seconds=arguments.seconds,
-                seed=seed,
-                most_tiles=arguments.tiles,
-                checks=_properties(arguments.properties),
-                database=failure_folder(variant.name),
-            )
-            results.append(
-                run_campaign(variant.name, load, machine, how, _speed(progress, variant.name), variant.operation)
-            )
+            result = work.known(variant.name, "result")
+            if result is None:
+                how = CampaignSettings(
+                    examples=examples,
+                    seconds=arguments.seconds,
+                    seed=seed,
+                    most_tiles=arguments.tiles,
+                    checks=_properties(arguments.properties),
+                    database=failure_folder(variant.name),
+                )
+                log = logs[variant.name]
+                told = _speed(progress, variant.name, len(log.answers))
+                result = run_campaign(variant.name, load, machine, how, told, variant.operation, crew, log)
+                work.finish(result, variant.name, "result")
+            results.append(result)
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
     options += ["--device", arguments.device] if arguments.device != "auto" else []
     options += ["--sanitize"] if arguments.sanitize else []
@@ -149,13 +168,24 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     )
 
 
-def _speed(progress: Progress, name: str) -> Callable[[int, float], None]:
-    """Tells a campaign's progress, with its examples per second."""
+def _seed(arguments: argparse.Namespace, work: UnfinishedWork) -> int:
+    """The one that is asked for, that of the campaign that was cut off, or any."""
+    if arguments.seed is not None:
+        return int(arguments.seed)
+    seed = work.known("seed")
+    if not isinstance(seed, int):
+        seed = int.from_bytes(os.urandom(3), "big")
+        work.finish(seed, "seed")
+    return seed
+
+
+def _speed(progress: Progress, name: str, known: int) -> Callable[[int, float, str], None]:
+    """Tells a campaign's progress: its examples, how many of those not `known` before came per second, what met."""
     began = time.monotonic()
 
-    def told(examples: int, part: float) -> None:
-        seconds = max(time.monotonic() - began, 1e-9)
-        progress.part(part, f"{name}: {examples:,} examples, {examples / seconds:,.0f} per second")
+    def told(examples: int, part: float, met: str) -> None:
+        rate = max(0, examples - known) / max(time.monotonic() - began, 1e-9)
+        progress.part(part, f"{name}: {examples:,} examples, {rate:,.0f} per second; {met}".rstrip("; "))
 
     return told
 
@@ -186,6 +216,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
     add_sanitizer(parser, "On a GPU: not available")
+    add_workers(parser, "cases")
+    add_afresh(parser)
     add_report(parser)
     add_keep(parser)
     add_watch(parser)

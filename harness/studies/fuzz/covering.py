@@ -45,6 +45,8 @@ class Coverage:
     """Their names."""
     not_met: Mapping[str, tuple[str, ...]]
     """By axis, values that no example had."""
+    values: Mapping[str, tuple[int, int]]
+    """By axis, how many values were met, and how many there are."""
 
 
 class Covering:
@@ -71,6 +73,7 @@ class Covering:
         """Whether the case of the last row is to be a brief one."""
         self._tried: Counter[Pair] = Counter()
         self._met: set[Pair] = set()
+        self._seen: dict[str, set[str]] = {axis: set() for axis in self.values}
         self._apart: dict[Pair, bool] = {}
 
     def row(self, build: Build, given: Choice = NOTHING) -> dict[str, str]:
@@ -100,6 +103,8 @@ class Covering:
     def took(self, row: Choice) -> None:
         """An example of that row was run, and not refused."""
         self._met.update(self._pairs(row))
+        for axis, name in row.items():
+            self._seen[axis].add(name)
 
     @property
     def coverage(self) -> Coverage:
@@ -116,8 +121,19 @@ class Covering:
             for w in self.values[other]
         )
         return Coverage(
-            len(self._met), pairs, tuple(self.values), {axis: names for axis, names in missing.items() if names}
+            len(self._met),
+            pairs,
+            tuple(self.values),
+            {axis: names for axis, names in missing.items() if names},
+            {axis: (len(self._seen[axis]), len(values)) for axis, values in self.values.items()},
         )
+
+    @property
+    def so_far(self) -> str:
+        """What has met, in a few words for a line of progress: pairs, and values of the axes that are not complete."""
+        open_axes = (axis for axis, values in self.values.items() if len(self._seen[axis]) < len(values))
+        counts = (f"{axis} {len(self._seen[axis])}/{len(self.values[axis])}" for axis in open_axes)
+        return ", ".join((f"{len(self._met):,} pairs", *counts))
 
     def _best(self, axis: str, row: Choice) -> str:
         gains = [(self._gain((axis, value.name), row), self._rng.random(), value.name) for value in self.values[axis]]

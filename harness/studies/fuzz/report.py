@@ -200,7 +200,14 @@ def _coverage_object(result: CampaignResult) -> dict[str, Any] | None:
     if coverage is None:
         return None
     not_met = {axis: list(values) for axis, values in coverage.not_met.items()}
-    return {"pairs_met": coverage.met, "pairs": coverage.pairs, "axes": list(coverage.axes), "not_met": not_met}
+    values = {axis: {"met": met, "of": of} for axis, (met, of) in coverage.values.items()}
+    return {
+        "values": values,
+        "pairs_met": coverage.met,
+        "pairs": coverage.pairs,
+        "axes": list(coverage.axes),
+        "not_met": not_met,
+    }
 
 
 def _failure_object(failure: Failure) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import multiprocessing
 import os
 import signal
+import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -36,6 +38,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         variant, executor, sanitizer = isolate(load), machine.executor(), machine.sanitizer()
         own_builds = builds_for(variant, builds)
@@ -57,3 +60,11 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
         if answer.broken:
             break
     end_planners()
+
+
+def _end_with_parent() -> None:
+    """Whoever started this process may be killed while it is at a long case, and then nobody waits for it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -14,10 +14,16 @@ from harness.execution.isolation.server import Load
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.options.machine import Machine
+from harness.studies.fuzz.examiners import Searched
 from harness.studies.fuzz.finding import Answer
 from harness.studies.fuzz.isolation import Worker
+from harness.studies.fuzz.search import Search
 from harness.support.child_process import LOOK_SECONDS
 
+MOST_AHEAD = 64
+"""Chosen cases that are drawn and not yet asked about: as many as short ones take a long one's time."""
+AHEAD_OF_SEARCH = 2
+"""Of the next round's, per example of Hypothesis's, who takes turns with one worker while the others are at them."""
 MOST_HANDED = 2
 """Cases that a worker has at a time: the one that it is at, and one to begin at once after it."""
 
@@ -58,11 +64,34 @@ class Workers:
         """See `Worker.fails_in`."""
         return self._first.fails_in
 
-    def start(self) -> None:
-        """One that is ready; the others may take longer. Raises as `Worker.start` does."""
+    def begin(self) -> None:
+        """Start the processes, where there are none, without waiting for them."""
         for worker in self._workers:
             worker.begin()
+
+    def start(self) -> None:
+        """One that is ready; the others may take longer. Raises as `Worker.start` does."""
+        self.begin()
         self._first.start()
+
+    def ahead(self, usual: int) -> int:
+        """See `Examiners`."""
+        return min(usual, MOST_AHEAD)
+
+    def ahead_of(self, search: Search) -> int:
+        """See `Examiners`."""
+        return AHEAD_OF_SEARCH * search.examples
+
+    def expect_search(self, search: Search) -> None:
+        """The campaign searches itself, and asks about one case after the other."""
+
+    def searched(self, search: Search) -> Searched | None:
+        """See `expect_search`."""
+        return None
+
+    def candidates(self, number: int) -> int:
+        """What fails in its process costs that, and most simpler cases of what fails fail."""
+        return 0
 
     def expect(self, case: Case) -> None:
         """`case` is going to be asked about: it is examined as soon as a worker is free. Raises as `start` does."""

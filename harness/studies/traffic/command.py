@@ -16,15 +16,25 @@ from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
+from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
 from harness.options.watch import add_watch, kept_results, watching
+from harness.options.workers import add_workers, crew_of
 from harness.support.errors import CountersUnavailable, UsageError
 from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.execution.cluster.crew import Crew
     from harness.execution.traffic_account import HardwareTraffic, TrafficAccount
+    from harness.model.discovery import Discovery
     from harness.model.tile_sizes import TileSizes
+    from harness.model.variant import Variant
+    from harness.options.sweep import Sweep, Value
     from harness.studies.traffic.sweep_point import SweepPoint
+    from harness.studies.traffic.unfinished_sweep import UnfinishedSweep
+    from harness.support.progress import Progress
     from harness.text.study_result import StudyResult
 
 
@@ -61,6 +71,8 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
             raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
     if arguments.count != "auto":
         raise UsageError("--count goes with --sweep; one variant alone is always counted")
+    if arguments.workers is not None:
+        raise UsageError("--workers spreads the points of a sweep; add --sweep, such as --sweep q_len=512..4096")
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
     from harness.execution.tiles import tile_of
@@ -120,6 +132,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
     from harness.studies.traffic.sweep_plot import draw_bytes, draw_roofline
     from harness.studies.traffic.sweep_report import other_sizes, sweep_report
     from harness.studies.traffic.sweep_run import run_sweep
+    from harness.studies.traffic.unfinished_sweep import UnfinishedSweep
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 
@@ -151,19 +164,27 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
     sweep = tiled_sweep(arguments, sweep, chosen, problems)
     roof = gpu_of(arguments)
     known = kept.known(variant.name for variant in chosen)
-    with progress_bar(len(problems) * (len(chosen) - len(known))) as progress:
-        executor = emulator_of(arguments, progress, counted_arch(arguments))
-        points = run_sweep(
-            chosen,
-            sweep,
-            problems,
-            executor,
-            count=arguments.count,
-            regime=arguments.regime,
-            seed=arguments.seed,
-            known=known,
-            step=progress.step,
-        )
+    arch, number = counted_arch(arguments), len(problems) * (len(chosen) - len(known))
+    with unfinished_work(arguments, found, "traffic", arch) as work, progress_bar(number) as progress:
+        executor = emulator_of(arguments, progress, arch)
+        unfinished = UnfinishedSweep(work, chosen, sweep, problems)
+        tell_going_on(len(unfinished.known), f"of {number:,} points")
+        with crew_of(arguments, found) as crew:
+            if crew is None:
+                points = run_sweep(
+                    chosen,
+                    sweep,
+                    problems,
+                    executor,
+                    count=arguments.count,
+                    regime=arguments.regime,
+                    seed=arguments.seed,
+                    known={**unfinished.known, **{(n, v): p for n, of in known.items() for v, p in of.items()}},
+                    step=progress.step,
+                    done=unfinished.done,
+                )
+            else:
+                points = _spread(arguments, crew, found, chosen, sweep, problems, arch, unfinished, progress)
     kept.keep(found, {v.name: {p.value: p for p in points if p.variant == v.name} for v in chosen})
     fixed = what_is_fixed(sweep, problems)
     if sweep.of_tile and (others := other_sizes(sweep, points)):
@@ -181,6 +202,31 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
         },
         kept=lambda: sweep_rows(points, fresh, sweep, executor.device, arguments.regime, arguments.seed),
     )
+
+
+def _spread(
+    arguments: argparse.Namespace,
+    crew: Crew,
+    found: Discovery,
+    chosen: Sequence[Variant],
+    sweep: Sweep,
+    problems: Sequence[BaseProblem],
+    arch: str,
+    unfinished: UnfinishedSweep,
+    progress: Progress,
+) -> tuple[SweepPoint, ...]:
+    from harness.emulator.executor import DEFAULT_STEP_LIMIT
+    from harness.execution.cluster.shipping import load_of
+    from harness.studies.traffic.sweep_spread import Counting, spread_sweep
+
+    def done(place: tuple[str, Value], point: SweepPoint) -> None:
+        progress.step(f"{sweep.field} {place[1]}, {place[0]} and others")
+        unfinished.done(place, point)
+
+    limit = DEFAULT_STEP_LIMIT if arguments.step_limit is None else arguments.step_limit
+    counting = Counting(crew.token, arguments.count, arguments.regime, arguments.seed, arch, limit)
+    loads = [(variant, load_of(found.origins[variant.name], variant.name)) for variant in chosen]
+    return spread_sweep(crew, counting, loads, sweep, problems, unfinished.known, done)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -221,6 +267,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
     add_emulator(counting)
     add_caches(parser)
+    add_workers(parser, "the points of a sweep")
+    add_afresh(parser)
     add_report(parser)
     add_keep(parser)
     add_watch(parser)

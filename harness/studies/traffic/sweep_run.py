@@ -23,7 +23,9 @@ Inputs = Callable[[], Mapping[str, np.ndarray]]
 LARGEST_COUNTED_FLOPS = 4e9
 """`auto` emulates up to here: a matter of seconds per variant and point."""
 LARGEST_ALLOCATED_BYTES = 2**30
-NOTHING_KNOWN: Mapping[str, Mapping[Value, SweepPoint]] = MappingProxyType({})
+Place = tuple[str, Value]
+"""A variant's name, and a value."""
+NOTHING_KNOWN: Mapping[Place, SweepPoint] = MappingProxyType({})
 
 
 def run_sweep(
@@ -35,40 +37,56 @@ def run_sweep(
     count: str = "auto",
     regime: str = "normal",
     seed: int = 0,
-    known: Mapping[str, Mapping[Value, SweepPoint]] = NOTHING_KNOWN,
+    known: Mapping[Place, SweepPoint] = NOTHING_KNOWN,
     step: Callable[[str], None] = lambda name: None,
+    done: Callable[[Place, SweepPoint], None] = lambda place, point: None,
 ) -> tuple[SweepPoint, ...]:
     """Every variant at every value; `problems` has one problem per value. `count`: auto, always or never.
 
-    `known`: points of variants, by name, that need not run again.
+    `known`: points that need not run again; `done` is told each other one.
     """
     points = []
     for value, problem in zip(sweep.values, problems):
         tile = sweep.tile_at(value)
         here = [with_tile(variant, tile) for variant in variants] if tile else variants
-        counted = count == "always" or (count == "auto" and problem.flops <= LARGEST_COUNTED_FLOPS)
+        counted = is_counted(problem, count)
         inputs = functools.cache(functools.partial(draw_inputs, problem, regime, seed))
-        fresh = [variant for variant in here if variant.name not in known]
+        fresh = [variant for variant in here if (variant.name, value) not in known]
         with Preparation(fresh if counted else (), problem, executor) as preparation:
             for variant in here:
-                if variant.name in known:
-                    points.append(known[variant.name][value])
+                place = variant.name, value
+                if place in known:
+                    points.append(known[place])
                     continue
                 step(f"{sweep.field} {value}, {variant.name}")
-                blank = SweepPoint(variant.name, variant.algorithm, variant.backend, value, problem, None)
                 if counted:
                     preparation.wait(variant)
-                points.append(_point(blank, variant, executor if counted else None, count == "always", inputs))
+                points.append(point_of(variant, value, problem, executor, count, inputs))
+                done(place, points[-1])
     return tuple(points)
 
 
-def _point(blank: SweepPoint, variant: Variant, executor: Executor | None, always: bool, inputs: Inputs) -> SweepPoint:
+def is_counted(problem: BaseProblem, count: str) -> bool:
+    """Whether points at this problem run on the emulator."""
+    return count == "always" or (count == "auto" and problem.flops <= LARGEST_COUNTED_FLOPS)
+
+
+def blank_point(variant: Variant, value: Value, problem: BaseProblem) -> SweepPoint:
+    """One of which nothing is known."""
+    return SweepPoint(variant.name, variant.algorithm, variant.backend, value, problem, None)
+
+
+def point_of(
+    variant: Variant, value: Value, problem: BaseProblem, executor: Executor, count: str, inputs: Inputs
+) -> SweepPoint:
+    """The variant, which has the tile sizes that are asked for, at one value."""
+    blank, always = blank_point(variant, value, problem), count == "always"
     done = attempt(
         variant,
-        blank.problem,
-        executor,
+        problem,
+        executor if is_counted(problem, count) else None,
         inputs,
-        runs=lambda plan: always or plan.allocated_bytes(blank.problem) <= LARGEST_ALLOCATED_BYTES,
+        runs=lambda plan: always or plan.allocated_bytes(problem) <= LARGEST_ALLOCATED_BYTES,
     )
     blank = replace(blank, tile=done.tile)
     if done.refusal is not None or done.error is not None:

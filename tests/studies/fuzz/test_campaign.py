@@ -31,7 +31,7 @@ def edited(old: str, new: str, **how: object) -> CampaignResult:
 def test_a_right_kernel_passes_and_all_examples_are_run():
     told: list[tuple[int, float]] = []
     how = CampaignSettings(examples=30, seed=1, builds=BUILDS)
-    result = run_campaign("right", fuzzed_variants.right, how=how, progress=lambda n, part: told.append((n, part)))
+    result = run_campaign("right", fuzzed_variants.right, how=how, progress=lambda n, part, met: told.append((n, part)))
     assert (result.verdict, result.reason, result.failure) == ("pass", None, None)
     assert (result.examples, result.refused) == (30, 0)
     assert told[-1] == (30, 1.0) and [n for n, _ in told] == list(range(1, 31))

@@ -25,6 +25,7 @@ from harness.studies.fuzz.builds import builds_for, sanitized_builds
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
 from harness.studies.fuzz.covering import BUILD, Covering
 from harness.studies.fuzz.finding import Answer
+from harness.studies.fuzz.search import Search
 
 pytestmark = pytest.mark.compiles(False)
 
@@ -36,6 +37,7 @@ class NoKernel:
 
     asked: list[Case]
     refusals: Callable[[Case], str | None]
+    most_ahead, ahead_of_search = 64, 2
 
     def __init__(
         self, load: Callable[[], object], machine: object, seconds: float, builds: Sequence[Build], number: int
@@ -53,6 +55,18 @@ class NoKernel:
         pass
 
     def expect(self, case: Case) -> None:
+        pass
+
+    def ahead(self, usual: int) -> int:
+        return min(usual, type(self).most_ahead)
+
+    def ahead_of(self, search: Search) -> int:
+        return type(self).ahead_of_search * search.examples
+
+    def expect_search(self, search: Search) -> None:
+        pass
+
+    def searched(self, search: Search) -> None:
         pass
 
     def ask(self, case: Case) -> Answer:
@@ -276,7 +290,7 @@ def test_what_is_asked_does_not_depend_on_how_early_it_is_drawn(name: str, monke
         return "no" if hash(case.problem) % 7 == 0 else None
 
     early, _ = cases_of(name, 2, monkeypatch, odd_heads, examples=300, most_tiles=4)
-    monkeypatch.setattr(campaign, "MOST_AHEAD", 1)
-    monkeypatch.setattr(campaign, "AHEAD_OF_SEARCH", 0)
+    monkeypatch.setattr(NoKernel, "most_ahead", 1)
+    monkeypatch.setattr(NoKernel, "ahead_of_search", 0)
     late, _ = cases_of(name, 2, monkeypatch, odd_heads, examples=300, most_tiles=4)
     assert early == late

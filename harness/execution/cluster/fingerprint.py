@@ -1,0 +1,95 @@
+"""What a worker has to have in common with whoever asks it: the sandbox's own texts, and what compiles and draws.
+
+Answers of two versions must not be mixed in one result, so a worker with another version is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.model.discovery import ENTRY_POINT_GROUP, REPOSITORY_ROOT
+
+SUFFIXES = (".py", ".cu", ".cuh", ".ptx")
+"""Of the texts that a result depends on."""
+PACKAGES = (
+    "cupy-cuda12x", "cupy-cuda13x", "hypothesis", "llvmlite", "ml_dtypes", "numba", "numba-cuda", "numpy",
+    "nvidia-cuda-cccl-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12",
+    "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-nvvm",
+)  # fmt: skip
+"""What kernels are compiled with, what draws, and what the answer is worked out with."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Of one process."""
+
+    harness: str
+    """Digest of the texts of `harness/`."""
+    variants: str
+    """Of those of `variants/`."""
+    python: str
+    """Such as `3.11`."""
+    packages: tuple[tuple[str, str], ...]
+    """Names and versions of what is installed of `PACKAGES`, and of packages that bring variants."""
+
+    def difference(self, other: Fingerprint) -> str | None:
+        """What `other` has that this one has not, in a few words; None where they are the same."""
+        found = []
+        for name in ("harness", "variants"):
+            theirs, ours = getattr(other, name), getattr(self, name)
+            if theirs != ours:
+                found.append(f"{name}/ {theirs[:8]}, not {ours[:8]}")
+        if self.python != other.python:
+            found.append(f"Python {other.python}, not {self.python}")
+        own, theirs = dict(self.packages), dict(other.packages)
+        for name in sorted(own.keys() | theirs.keys()):
+            if own.get(name) != theirs.get(name):
+                found.append(f"{name} {theirs.get(name, 'absent')}, not {own.get(name, 'absent')}")
+        return "; ".join(found) or None
+
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+
+def fingerprint() -> Fingerprint:
+    """Of this process, with the texts as they are on its disk now."""
+    return Fingerprint(
+        harness=_digest(REPOSITORY_ROOT / "harness"),
+        variants=_digest(REPOSITORY_ROOT / "variants"),
+        python=f"{sys.version_info[0]}.{sys.version_info[1]}",
+        packages=_versions(),
+    )
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES and "__pycache__" not in p.parts):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+@functools.cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(set(_installed())))
+
+
+def _installed() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        if entry_point.dist is not None:
+            yield entry_point.dist.name, entry_point.dist.version
+    yield "machine", platform.machine()

@@ -1,0 +1,122 @@
+"""A cluster on this machine: a scheduler and workers as processes of their own, gone when whoever started them is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.model.discovery import REPOSITORY_ROOT
+from harness.support.child_process import THREADS_OF_NUMPY, last_words
+from harness.support.errors import SandboxError, WorkersGone
+
+START_SECONDS = 60.0
+MOST_RESTARTS = 20
+"""Of workers that died, in all: more die of what they do, not by chance."""
+_MODULE = "harness.execution.cluster.member"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+class LocalCluster:
+    """Its processes. Those of them that die are started again, a few times."""
+
+    def __init__(self, number: int, gpus: Sequence[str] = ()) -> None:
+        """`number` of workers; with `gpus`, each sees only the one of them that has its number, modulo how many.
+
+        Raises `SandboxError` where they do not start.
+        """
+        self._gpus = tuple(gpus)
+        self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-cluster-", ignore_cleanup_errors=True)
+        self._read_end, self._lifeline = os.pipe()
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._scheduler: subprocess.Popen[bytes] | None = None
+        self._restarts = 0
+        try:
+            self._scheduler = self._started("scheduler")
+            self.address = self._address()
+            for place in range(number):
+                self._workers[place] = self._start_worker(place)
+        except BaseException:
+            self.close()
+            raise
+
+    def mend(self) -> str | None:
+        """Start again what has died; what died and of what, if anything did. Raises `SandboxError` where it is no use.
+
+        What it had started goes with it.
+        """
+        assert self._scheduler is not None
+        if self._scheduler.poll() is not None:
+            raise WorkersGone("the scheduler's process is gone; run the same command again, and it goes on")
+        for place, worker in self._workers.items():
+            if worker.poll() is None:
+                continue
+            _end(worker)
+            self._restarts += 1
+            words = last_words(self._log(f"worker-{place}"))
+            if self._restarts > MOST_RESTARTS:
+                raise WorkersGone(
+                    f"workers died {self._restarts} times, the last time saying: {words or 'nothing'}; is there memory "
+                    "enough for so many?"
+                )
+            self._workers[place] = self._start_worker(place)
+            return f"worker {place} died" + (f"; its last words: {words}" if words else "")
+        return None
+
+    def close(self) -> None:
+        """End all of it now."""
+        for process in (self._scheduler, *self._workers.values()):
+            if process is not None:
+                _end(process)
+        for end in (self._read_end, self._lifeline):
+            with contextlib.suppress(OSError):
+                os.close(end)
+        self._folder.cleanup()
+
+    def _start_worker(self, place: int) -> subprocess.Popen[bytes]:
+        gpu = {VISIBLE_GPUS: self._gpus[place % len(self._gpus)]} if self._gpus else {}
+        return self._started("worker", self.address, str(place), self._folder.name, log=f"worker-{place}", **gpu)
+
+    def _started(self, role: str, *where: str, log: str = "scheduler", **environment: str) -> subprocess.Popen[bytes]:
+        paths = [str(REPOSITORY_ROOT), *(path for path in sys.path if path)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+            **dict.fromkeys(THREADS_OF_NUMPY, "1"),
+            **environment,
+        }
+        with self._log(log).open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", _MODULE, role, str(self._read_end), *where],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                pass_fds=[self._read_end],
+                start_new_session=True,  # Ctrl-C is for whoever started it, and all that it starts ends with it
+                env=environment,
+            )
+
+    def _address(self) -> str:
+        assert self._scheduler is not None
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until and self._scheduler.poll() is None:
+            for line in self._log("scheduler").read_text().splitlines(keepends=True):
+                if line.startswith("tcp://") and line.endswith("\n"):
+                    return line.strip()
+            time.sleep(0.02)
+        raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")
+
+    def _log(self, name: str) -> Path:
+        return Path(self._folder.name, f"{name}.log")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

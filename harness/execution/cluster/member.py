@@ -1,0 +1,77 @@
+"""A scheduler or a worker of the local cluster: a program of its own, in a session of its own.
+
+It ends, with all that it has started, as soon as whoever started it does: that one holds the other end of a pipe. What
+it writes goes to a file, the last words of a worker that dies.
+
+    python -m harness.execution.cluster.member scheduler LIFELINE
+    python -m harness.execution.cluster.member worker LIFELINE ADDRESS NAME FOLDER
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+
+import dask
+from distributed import Scheduler, Worker
+
+from harness.execution.cluster.crew import silence
+
+HOST = "127.0.0.1"
+HEARTBEAT = "500 ms"
+
+
+def main(role: str, lifeline: int, *where: str) -> None:
+    """Be it until the end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    silence()
+    dask.config.set(
+        {
+            "distributed.admin.tick.interval": "1 s",
+            "distributed.worker.profile.enabled": False,
+            "distributed.scheduler.work-stealing": False,
+            # The machine's memory is the operating system's affair: a worker holds no results.
+            "distributed.worker.memory.target": False,
+            "distributed.worker.memory.spill": False,
+            "distributed.worker.memory.pause": False,
+            "distributed.worker.memory.terminate": False,
+        }
+    )
+    asyncio.run(_scheduler() if role == "scheduler" else _worker(*where))
+
+
+def _end_with_parent(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nobody writes: it ends when the other end is closed
+    os.killpg(0, signal.SIGKILL)
+
+
+async def _scheduler() -> None:
+    async with Scheduler(host=HOST, port=0, dashboard=False, dashboard_address=f"{HOST}:0") as scheduler:
+        sys.stdout.write(f"{scheduler.address}\n")
+        sys.stdout.flush()
+        await scheduler.finished()
+
+
+async def _worker(address: str, name: str, folder: str) -> None:
+    async with Worker(
+        address,
+        nthreads=1,
+        name=name,
+        host=HOST,
+        dashboard=False,
+        dashboard_address=f"{HOST}:0",
+        memory_limit=0,
+        heartbeat_interval=HEARTBEAT,
+        local_directory=folder,
+    ) as worker:
+        await worker.finished()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,129 @@
+"""A client's files for workers that may be on other machines: plugins, what they import, their kernels' sources.
+
+Where a worker finds a file of the same text at the same place, it is that one. Else all of them are written below a
+folder of its own, as they lie on the client's disk, so that what is beside a file there is beside it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.execution.cluster.worker_side import state
+from harness.execution.isolation.variants import isolate
+from harness.model.discovery import PLUGIN, Origin, load_variant
+from harness.model.variant import Variant
+from harness.support.errors import UsageError
+
+LARGEST_BYTES = 64 * 2**20
+"""Of all files together: a plugin is text."""
+_received: dict[str, Path] = {}
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """Files by their absolute path at the client."""
+
+    files: tuple[tuple[str, bytes], ...]
+
+
+def shipment(paths: Iterable[str]) -> Shipment:
+    """Of these files, those that can be read. Raises `UsageError` where they are too large."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        try:
+            found[str(Path(path).resolve())] = Path(path).read_bytes()
+        except OSError:
+            continue
+        if sum(map(len, found.values())) > LARGEST_BYTES:
+            raise UsageError(
+                f"the plugins' files are larger than {LARGEST_BYTES >> 20} MiB together, with {path}; move them into a "
+                "folder without other files"
+            )
+    return Shipment(tuple(sorted(found.items())))
+
+
+def receive(sent: Shipment) -> None:
+    """At a worker: see that the files are here."""
+    if all(_is_here(path, content) for path, content in sent.files):
+        _received.clear()
+        return
+    digest = hashlib.sha256(repr(sent.files).encode()).hexdigest()[:16]
+    folder = state(f"shipment:{digest}", lambda: _Written(sent)).root
+    _received.clear()
+    _received.update({path: _below(folder, path) for path, _ in sent.files})
+
+
+class _Written:
+    """The files of a shipment, in a folder that goes with this."""
+
+    def __init__(self, sent: Shipment) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-shipment-")
+        self.root = Path(self._folder.name)
+        for path, content in sent.files:
+            target = _below(self.root, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+
+    def __exit__(self, *exception: object) -> None:
+        _received.clear()
+        self._folder.cleanup()
+
+
+def _is_here(path: str, content: bytes) -> bool:
+    try:
+        return Path(path).read_bytes() == content
+    except OSError:
+        return False
+
+
+def _below(folder: Path, path: str) -> Path:
+    return folder / Path(path).relative_to("/")
+
+
+@dataclass(frozen=True)
+class OriginLoad:
+    """Makes a variant of an origin (`Load`), of a file that was received where it is one."""
+
+    origin: Origin
+    name: str
+
+    def __call__(self) -> Variant:
+        """The variant. Raises as `Origin.load` does."""
+        return load_variant(self.origin, self.name)
+
+    def here(self) -> OriginLoad:
+        """With the file as it lies here, in this worker: a process that this one starts does not know."""
+        if self.origin.kind != PLUGIN:
+            return self
+        path = Path(self.origin.name)
+        mapped = _received.get(str(path)) or _received.get(str(path / "__init__.py"))
+        if mapped is None:
+            return self
+        if path.suffix != ".py":
+            mapped = mapped.parent
+        return OriginLoad(Origin(PLUGIN, str(mapped)), self.name)
+
+
+def load_of(origin: Origin, name: str) -> OriginLoad:
+    """For workers: a file is named by its whole path."""
+    if origin.kind == PLUGIN:
+        origin = Origin(PLUGIN, str(Path(origin.name).resolve()))
+    return OriginLoad(origin, name)
+
+
+def variant_here(token: str, load: OriginLoad) -> Variant:
+    """The variant in this worker, isolated; the same one for each `Crew.token`. Raises `SandboxError`."""
+    kept: dict[OriginLoad, Variant] = state(f"variants:{token}", dict)
+    here = load.here()
+    if here not in kept:
+        kept[here] = isolate(here)
+    return kept[here]
+
+
+def load_here(load: Callable[[], Variant]) -> Callable[[], Variant]:
+    """What makes the variant in this worker."""
+    return load.here() if isinstance(load, OriginLoad) else load

@@ -1,0 +1,56 @@
+"""Timing in a worker that has a GPU of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.execution.cluster.worker_side import Unfit, retire
+from harness.execution.timings import BenchResult, Effort
+from harness.gpu.contenders import bench_on_gpu
+from harness.gpu.context import GpuContext
+from harness.model.problem import BaseProblem
+from harness.model.variant import Variant
+from harness.support.errors import SandboxError
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is timed, and how long."""
+
+    problem: BaseProblem
+    regime: str
+    seed: int
+    effort: Effort
+    libraries: bool
+    """Whether other people's kernels are timed, too."""
+
+
+def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
+    """As `bench_on_gpu`. Raises `Unfit` where the GPU is lost; a process in which it broke ends afterwards."""
+    try:
+        result = bench_on_gpu(
+            variants,
+            timing.problem,
+            regime=timing.regime,
+            seed=timing.seed,
+            effort=timing.effort,
+            libraries=timing.libraries,
+            step=lambda name: None,
+        )
+        is_broken = _is_broken()
+    except SandboxError as error:
+        retire()
+        raise Unfit(f"its GPU is lost: {error}") from error
+    if is_broken:
+        retire()
+    return result
+
+
+def _is_broken() -> bool:
+    """Whether nothing more runs in this process's context, as after a fault."""
+    try:
+        GpuContext().cupy.cuda.runtime.deviceSynchronize()
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,160 @@
+"""A command that was cut off goes on where it was, with the same command line: what is done is kept until all of it is.
+
+Kept in the user's store, under a key of all that a result depends on: the command's words, the texts of the sandbox and
+of the plugins, the versions of what compiles and draws, and the device. What changes any of these begins afresh. A
+command that is done in a few seconds writes nothing at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.execution.cluster.fingerprint import fingerprint
+from harness.execution.results.place import store_path
+from harness.execution.results.plain_data import from_plain, to_plain
+from harness.execution.results.store import Store, unit_key
+from harness.model.discovery import Discovery
+from harness.options.standard_streams import complain
+from harness.options.workers import plugin_files
+from harness.support.errors import StoreError, UsageError
+
+WRITE_SECONDS = 2.0
+"""Between two writes, each of which waits for the disk."""
+WITHOUT_EFFECT = frozenset(
+    {"afresh", "format", "kept_results", "keep", "loaded_files", "output", "own_variants", "plot", "problem",
+     "roofline", "run", "threads", "watch", "workers"}
+)  # fmt: skip
+"""Arguments that do not change what a piece of work comes to."""
+
+
+def add_afresh(parser: argparse.ArgumentParser) -> None:
+    """--afresh."""
+    parser.add_argument_group("resuming").add_argument(
+        "--afresh",
+        action="store_true",
+        help="begin at the beginning, where the same command was cut off and would go on",
+    )
+
+
+class UnfinishedWork:
+    """What is done of one command so far. Where nothing can be kept, that is told once and costs nothing else."""
+
+    def __init__(self, key: Callable[[], tuple[Any, ...]], path: Path | None, afresh: bool = False) -> None:
+        """`key`: all that its results depend on, asked for once it is needed; `path`: of the store, None for none."""
+        self._key, self._path = functools.cache(key), path
+        self._store: Store | None = None
+        self._chunks = 0
+        self._done: dict[str, Any] = {}
+        self._pending: list[list[Any]] = []
+        self._written_at = time.monotonic()
+        if path is not None and path.exists():
+            self._guarded(self._read)
+            if afresh:
+                self.drop()
+
+    def known(self, *name: str | int | float | bool) -> Any | None:
+        """What the piece of work of that name came to, as it was given to `finish`; None where it is not done."""
+        plain = self._done.get(json.dumps(name))
+        try:
+            return from_plain(plain)
+        except (TypeError, ValueError, KeyError, UsageError):
+            return None  # it is done once more
+
+    def finish(self, value: Any, *name: str | int | float | bool) -> None:
+        """A piece of work is done; it is on the disk in a few seconds. What is no plain data is not kept."""
+        if self._path is not None:
+            with contextlib.suppress(TypeError):
+                self._pending.append([json.dumps(name), to_plain(value)])
+            if time.monotonic() > self._written_at + WRITE_SECONDS:
+                self.write()
+
+    def write(self) -> None:
+        """Write what is done by now."""
+        pending, self._pending = self._pending, []
+        if pending and self._guarded(lambda store: store.finish(self._chunk(self._chunks), pending)):
+            self._chunks += 1
+        self._written_at = time.monotonic()
+
+    def drop(self) -> None:
+        """All is done and told, or is to be done once more: the same command begins at the beginning."""
+        self._done.clear()
+        self._pending.clear()
+        if self._chunks:
+            self._guarded(lambda store: store.forget([self._chunk(number) for number in range(self._chunks)]))
+            self._chunks = 0
+
+    def close(self) -> None:
+        """No more of it."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _chunk(self, number: int) -> str:
+        return unit_key("unfinished", number, *self._key())
+
+    def _read(self, store: Store) -> None:
+        while (chunk := store.finished(self._chunk(self._chunks))) is not None:
+            self._done.update(chunk)
+            self._chunks += 1
+
+    def _guarded(self, use: Callable[[Store], object]) -> bool:
+        """Whether the store could be used; where it could not, that is told, and nothing more is kept."""
+        if self._path is None:
+            return False
+        try:
+            if self._store is None:
+                self._store = Store(self._path)
+            use(self._store)
+            return True
+        except StoreError as error:
+            complain(f"warning: what is done is not kept, and if it is cut off it begins again: {error}")
+            self.close()
+            self._path = None
+            return False
+
+
+@contextlib.contextmanager
+def unfinished_work(arguments: argparse.Namespace, found: Discovery, *more: str) -> Iterator[UnfinishedWork]:
+    """The work that these arguments ask for, and `more`, such as the device; done when the block is left without error.
+
+    What is done by then is kept where it is left with one, `KeyboardInterrupt` among them.
+    """
+    work = UnfinishedWork(lambda: _key(arguments, found, more), _path(arguments), arguments.afresh)
+    try:
+        yield work
+        work.drop()
+    except BaseException:
+        work.write()
+        raise
+    finally:
+        work.close()
+
+
+def _path(arguments: argparse.Namespace) -> Path | None:
+    """Of the store; None where nothing can be kept, or would be of no use."""
+    if getattr(arguments, "own_variants", ()) or getattr(arguments, "watch", False):
+        return None  # objects have no text; who watches sees it begin again
+    try:
+        return store_path()
+    except UsageError:
+        return None
+
+
+def _key(arguments: argparse.Namespace, found: Discovery, more: tuple[str, ...]) -> tuple[Any, ...]:
+    words = {name: str(value) for name, value in vars(arguments).items() if name not in WITHOUT_EFFECT}
+    files = [(path, hashlib.sha256(Path(path).read_bytes()).hexdigest()) for path in plugin_files(found)]
+    return words, files, fingerprint().digest, more
+
+
+def tell_going_on(done: int, what: str) -> None:
+    """One line, where some is done: `what`, such as `of 120 points`."""
+    if done:
+        complain(f"going on where it was cut off: {done:,} {what} were done (--afresh begins again)")

@@ -1,0 +1,98 @@
+"""--workers: the work spread over processes of this machine, or over a cluster's."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from harness.model.discovery import MODULE, REPOSITORY_ROOT, Discovery
+from harness.options.command import argument_type
+from harness.options.standard_streams import complain
+from harness.options.watch import kernel_sources_beside
+from harness.support.errors import UsageError
+from harness.support.numbers import shown, whole_number
+
+if TYPE_CHECKING:
+    from harness.execution.cluster.crew import Crew
+
+MOST_WORKERS = 1024
+"""Processes of one machine."""
+_ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+/?")
+
+
+def parse_workers(text: str) -> int | str:
+    """A number of processes, or a scheduler's address. Raises `UsageError`."""
+    if _ADDRESS.fullmatch(text):
+        return text.rstrip("/")
+    try:
+        number = whole_number(text)
+    except ValueError:
+        raise UsageError(
+            f"{shown(text)} is neither a number of processes nor the address of a Dask scheduler, such as "
+            "tcp://10.0.0.1:8786"
+        ) from None
+    if not 1 <= number <= MOST_WORKERS:
+        raise UsageError(f"{number} processes; it has to be from 1 to {MOST_WORKERS}")
+    return number
+
+
+def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
+    """--workers. `what` is spread, in a few words."""
+    parser.add_argument_group("workers").add_argument(
+        "--workers",
+        type=argument_type(parse_workers),
+        metavar="N|ADDRESS",
+        help=f"spread {what} over N processes of this machine, or over the workers of the Dask scheduler at this "
+        "address, such as tcp://10.0.0.1:8786 (default: this process alone)",
+    )
+
+
+@contextlib.contextmanager
+def crew_of(
+    arguments: argparse.Namespace,
+    found: Discovery,
+    gpus: Sequence[str] = (),
+    device_of: Callable[[], str | None] | None = None,
+) -> Iterator[Crew | None]:
+    """The workers that --workers asks for, with the plugins' files; None where it asks for none.
+
+    `gpus`: those of this machine, of which each local worker gets one. For `device_of`, see `Crew`.
+    """
+    asked: int | str | None = getattr(arguments, "workers", None)
+    if asked is None:
+        yield None
+        return
+    require_distributed()
+    if getattr(arguments, "own_variants", ()):
+        raise UsageError("workers load variants anew; write yours to a file, and name that with plugin=")
+    from harness.execution.cluster.crew import Crew
+    from harness.execution.cluster.shipping import receive, shipment
+
+    with Crew(asked, complain, gpus, device_of) as crew:
+        files = plugin_files(found)
+        if files:
+            crew.equip(receive, shipment(files))
+        yield crew
+
+
+def are_elsewhere(arguments: argparse.Namespace) -> bool:
+    """Whether the workers may be on other machines, whose GPUs are theirs to know."""
+    return isinstance(getattr(arguments, "workers", None), str)
+
+
+def require_distributed() -> None:
+    """Raise `UsageError` where Dask's `distributed` is not installed."""
+    if importlib.util.find_spec("distributed") is None:
+        raise UsageError("--workers needs Dask's distributed, which is not installed: pip install distributed")
+
+
+def plugin_files(found: Discovery) -> list[str]:
+    """The files that plugins are made of, as far as it is known: themselves, what they import, kernels' sources."""
+    if all(origin.kind == MODULE for origin in found.origins.values()):
+        return []
+    own = [path for path in found.files if not path.startswith(str(REPOSITORY_ROOT / "variants"))]
+    return sorted({*own, *kernel_sources_beside(own)})

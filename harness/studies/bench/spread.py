@@ -1,0 +1,71 @@
+"""A sweep of times spread over the GPUs of a crew: a value of the field, with all contenders in turns, is one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.shipping import OriginLoad, variant_here
+from harness.execution.tiles import parse_tile, with_tile
+from harness.execution.timings import BenchResult, BenchRow
+from harness.execution.tuned_tiles import with_tuned_tiles
+from harness.gpu.context import GpuContext
+from harness.gpu.spread import Timing, time_on_gpu
+from harness.options.sweep import Value
+from harness.studies.bench.sweep import BenchPoint
+from harness.support.errors import SandboxError
+
+
+@dataclass(frozen=True)
+class PointAsked:
+    """All contenders at one value."""
+
+    token: str
+    """`Crew.token`."""
+    loads: tuple[OriginLoad, ...]
+    tile: str | None
+    """As --tile has it; None: what was tuned on the worker's machine, else each variant's own."""
+    timing: Timing
+
+
+def run_point(asked: PointAsked) -> BenchResult:
+    """In a worker. Raises `Unfit` where it has no usable GPU."""
+    variants = [variant_here(asked.token, load) for load in asked.loads]
+    if asked.tile is not None:
+        wanted = parse_tile(asked.tile)
+        variants = [with_tile(variant, wanted) for variant in variants]
+    else:
+        variants = with_tuned_tiles(variants, asked.timing.problem, GpuContext().device)
+    return time_on_gpu(variants, asked.timing)
+
+
+def spread_points(
+    crew: Crew,
+    asked: Mapping[Value, PointAsked],
+    known: Mapping[Value, BenchResult],
+    done: Callable[[Value, BenchResult], None],
+) -> list[BenchPoint]:
+    """A point for each value, in order. Those of `known` are not run; `done` is told each other one.
+
+    A value that lost its GPUs has an error in each row. Raises `SandboxError` where all have.
+    """
+    results, lost = dict(known), dict[Value, str]()
+    left: Sequence[Value] = sorted(
+        (value for value in asked if value not in known), key=lambda value: -asked[value].timing.problem.flops
+    )
+    for place, found in crew.spread(run_point, [asked[value] for value in left]):
+        if isinstance(found, Exception):
+            lost[left[place]] = str(found)
+        else:
+            results[left[place]] = found
+            done(left[place], found)
+    if not results:
+        raise SandboxError(next(iter(lost.values())))
+    like = next(iter(results.values()))
+    for value, reason in lost.items():
+        rows = tuple(
+            BenchRow(variant=load.name, kind="variant", verdict="error", reason=reason) for load in asked[value].loads
+        )
+        results[value] = replace(like, problem=asked[value].timing.problem, rows=rows)
+    return [BenchPoint(value, results[value]) for value in asked]

@@ -1,0 +1,88 @@
+"""What a campaign came to so far, in case it is cut off: the next one with the same settings asks the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from harness.model.case import Case
+from harness.studies.fuzz.finding import Answer
+from harness.support.errors import UsageError
+
+
+class Work(Protocol):
+    """Where it is kept, such as `options.resume.UnfinishedWork`."""
+
+    def known(self, *name: str | int | float | bool) -> object | None:
+        """What was kept under that name."""
+
+    def finish(self, value: object, *name: str | int | float | bool) -> None:
+        """Keep it."""
+
+
+class _Nothing:
+    def known(self, *name: str | int | float | bool) -> object | None:
+        return None
+
+    def finish(self, value: object, *name: str | int | float | bool) -> None:
+        pass
+
+
+class CampaignLog:
+    """Of one variant's campaign: answers in which nothing was found. What is found ends the search, and is found again.
+
+    Without `work` it is empty, and stays so.
+    """
+
+    def __init__(self, variant: str = "", work: Work | None = None) -> None:
+        self._variant, self._work = variant, work or _Nothing()
+        self.answers: dict[Case, Answer] = {}
+        """To cases that were counted."""
+        self.searches: dict[int, list[tuple[Case, Answer]]] = {}
+        """What whole searches met, by their number."""
+        self.seconds = 0.0
+        """That it took."""
+        tried = self._work.known(variant, "tried")
+        self.tried = tried if isinstance(tried, int) else None
+        """How many past failures were tried before all else; None where it had not begun."""
+        self._number = 0
+        if self.tried is not None:
+            self._read()
+        self._began = time.monotonic() - self.seconds
+
+    def begin(self, tried: int) -> None:
+        """Past failures were tried."""
+        self._work.finish(tried, self._variant, "tried")
+
+    def counted(self, case: Case, answer: Answer) -> None:
+        """One more example."""
+        if case not in self.answers:
+            seconds = time.monotonic() - self._began
+            value = (case.to_json(), answer.refusal, answer.error_over_budget, seconds)
+            self._work.finish(value, self._variant, "case", self._number)
+            self._number += 1
+
+    def searched(self, number: int, cases: Iterable[Case]) -> None:
+        """A search was made to its end, and met these, all of which were counted."""
+        if number not in self.searches:
+            self._work.finish([case.to_json() for case in cases], self._variant, "search", number)
+
+    def _read(self) -> None:
+        while isinstance(kept := self._work.known(self._variant, "case", self._number), tuple):
+            text, refusal, ratio, self.seconds = kept
+            self.answers[_case(text)] = Answer(refusal=refusal, error_over_budget=ratio)
+            self._number += 1
+        number = 1
+        while isinstance(met := self._work.known(self._variant, "search", number), list):
+            cases = [_case(text) for text in met]
+            if not all(case in self.answers for case in cases):
+                return
+            self.searches[number] = [(case, self.answers[case]) for case in cases]
+            number += 1
+
+
+def _case(text: object) -> Case:
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r} is no case")
+    return Case.from_json(text)

@@ -1,0 +1,109 @@
+"""The examples of a campaign, in order: what is chosen on purpose, and searches between, whatever comes of them.
+
+A function of the campaign's settings and of what the variant says that it takes; no answer changes it. So however many
+workers there are, and in whichever order they are done, the campaign asks the same, and its first failure is the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from harness.model.axes import Axes
+from harness.model.build import Build
+from harness.model.case import Case
+from harness.model.operation import Operation
+from harness.model.property import SANITIZER
+from harness.studies.fuzz.chosen import ChosenCases, Row
+from harness.studies.fuzz.covering import Covering
+from harness.studies.fuzz.examiners import Examiners
+from harness.studies.fuzz.rounds import rounds
+from harness.studies.fuzz.search import Search, is_declared
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One example that is chosen on purpose."""
+
+    row: Row
+    """The values of axes that meet in it."""
+    case: Case
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSequence:
+    """What the examples of a campaign follow from."""
+
+    operation: Operation
+    builds: tuple[Build, ...]
+    examples: int | None
+    """None: without end."""
+    seed: int
+    most_tiles: int | None
+    checks: tuple[str, ...]
+    takes: tuple[str, ...]
+    fails_in: tuple[str, ...]
+    axes: Axes | None
+    covering: Covering | None
+    """None where the operation has no axes, and Hypothesis searches all along."""
+
+    def entries(self, tried: int) -> Iterator[Chosen | Search]:
+        """One after the other; `tried` examples were run before the first."""
+        drawn: set[Case] = set()
+        began, number, begun_with = tried, 0, set[Build]()
+
+        def is_left_out(case: Case) -> bool:
+            return case in drawn or is_declared(case, self.fails_in, self.operation)
+
+        for part in rounds(self.builds, self.examples):
+            here = 0
+            if self.axes is not None and self.covering is not None:
+                chosen = ChosenCases(self.axes, self.covering, part, self.seed)
+                while began + here < part.chosen_until and (found := chosen.draw(is_left_out)) is not None:
+                    row, case = found
+                    drawn.add(case)
+                    here += 1
+                    yield Chosen(row, case)
+            if began + here < part.until:
+                number += 1
+                yield self.search(part.builds, part.until - began - here, number, part.builds[0] in begun_with)
+                begun_with.add(part.builds[0])
+            began = max(began, part.until)
+
+    def search(self, builds: tuple[Build, ...], examples: int, number: int, plainest_is_known: bool = False) -> Search:
+        """One of so many examples."""
+        # Where the sanitizer's cases are chosen on purpose, these are not: it compiles once more for each build.
+        checks = tuple(c for c in self.checks if c != SANITIZER or self.covering is None)
+        name, seed, tiles = self.operation.name, self.seed, self.most_tiles
+        return Search(name, builds, examples, seed, number, tiles, checks, self.takes, self.fails_in, plainest_is_known)
+
+
+class Upcoming:
+    """The next entries of a sequence, which examiners are told of before they are asked."""
+
+    def __init__(
+        self, entries: Iterator[Chosen | Search], examiners: Examiners, is_known: Callable[[Chosen | Search], bool]
+    ) -> None:
+        """What `is_known` needs no examiner."""
+        self._entries, self._examiners, self._is_known = entries, examiners, is_known
+        self._drawn: deque[Chosen | Search] = deque()
+
+    def next(self) -> Chosen | Search | None:
+        """The next one; None where there are no more."""
+        # Two for one: so many at once would keep the first of them waiting.
+        self._draw(max(1, self._examiners.ahead(len(self._drawn) + 2)))
+        entry = self._drawn.popleft() if self._drawn else None
+        if isinstance(entry, Search):
+            self._draw(self._examiners.ahead_of(entry))
+        return entry
+
+    def _draw(self, number: int) -> None:
+        while len(self._drawn) < number and (entry := next(self._entries, None)) is not None:
+            if self._is_known(entry):
+                pass
+            elif isinstance(entry, Chosen):
+                self._examiners.expect(entry.case)
+            else:
+                self._examiners.expect_search(entry)
+            self._drawn.append(entry)

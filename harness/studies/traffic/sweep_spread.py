@@ -1,0 +1,86 @@
+"""A sweep spread over the workers of a crew: a point is one piece of work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.emulator.executor import EmulatorExecutor
+from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.shipping import OriginLoad, variant_here
+from harness.execution.cluster.worker_side import state
+from harness.execution.tiles import with_tile
+from harness.model.operation import draw_inputs
+from harness.model.problem import BaseProblem
+from harness.model.variant import Variant
+from harness.options.sweep import Sweep, Value
+from harness.studies.traffic.sweep_point import SweepPoint
+from harness.studies.traffic.sweep_run import Place, blank_point, point_of
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How all points of a sweep are counted."""
+
+    token: str
+    """`Crew.token`."""
+    count: str
+    """`auto`, `always` or `never`."""
+    regime: str
+    seed: int
+    arch: str
+    step_limit: int
+
+    def executor(self) -> EmulatorExecutor:
+        """A worker's: it has one core."""
+        return EmulatorExecutor(self.arch, self.step_limit, threads=1, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class PointAsked:
+    """One point."""
+
+    counting: Counting
+    load: OriginLoad
+    tile: tuple[tuple[str, int], ...]
+    value: Value
+    problem: BaseProblem
+
+
+def run_point(asked: PointAsked) -> SweepPoint:
+    """In a worker. What goes wrong in the variant is in the point."""
+    counting = asked.counting
+    variant = variant_here(counting.token, asked.load)
+    if asked.tile:
+        variant = with_tile(variant, dict(asked.tile))
+    executor = state(f"executor:{counting.token}", counting.executor)
+    inputs = functools.partial(draw_inputs, asked.problem, counting.regime, counting.seed)
+    return point_of(variant, asked.value, asked.problem, executor, counting.count, inputs)
+
+
+def spread_sweep(
+    crew: Crew,
+    counting: Counting,
+    variants: Sequence[tuple[Variant, OriginLoad]],
+    sweep: Sweep,
+    problems: Sequence[BaseProblem],
+    known: Mapping[Place, SweepPoint],
+    done: Callable[[Place, SweepPoint], None],
+) -> tuple[SweepPoint, ...]:
+    """As `run_sweep` has them, in its order. Points of `known` are not run; `done` is told each other one."""
+    points = dict(known)
+    asked = [
+        (variant, PointAsked(counting, load, tuple(sweep.tile_at(value).items()), value, problem))
+        for value, problem in zip(sweep.values, problems)
+        for variant, load in variants
+        if (variant.name, value) not in known
+    ]
+    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first: the others fill up what is left
+    for place, found in crew.spread(run_point, [each for _, each in asked]):
+        variant, point = asked[place]
+        if isinstance(found, Exception):
+            found = replace(blank_point(variant, point.value, point.problem), reason=str(found), failed=True)
+        points[variant.name, point.value] = found
+        done((variant.name, point.value), found)
+    return tuple(points[variant.name, value] for value in sweep.values for variant, _ in variants)

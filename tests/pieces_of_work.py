@@ -1,0 +1,76 @@
+"""Work for the workers of tests, which they import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from harness.execution.cluster.worker_side import Unfit, is_abandoned
+
+
+def squared(n: int) -> int:
+    return n * n
+
+
+def slowly(n: int) -> int:
+    time.sleep(0.1)
+    return n
+
+
+def process(_: object) -> int:
+    return os.getpid()
+
+
+def deadly(n: int) -> int:
+    """Kills its worker for one of the numbers."""
+    if n == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+def deadly_once(path: str) -> str:
+    """Kills the first worker that gets it."""
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def unfit_once(path: str) -> int:
+    if not Path(path).exists():
+        Path(path).write_text(str(os.getpid()))
+        raise Unfit("it has lost its GPU")
+    return os.getpid()
+
+
+def never_fit(_: object) -> int:
+    raise Unfit("it has lost its GPU")
+
+
+def wrong(_: object) -> int:
+    raise ValueError("a mistake of ours")
+
+
+def stops(path: str) -> str:
+    """The first worker that gets it is silent from then on."""
+    if not Path(path).exists():
+        Path(path).write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return "done"
+
+
+def visible_gpu() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def visible_to(_: object) -> str | None:
+    time.sleep(0.1)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def until_abandoned(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not is_abandoned():
+        time.sleep(0.01)
