@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
 
-KERNEL, HOPPER, SOFTMAX = "attention/fa3/kernel.cu", "_hopper/hopper.cuh", "_hopper/softmax.cuh"
+KERNEL, PIPELINE = "attention/fa3/kernel.cu", "attention/fa3/pipeline.cuh"
+HOPPER, SOFTMAX = "_hopper/hopper.cuh", "_hopper/softmax.cuh"
 
 
 ONE_BLOCK = Patch("attention/fa3/__init__.py", "(min(tiles_of_rows(p, tile), MULTIPROCESSORS),)", "(1,)")
@@ -16,8 +17,8 @@ def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Muta
     return Mutant(bug, "fa3-cupy", (Patch(file, old, new),), sanitize)
 
 
-def _in_second_tile(bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
-    return Mutant(bug, "fa3-cupy", (Patch(KERNEL, old, new), ONE_BLOCK), sanitize)
+def _in_second_tile(bug: str, old: str, new: str, sanitize: bool = False, file: str = KERNEL) -> Mutant:
+    return Mutant(bug, "fa3-cupy", (Patch(file, old, new), ONE_BLOCK), sanitize)
 
 
 def _raced(bug: str, *changes: tuple[str, str]) -> Mutant:
@@ -33,13 +34,13 @@ _BARRIERS = (
         "wait(barriers.V_full[stage(older)], phase(older) ^ 1);",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "wait on the wrong parity for room",
         "wait(barriers.K_empty[s], phase(step) ^ 1);",
         "wait(barriers.K_empty[s], phase(step));",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "a stage of V filled while it is read",
         "            wait(barriers.V_empty[s], phase(step) ^ 1);\n",
         "",
@@ -56,7 +57,7 @@ _BARRIERS = (
         "init_barrier(barriers.Q_empty[w], 2);",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "half of the bytes expected",
         "arrive_and_expect(barriers.V_full[s], KV_BYTES);",
         "arrive_and_expect(barriers.V_full[s], KV_BYTES / 2);",
@@ -66,12 +67,14 @@ _BARRIERS = (
         "                    wait(barriers.Q_empty[w], (round & 1) ^ 1);\n",
         "",
         sanitize=True,
+        file=PIPELINE,
     ),
     _in_second_tile(
         "next work told before the last was heard",
         "        wait(barriers.work_heard, (round & 1) ^ 1);\n",
         "",
         sanitize=True,
+        file=PIPELINE,
     ),
     _in(
         KERNEL,
@@ -87,7 +90,7 @@ _BARRIERS = (
         "wait_for_products<0>(own.O);\n                    arrive(barriers.V_empty[stage(older)]);",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "bytes of all consumers expected for each",
         "arrive_and_expect(barriers.Q_full[w], Q_BYTES / CONSUMERS);",
         "arrive_and_expect(barriers.Q_full[w], Q_BYTES);",
@@ -215,15 +218,17 @@ _PRODUCTS = (
     _in(KERNEL, "one stage short", "V_tiles = K_tiles + STAGES *", "V_tiles = K_tiles + (STAGES - 1) *"),
 )
 _WORK = (
-    _in_second_tile("the counter is not set back", "atomicInc(&taken, tiles - 1)", "atomicAdd(&taken, 1)"),
+    _in_second_tile(
+        "the counter is not set back", "atomicInc(&taken, tiles - 1)", "atomicAdd(&taken, 1)", file=PIPELINE
+    ),
     _in(
-        KERNEL,
+        PIPELINE,
         "no Q for rows that see no key",
         "            if (j == work.end_tile - 1) {",
         "            if (seen && j == work.end_tile - 1) {",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "grouped heads by tiling instead of repetition",
         "work.pack / p.packs_per_kv_head",
         "work.pack % (p.packs / p.packs_per_kv_head)",
@@ -239,13 +244,13 @@ _SOFTMAX = (
         "exponentiate",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "a tile on the diagonal taken for unmasked",
         "p.end_of(work.first_row, work.pack) / BC}",
         "(p.end_of(work.first_row, work.pack) + BC - 1) / BC}",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "first tile of a window taken for unmasked",
         "(p.first_of(last_row, work.pack) + BC - 1) / BC : 0",
         "p.first_of(last_row, work.pack) / BC : 0",
@@ -264,7 +269,7 @@ _SOFTMAX = (
 )
 
 _SPANS = (
-    _in(KERNEL, "limits of the first sequence", "(size_t)(pack / packs_per_sequence) * q_len", "(size_t)0 * pack"),
+    _in(PIPELINE, "limits of the first sequence", "(size_t)(pack / packs_per_sequence) * q_len", "(size_t)0 * pack"),
     _in(
         "attention/fa3/__init__.py",
         "query heads of a sequence taken for its packs",
@@ -279,7 +284,7 @@ _SPANS = (
         "min(work.first_row + 0 * row[h], q_len - 1)",
     ),
     _in(
-        KERNEL,
+        PIPELINE,
         "tiles up to where the first row's keys end",
         "(p.end_of(last_row, pack) + BC - 1) / BC}",
         "(p.end_of(first_row, pack) + BC - 1) / BC}",
@@ -287,13 +292,13 @@ _SPANS = (
     _in(SOFTMAX, "limits not counted from the tile", "of_all.end[h] - column", "of_all.end[h]"),
 )
 _VISITS = (
-    _in(KERNEL, "the first head's list", "return pack % packs_per_sequence * lists_per_head;", "return 0 * pack;"),
+    _in(PIPELINE, "the first head's list", "return pack % packs_per_sequence * lists_per_head;", "return 0 * pack;"),
     _in(KERNEL, "a mixed tile taken for whole", "return !listed.is_mixed() && whole.has", "return whole.has"),
     _in(KERNEL, "notes of the first consumer", "noted + 64 * warpgroup :", "noted :"),
     _in(KERNEL, "NaN and infinity in V where the notes hide them", "in_run && !seen.hides(h, key)", "in_run"),
     _in(SOFTMAX, "notes of the quad's first columns", ">> j % 4 * 8 + threadIdx.x % 4 * 2", ">> j % 4 * 8"),
     _in(
-        KERNEL,
+        PIPELINE,
         "V of the tile's place in the list",
         "V_tiles + s * KV_BYTES, V, key_tile * BC",
         "V_tiles + s * KV_BYTES, V, j * BC",

@@ -19,16 +19,17 @@ FOR_HOPPER = "-arch=sm_90a"
 
 
 def hopper_kernel(folder: str, name: str, problem: Problem, tile: WarpgroupTile, **more: int) -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu; `more` are its own compile-time parameters.
+    """The kernel `name` of variants/`folder`/kernel.cu, behind pipeline.cuh there; `more` are its own parameters.
 
     It reads what rows see from arrays, or visits listed tiles, where the problem's mask wants it.
     """
     text = products(tile.Bc, padded(problem.head_dim))
-    options = (*_options(problem.head_dim, tile, problem.dtype, more), *((SPANS_OPTION,) if has_spans(problem) else ()))
     rule_texts, rule_options = cuda_parts(problem, tile)
+    of_mask = (*((SPANS_OPTION,) if has_spans(problem) else ()), *rule_options)
     if rule_texts:
-        rule_options = (*rule_options, f"-DBR={tile.Br}")
-    return raw_kernel(folder, name, (*options, *rule_options), (*rule_texts, *COMMON), text)
+        of_mask += (f"-DBR={tile.Br}",)
+    options = (*_options(problem.head_dim, tile, problem.dtype, more), *of_mask)
+    return raw_kernel(folder, name, options, (*rule_texts, *COMMON, (folder, "pipeline.cuh")), text)
 
 
 def e4m3_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:

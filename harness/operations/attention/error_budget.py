@@ -430,10 +430,8 @@ class _Stored:
     def of_O(self, error: Array) -> Float64Array:
         """Of O, from its error in units of V."""
         r = self.rows.rounding
-        total = error * self.rows.unit
-        total += self.lost
-        stored = self.o + total
-        stored *= SLACK * r.output
+        total: Float64Array = error * self.rows.unit + self.lost
+        stored = (self.o + total) * (SLACK * r.output)
         total += np.maximum(stored, r.output_step, out=stored)
         if self.not_finite is not None:
             total[self.not_finite] = np.nan

@@ -19,8 +19,8 @@ second one touches a sector that the row before it has touched. lse goes out in 
 one request.
 
 Under documents and prefixes, where what rows see comes in arrays, the producer and each warp of the consumers read some
-of these for each tile of rows: `limit_bytes`. Where what they see is no run, another launch lists tiles, and J_i are those
-(`Visits`).
+of these for each tile of rows: `limit_bytes`. Where what they see is no run, another launch lists tiles, and J_i are
+those (`Visits`).
 """
 
 from __future__ import annotations
