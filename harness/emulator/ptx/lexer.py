@@ -20,7 +20,7 @@ class Token(NamedTuple):
     """One word of PTX, or several in one piece."""
 
     kind: str
-    """`word`, `dot` (a word that starts with a dot), `number`, `string`, `mark`; of several `instruction` or `bytes`."""
+    """`word`, `dot` (a word that starts with a dot), `number`, `string`, `mark`; of several: `instruction`, `bytes`."""
     text: str
     line: int
 
