@@ -18,6 +18,7 @@ from harness.compilers.numba.arguments import signature_of
 from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
 from harness.compilers.numba.line_tables import line_tables_without_variables
+from harness.compilers.numba.shared_functions import shared_device_functions
 from harness.compilers.parameters import entry_parameters
 from harness.compilers.toolchain import Toolchain
 from harness.support.cache import default_cache
@@ -140,6 +141,7 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
         with (
             _device_functions_without_driver(cc, lineinfo=not debug),
             line_tables_without_variables(),
+            shared_device_functions((cc, debug)),
             kept_results(),
         ):
             ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)

@@ -3,6 +3,7 @@
 With lineinfo=True numba-cuda calls llvm.dbg.declare and llvm.dbg.value as for debug=True, though PTX then has no place
 for what they say. Where code generation moves the end of a variable's range, libNVVM asks for a label that has no name
 and refuses the kernel: "Symbol name with unsupported characters". Which kernels these are nobody can foresee.
+The types of a function's parameters have no place either, and take longer to describe than its lines.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ def line_tables_without_variables() -> Iterator[None]:
             if own is not None:  # older versions have no update_variable
                 undo.callback(setattr, builder, name, own)
                 setattr(builder, name, _unless_only_lines(own))
+        own = vars(builder).get("_di_subroutine_type")
+        if own is not None:
+            undo.callback(setattr, builder, "_di_subroutine_type", own)
+            builder._di_subroutine_type = _without_types(own)
         yield
 
 
@@ -35,3 +40,14 @@ def _unless_only_lines(own: Method) -> Method:
             return own(builder, *arguments, **options)
 
     return marked
+
+
+def _without_types(own: Method) -> Method:
+    """A function's description has to have a type; a line table says nothing of those of its parameters."""
+
+    def described(builder: Any, *arguments: Any, **options: Any) -> Any:
+        if builder.emission_kind != "DebugDirectivesOnly":
+            return own(builder, *arguments, **options)
+        return builder.module.add_debug_info("DISubroutineType", {"types": builder.module.add_metadata([])})
+
+    return described

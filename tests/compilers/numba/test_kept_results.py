@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -16,7 +18,7 @@ from numba import cuda
 from sample_kernels import ARCH, STAGED_ARGS, staged, twice
 
 from harness.compilers import compile_kernel
-from harness.compilers.numba import dispatcher, kept_results
+from harness.compilers.numba import dispatcher, kept_results, shared_functions
 from harness.support.cache import DIRECTORY_VARIABLE
 
 _RUNNING_NUMBER = re.compile(r"(?<=B)\d+v\d+(?=B)|(?<=B)v\d+(?=B)|(?<=smem_)\d+")
@@ -34,6 +36,7 @@ def compiled_lines() -> list[str]:
 def test_ptx_and_its_line_table_are_the_same(monkeypatch: pytest.MonkeyPatch, builds: Builds, tmp_path: Path) -> None:
     kept = compiled_lines()
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "another cache"))
+    monkeypatch.setattr(shared_functions, "_compiled", OrderedDict())
     monkeypatch.setattr(dispatcher, "kept_results", nullcontext)
     assert compiled_lines() == kept
     assert builds.count == 2
@@ -48,6 +51,12 @@ def test_the_installed_versions_have_all_that_is_replaced_and_have_it_back_after
         ("BaseContext", "get_abi_sizeof"),
         ("TargetConfig", "values"),
         ("CUDACodeLibrary", "llvm_strs"),
+        ("CUDACodeLibrary", "modules"),
+        ("BaseFunction", "get_call_type"),
+        ("PostProcessor", "run"),
+        ("DIBuilder", "_di_location"),
+        ("_wrap_missing_loc", "__call__"),
+        ("Inst", "_rec_list_vars"),
     ]
     with suppress(KeyError), kept_results.kept_results():
         assert [vars(owner)[name] for owner, name, _, _ in found] == [instead for *_, instead in found]
@@ -62,14 +71,18 @@ def test_a_size_is_asked_once_but_of_a_type_that_is_known_by_name_every_time() -
         asked.append(str(kind))
         return len(asked)
 
+    def context() -> Any:
+        return SimpleNamespace(codegen=lambda: target)
+
     size: Callable[[Any, Any], int] = kept_results._sized_once(own)
-    context = SimpleNamespace()
+    target = SimpleNamespace()
     named = ir.Context().get_identified_type("named")
     for kind in (ir.IntType(32), ir.ArrayType(named, 2), ir.DoubleType()):
-        size(context, kind)
-        size(context, kind)
+        size(context(), kind)
+        size(context(), kind)  # of another function
     assert asked == ["i32", '[2 x %"named"]', '[2 x %"named"]', "double"]
-    assert size(SimpleNamespace(), ir.IntType(32)) == 5  # another target has sizes of its own
+    target = SimpleNamespace()
+    assert size(context(), ir.IntType(32)) == 5  # another target has sizes of its own
 
 
 def test_a_device_function_is_written_once_for_all_kernels_that_call_it() -> None:
@@ -104,3 +117,112 @@ def test_a_configuration_has_the_same_values_in_the_same_order() -> None:
     with kept_results.kept_results():
         assert list(flags.values().items()) == own
         assert list(CUDAFlags().values().items()) == plain
+
+
+def test_a_library_has_each_module_once_in_the_order_of_their_first_mention() -> None:
+    modules = kept_results._each_once(property(lambda library: library.listed)).fget
+    assert modules(SimpleNamespace(listed=["kernel", "b", "a", "b", "a"])) == ["kernel", "b", "a"]
+
+
+class Typed:
+    """A function as Numba types it; `key` is what its code is found by where no options matter."""
+
+    typing_key = "add"
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.asked: list[Any] = []
+        self._impl_keys: dict[Any, Any] = {}
+
+    def call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        self.asked.append((context, args))
+        self._impl_keys[args] = self.key
+        return SimpleNamespace(args=args)
+
+
+def test_an_operator_is_looked_for_once_for_each_context_and_types() -> None:
+    call_type = kept_results._called_once(Typed.call_type)
+    function = Typed("add")
+    first = call_type(function, "context", ("i32", "i32"), {})
+    assert call_type(function, "context", ("i32", "i32"), {}) is first
+    call_type(function, "context", ("i32", "f32"), {})
+    call_type(function, "another", ("i32", "i32"), {})
+    call_type(Typed("add"), "context", ("i32", "i32"), {})
+    assert function.asked == [("context", ("i32", "i32")), ("context", ("i32", "f32")), ("another", ("i32", "i32"))]
+    # What another overload has left under these types meanwhile is not what the operator is.
+    function._impl_keys["i32", "i32"] = "compiled"
+    call_type(function, "context", ("i32", "i32"), {})
+    assert function._impl_keys["i32", "i32"] == "add"
+
+
+def test_what_is_compiled_from_python_or_called_by_keyword_is_looked_for_every_time() -> None:
+    call_type = kept_results._called_once(Typed.call_type)
+    compiled, by_keyword = Typed("compiled"), Typed("add")
+    for _ in range(2):
+        call_type(compiled, "context", ("i32",), {})
+        call_type(by_keyword, "context", ("i32",), {"axis": "i32"})
+    assert len(compiled.asked) == len(by_keyword.asked) == 2
+
+
+def test_lives_of_variables_are_the_same_whenever_they_are_asked_for() -> None:
+    from numba.cuda.core import bytecode, interpreter, postproc
+
+    def loop(n):  # type: ignore[no-untyped-def]
+        total = 0
+        for i in range(n):
+            total += i
+        return total
+
+    def lives(run: Callable[..., None]) -> Any:
+        identity = bytecode.FunctionIdentity.from_function(loop)
+        function = interpreter.Interpreter(identity).interpret(bytecode.ByteCode(func_id=identity))
+        run(postproc.PostProcessor(function))
+        found = function.variable_lifetime
+        return found.livemap, found.usedefs, found.deadmaps
+
+    own = postproc.PostProcessor.run
+    assert lives(kept_results._lives_when_asked(own)) == lives(own)
+
+
+def test_instructions_of_one_line_and_one_function_have_one_place() -> None:
+    made: list[tuple[int, str]] = []
+
+    def own(builder: Any, line: int) -> object:
+        made.append((line, builder.subprograms[-1]))
+        return object()
+
+    place = kept_results._located_once(own)
+    builder = SimpleNamespace(subprograms=["kernel"])
+    assert place(builder, 7) is place(builder, 7) is not place(builder, 8)
+    builder.subprograms.append("inner")
+    assert place(builder, 7) is place(builder, 7)
+    assert made == [(7, "kernel"), (8, "kernel"), (7, "inner")]
+
+
+def test_an_emitter_gets_the_place_only_where_it_takes_one() -> None:
+    from numba.cuda.core import base
+
+    def without(value: int) -> str:
+        return f"{value}"
+
+    def with_place(value: int, loc: Any) -> str:
+        return f"{value} at {loc}"
+
+    with kept_results.kept_results():
+        for _ in range(2):
+            assert base._wrap_missing_loc(without)()(1, loc="line 3") == "1"
+            assert base._wrap_missing_loc(with_place)()(1, loc="line 3") == "1 at line 3"
+            assert base._wrap_missing_loc(with_place)() is with_place
+
+
+def test_variables_are_listed_in_the_same_order() -> None:
+    from numba.cuda.core import ir as numba_ir
+
+    place = numba_ir.Loc("file.py", 1)
+    a, b, c = (numba_ir.Var(None, name, place) for name in "abc")
+    nested = {"first": [a, (b, "text")], "second": numba_ir.Expr.binop(operator.add, c, a, place), "third": None}
+    statement = numba_ir.Assign(c, b, place)
+    listed = statement._rec_list_vars(nested)
+    with kept_results.kept_results():
+        assert statement._rec_list_vars(nested) == listed
+    assert [variable.name for variable in listed] == ["a", "b", "c", "a"]
