@@ -7,6 +7,7 @@ import pytest
 from harness.emulator.codegen.kernel import generate
 from harness.emulator.ptx.inline import inline_calls
 from harness.emulator.ptx.instructions import Address, Imm, Instruction, Pair, Reg, SourceLine, Symbol, Vector
+from harness.emulator.ptx.lexer import INSTRUCTION, tokenize
 from harness.emulator.ptx.parser import parse
 from harness.support.errors import CompileError, UnsupportedInstruction
 
@@ -31,6 +32,76 @@ def test_operands_of_every_kind() -> None:
     assert body("setp.lt.s32 %p1|%p2, %r1, 0x1F;")[0].operands[0] == Pair(Reg("%p1"), Reg("%p2"))
     assert body("mov.u32 %r1, %tid.x;")[0].operands[1] == Reg("%tid.x")
     assert body("ld.param.u32 %r1, [a+4];")[0].operands[1] == Address(Symbol("a"), 4)
+
+
+WHOLE = [
+    "@!%p1 add.sat.s32 %r1, %r2, -5;",
+    "@%p2  mov.b32   %r1,%r2 ;",
+    "ld.global.v2.f32 {%f1, _}, [%r1+-8];",
+    "st.shared::cta.f32 [%r1+0], %f1;",
+    "ld.param.u32 %r1, [a+4];",
+    "ld.param.u32 %r1, [a];",
+    "mov.f32 %f1, 0f3F800000;",
+    "mov.u32 %r1, 017;",
+    "mov.u32 %r1, 0x1F;",
+    "mov.u32 %r1, WARP_SZ;",
+    "setp.lt.s32 %p1|%p2, %r1, 0;",
+    "setp.lt.and.s32 %p1, %r1, 3, !%p2;",
+    "cp.async.bulk.tensor.2d.shared::cluster.global [%r1], [a, {%r2, %r3}], [%r4];",
+    "ret;",
+    "bar.sync 0;",
+]
+"""Instructions on a line of their own."""
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_an_instruction_in_one_piece_is_what_its_words_are(text: str) -> None:
+    assert [token.kind for token in tokenize(f";\n{text}")] == ["mark", INSTRUCTION]
+    (whole,) = body(text)
+    (parted,) = body(text.replace(";", "// which ends it\n;"))
+    assert whole == parted
+
+
+BROKEN = [
+    "add.s32 %r1, %r2, ;",
+    "add.s32 %r1, , %r2;",
+    "add.s32 %r1 %r2;",
+    "add.s32 %r1, 08;",
+    "add.s32 %r1, 99999999999999999999999;",
+    "add.s32 %r1, 5%r2;",
+    "ld.u32 %r1, [%r2;",
+    "ld.u32 %r1, [-];",
+    "ld.u32 %r1, [%r2+%r3];",
+    "ld.u32 %r1, [5|3];",
+    "mov.b64 {%r1, {%r2}}, {%r3, {{%r2}}};",
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_instruction_in_one_piece_is_refused_in_the_same_words(text: str) -> None:
+    with pytest.raises(CompileError) as whole:
+        body(text)
+    with pytest.raises(CompileError) as parted:
+        body(text.replace(" ", " /* apart */ "))
+    assert str(whole.value) == str(parted.value)
+    assert "PTX line 7" in str(whole.value)
+
+
+def test_an_instruction_where_none_belongs_is_read_by_its_words() -> None:
+    for text in ("add.s32 %r1, %r2, %r3;", "@%p1 bra AGAIN;"):
+        with pytest.raises(CompileError, match=r"PTX line 4: unknown directive '(add|@)'"):
+            parse(f"{HEAD}{text}")
+    with pytest.raises(CompileError, match="expected an operand, found '@'"):
+        body("mov.b64 %r1, {\n@%p1 add.s32 %r1, %r2, %r3; }")
+
+
+def test_an_operand_means_what_it_means_in_its_scope() -> None:
+    first, inner, again = body("add.s32 t, t, 1; { .reg .b32 t; add.s32 t, t, 1; } add.s32 t, t, 1;", ".reg .b32 t;")
+    assert first.operands == again.operands == (Reg("t"), Reg("t"), Imm(1))
+    assert inner.operands[0] == inner.operands[1] != first.operands[0]
+    # Declared later in the same scope, where it was the outer one's before.
+    before, after = body("{ mov.b32 t, 1; .reg .b32 t; mov.b32 t, 1; }", ".reg .b32 t;")
+    assert before.operands[0] == Reg("t") != after.operands[0]
 
 
 def test_scopes_rename_what_they_declare() -> None:

@@ -179,6 +179,7 @@ def _serve() -> None:
         except tuple(_ERRORS.values()) as error:
             _send(answers, _REFUSED, json.dumps([type(error).__name__, str(error)]).encode())
         gc.collect()
+        gc.freeze()  # what is left are modules and caches, which the next one need not look at
 
 
 def _read_jobs(jobs: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:

@@ -301,8 +301,19 @@ def live_registers(graph: Graph) -> Liveness:
     return Liveness(live_in, live_out)
 
 
-def registers_of(instruction: Instruction) -> tuple[set[str], set[str]]:
+Registers = tuple[frozenset[str], frozenset[str]]
+
+
+def registers_of(instruction: Instruction) -> Registers:
     """The registers that an instruction reads, and those that it writes (lanes that are off keep their old value)."""
+    # With the instruction, of which several passes ask it: to look for an equal one would take as long.
+    known: Registers | None = vars(instruction).get("registers")
+    if known is None:
+        known = vars(instruction)["registers"] = _registers_of(instruction)
+    return known
+
+
+def _registers_of(instruction: Instruction) -> Registers:
     reads: set[str] = set()
     writes: set[str] = set()
     facts = instruction.facts
@@ -317,7 +328,7 @@ def registers_of(instruction: Instruction) -> tuple[set[str], set[str]]:
         reads.add(CARRY)
     if "cc" in instruction.modifiers:
         writes.add(CARRY)
-    return reads, writes
+    return frozenset(reads), frozenset(writes)
 
 
 def _collect(operand: object, into: set[str], reads: set[str]) -> None:

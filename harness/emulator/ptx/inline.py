@@ -57,7 +57,7 @@ class _Inliner:
             if isinstance(statement, Label):
                 out.append(Label(names.get(statement.name, statement.name)))
                 continue
-            instruction = rename_instruction(statement, names)
+            instruction = rename_instruction(statement, names) if names else statement
             if instruction.opcode == "call":
                 self._call(instruction, stack)
             elif instruction.opcode == "ret" and return_label is not None:

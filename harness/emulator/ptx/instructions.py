@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from harness.emulator.ptx.opcodes import Opcode, facts_of, row_name
 from harness.emulator.ptx.types import PtxType
@@ -108,12 +109,12 @@ class Instruction:
         """Opcode and modifiers as PTX writes them."""
         return ".".join((self.opcode, *self.modifiers))
 
-    @property
+    @cached_property
     def row_name(self) -> str:
         """Its row in `ptx.opcodes.OPCODES`."""
         return row_name(self.opcode, self.modifiers)
 
-    @property
+    @cached_property
     def facts(self) -> Opcode:
         """What is known of its opcode; `UNKNOWN` of one that is not in the table."""
         return facts_of(self.opcode, self.modifiers)

@@ -6,7 +6,7 @@ text that they do not understand through instead of refusing it; faults and coun
 
 from __future__ import annotations
 
-from harness.emulator.ptx.declarations import LINKAGE, SPACES, Declarations
+from harness.emulator.ptx.declarations import LINKAGE, SPACES
 from harness.emulator.ptx.instructions import (
     Address,
     Arguments,
@@ -20,11 +20,13 @@ from harness.emulator.ptx.instructions import (
     Pair,
     Reg,
     SourceLine,
+    Statement,
     Symbol,
     Variable,
     Vector,
 )
-from harness.emulator.ptx.lexer import Token, tokenize
+from harness.emulator.ptx.lexer import INSTRUCTION, Token, tokenize
+from harness.emulator.ptx.plain_instructions import PlainInstructions
 from harness.emulator.ptx.token_stream import whole_number
 from harness.emulator.ptx.types import PtxType
 from harness.support.errors import CompileError
@@ -44,7 +46,7 @@ def parse(text: str) -> Module:
     return _Parser(tokenize(text)).module()
 
 
-class _Parser(Declarations):
+class _Parser(PlainInstructions):
     def __init__(self, tokens: list[Token]) -> None:
         super().__init__(tokens)
         self._module = Module()
@@ -152,8 +154,13 @@ class _Parser(Declarations):
         assert function.body is not None
         self.expect("{")
         self._scopes.append({})
+        self._operands.append({})
         self._declare_labels()
-        while not self.accept("}"):
+        while True:
+            if self._take_plain_instruction(function.body):
+                continue
+            if self.accept("}"):
+                break
             token = self.peek()
             if token.text == "{":
                 self._block(function)
@@ -189,25 +196,40 @@ class _Parser(Declarations):
             ):
                 self._targets(function)
             elif token.kind == "word" and self.peek(1).text == ":":
-                function.body.append(Label(self._resolve(self.next().text)))
+                function.body.append(Label(self.resolve(self.next().text)))
                 self.next()
             elif token.kind == "word" or token.text == "@":
                 function.body.append(self._instruction())
             else:
                 raise CompileError(f"PTX line {token.line}: unexpected '{token.shown}' in a function")
         self._scopes.pop()
+        self._operands.pop()
+
+    def _take_plain_instruction(self, body: list[Statement]) -> bool:
+        """Whether a whole instruction was here and could be read."""
+        if self.at >= len(self.tokens) or self.tokens[self.at].kind != INSTRUCTION:
+            return False
+        instruction = self.plain_instruction(self.tokens[self.at], self._source)
+        if instruction is None:
+            return False
+        body.append(instruction)
+        self.at += 1
+        return True
 
     def _declare_labels(self) -> None:
         """The labels and branch tables of the block that begins here: a branch may come before its label."""
-        ahead, depth = 0, 1
+        at, depth = self.at, 1
         while depth:
-            token = self.peek(ahead)
+            if at < len(self.tokens) and self.tokens[at].kind == INSTRUCTION:  # in which braces come in pairs
+                at += 1
+                continue
+            token = self.peek(at - self.at)
             depth += (token.text == "{") - (token.text == "}")
             if len(self._scopes) + depth > _DEEPEST_BLOCK:
                 raise CompileError(f"PTX line {token.line}: more than {_DEEPEST_BLOCK} blocks within each other")
-            if depth == 1 and token.kind == "word" and self.peek(ahead + 1).text == ":":
+            if depth == 1 and token.kind == "word" and self.peek(at + 1 - self.at).text == ":":
                 self._declare(token.text, token.line)
-            ahead += 1
+            at += 1
 
     def _declare(self, name: str, line: int) -> str:
         if name in self._scopes[-1]:
@@ -217,9 +239,11 @@ class _Parser(Declarations):
             self._scope_count += 1
             unique = f"{name}#{self._scope_count}"
         self._scopes[-1][name] = unique
+        self._operands[-1].clear()
         return unique
 
-    def _resolve(self, name: str) -> str:
+    def resolve(self, name: str) -> str:
+        """See `PlainInstructions.resolve`."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
@@ -249,15 +273,15 @@ class _Parser(Declarations):
 
     def _targets(self, function: Function) -> None:
         """A table of branches, or what an indirect call may reach; such a call is refused where it is made."""
-        name = self._resolve(self.next().text)
+        name = self.resolve(self.next().text)
         self.expect(":")
         if self.next().text != ".branchtargets":
             while not self.accept(";"):
                 self.next()
             return
-        labels = [self._resolve(self.name())]
+        labels = [self.resolve(self.name())]
         while self.more(";"):
-            labels.append(self._resolve(self.name()))
+            labels.append(self.resolve(self.name()))
         function.branch_targets[name] = tuple(labels)
 
     def _location(self) -> None:
@@ -296,7 +320,7 @@ class _Parser(Declarations):
         predicate, negated = None, False
         if self.accept("@"):
             negated = self.accept("!")
-            predicate = Reg(self._resolve(self.name()))
+            predicate = Reg(self.resolve(self.name()))
         opcode = self.next()
         if opcode.kind != "word":
             raise CompileError(f"PTX line {opcode.line}: expected an opcode, found '{opcode.shown}'")
@@ -306,7 +330,8 @@ class _Parser(Declarations):
         operands: tuple[Operand, ...] = () if self.accept(";") else self._list(";", 0)
         return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
-    def _operand(self, depth: int) -> Operand:
+    def operand(self, depth: int) -> Operand:
+        """See `PlainInstructions.operand`."""
         first = self._simple_operand(depth)
         if self.accept("|"):
             return Pair(first, self._simple_operand(depth))
@@ -327,7 +352,7 @@ class _Parser(Declarations):
         if self.accept("("):
             return Arguments(() if self.accept(")") else self._list(")", depth + 1))
         if self.accept("!"):
-            return Not(Reg(self._resolve(self.name())))
+            return Not(Reg(self.resolve(self.name())))
         if token.kind == "number" or token.text == "-":
             return self.literal()
         if token.kind != "word":
@@ -336,16 +361,16 @@ class _Parser(Declarations):
 
     def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
         """One operand or more; the list is within so many others."""
-        items = [self._operand(depth)]
+        items = [self.operand(depth)]
         while self.more(closing):
-            items.append(self._operand(depth))
+            items.append(self.operand(depth))
         return tuple(items)
 
     def _named(self) -> Operand:
         name = self.name()
         if name.startswith("%") and self.peek().kind == "dot":
             return Reg(name + self.next().text)
-        name = self._resolve(name)
+        name = self.resolve(name)
         if name == "WARP_SZ":
             return Imm(32)
         if name.startswith("%") or name == "_" or name in self._registers_here:

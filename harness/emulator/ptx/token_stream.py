@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from harness.emulator.ptx.instructions import Imm
-from harness.emulator.ptx.lexer import Token
+from harness.emulator.ptx.lexer import BYTES, PIECES, Token, words_of
 from harness.support.errors import CompileError
 
 
@@ -22,7 +22,11 @@ class TokenStream:
         if index >= len(self.tokens):
             line = self.tokens[-1].line if self.tokens else 1
             raise CompileError(f"PTX line {line}: the PTX ends in the middle of a statement")
-        return self.tokens[index]
+        token = self.tokens[index]
+        if token.kind in PIECES:
+            self._split(index)
+            token = self.tokens[index]
+        return token
 
     def next(self) -> Token:
         """The token here; go on behind it."""
@@ -32,10 +36,20 @@ class TokenStream:
 
     def accept(self, text: str) -> bool:
         """Whether this is the token here; if so, go on behind it."""
-        if self.at < len(self.tokens) and self.tokens[self.at].text == text:
+        if self.at >= len(self.tokens):
+            return False
+        token = self.tokens[self.at]
+        if token.kind in PIECES and token.text.startswith(text):
+            token = self.peek()
+        if token.text == text:
             self.at += 1
             return True
         return False
+
+    def _split(self, index: int) -> None:
+        """What is not read in one piece becomes the tokens that it consists of."""
+        whole = self.tokens[index]
+        self.tokens[index : index + 1] = words_of(whole.text, whole.line)
 
     def expect(self, text: str) -> Token:
         """The token here, which has to be this one."""
@@ -93,6 +107,9 @@ class TokenStream:
             pass
         depth = 1
         while depth:
+            if self.at < len(self.tokens) and self.tokens[self.at].kind == BYTES:  # in which there is no brace
+                self.at += 1
+                continue
             text = self.next().text
             depth += (text == "{") - (text == "}")
 
