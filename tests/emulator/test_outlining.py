@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from single_opcode import HEADER, run_body
 
+from harness.emulator.codegen import kernel
+from harness.emulator.codegen.emitters import Emitter, emitter_for
 from harness.emulator.codegen.kernel import KernelCode, generate
+from harness.emulator.codegen.outlining import OutliningLanes
 from harness.emulator.native.tier import Tier
+from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.parser import parse
 from harness.support.errors import KernelFault
 
@@ -106,3 +110,50 @@ def test_a_fault_names_the_line_of_its_own_instruction(tier: Tier) -> None:
             run_body(text, {"out": np.zeros(32, dtype=np.uint32)}, tier=tier)
         lines.append(int(re.findall(r"PTX line (\d+)", str(fault.value))[0]))
     assert lines[1] == lines[0] + 2
+
+
+class Anew(OutliningLanes):
+    """Emits every instruction by itself."""
+
+    def repeat(self, instruction: Instruction) -> bool:
+        return False
+
+
+ALIKE = {
+    "registers": "add.s32 %r1, %r2, %r3; add.s32 %r4, %r5, %r6;",
+    "the same register twice": "add.s32 %r1, %r2, %r3; add.s32 %r4, %r5, %r5; add.s32 %r4, %r4, %r5;",
+    "constants": "add.s32 %r1, %r2, 7; add.s32 %r3, %r4, 7; add.s32 %r3, %r4, 8; add.s32 %r3, %r4, 0;",
+    "guards": "setp.lt.s32 %p1, %r1, %r2; @%p1 mov.b32 %r3, %r4; @!%p1 mov.b32 %r5, %r6; @%p2 mov.b32 %r7, %r8;",
+    "negated predicates": "setp.lt.and.s32 %p1, %r1, %r2, %p2; setp.lt.and.s32 %p1, %r1, %r2, !%p2;",
+    "types of registers": "mov.b32 %r1, 1; mov.b64 %rd2, 2; cvt.u32.u32 %r2, %r1; cvt.u32.u32 %r3, %rd2;",
+    "flushed floats": "mov.b32 %f2, %r1; add.ftz.f32 %f1, %f2, %f2; add.ftz.f32 %f4, %f1, %f1; mov.b32 %r2, %f4;",
+    "carries": "add.cc.u32 %r1, %r2, %r3; addc.u32 %r4, %r5, %r6; add.cc.u32 %r2, %r3, %r4; addc.u32 %r5, %r6, %r7;",
+    "registers of several blocks": "mov.b32 %r1, 1; bra ON; ON: add.s32 %r2, %r1, %r3; add.s32 %r3, %r4, %r5;",
+    "special registers": "mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.x;",
+    "nothing to do": "mov.u32 _, %r1; mov.u32 _, %r2; mov.u32 %r3, %r3;",
+    "a dying register's place": "add.s32 %r1, %r2, 1; add.s32 %r3, %r1, 1; add.s32 %r4, %r3, 1; add.s32 %r5, %r4, 1;",
+}
+
+
+@pytest.mark.parametrize("body", ALIKE.values(), ids=ALIKE)
+def test_what_is_emitted_as_another_one_was_is_what_it_would_be_by_itself(
+    body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = "".join(f"st.global.u32 [%rd1+{4 * n}], %r{n};" for n in range(1, 8))
+    text = f"{{ {body} }} {{ {body} }} {stores}"
+    code = code_of(text, 20)
+    monkeypatch.setattr(kernel, "OutliningLanes", Anew)
+    anew = code_of(text, 20)
+    assert (code.body, code.facts) == (anew.body, anew.facts)
+
+
+def test_an_unrolled_loop_is_emitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    emitted: list[str] = []
+
+    def counted(instruction: Instruction) -> Emitter:
+        emitted.append(instruction.opcode)
+        return emitter_for(instruction)
+
+    monkeypatch.setattr(kernel, "emitter_for", counted)
+    code_of("".join(f"fma.rn.f32 %f{n}, %f{n + 1}, %f{n + 2}, %f{n};" for n in range(50)), 60)
+    assert emitted.count("fma") == 1

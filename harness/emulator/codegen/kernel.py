@@ -252,11 +252,12 @@ class _Writer:
             self._count(len(block.body) + (block.branch is not None))
             count_execution(lanes, number)
         for instruction in block.body:
-            emit = emitter_for(instruction)
-            with lanes.shared_function():
-                lanes.guard(instruction)
-                self._products.watch(instruction, number)
-                emit(lanes, instruction)
+            if self._products.watches or not lanes.repeat(instruction):
+                emit = emitter_for(instruction)
+                with lanes.shared_function():
+                    lanes.guard(instruction)
+                    self._products.watch(instruction, number)
+                    emit(lanes, instruction)
             lanes.end_instruction()
         self._leave(number, block)
         if block.branch is not None:

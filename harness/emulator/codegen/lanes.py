@@ -101,6 +101,13 @@ class Lanes(Vocabulary):
         """What is emitted inside is one instruction, or the like, and may share its code with others."""
         return nullcontext()
 
+    def repeat(self, instruction: Instruction) -> bool:
+        """Emit the instruction as one was that differs from it in nothing but places; False where none is known.
+
+        Where it is False, the instruction's `shared_function` comes next.
+        """
+        return False
+
     def argument(self, kind: str, constant: str) -> str:
         """A constant of LLVM type `kind` in which instructions that share their code may differ."""
         return constant

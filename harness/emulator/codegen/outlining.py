@@ -11,11 +11,12 @@ works on stays in the CPU's first cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.recipes import Likeness, Recipe
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.vocabulary import BITS, INTEGER, vector
 from harness.emulator.instruments import PLAIN, Instruments
@@ -80,6 +81,15 @@ class OutliningLanes(Lanes):
         self._endings: Iterator[list[str]] = iter(())
         """For each instruction of the block that is to come the registers that nobody reads behind it."""
         self._guard_bits = ""
+        self._likeness = Likeness(registers)
+        self._recipes: dict[Hashable, Recipe] = {}
+        """By what instructions have in common."""
+        self._to_keep: tuple[Hashable, tuple[str, ...]] | None = None
+        """Of the next `shared_function`: what it is kept by, and the registers of its instruction."""
+        self._touched: dict[str, None] = {}
+        """Registers whose places the function that is being emitted asks for."""
+        self._place_arguments: list[int] = []
+        """Which of its arguments are places."""
 
     # Functions and records ------------------------------------------------------------------------------------------
 
@@ -89,16 +99,51 @@ class OutliningLanes(Lanes):
         outside = self.lines, self._count, self.pointers, self.mask, self._mask_lanes
         self.lines, self._count, self.pointers, self.mask, self._mask_lanes = [], 0, {}, "%mask", "%mask.lanes"
         self._arguments, self._places, self._guard, self._guard_bits, self._is_inside = [], {}, None, "", True
+        self._touched, self._place_arguments = {}, []
         self._forget_values()
         try:
             yield
             if self.lines:
                 name = self._functions.setdefault(self._body(), f"@shape{len(self._functions)}")
                 self._pending.append((name, [value for _, value in self._arguments]))
+            if self._to_keep is not None:
+                self._keep(*self._to_keep, name if self.lines else None)
         finally:
+            self._to_keep = None
             self.lines, self._count, self.pointers, self.mask, self._mask_lanes = outside
             self._guard, self._guard_bits, self._is_inside = None, "", False
             self._forget_values()
+
+    def repeat(self, instruction: Instruction) -> bool:
+        """See `Lanes.repeat`."""
+        likeness = self._likeness.of(instruction)
+        if likeness is None:
+            return False
+        kind, registers = likeness
+        recipe = self._recipes.get(kind)
+        if recipe is None:
+            self._to_keep = likeness
+            return False
+        self.instruction = instruction
+        self.instructions_left -= 1
+        for number in recipe.touched:
+            self._offset(registers[number])
+        if recipe.function is not None:
+            words = [a if isinstance(a, str) else str(self._offsets[registers[a]]) for a in recipe.arguments]
+            self._pending.append((recipe.function, words))
+        return True
+
+    def _keep(self, kind: Hashable, registers: tuple[str, ...], function: str | None) -> None:
+        """What the instruction came to that has just been emitted, unless it knows of other registers."""
+        numbers = {name: number for number, name in enumerate(registers)}
+        if any(name not in numbers for name in self._touched):
+            return
+        places = {str(self._offsets[name]): numbers[name] for name in self._touched}
+        is_place = set(self._place_arguments)
+        arguments = tuple(
+            places[value] if number in is_place else value for number, (_, value) in enumerate(self._arguments)
+        )
+        self._recipes[kind] = Recipe(function, arguments, tuple(numbers[name] for name in self._touched))
 
     def _forget_values(self) -> None:
         self._values.clear()
@@ -176,6 +221,7 @@ class OutliningLanes(Lanes):
             return super().warp_pointer(offset)
         if offset not in self._places:
             pointer = f"%place{len(self._places)}"
+            self._place_arguments.append(len(self._arguments))
             self.pointers[pointer] = f"getelementptr i8, ptr %warp.p, i64 {self.number(offset)}"
             self._places[offset] = pointer
         return self._places[offset]
@@ -208,6 +254,7 @@ class OutliningLanes(Lanes):
         return super().place(name)
 
     def _offset(self, name: str) -> int:
+        self._touched[name] = None
         if name not in self._offsets and name not in self._registers.lasting:
             free = self._free.get(self._size_bytes(name))
             if free:

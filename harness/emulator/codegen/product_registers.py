@@ -46,6 +46,11 @@ class ProductRegisters:
                 lanes.place(name)
             lanes.marks = lanes.reserve(proxy.MARKS + 3 * 4 * len(self._marked))
 
+    @property
+    def watches(self) -> bool:
+        """Whether there is anything to watch."""
+        return bool(self._marked)
+
     def watch(self, instruction: Instruction, block: int) -> None:
         """Before each instruction of block number `block`, in order."""
         if not self._marked:
