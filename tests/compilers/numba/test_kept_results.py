@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from numba import cuda
 from sample_kernels import ARCH, STAGED_ARGS, staged, twice
 
 from harness.compilers import compile_kernel
-from harness.compilers.numba import dispatcher, kept_results
+from harness.compilers.numba import dispatcher, kept_results, shared_functions
 from harness.support.cache import DIRECTORY_VARIABLE
 
 _RUNNING_NUMBER = re.compile(r"(?<=B)\d+v\d+(?=B)|(?<=B)v\d+(?=B)|(?<=smem_)\d+")
@@ -35,6 +36,7 @@ def compiled_lines() -> list[str]:
 def test_ptx_and_its_line_table_are_the_same(monkeypatch: pytest.MonkeyPatch, builds: Builds, tmp_path: Path) -> None:
     kept = compiled_lines()
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "another cache"))
+    monkeypatch.setattr(shared_functions, "_compiled", OrderedDict())
     monkeypatch.setattr(dispatcher, "kept_results", nullcontext)
     assert compiled_lines() == kept
     assert builds.count == 2

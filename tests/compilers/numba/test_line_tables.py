@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -12,10 +13,10 @@ from numba.cuda.debuginfo import CUDADIBuilder
 from sample_kernels import ARCH, STAGED_ARGS, buffer, staged, twice
 
 from harness.compilers import compile_kernel
-from harness.compilers.numba import dispatcher
+from harness.compilers.numba import dispatcher, shared_functions
 from harness.compilers.numba.line_tables import line_tables_without_variables
 
-REPLACED = ("mark_variable", "update_variable")
+REPLACED = ("mark_variable", "update_variable", "_di_subroutine_type")
 
 
 @pytest.fixture
@@ -48,11 +49,14 @@ def test_libnvvm_hears_of_lines_and_of_no_variables(modules: list[str], monkeypa
     assert ".loc" in compile_anew()
     assert len(modules) > 1 and any("!DILocation(" in text for text in modules)
     assert calls(modules) == 0
+    assert not any("!DIBasicType(" in text for text in modules)
     # numba-cuda by itself says them: once it does not, there is nothing to replace.
     modules.clear()
     monkeypatch.setattr(dispatcher, "line_tables_without_variables", nullcontext)
+    monkeypatch.setattr(shared_functions, "_compiled", OrderedDict())
     compile_anew(fastmath=True)  # another kernel, which no cache knows
     assert calls(modules) > 0
+    assert any("!DIBasicType(" in text for text in modules)
 
 
 def test_a_debugger_gets_variables(modules: list[str]) -> None:
@@ -63,6 +67,7 @@ def test_a_debugger_gets_variables(modules: list[str]) -> None:
 
     compile_kernel(doubled, (buffer(4),), ARCH)
     assert calls(modules) > 0
+    assert any("!DIBasicType(" in text for text in modules)
 
 
 def test_the_class_has_its_methods_back_afterwards() -> None:
