@@ -30,6 +30,15 @@ class Edit:
     value: float
     """Rounded to the input's dtype where it is stored."""
 
+    def __post_init__(self) -> None:
+        """Every NaN is the same object, by which tuples compare: a case equals itself, drawn once more or elsewhere."""
+        if self.value != self.value:
+            object.__setattr__(self, "value", math.nan)
+
+    def __reduce__(self) -> tuple[type[Edit], tuple[str, tuple[int, ...], float]]:
+        """By way of `__post_init__`, when it comes from another process."""
+        return Edit, (self.array, self.index, self.value)
+
 
 @dataclass(frozen=True)
 class Case:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -74,3 +75,13 @@ def test_what_is_no_case_is_told_in_one_line(text: str):
 def test_a_problem_that_is_none_says_so():
     with pytest.raises(ProblemError, match="q_len is 0"):
         Case.from_json('{"q_len": 0}')
+
+
+def test_a_case_with_nan_equals_itself_however_it_came_about():
+    case = Case(Problem(heads=1, q_len=2, kv_len=2, head_dim=4), edits=(Edit("V", (0, 0, 1, 2), math.nan),))
+    others = [
+        Case.from_json(case.to_json()),
+        pickle.loads(pickle.dumps(case)),
+        Case(case.problem, edits=(Edit("V", (0, 0, 1, 2), float("nan")),)),
+    ]
+    assert all(other == case and hash(other) == hash(case) for other in others)
