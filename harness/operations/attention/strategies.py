@@ -249,7 +249,8 @@ def _largest_prime_below(limit: int) -> int:
 @st.composite
 def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
     def pick(among: Sequence[Item]) -> Item:
-        return draw(_sampled(among))
+        picked: Item = draw(_sampled(among))
+        return picked
 
     count = draw(_sampled((*(0,) * 9, *range(1, most + 1))))
     return (*steep_slopes(pick, problem), *(one_edit(pick, problem) for _ in range(count)))
