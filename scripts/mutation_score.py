@@ -10,7 +10,7 @@ are the same, so that a run may be ended and taken up again, on another machine,
     .venv/bin/python scripts/mutation_score.py --mutants 'fa2-cupy~*' --workers 4 --format json
     .venv/bin/python scripts/mutation_score.py --workers tcp://10.0.0.1:8786       # the workers of a Dask cluster
 
-Exit status 1 where a mutant survives, 2 where the call was wrong.
+Exit status 1 where a mutant survives, 2 where the call was wrong, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -91,6 +91,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except SandboxError as error:
         print(f"mutation_score: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("mutation_score: interrupted; what is scored is kept, and the same command goes on", file=sys.stderr)
+        return 130
     text = RENDERERS[arguments.format](scores)
     if arguments.output is None:
         sys.stdout.write(text)

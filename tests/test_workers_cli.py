@@ -100,7 +100,7 @@ def test_workers_that_are_none_are_one_line(own: Processes):
 @pytest.mark.thorough
 def test_two_workers_and_none_come_to_the_same(own: Processes, wrong: Path, tmp_path: Path):
     env = {"ATTENTION_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
-    for plugin, words in ((PLUGIN, ["--examples", "120"]), (wrong, ["--examples", "60"])):
+    for plugin, words in ((PLUGIN, ["--examples", "70"]), (wrong, ["--examples", "60"])):
         alone, _ = outcome(fuzz(own, *words, plugin=plugin, seed=3, env=env))
         shutil.rmtree(tmp_path / "cache" / "failures", ignore_errors=True)  # they would be tried first
         together, said = outcome(fuzz(own, *words, "--workers", "2", plugin=plugin, seed=3, env=env))
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_all_of_it_within_a_second_or_so_and_leaves_nothing_behind(o
 @pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["alone", "two workers"])
 def test_a_killed_client_leaves_nothing_behind_and_the_same_command_goes_on(own: Processes, words: tuple[str, ...]):
-    command = ("--examples", "150", *words)
+    command = ("--examples", "80", *words)
     whole, _ = outcome(fuzz(own, *command))
     started = fuzz(own, *command)
     until(lambda: kept(own))
@@ -141,7 +141,7 @@ def test_a_killed_client_leaves_nothing_behind_and_the_same_command_goes_on(own:
 
 @pytest.mark.thorough
 def test_a_seed_that_nobody_named_is_kept_with_what_it_drew(own: Processes, tmp_path: Path):
-    command = ["-m", "harness", "fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", "--examples", "300", "--format"]
+    command = ["-m", "harness", "fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", "--examples", "80", "--format"]
     started = own.start(*command, "json")
     until(lambda: kept(own))
     started.kill()
@@ -153,8 +153,8 @@ def test_a_seed_that_nobody_named_is_kept_with_what_it_drew(own: Processes, tmp_
 
 @pytest.mark.thorough
 def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes):
-    whole, _ = outcome(fuzz(own, "--examples", "200"))
-    started = fuzz(own, "--examples", "200", "--workers", "2")
+    whole, _ = outcome(fuzz(own, "--examples", "100"))
+    started = fuzz(own, "--examples", "100", "--workers", "2")
     for _ in range(2):
         until(lambda: len(own.left("cluster.member worker")) == 2)
         time.sleep(2.0)
@@ -166,7 +166,7 @@ def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes):
 
 @pytest.mark.thorough
 def test_a_killed_scheduler_is_a_line_and_the_same_command_goes_on_with_another(own: Processes, tmp_path: Path):
-    command = ["--examples", "150"]
+    command = ["--examples", "80"]
     whole, _ = outcome(fuzz(own, *command))
     address, scheduler = start_scheduler(own)
     start_worker(own, address, tmp_path / "one", "one", "--no-nanny")
