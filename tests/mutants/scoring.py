@@ -7,6 +7,7 @@ import functools
 import resource
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from tests.mutants.outside import OUTSIDE_MUTANTS, digest_of_outside, load_outsi
 from tests.mutants.patching import digest_of, mutated_variant
 from tests.mutants.peers import RULES
 
+ROOT = Path(__file__).resolve().parents[2]
 NOT_A_KERNEL = (NO_COMPILATION, NO_PLAN, ERROR)
 """Findings that say no more than that the patch itself is no program, unless the mutant takes what the right one does
 not: then it claims too much."""
@@ -99,7 +101,7 @@ def score(name: str, how: CampaignSettings) -> Score:
         variant=mutant.variant,
         sanitized=mutant.sanitize,
         killed_by=killer,
-        reason=failure.first_finding.reason if failure else result.reason,
+        reason=within_repository(failure.first_finding.reason if failure else result.reason),
         examples=result.examples,
         seconds=seconds,
         cpu_seconds=cpu_seconds,
@@ -110,6 +112,11 @@ def score(name: str, how: CampaignSettings) -> Score:
         digest=current_digest(name),
         date=datetime.date.today().isoformat(),
     )
+
+
+def within_repository(text: str | None) -> str | None:
+    """With the paths of its files as they are from its top: a score is kept, and read elsewhere."""
+    return None if text is None else text.replace(f"{ROOT}/", "")
 
 
 def load_right(name: str) -> Variant:

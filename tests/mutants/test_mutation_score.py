@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from harness.studies.fuzz.campaign import CampaignSettings
-from tests.mutants.scoring import FAULT, MISSED, REJECTS, Score, current_digest, score
+from tests.mutants.scoring import FAULT, MISSED, REJECTS, ROOT, Score, current_digest, score, within_repository
 
 pytestmark = pytest.mark.compiles(False)
 
@@ -111,3 +111,9 @@ def test_a_campaign_in_a_worker_comes_to_the_same(script: ModuleType, tmp_path: 
 def test_a_wrong_call_says_how_to_mend_it(script: ModuleType, arguments: list[str], message: str, capsys):
     assert script.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_kept_reason_names_files_from_the_top_of_the_repository():
+    assert within_repository(f"kernel k, {ROOT}/variants/a.cu:3, races") == "kernel k, variants/a.cu:3, races"
+    assert within_repository(None) is None
+    assert not any(str(ROOT.parent) in line for line in (ROOT / "tests/mutants/scores.jsonl").read_text().splitlines())
