@@ -14,7 +14,10 @@ from harness.model.operation import operation_of
 
 
 def simplify(
-    case: Case, fails: Callable[[Case], bool], builds: Builds, expect: Callable[[Sequence[Case]], None]
+    case: Case,
+    fails: Callable[[Case], bool],
+    builds: Builds,
+    expect: Callable[[Sequence[Case]], None] = lambda candidates: None,
 ) -> Case:
     """The smallest case that `fails` and that steps of `Operation.simpler` lead to; `case` itself fails.
 

@@ -151,7 +151,7 @@ def test_a_module_of_variants_whose_import_does_it_is_a_row_and_the_others_come(
     shutil.copy(PLUGINS / "hostile_imports" / f"{how}.py", package / "a_bad_one.py")
     shutil.copy(PLUGINS / "one_thread_per_row.py", package / "right.py")
     monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])
-    monkeypatch.setattr(discover_isolated, "__defaults__", ((), "hostile_package"))
+    monkeypatch.setattr(discover_isolated, "__defaults__", ((), "hostile_package", None))
     status, out, err = call("compare", *SMALL, "--format", "json")
     rows = rows_of(out)
     assert (status, [*rows]) == (1, [NAME, "a_bad_one"])
