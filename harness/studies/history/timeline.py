@@ -96,8 +96,7 @@ def newest(found: Iterable[History], most: int) -> tuple[list[History], int]:
         lines = [line for line in history.lines if line.last_at >= ends[most - 1]][-left:] if left else []
         left -= len(lines)
         kept.append(replace(history, lines=tuple(lines)))
-    shown = {id(history): history for history in kept}
-    chosen = sorted(shown.values(), key=lambda h: (h.variant, h.operation, h.study))
+    chosen = sorted(kept, key=lambda h: (h.variant, h.operation, h.study))
     return [history for history in chosen if history.lines], len(ends) - most
 
 
