@@ -8,8 +8,7 @@ from typing import Any
 from harness import Problem
 from variants._hopper import WarpgroupTile, padded
 from variants._hopper.products import products, products_of_e4m3
-from variants._tiles.band import has_spans
-from variants._tiles.rawkernel import SPANS_OPTION, raw_kernel
+from variants._tiles.rawkernel import raw_kernel, span_options
 from variants._tiles.visits import cuda_parts
 
 MMA = ("_mma", "mma.cuh")
@@ -25,7 +24,7 @@ def hopper_kernel(folder: str, name: str, problem: Problem, tile: WarpgroupTile,
     """
     text = products(tile.Bc, padded(problem.head_dim))
     rule_texts, rule_options = cuda_parts(problem, tile)
-    of_mask = (*((SPANS_OPTION,) if has_spans(problem) else ()), *rule_options)
+    of_mask = (*span_options(problem), *rule_options)
     if rule_texts:
         of_mask += (f"-DBR={tile.Br}",)
     options = (*_options(problem.head_dim, tile, problem.dtype, more), *of_mask)

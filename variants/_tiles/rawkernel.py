@@ -25,10 +25,15 @@ def size_options(head_dim: int, tile: Sizes, dtype: str) -> tuple[str, ...]:
     return (f"-DD={head_dim}", f"-DBR={tile.Br}", f"-DBC={tile.Bc}", f"-DSTORED_AS_{dtype}")
 
 
+def span_options(problem: Problem) -> tuple[str, ...]:
+    """Those with which spans.cuh is put before a kernel: where what rows see is read from arrays."""
+    return (SPANS_OPTION,) if has_spans(problem) else ()
+
+
 def tile_options(problem: Problem, tile: Tile) -> tuple[str, ...]:
-    """The same with those of what is put before it, for a problem of attention."""
-    spans = (SPANS_OPTION,) if has_spans(problem) else ()
-    return (*size_options(problem.head_dim, tile, problem.dtype), *spans, *score_options(problem))
+    """The parameters of tiles.cuh and of what is put before it, for a problem of attention."""
+    sizes = size_options(problem.head_dim, tile, problem.dtype)
+    return (*sizes, *span_options(problem), *score_options(problem))
 
 
 @functools.cache

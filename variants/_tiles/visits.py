@@ -122,14 +122,14 @@ def cuda_parts(problem: Problem, tile: Sizes) -> tuple[tuple[tuple[str, str], ..
 
 def cuda_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
     """The kernel that lists tiles, and those of the rule; none where the mask is runs."""
-    from variants._tiles.rawkernel import COMMON, SPANS_OPTION, raw_kernel, size_options
+    from variants._tiles.rawkernel import COMMON, raw_kernel, size_options, span_options
 
     rule = rule_of(problem, tile)
     if rule is None:
         return ()
     texts, options = cuda_parts(problem, tile)
     # No row of Q, K or V is touched: their elements are parameters in name alone.
-    options += (*size_options(1, tile, "float32"), *((SPANS_OPTION,) if has_spans(problem) else ()))
+    options += (*size_options(1, tile, "float32"), *span_options(problem))
     list_visits = raw_kernel("_tiles", "list_visits", options, (*texts, *COMMON), file="list_visits.cu")
     return (list_visits, *rule.cuda_kernels)
 

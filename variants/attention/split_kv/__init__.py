@@ -48,7 +48,7 @@ from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, factor, score_arguments, score_options, sink_bytes
 from variants._tiles import blocks, unsupported
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.rawkernel import SPANS_OPTION, raw_kernel
+from variants._tiles.rawkernel import raw_kernel, span_options
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
@@ -71,8 +71,7 @@ splits: each time by the distance to a larger score of another key, so at most o
 def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches; `tile` is the first of `tiles(problem)` unless given."""
     p, split = problem, _split(problem, tile)
-    options = (*split_options(p.head_dim, split, p.dtype), *score_options(p))
-    options = (*options, SPANS_OPTION) if has_spans(p) else options
+    options = (*split_options(p.head_dim, split, p.dtype), *score_options(p), *span_options(p))
     common = (SOURCE, *COMMON_WITH_SPLITS)
     split_kv, combine = (
         raw_kernel("attention/split_kv", name, options, common) for name in ("split_kv", "split_kv_combine")
