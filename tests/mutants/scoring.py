@@ -15,7 +15,6 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.execution.planning import make_plan, refusal_of
 from harness.execution.tiles import parse_tile, with_tile
 from harness.model.case import Case
-from harness.model.discovery import discover
 from harness.model.variant import Variant
 from harness.operations.attention.oracle import attention
 from harness.options.machine import Machine
@@ -23,8 +22,9 @@ from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_
 from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
 from harness.support.errors import KernelFault
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.outside import OUTSIDE_MUTANTS, digest_of_outside, load_outside
-from tests.mutants.patching import digest_of, mutated_variant
+from tests.mutants.loading import load, load_right
+from tests.mutants.outside import OUTSIDE_MUTANTS, digest_of_outside
+from tests.mutants.patching import digest_of
 from tests.mutants.peers import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,11 +80,6 @@ def current_digest(name: str) -> str:
     return digest_of_outside(OUTSIDE_MUTANTS[name]) if name in OUTSIDE_MUTANTS else digest_of(MUTANTS[name])
 
 
-def load(name: str) -> Variant:
-    """The mutant of that name, in whatever process this is called."""
-    return load_outside(OUTSIDE_MUTANTS[name]) if name in OUTSIDE_MUTANTS else mutated_variant(MUTANTS[name])
-
-
 def score(name: str, how: CampaignSettings) -> Score:
     """Run the mutant's campaign."""
     mutant = OUTSIDE_MUTANTS.get(name) or MUTANTS[name]
@@ -117,13 +112,6 @@ def score(name: str, how: CampaignSettings) -> Score:
 def within_repository(text: str | None) -> str | None:
     """With the paths of its files as they are from its top: a score is kept, and read elsewhere."""
     return None if text is None else text.replace(f"{ROOT}/", "")
-
-
-def load_right(name: str) -> Variant:
-    """What the mutant of that name was made of."""
-    if name in OUTSIDE_MUTANTS:
-        return load_outside(OUTSIDE_MUTANTS[name], right=True)
-    return discover().registry.get(MUTANTS[name].variant)
 
 
 def killed_by(result: CampaignResult, right: Variant) -> str | None:
