@@ -44,8 +44,8 @@ from tests.mutants.peers import RULES  # noqa: E402
 from tests.mutants.scoring import MISSED, Score, current_digest, score  # noqa: E402
 
 SCORES = ROOT / "tests" / "mutants" / "scores.jsonl"
-HEADERS = ("bug", "variant", "killed by", "examples", "wall s", "CPU s", "tiles\nq x kv", *RULES)
-RIGHT = (False, False, False, True, True, True, True, *(False for _ in RULES))
+HEADERS = ("bug", "variant", "killed by", "examples", "seconds", "tiles\nq x kv", *RULES)
+RIGHT = (False, False, False, True, True, True, *(False for _ in RULES))
 INTRODUCTION = """# Mutation score
 
 Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
@@ -191,8 +191,7 @@ def _summary(scores: Sequence[Score]) -> str:
         lines.append("Killed by: " + ", ".join(f"{kind} {count}" for kind, count in kinds) + ".")
         for what, values in (
             ("Examples", [s.examples for s in killed]),
-            ("CPU seconds", [s.cpu_seconds for s in killed]),
-            ("Wall-clock seconds", [s.seconds for s in killed]),
+            ("Seconds", [s.seconds for s in killed]),
         ):
             lines.append(f"{what}: median {statistics.median(values):.3g}, largest {max(values):.3g}.")
         large = [s for s in killed if s.tiles is not None and max(s.tiles) > 2]
@@ -232,7 +231,6 @@ def _cells(each: Score) -> tuple[str, ...]:
         killed_by + (" (sanitizer on)" if each.sanitized else ""),
         str(each.examples),
         f"{each.seconds:.1f}",
-        f"{each.cpu_seconds:.1f}",
         UNKNOWN if each.tiles is None else "{} x {}".format(*each.tiles),
         *(each.peers.get(rule, UNKNOWN) for rule in RULES),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.emulator.executor import EmulatorExecutor
+from harness.execution.isolation.server import preload_compilers
 from harness.execution.planning import make_plan, refusal_of
 from harness.execution.tiles import parse_tile, with_tile
 from harness.model.case import Case
@@ -53,8 +53,6 @@ class Score:
     """How many cases it took, or how many it survived."""
     seconds: float
     """Start to end, compilation and shrinking included."""
-    cpu_seconds: float
-    """Of this process and its worker."""
     tiles: tuple[int, int] | None
     """In the smallest case, each way: of rows and of keys per head, or as the operation's builds count them."""
     peers: dict[str, str]
@@ -83,11 +81,12 @@ def current_digest(name: str) -> str:
 def score(name: str, how: CampaignSettings) -> Score:
     """Run the mutant's campaign."""
     mutant = OUTSIDE_MUTANTS.get(name) or MUTANTS[name]
-    began, used = time.monotonic(), _cpu_seconds()
+    preload_compilers()
+    began = time.monotonic()
     machine = Machine(sanitize=mutant.sanitize)
     operation = load(name).operation
     result = run_campaign(name, functools.partial(load, name), machine, how, operation=operation)
-    seconds, cpu_seconds = time.monotonic() - began, _cpu_seconds() - used
+    seconds = time.monotonic() - began
     failure = result.failure
     killer = killed_by(result, load_right(name))
     return Score(
@@ -99,7 +98,6 @@ def score(name: str, how: CampaignSettings) -> Score:
         reason=within_repository(failure.first_finding.reason if failure else result.reason),
         examples=result.examples,
         seconds=seconds,
-        cpu_seconds=cpu_seconds,
         tiles=failure.tiles if failure else None,
         peers=peers_on(failure.first_case, load(name), machine) if failure and killer and operation == PEERS_OF else {},
         first_case=failure.first_case.to_json() if failure else None,
@@ -139,9 +137,3 @@ def peers_on(case: Case, variant: Variant, machine: Machine) -> dict[str, str]:
         return {
             name: MISSED if accepts(case.problem, inputs, got, answer) else REJECTS for name, accepts in RULES.items()
         }
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of those of its children that have ended."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -128,7 +128,7 @@ def test_a_patch_whose_text_has_moved_on_says_so():
 def test_one_of_each_family_is_killed(name: str, kinds: set[str]):
     found = score(name, QUICK)
     assert found.killed_by in kinds
-    assert found.examples <= 200 and found.first_case is not None and found.cpu_seconds > 0
+    assert found.examples <= 200 and found.first_case is not None
 
 
 @pytest.mark.exhaustive

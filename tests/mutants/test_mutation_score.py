@@ -18,7 +18,7 @@ pytestmark = pytest.mark.compiles(False)
 PATH = Path(__file__).resolve().parents[2] / "scripts" / "mutation_score.py"
 KILLED = Score(
     mutant="fa2-cupy~lse-to-base-2", bug="lse to base 2", variant="fa2-cupy", sanitized=False, killed_by="wrong lse",
-    reason="lse[0, 0, 0] is off", examples=3, seconds=4.0, cpu_seconds=2.0, tiles=(1, 3),
+    reason="lse[0, 0, 0] is off", examples=3, seconds=4.0, tiles=(1, 3),
     peers={"allclose": MISSED, "flash-attention": MISSED, "xformers": REJECTS, "triton": FAULT},
     first_case="{}", smallest_case="{}", digest="0123", date="2026-11-20",
 )  # fmt: skip

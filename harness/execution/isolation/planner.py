@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import signal
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -25,7 +24,7 @@ import numpy as np
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation.replies import Json, error_to_json
-from harness.execution.isolation.server import Load
+from harness.execution.isolation.server import Load, Surroundings
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
@@ -65,8 +64,7 @@ def serve(
     load: Load | None,
     packages: Sequence[str],
     log: Path,
-    environment: Mapping[str, str],
-    folder: str,
+    surroundings: Surroundings,
 ) -> None:
     """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
 
@@ -75,11 +73,7 @@ def serve(
     """
     _end_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
-    os.environ.clear()
-    os.environ.update(environment)
-    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        sys.dont_write_bytecode = True  # the server that this was forked from has not heard of it
-    os.chdir(folder)
+    surroundings.take_on()
     os.dup2(2, 1)
     faulthandler.enable(log.open("wb"))
     _import(packages)

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
-from harness.execution.isolation.server import STARTING, Load, begin_server, enter
+from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, enter
 from harness.support import child_process
 from harness.support.child_process import how_it_ended, last_words, processor_seconds
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
@@ -96,7 +96,7 @@ class PlannerProcess:
         lifeline, self._lifeline = context.Pipe(duplex=False)
         self._process = context.Process(
             target=enter,
-            args=(theirs, lifeline, self._load, self._packages, self._log, dict(os.environ), os.getcwd()),
+            args=(theirs, lifeline, self._load, self._packages, self._log, Surroundings.of_this_process()),
             name="planner",
             daemon=True,
         )

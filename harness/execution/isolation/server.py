@@ -1,7 +1,7 @@
-"""The server that planners are forked from: started once, early, with all that every planner begins with.
+"""The server that processes are forked from: started once, early, with all that every planner begins with.
 
-A fork takes milliseconds, so a planner that died is soon replaced. No plugin's code ever runs in the server itself, nor
-a compiler or CUDA, which do not survive a fork.
+A fork takes milliseconds, so one that died is soon replaced. No plugin's code ever runs in the server itself, nor a
+compiler or CUDA, which do not survive a fork. What it forks has it for its own processes, too.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -32,9 +34,13 @@ STARTING = threading.RLock()
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
-def begin_server() -> ForkServerContext:
-    """Start the server, if there is none, without waiting for it; what starts processes from it."""
+def begin_server(*modules: str) -> ForkServerContext:
+    """Start the server, if there is none, without waiting for it; what starts processes from it.
+
+    One that has yet to start imports these modules, too.
+    """
     context = multiprocessing.get_context("forkserver")
+    PRELOADED.extend(name for name in modules if name not in PRELOADED)
     context.set_forkserver_preload(PRELOADED)
     with STARTING, one_thread_for_numpy(), _found_from_anywhere():
         forkserver.ensure_running()
@@ -44,6 +50,47 @@ def begin_server() -> ForkServerContext:
 def preload_compilers() -> None:
     """Let a server that has yet to start import what compiles, too: worth a second where planners come and go."""
     PRELOADED.extend(name for name in COMPILERS if name not in PRELOADED)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process has of the one that asked for it: the server has what there was when it started itself."""
+
+    environment: dict[str, str]
+    folder: str
+
+    @staticmethod
+    def of_this_process() -> Surroundings:
+        """To hand over."""
+        return Surroundings(dict(os.environ), os.getcwd())
+
+    def take_on(self) -> None:
+        """The first thing that a process does which was forked from the server."""
+        os.environ.clear()
+        os.environ.update(self.environment)
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+            sys.dont_write_bytecode = True
+        os.chdir(self.folder)
+        _share_server()
+
+
+def _share_server() -> None:
+    """Processes that this one starts are forked from the server that forked it, for as long as that one lives.
+
+    CPython means it so (says the docstring of `ensure_running`), but asks whether this process has started a server
+    itself, and starts another.
+    """
+    server: Any = getattr(forkserver, "_forkserver", None)
+    if not getattr(server, "_forkserver_address", None) or not getattr(server, "_forkserver_authkey", True):
+        return  # a CPython that keeps it elsewhere
+    parent, start_another = os.getppid(), server.ensure_running
+
+    def ensure_running() -> None:
+        if os.getppid() != parent:
+            start_another()
+
+    server.ensure_running = ensure_running
+    setattr(forkserver, "ensure_running", ensure_running)  # noqa: B010 - which is that method, bound
 
 
 def enter(*arguments: Any) -> None:

@@ -8,17 +8,16 @@ knows the oracle, asks a planner process of its own (`harness.execution.isolatio
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import tempfile
 import time
 from collections import deque
 from collections.abc import Hashable
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from harness.execution.isolation.process import main_module_for
-from harness.execution.isolation.server import Load
+from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.property import SANITIZER
@@ -29,7 +28,6 @@ from harness.support.child_process import (
     LOOK_SECONDS,
     how_it_ended,
     last_words,
-    one_thread_for_numpy,
     processor_seconds,
 )
 from harness.support.errors import SandboxError
@@ -59,7 +57,7 @@ class Worker:
         """The features of problems that the variant takes; known once a process has started."""
         self.fails_in: tuple[str, ...] = ()
         """Regimes in which the variant declares that it fails; known once a process has started."""
-        self._process: SpawnProcess | None = None
+        self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._is_ready = False
         self._handed: deque[Case] = deque()
@@ -82,16 +80,16 @@ class Worker:
         """Start a process, if there is none, without waiting until it is ready."""
         if self._process is not None:
             return
-        # Spawned, not forked: CUDA and LLVM do not survive a fork, and nothing of the parent may be inherited.
-        context = multiprocessing.get_context("spawn")
+        # Not forked from this process: CUDA and LLVM do not survive a fork, and nothing of it may be inherited.
+        context = begin_server(serve.__module__)
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
             target=serve,
-            args=(theirs, self._load, self._machine, self.builds, self._log),
+            args=(theirs, self._load, self._machine, self.builds, self._log, Surroundings.of_this_process()),
             name="fuzz worker",
             daemon=False,  # it has a planner of its own
         )
-        with one_thread_for_numpy(), main_module_for(self._load):
+        with STARTING, main_module_for(self._load):
             self._process.start()
         self.started += 1
         theirs.close()

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from harness.execution.isolation.process import end_planners
-from harness.execution.isolation.server import Load
+from harness.execution.isolation.server import Load, Surroundings
 from harness.execution.isolation.variants import isolate
 from harness.model.build import Build
 from harness.model.case import Case
@@ -24,7 +24,14 @@ from harness.support.errors import SandboxError
 from harness.support.exception_place import where_and_what
 
 
-def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Build, ...], log: Path) -> None:
+def serve(
+    connection: Connection,
+    load: Load,
+    machine: Machine,
+    builds: tuple[Build, ...],
+    log: Path,
+    surroundings: Surroundings,
+) -> None:
     """Tell about the variant, or why it cannot be had; then receive cases and send answers, until the pipe ends.
 
     What is told: what `builds` come to for it, the features that it takes, and the regimes in which it declares that
@@ -34,6 +41,7 @@ def serve(connection: Connection, load: Load, machine: Machine, builds: tuple[Bu
     """
     # Ctrl-C is for the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    surroundings.take_on()
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -7,6 +7,7 @@ import functools
 import os
 
 import fuzzed_variants
+import numpy as np
 import pytest
 from lanes import exhaustive_unless
 
@@ -105,7 +106,9 @@ def test_builds_come_back_as_the_variant_takes_them():
 
 
 def blas_threads_of_a_worker() -> object:
-    raise SandboxError(f"NumPy has {os.environ.get('OPENBLAS_NUM_THREADS')} threads here")
+    factor = np.ones((512, 512))
+    factor @ factor
+    raise SandboxError(f"NumPy has {len(os.listdir('/proc/self/task'))} threads here")
 
 
 def test_workers_multiply_on_one_core_and_the_parent_is_left_alone(monkeypatch: pytest.MonkeyPatch):

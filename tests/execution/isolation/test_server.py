@@ -1,0 +1,74 @@
+"""One server forks for all: for this process, and for those that it has forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from harness.execution.isolation.server import Surroundings, begin_server
+
+SECONDS = 30.0
+UNKNOWN = 255
+"""How a process ended that has lost its server, which alone could tell."""
+VARIABLE = "WHAT_THE_SERVER_HAS_NOT_HEARD_OF"
+
+
+def tell_parents(connection: Connection, surroundings: Surroundings, depth: int) -> None:
+    """Who forked this process, and those that it starts."""
+    surroundings.take_on()
+    connection.send((os.getppid(), os.environ.get(VARIABLE), os.getcwd()))
+    if depth:
+        start(tell_parents, connection, depth - 1)
+
+
+def outlive_server(connection: Connection, surroundings: Surroundings, depth: int) -> None:
+    """End the server, then start a process."""
+    surroundings.take_on()
+    server = os.getppid()
+    os.kill(server, signal.SIGKILL)
+    until = time.monotonic() + SECONDS
+    while os.getppid() == server and time.monotonic() < until:
+        time.sleep(0.01)
+    start(tell_parents, connection, depth - 1)
+
+
+def start(function: object, connection: Connection, depth: int) -> int | None:
+    """How it ended."""
+    process = begin_server().Process(target=function, args=(connection, Surroundings.of_this_process(), depth))
+    process.start()
+    process.join(SECONDS)
+    return process.exitcode
+
+
+def told(function: object, depth: int, answers: int) -> list[tuple[int, str | None, str]]:
+    ours, theirs = begin_server().Pipe()
+    assert start(function, theirs, depth) in (0, UNKNOWN)
+    said = []
+    while len(said) < answers and ours.poll(SECONDS):
+        said.append(ours.recv())
+    return said
+
+
+def test_processes_of_a_process_are_forked_from_the_server_that_forked_it():
+    said = told(tell_parents, 2, 3)
+    assert len(said) == 3
+    assert {parent for parent, _, _ in said} == {forkserver._forkserver._forkserver_pid}  # type: ignore[attr-defined]
+
+
+def test_each_has_the_surroundings_of_who_started_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    begin_server()
+    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.chdir(tmp_path)
+    assert [said[1:] for said in told(tell_parents, 1, 2)] == [("1", str(tmp_path))] * 2
+
+
+def test_who_has_lost_the_server_starts_another():
+    said = told(outlive_server, 1, 1)
+    assert len(said) == 1
+    assert len(told(tell_parents, 0, 1)) == 1  # and this process does, too
