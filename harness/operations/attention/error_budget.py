@@ -62,10 +62,10 @@ u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11
                          what each key gets is added up plainly. So it is with caps and ALiBi: scores that are alike are
                         off by the same there
 
-It does not hold for tensor cores, which cut off in one direction (n u then stays), nor where all products of q.k are
-equal: then each addition to the same binade repeats its rounding. lse has no differences that cancel, and keys that
-are equal share their errors: there, what (3) gives for a key is added up plainly. A kernel that goes beyond is
-suspicious and not proved wrong: inputs can conspire, in particular values that follow the scores.
+It does not hold for tensor cores, which cut off in one direction (n u then stays), nor where products of q.k are equal,
+half of them or more: then each addition to the same binade repeats its rounding. lse has no differences that cancel,
+and keys that are equal share their errors: there, what (3) gives for a key is added up plainly. A kernel that goes
+beyond is suspicious and not proved wrong: inputs can conspire, in particular values that follow the scores.
 
 Where factors are e4m3, all of this is about the answer from the rounded factors: see `e4m3_factors`.
 
@@ -90,6 +90,7 @@ from harness.operations.attention.e4m3_factors import RoundedFactors, rounded_fa
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
 from harness.operations.attention.oracle import Block, Reference, answer_of, blocks_of, shapes_of
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.product_errors import product_errors
 from harness.operations.attention.rounding import NORMAL_WEIGHT, Roundings
 from harness.operations.attention.score_errors import ScoreErrors, after_the_rule
 
@@ -262,46 +263,11 @@ def _score_errors(
 ) -> ScoreErrors:
     """The errors of scores in the two tiers, their storage aside; `scores` are the block's, all of them finite."""
     products = scores if block.rule.keeps_products else problem.tau * (_finite(block.q) @ _finite(block.k).mT)
-    of_products = _product_errors(problem, block, np.abs(products).astype(np.float32), rounding, factors)
+    q, k = (_finite(x).astype(np.float32) for x in (block.q, block.k))
+    of_products = product_errors(problem, q, k, np.abs(products).astype(np.float32), rounding, factors)
     errors = after_the_rule(block.rule, scores, products, of_products, rounding)
     # A key that a row does not see, however large, is no concern of that row's.
     return errors if block.visible.all() else errors.where(block.visible)
-
-
-def _product_errors(
-    problem: Problem, block: Block, s: Array, rounding: Roundings, factors: RoundedFactors | None
-) -> tuple[Array, Array, Array | float]:
-    """The errors of tau q.k, of magnitude s, in the two tiers; of the expected one, Q's scaling apart."""
-    q, k = (_finite(x).astype(np.float32) for x in (block.q, block.k))
-    d, tau = problem.head_dim, np.float32(abs(problem.tau))
-    terms = np.float32(d + rounding.score_roundings)
-    magnitude = tau * (np.abs(q) @ np.abs(k).mT)
-    proved = rounding.addition * terms * magnitude + np.float32(d * SMALLEST) * tau
-    square, squares = s * s, tau * tau * ((q * q) @ (k * k).mT)
-    expected = rounding.expected_sum(terms) * np.sqrt(square + squares)
-    if factors is not None:
-        # A product of numbers that are too small to be normal is cut off as if they were.
-        larger_q, larger_k = (_at_least(x, smallest) for x, smallest in ((q, factors.normal_q), (k, factors.normal_k)))
-        proved = proved + np.float32(rounding.score_products(d)) * tau * (larger_q @ larger_k.mT)
-        larger_squares = tau * tau * (np.square(larger_q) @ np.square(larger_k).mT)
-        expected = expected + np.float32(rounding.score_products(d)) * np.sqrt(square + larger_squares)
-    # Cauchy's equality: all products of a sum are equal. Then so are its roundings, and nothing is random about them.
-    repeating = square > np.float32(1 - 1e-4) * d * squares
-    if repeating.any():
-        expected = np.where(repeating, proved, expected)
-    expected_query: Array | float = 0.0
-    if rounding.query:
-        smallest = np.float32(rounding.query_step) * np.abs(k).sum(axis=-1)[..., None, :]
-        rounded = np.float32(rounding.query) * magnitude + smallest
-        expected_query = np.float32(rounding.query_random) * np.sqrt(squares) + np.float32(rounding.query_common) * s
-        expected_query = np.minimum(np.where(repeating, rounded, expected_query + smallest), rounded)
-        proved = (1 + np.float32(rounding.query)) * proved + rounded
-    return proved, expected, expected_query
-
-
-def _at_least(x: Array, smallest: Float64Array) -> Array:
-    """Magnitudes, those that are not 0 at least `smallest`."""
-    return np.where(x == 0, np.float32(0), np.maximum(np.abs(x), smallest.astype(np.float32)))
 
 
 def _apart(one: Float64Array, other: Float64Array) -> Float64Array:

@@ -56,6 +56,22 @@ def judge(problem: Problem, regime: str, numerics: Numerics, **model: object) ->
     return hold(online_softmax(problem, inputs, **model), reference, budget_of(problem, regime, numerics))
 
 
+@pytest.mark.parametrize("odd", [0.0, 1.0, 3.0, -1e3, 1e5])
+def test_products_that_are_equal_but_for_a_few_are_not_taken_for_random(odd: float):
+    problem = Problem(heads=1, q_len=64, kv_len=200, head_dim=160, dtype="float32")
+    inputs = {name: array.copy() for name, array in draw_inputs(problem, "rising", 1).items()}
+    inputs["Q"][..., 5] = odd
+    budget = error_budget(problem, inputs, reference := attention(problem, inputs), NUMERICS[False])
+    q, k = inputs["Q"][0, 0], inputs["K"][0, 0]
+    scores = np.zeros((problem.q_len, problem.kv_len), np.float32)
+    for of_q, of_k in zip(q.T, k.T, strict=True):
+        scores += of_q[:, None] * of_k
+    scores = scores.astype(np.float64) * problem.tau
+    largest = scores.max(axis=-1)
+    lse = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=-1))
+    assert (np.abs(lse - reference.lse[0, 0]) <= budget.expected_lse[0, 0]).all()
+
+
 def worst_kernel(
     problem: Problem, inputs: dict[str, np.ndarray], reference: Reference, numerics: Numerics, direction: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

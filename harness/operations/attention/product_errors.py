@@ -1,0 +1,78 @@
+"""How far off scores may be from sums of products alone: sigma_j of `error_budget`, in its two tiers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.model.floating_formats import SMALLEST_STEP
+from harness.operations.attention.e4m3_factors import RoundedFactors
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.rounding import Roundings
+
+Float64Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float32]
+
+SMALLEST = SMALLEST_STEP["float32"]
+
+
+def product_errors(
+    problem: Problem, q: Array, k: Array, s: Array, rounding: Roundings, factors: RoundedFactors | None
+) -> tuple[Array, Array, Array | float]:
+    """The errors of tau q.k, of magnitude s, in the two tiers; of the expected one, Q's scaling apart.
+
+    `q` and `k`, (b, h, rows, d) and (b, h, keys, d), are finite; `s` and each error are (b, h, rows, keys).
+    """
+    d, tau = problem.head_dim, np.float32(abs(problem.tau))
+    terms = np.float32(d + rounding.score_roundings)
+    magnitude = tau * (np.abs(q) @ np.abs(k).mT)
+    proved = rounding.addition * terms * magnitude + np.float32(d * SMALLEST) * tau
+    square, squares = s * s, tau * tau * ((q * q) @ (k * k).mT)
+    expected = rounding.expected_sum(terms) * np.sqrt(square + squares)
+    if factors is not None:
+        # A product of numbers that are too small to be normal is cut off as if they were.
+        larger_q, larger_k = (_at_least(x, smallest) for x, smallest in ((q, factors.normal_q), (k, factors.normal_k)))
+        proved = proved + np.float32(rounding.score_products(d)) * tau * (larger_q @ larger_k.mT)
+        larger_squares = tau * tau * (np.square(larger_q) @ np.square(larger_k).mT)
+        expected = expected + np.float32(rounding.score_products(d)) * np.sqrt(square + larger_squares)
+    # Products that are equal are rounded alike, and nothing is random about that.
+    repeating = _equal(square, d, squares) | _mostly_equal_products(q, k)
+    if repeating.any():
+        expected = np.where(repeating, proved, expected)
+    expected_query: Array | float = 0.0
+    if rounding.query:
+        smallest = np.float32(rounding.query_step) * np.abs(k).sum(axis=-1)[..., None, :]
+        rounded = np.float32(rounding.query) * magnitude + smallest
+        expected_query = np.float32(rounding.query_random) * np.sqrt(squares) + np.float32(rounding.query_common) * s
+        expected_query = np.minimum(np.where(repeating, rounded, expected_query + smallest), rounded)
+        proved = (1 + np.float32(rounding.query)) * proved + rounded
+    return proved, expected, expected_query
+
+
+def _equal(square: Array, number: Array | int, squares: Array) -> npt.NDArray[np.bool_]:
+    """Whether so many numbers are all the same, by Cauchy: from their sum squared and the sum of their squares."""
+    same: npt.NDArray[np.bool_] = square > np.float32(1 - 1e-4) * number * squares
+    return same
+
+
+def _mostly_equal_products(q: Array, k: Array) -> npt.NDArray[np.bool_]:
+    """Per row and key: of q_i k_i, at least half are equal, among elements of one magnitude that q and k have each."""
+    q, k = _of_one_magnitude(q), _of_one_magnitude(k)
+    number = (q != 0).astype(np.float32) @ (k != 0).astype(np.float32).mT
+    often: npt.NDArray[np.bool_] = 2 * number >= max(q.shape[-1], 1)
+    return often & _equal(np.square(q @ k.mT), number, (q * q) @ (k * k).mT) if often.any() else often
+
+
+def _of_one_magnitude(x: Array) -> Array:
+    """The elements of the most usual magnitude, divided by it, and 0 for others; all 0 where it is that of few."""
+    magnitudes = np.abs(x)
+    middle = x.shape[-1] // 2
+    usual = np.partition(magnitudes, middle, axis=-1)[..., middle, None]
+    same = (magnitudes == usual) & (usual > 0)
+    same &= 2 * same.sum(axis=-1, keepdims=True) >= x.shape[-1]
+    return np.where(same, np.sign(x), np.float32(0))
+
+
+def _at_least(x: Array, smallest: Float64Array) -> Array:
+    """Magnitudes, those that are not 0 at least `smallest`."""
+    return np.where(x == 0, np.float32(0), np.maximum(np.abs(x), smallest.astype(np.float32)))
