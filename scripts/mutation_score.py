@@ -51,7 +51,7 @@ INTRODUCTION = """# Mutation score
 Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
 family), in CUDA and in Numba; or a slip in a kernel that somebody wrote who knew the README and the page on variants
 and nothing of the fuzzer (`tests/mutants/outside.py`). A campaign of the fuzzer with its default settings, {examples}
-cases at most, has to find it. Written by `scripts/mutation_score.py --format markdown` from `scores.jsonl`; the
+cases at most, has to find it (and has {shrink_seconds:g} s to shrink it). Written by `scripts/mutation_score.py --format markdown` from `scores.jsonl`; the
 campaigns ran from {first_date} to {last_date} on two cores. {measured} of {all} mutants are in it.
 
 - *killed by*: the kind of the first finding. *sanitizer on*: the campaign is `fuzz --sanitize`; answers may be right.
@@ -65,6 +65,8 @@ campaigns ran from {first_date} to {last_date} on two cores. {measured} of {all}
   fixed tolerance takes anything, or where only one answer is right, bit for bit.
 """
 OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}
+SHRINK_SECONDS = 5.0
+"""Most need two. What kills a mutant is known before that, and how small it may get is for people to read."""
 LONG_SECONDS = 45.0
 """Of a campaign: a few take longer, up to several minutes."""
 UNKNOWN = "-"
@@ -86,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> int:
         workers = parse_workers(arguments.workers)
         if not arguments.kept:
             require_distributed()
-        how = CampaignSettings(examples=arguments.examples)
+        how = CampaignSettings(examples=arguments.examples, shrink_seconds=SHRINK_SECONDS)
         scores = run(names, workers, how, arguments.scores, arguments.kept)
     except SandboxError as error:
         print(f"mutation_score: {error}", file=sys.stderr)
@@ -254,6 +256,7 @@ def _markdown(scores: Sequence[AnyScore]) -> str:
     of_variants, of_harness = _parted(scores)
     facts = {
         "examples": DEFAULT_EXAMPLES,
+        "shrink_seconds": SHRINK_SECONDS,
         "first_date": min((each.date for each in of_variants), default=UNKNOWN),
         "last_date": max((each.date for each in of_variants), default=UNKNOWN),
         "measured": len(of_variants),

@@ -20,6 +20,7 @@ from harness.gpu.bench import Entry, bench
 from harness.gpu.floor import least_ms
 from harness.model.operation import WHOLE, draw_inputs, operation_named
 from harness.operations.attention.problem import Problem
+from harness.options.exit_status import INTERRUPTED
 from harness.options.sweep import parse_sweep
 from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
 from harness.support.errors import KernelFault
@@ -294,3 +295,33 @@ def test_the_call_gives_what_the_command_prints(
     assert picture.read_text().startswith("<?xml") and swept.picture("times").suffix == ".svg"
     assert main(["bench", "--plot", str(picture)]) == 2
     assert "--plot goes with --sweep" in capsys.readouterr().err
+
+
+def test_a_sweep_that_was_cut_off_goes_on_with_the_points_that_are_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    timed: list[int] = []
+
+    def bench(variants: object, problem: Problem, **how: object) -> BenchResult:
+        if len(timed) == limit:
+            raise KeyboardInterrupt
+        timed.append(problem.q_len)
+        return result(a={"time_ms": float(problem.q_len)})
+
+    monkeypatch.setenv("ATTENTION_SANDBOX_RESULTS_DIR", str(tmp_path / "results"))
+    monkeypatch.setattr("harness.gpu.context.gpu_available", lambda: True)
+    monkeypatch.setattr("harness.gpu.context.GpuContext", SomeGpu)
+    monkeypatch.setattr("harness.gpu.contenders.bench_on_gpu", bench)
+    command = ["bench", "--variants", "fa2-cupy", "--sweep", "seq_len=64..256"]
+    limit = 99
+    assert main(command) == 0
+    whole = capsys.readouterr().out
+    timed.clear()
+    limit = 2
+    assert main(command) == INTERRUPTED
+    capsys.readouterr()
+    limit = 3
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "going on where it was cut off: 2 of 3 points were done" in err
+    assert out == whole and timed == [64, 128, 256]

@@ -20,7 +20,7 @@ from harness.operations.attention.oracle import attention
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
 from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
-from harness.support.errors import KernelFault
+from harness.support.errors import KernelFault, PlanError
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.loading import load, load_right
 from tests.mutants.outside import OUTSIDE_MUTANTS, digest_of_outside
@@ -130,7 +130,7 @@ def peers_on(case: Case, variant: Variant, machine: Machine) -> dict[str, str]:
     try:
         executor = EmulatorExecutor(machine.arch, machine.step_limit, machine.threads)
         got = executor.run(case.problem, make_plan(variant, case.problem), inputs).outputs["O"].astype(np.float64)
-    except KernelFault:
+    except (KernelFault, PlanError):
         return dict.fromkeys(RULES, FAULT)
     answer = attention(case.problem, inputs).O
     with np.errstate(invalid="ignore"):

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from numpy_executor import numpy_variant
 
 from harness.cli import main
 from harness.execution.planning import declared_tiles
@@ -13,9 +14,10 @@ from harness.execution.protocol import Device
 from harness.execution.tuned_tiles import recall, remember, with_tuned_tiles
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
+from harness.options.exit_status import INTERRUPTED
+from harness.options.resume import UnfinishedWork
 from harness.studies.tune.tile_contenders import best_tile, tile_contenders
 from harness.support.errors import UsageError
-from tests.numpy_executor import numpy_variant
 
 PROBLEM = Problem(q_len=64, kv_len=64)
 GPU = Device("gpu", "Some GPU", "sm_90")
@@ -81,14 +83,49 @@ def test_a_variant_without_tiles_has_nothing_to_tune():
         tile_contenders(numpy_variant("plain"), PROBLEM)
 
 
-@pytest.mark.thorough
-def test_without_a_gpu_the_fewest_bytes_win(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    # Each tile is a compilation of a second or more: three of them tell as much.
+COMMAND = ["tune", "fa2-cupy", "--heads", "1", "--seq-len", "100", "--head-dim", "8", "--device", "emulator"]
+
+
+@pytest.fixture
+def three_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tile is a compilation of a second or more: three of them tell as much as all."""
     few = ({"Br": 64, "Bc": 64}, {"Br": 16, "Bc": 32}, {"Br": 128, "Bc": 16})
     monkeypatch.setattr(
         "harness.studies.tune.tile_contenders.declared_tiles",
         lambda *asked: [t for t in declared_tiles(*asked) if t in few],
     )
-    problem = ["--heads", "1", "--seq-len", "100", "--head-dim", "8"]
-    assert main(["tune", "fa2-cupy", *problem, "--device", "emulator"]) == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("three_tiles")
+def test_without_a_gpu_the_fewest_bytes_win(capsys: pytest.CaptureFixture):
+    assert main(COMMAND) == 0
     assert "Best tile of fa2-cupy here: Br128-Bc16 (default: Br64-Bc64)" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("three_tiles")
+def test_what_was_cut_off_goes_on_with_the_tiles_that_are_left(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("ATTENTION_SANDBOX_RESULTS_DIR", str(tmp_path / "results"))
+    assert main(COMMAND) == 0
+    whole = capsys.readouterr().out
+    finish, counted = UnfinishedWork.finish, []
+
+    def cut_off_after_two(work: UnfinishedWork, value: object, *name: str) -> None:
+        finish(work, value, *name)
+        counted.append(name)
+        if len(counted) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(UnfinishedWork, "finish", cut_off_after_two)
+        assert main(COMMAND) == INTERRUPTED
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr(UnfinishedWork, "finish", lambda work, value, *name: counted.append(name))
+        assert main(COMMAND) == 0
+    out, err = capsys.readouterr()
+    assert "going on where it was cut off: 2 of 3 tiles were done" in err
+    assert out == whole and len(counted) == 3 and len(set(counted)) == 3
