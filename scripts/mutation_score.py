@@ -51,8 +51,9 @@ INTRODUCTION = """# Mutation score
 Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
 family), in CUDA and in Numba; or a slip in a kernel that somebody wrote who knew the README and the page on variants
 and nothing of the fuzzer (`tests/mutants/outside.py`). A campaign of the fuzzer with its default settings, {examples}
-cases at most, has to find it (and has {shrink_seconds:g} s to shrink it). Written by `scripts/mutation_score.py --format markdown` from `scores.jsonl`; the
-campaigns ran from {first_date} to {last_date} on two cores. {measured} of {all} mutants are in it.
+cases at most, has to find it, and has {shrink_seconds:g} s to shrink it. Written by
+`scripts/mutation_score.py --format markdown` from `scores.jsonl`; the campaigns ran from {first_date} to {last_date}.
+{measured} of {all} mutants are in it.
 
 - *killed by*: the kind of the first finding. *sanitizer on*: the campaign is `fuzz --sanitize`; answers may be right.
 - *examples*: cases run up to that one. *seconds*: all of the campaign, with compilation and shrinking.
@@ -271,9 +272,15 @@ def _markdown(scores: Sequence[AnyScore]) -> str:
         parts += ["## The harness itself", _harness_table(of_harness, markdown=True)]
     survivors = [each for each in of_variants if not each.killed]
     if survivors:
-        parts += ["## Survivors", "\n".join(f"- `{each.mutant}`: {each.reason or 'passed'}" for each in survivors)]
+        parts += ["## Survivors", "\n".join(f"- `{each.mutant}`: {_why_it_survives(each)}" for each in survivors)]
     parts += ["## Not counted", "\n".join(f"- {bug}: {reason}." for bug, reason in EQUIVALENT.items())]
     return "\n\n".join(parts) + "\n"
+
+
+def _why_it_survives(each: Score) -> str:
+    outside = OUTSIDE_MUTANTS.get(each.mutant)
+    shows_at = "" if outside is None else f"; it shows at `compare {outside.shows_at}`"
+    return f"{each.reason or 'passed'}{shows_at}"
 
 
 def _json(scores: Sequence[AnyScore]) -> str:
