@@ -65,7 +65,7 @@ def test_scores_of_other_texts_and_of_what_there_is_no_more_are_not_taken(script
     output = tmp_path / "scores.md"
     words = ["--mutants", "fa2-*~*", "--kept", "--scores", str(kept), "--format", "markdown", "--output", str(output)]
     assert script.main(words) == 1
-    assert "from 2026-11-20 to 2026-11-20 on two cores. 1 of " in " ".join(output.read_text().split())
+    assert "from 2026-11-20 to 2026-11-20. 1 of " in " ".join(output.read_text().split())
     assert [json.loads(line)["mutant"] for line in kept.read_text().splitlines()] == [SURVIVOR.mutant]
 
 
