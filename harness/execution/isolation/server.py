@@ -34,22 +34,23 @@ STARTING = threading.RLock()
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
-def begin_server(*modules: str) -> ForkServerContext:
-    """Start the server, if there is none, without waiting for it; what starts processes from it.
-
-    One that has yet to start imports these modules, too.
-    """
+def begin_server() -> ForkServerContext:
+    """Start the server, if there is none, without waiting for it; what starts processes from it."""
     context = multiprocessing.get_context("forkserver")
-    PRELOADED.extend(name for name in modules if name not in PRELOADED)
     context.set_forkserver_preload(PRELOADED)
     with STARTING, one_thread_for_numpy(), _found_from_anywhere():
         forkserver.ensure_running()
     return context
 
 
+def preload(*modules: str) -> None:
+    """Let a server that has yet to start import these, too."""
+    PRELOADED.extend(name for name in modules if name not in PRELOADED)
+
+
 def preload_compilers() -> None:
-    """Let a server that has yet to start import what compiles, too: worth a second where planners come and go."""
-    PRELOADED.extend(name for name in COMPILERS if name not in PRELOADED)
+    """The same with what compiles: worth a second where planners come and go."""
+    preload(*COMPILERS)
 
 
 @dataclass(frozen=True)

@@ -262,9 +262,10 @@ def _score_errors(
     problem: Problem, block: Block, scores: Float64Array, rounding: Roundings, factors: RoundedFactors | None
 ) -> ScoreErrors:
     """The errors of scores in the two tiers, their storage aside; `scores` are the block's, all of them finite."""
-    products = scores if block.rule.keeps_products else problem.tau * (_finite(block.q) @ _finite(block.k).mT)
-    q, k = (_finite(x).astype(np.float32) for x in (block.q, block.k))
-    of_products = product_errors(problem, q, k, np.abs(products).astype(np.float32), rounding, factors)
+    q, k = _finite(block.q), _finite(block.k)
+    products = scores if block.rule.keeps_products else problem.tau * (q @ k.mT)
+    single_q, single_k, magnitudes = (x.astype(np.float32) for x in (q, k, np.abs(products)))
+    of_products = product_errors(problem, single_q, single_k, magnitudes, rounding, factors)
     errors = after_the_rule(block.rule, scores, products, of_products, rounding)
     # A key that a row does not see, however large, is no concern of that row's.
     return errors if block.visible.all() else errors.where(block.visible)

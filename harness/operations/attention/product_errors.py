@@ -13,8 +13,6 @@ from harness.operations.attention.rounding import Roundings
 Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 
-SMALLEST = SMALLEST_STEP["float32"]
-
 
 def product_errors(
     problem: Problem, q: Array, k: Array, s: Array, rounding: Roundings, factors: RoundedFactors | None
@@ -26,7 +24,7 @@ def product_errors(
     d, tau = problem.head_dim, np.float32(abs(problem.tau))
     terms = np.float32(d + rounding.score_roundings)
     magnitude = tau * (np.abs(q) @ np.abs(k).mT)
-    proved = rounding.addition * terms * magnitude + np.float32(d * SMALLEST) * tau
+    proved = rounding.addition * terms * magnitude + np.float32(d * SMALLEST_STEP["float32"]) * tau
     square, squares = s * s, tau * tau * ((q * q) @ (k * k).mT)
     expected = rounding.expected_sum(terms) * np.sqrt(square + squares)
     if factors is not None:
@@ -35,8 +33,8 @@ def product_errors(
         proved = proved + np.float32(rounding.score_products(d)) * tau * (larger_q @ larger_k.mT)
         larger_squares = tau * tau * (np.square(larger_q) @ np.square(larger_k).mT)
         expected = expected + np.float32(rounding.score_products(d)) * np.sqrt(square + larger_squares)
-    # Products that are equal are rounded alike, and nothing is random about that.
-    repeating = _equal(square, d, squares) | _mostly_equal_products(q, k)
+    # Products that are equal are rounded alike, and nothing is random about that. By Cauchy's equality all are.
+    repeating = (square > np.float32(1 - 1e-4) * d * squares) | _mostly_equal_products(q, k)
     if repeating.any():
         expected = np.where(repeating, proved, expected)
     expected_query: Array | float = 0.0
@@ -49,22 +47,18 @@ def product_errors(
     return proved, expected, expected_query
 
 
-def _equal(square: Array, number: Array | int, squares: Array) -> npt.NDArray[np.bool_]:
-    """Whether so many numbers are all the same, by Cauchy: from their sum squared and the sum of their squares."""
-    same: npt.NDArray[np.bool_] = square > np.float32(1 - 1e-4) * number * squares
-    return same
-
-
-def _mostly_equal_products(q: Array, k: Array) -> npt.NDArray[np.bool_]:
+def _mostly_equal_products(q: Array, k: Array) -> npt.NDArray[np.bool_] | np.bool_:
     """Per row and key: of q_i k_i, at least half are equal, among elements of one magnitude that q and k have each."""
-    q, k = _of_one_magnitude(q), _of_one_magnitude(k)
-    number = (q != 0).astype(np.float32) @ (k != 0).astype(np.float32).mT
-    often: npt.NDArray[np.bool_] = 2 * number >= max(q.shape[-1], 1)
-    return often & _equal(np.square(q @ k.mT), number, (q * q) @ (k * k).mT) if often.any() else often
+    q, k = _signs_of_one_magnitude(q), _signs_of_one_magnitude(k)
+    if not (q.any() and k.any()):
+        return np.False_  # as with most inputs
+    number = np.abs(q) @ np.abs(k).mT
+    equal: npt.NDArray[np.bool_] = (2 * number >= q.shape[-1]) & (np.abs(q @ k.mT) == number)
+    return equal
 
 
-def _of_one_magnitude(x: Array) -> Array:
-    """The elements of the most usual magnitude, divided by it, and 0 for others; all 0 where it is that of few."""
+def _signs_of_one_magnitude(x: Array) -> Array:
+    """Of the elements of the most usual magnitude, 1 or -1, and 0 for others; all 0 where it is that of few."""
     magnitudes = np.abs(x)
     middle = x.shape[-1] // 2
     usual = np.partition(magnitudes, middle, axis=-1)[..., middle, None]

@@ -17,19 +17,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from harness.execution.isolation.process import main_module_for
-from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server
+from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, preload
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import serve
-from harness.support.child_process import (
-    LOOK_SECONDS,
-    how_it_ended,
-    last_words,
-    processor_seconds,
-)
+from harness.support.child_process import LOOK_SECONDS, how_it_ended, last_words, processor_seconds
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -81,7 +76,8 @@ class Worker:
         if self._process is not None:
             return
         # Not forked from this process: CUDA and LLVM do not survive a fork, and nothing of it may be inherited.
-        context = begin_server(serve.__module__)
+        preload(serve.__module__)
+        context = begin_server()
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
             target=serve,
