@@ -180,8 +180,8 @@ PROBLEMS: list[dict[str, Any]] = [
     # Masks that are no runs of keys.
     {"q_len": 200, "kv_len": 200, "mask": "blocks:48x32,3"},
     {"q_len": 200, "kv_len": 200, "dtype": "float16", "mask": "causal+blocks:48x32,5,heads"},
-    {"q_len": 200, "kv_len": 200, "dtype": "bfloat16", "mask": "flashmask:4,2"},
-    {"q_len": 150, "kv_len": 150, "mask": "causal+flashmask:1"},
+    {"q_len": 200, "kv_len": 200, "dtype": "bfloat16", "mask": "flashmask:4,3"},
+    {"q_len": 150, "kv_len": 150, "mask": "causal+flashmask:1,2"},
     {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "mask": "blocks:128x128,1"},
     # What becomes of scores and of weights.
     {"q_len": 131, "kv_len": 257, "softcap": 20.0, "alibi": True, "sinks": True},

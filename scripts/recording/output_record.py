@@ -49,7 +49,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     # Other masks, and weights that drop out.
     *(
         ({"q_len": 70, "kv_len": 97, "mask": mask, "scale": 0.0, **kernel}, "normal")
-        for mask in ("documents:40+1+56", "causal+prefix:50", "blocks:24x20,3,heads", "flashmask:4,2")
+        for mask in ("documents:40+1+56", "causal+prefix:50", "blocks:24x20,3,heads", "flashmask:4,3")
         for kernel in ({}, {"dtype": "float16"})
     ),
     *(

@@ -176,7 +176,7 @@ def test_spans_of_each_sequence_are_its_own_and_nothing_else_reaches_a_row(mask:
     [
         "blocks:40x50,3,heads",
         pytest.param("blocks:128x128,2", marks=pytest.mark.thorough),
-        pytest.param("flashmask:2,4", marks=pytest.mark.thorough),
+        pytest.param("flashmask:2,2", marks=pytest.mark.thorough),
         pytest.param("window:60+blocks:30x30,1", marks=pytest.mark.thorough),
         pytest.param(f"blocks:64x64,5+{DOCUMENTS}", marks=pytest.mark.thorough),
         # Tiles of the second sequence's first rows are not all in the first one's list.

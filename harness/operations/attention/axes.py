@@ -17,7 +17,7 @@ from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.masks import NO_MASK, mask_kinds
+from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.strategies import (
     CAUSAL,
@@ -72,6 +72,8 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
 BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (17, 23, 33)}
 CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
+APART_SHARE = 0.75
+"""Of the masks of a batch, those that tell its sequences apart, if they can: little else shows one taken for another."""
 SCALES: Mapping[str, tuple[float | None, ...]] = {
     "default": (None,),
     "other": (1.0, 0.25),
@@ -80,13 +82,14 @@ SCALES: Mapping[str, tuple[float | None, ...]] = {
 }
 SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
 """Most scores of a normal draw are beyond the least, and none near 30."""
-# What hides mistakes, or takes long, comes up less readily, and what is asked for most, more so.
+# What hides mistakes, or takes long, comes up less readily; what is asked for most, more so, and columns of FlashMask,
+# which may go wrong in the most ways.
 WEIGHTS = {
     Q_LEN: {ONE: 0.6, MANY: 0.6, LONG: 0.2},
     KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6},
     HEADS: {CROWD: 0.2},
     BATCH: {CROWD: 0.2},
-    MASK: {CAUSAL: 1.5, NONE: 1.5},
+    MASK: {CAUSAL: 1.5, NONE: 1.5, "flashmask": 1.5},
     SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
     EDITS: {SOME: 0.2},
     REGIME: {"constant": 0.5, "exact": 0.5},
@@ -159,7 +162,7 @@ class AttentionAxes(NamedAxes):
         if is_lone and choice[KV_LEN] == LONGEST:
             kv_len = KEYS_OF_ONE_ROW
         kind = choice[MASK]
-        mask = NO_MASK if kind == NONE else rng.choice(masks_by_kind(build.tile_keys, self._takes)[kind])
+        masks = (NO_MASK,) if kind == NONE else masks_by_kind(build.tile_keys, self._takes)[kind]
         problem = Problem(
             batch=batch,
             heads=heads,
@@ -168,7 +171,7 @@ class AttentionAxes(NamedAxes):
             kv_len=kv_len,
             head_dim=build.head_dim,
             dtype=build.dtype,
-            mask=mask.fitted(batch, kv_len),
+            mask=_fitted(rng, masks, batch, kv_len),
             scale=rng.choice(SCALES[choice[SCALE]]),
             **build.fields_of_features(rng.choice(SOFTCAPS), rng.choice(DROPOUTS)) if build.features else {},
         )
@@ -226,6 +229,16 @@ def _crowds(choice: Choice) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
     if choice[HEADS] == choice[BATCH] == CROWD:
         return CROWDS
     return HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
+
+
+def _fitted(rng: random.Random, masks: Sequence[Mask], batch: int, kv_len: int) -> Mask:
+    """One of them, made to fit; in a batch mostly one that tells its sequences apart, where there are any."""
+    apart = [mask for mask in masks if mask.sequences > 1] if batch > 1 and rng.random() < APART_SHARE else []
+    for mask in rng.sample(apart, len(apart)):
+        fitted = mask.fitted(batch, kv_len)
+        if fitted.sequences > 1:
+            return fitted
+    return rng.choice(masks).fitted(batch, kv_len)
 
 
 def _least(rows: Sequence[int], keys: Sequence[int]) -> int:

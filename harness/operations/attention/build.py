@@ -39,17 +39,16 @@ class AttentionBuild(Build):
     """Other lengths of rows, which are tried first; see `rather`."""
     features: tuple[str, ...] = ()
     """What scores and weights become, of `COMPILED_FEATURES`."""
-    rather_features: tuple[str, ...] = ()
-    """Features that are tried first."""
+    rather_features: tuple[tuple[str, ...], ...] = ()
+    """Sets of features that are tried first, one after the other."""
 
     @property
     def rather(self) -> tuple[AttentionBuild, ...]:
         """See `Build.rather`."""
         plain = dataclasses.replace(self, head_dims=(), rather_features=())
         sizes = [dataclasses.replace(plain, head_dim=head_dim) for head_dim in self.head_dims]
-        if not self.rather_features:
-            return tuple(sizes)
-        return (*(dataclasses.replace(each, features=self.rather_features) for each in (*sizes, plain)), *sizes)
+        both = itertools.product(self.rather_features, (*sizes, plain))
+        return (*(dataclasses.replace(each, features=features) for features, each in both), *sizes)
 
     @property
     def less(self) -> Sequence[AttentionBuild]:
@@ -93,11 +92,11 @@ BUILDS = (
     # float32 first: small mistakes cannot hide behind rounding there.
     AttentionBuild("float32", 16),
     AttentionBuild("float16", 24, head_dims=(20,)),
-    AttentionBuild("bfloat16", 33, rather_features=SCORE_FEATURES),
-    AttentionBuild("float32", 64, 16, 16, head_dims=LARGEST_FIRST, rather_features=COMPILED_FEATURES),
-    AttentionBuild("bfloat16", 64, 16, 16, head_dims=LARGEST_FIRST, rather_features=("sinks", DROPOUT)),
-    AttentionBuild("float16", 128, 32, 32, rather_features=("softcap",)),
-    AttentionBuild("float32", 18, rather_features=("alibi",)),
+    AttentionBuild("bfloat16", 33, rather_features=(COMPILED_FEATURES, SCORE_FEATURES, (DROPOUT,))),
+    AttentionBuild("float32", 64, 16, 16, head_dims=LARGEST_FIRST, rather_features=(COMPILED_FEATURES,)),
+    AttentionBuild("bfloat16", 64, 16, 16, head_dims=LARGEST_FIRST, rather_features=(("sinks", DROPOUT),)),
+    AttentionBuild("float16", 128, 32, 32, rather_features=(("softcap",),)),
+    AttentionBuild("float32", 18, rather_features=(("alibi",),)),
     AttentionBuild("bfloat16", 72),
     AttentionBuild("float32", 72, 32, 32),
     AttentionBuild("float32", 1),

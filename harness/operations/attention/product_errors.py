@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.equal_products import mostly_equal_products
 from harness.model.floating_formats import SMALLEST_STEP
 from harness.operations.attention.e4m3_factors import RoundedFactors
 from harness.operations.attention.problem import Problem
@@ -34,7 +35,7 @@ def product_errors(
         larger_squares = tau * tau * (np.square(larger_q) @ np.square(larger_k).mT)
         expected = expected + np.float32(rounding.score_products(d)) * np.sqrt(square + larger_squares)
     # Products that are equal are rounded alike, and nothing is random about that. By Cauchy's equality all are.
-    repeating = (square > np.float32(1 - 1e-4) * d * squares) | _mostly_equal_products(q, k)
+    repeating = (square > np.float32(1 - 1e-4) * d * squares) | mostly_equal_products(q, k)
     if repeating.any():
         expected = np.where(repeating, proved, expected)
     expected_query: Array | float = 0.0
@@ -45,26 +46,6 @@ def product_errors(
         expected_query = np.minimum(np.where(repeating, rounded, expected_query + smallest), rounded)
         proved = (1 + np.float32(rounding.query)) * proved + rounded
     return proved, expected, expected_query
-
-
-def _mostly_equal_products(q: Array, k: Array) -> npt.NDArray[np.bool_] | np.bool_:
-    """Per row and key: of q_i k_i, at least half are equal, among elements of one magnitude that q and k have each."""
-    q, k = _signs_of_one_magnitude(q), _signs_of_one_magnitude(k)
-    if not (q.any() and k.any()):
-        return np.False_  # as with most inputs
-    number = np.abs(q) @ np.abs(k).mT
-    equal: npt.NDArray[np.bool_] = (2 * number >= q.shape[-1]) & (np.abs(q @ k.mT) == number)
-    return equal
-
-
-def _signs_of_one_magnitude(x: Array) -> Array:
-    """Of the elements of the most usual magnitude, 1 or -1, and 0 for others; all 0 where it is that of few."""
-    magnitudes = np.abs(x)
-    middle = x.shape[-1] // 2
-    usual = np.partition(magnitudes, middle, axis=-1)[..., middle, None]
-    same = (magnitudes == usual) & (usual > 0)
-    same &= 2 * same.sum(axis=-1, keepdims=True) >= x.shape[-1]
-    return np.where(same, np.sign(x), np.float32(0))
 
 
 def _at_least(x: Array, smallest: Float64Array) -> Array:

@@ -64,8 +64,8 @@ class BackwardBuild(Build):
 
 def _without_features(build: Any) -> Any:
     """Gradients with caps, ALiBi or sinks are no problem of this operation; with dropout they are."""
-    kept = tuple(feature for feature in build.rather_features if feature == DROPOUT)
-    return dataclasses.replace(build, rather_features=kept)
+    with_dropout = any(DROPOUT in features for features in build.rather_features)
+    return dataclasses.replace(build, rather_features=((DROPOUT,),) if with_dropout else ())
 
 
 BUILDS = tuple(BackwardBuild(_without_features(build)) for build in operation_named("attention").builds)

@@ -33,10 +33,10 @@ magnitudes.
     dQ_i: tau sum_j |dS^ - dS| |k_j| + g tau sum_j |dS^| |k_j|        and so dK, dV
 
 **Expected.** Higham and Mary 2019 (SIAM J. Sci. Comput. 41, A2815), as in the forward pass: independent roundings of n
-terms come to lambda sqrt(n) u, not n u, and errors that differ from pair to pair add up in squares. Four do not: what
-lse and delta are off by is common to a row, so it is added plainly over keys, and in squares over rows; equal weights
-are rounded alike to 16 bits, which adds u_16 of the answer besides, and so are equal dP; additions on tensor cores err
-to one side.
+terms come to lambda sqrt(n) u, not n u, and errors that differ from pair to pair add up in squares. Five do not: what
+lse and delta are off by is common to a row, so it is added plainly over keys, and in squares over rows; scores of which
+most products are equal err alike, so what is proved of them is added plainly; equal weights are rounded alike to 16
+bits, which adds u_16 of the answer besides, and so are equal dP; additions on tensor cores err to one side.
 
 At last the output is rounded. Rows and keys that a number which is not finite reaches have nothing promised (infinity),
 nor have those whose dS or dP may leave float16 or whose weights exceed what lse says by so much that they overflow.
@@ -51,6 +51,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.equal_products import mostly_equal_products
 from harness.model.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
@@ -310,7 +311,11 @@ def _add_expected(totals: _Totals, block: Block, r: Roundings) -> None:
     d, seen = block.q.shape[-1], block.visible
     square, squares = np.square(block.s), tau * tau * (np.square(block.q) @ np.square(block.k).mT)
     dot = r.expected_sum(d + SCORE_ROUNDINGS) * np.sqrt(square + squares)
-    dot = np.where(_equal(square, d, squares), _dot_error(block, r), dot)
+    repeating = seen & (_equal(square, d, squares) | mostly_equal_products(block.q, block.k))
+    if repeating.any():
+        dot = np.where(repeating, 0.0, dot)
+        P = np.where(repeating, p * np.expm1(_dot_error(block, r)), 0.0)
+        totals.common.add(block, *_through(block, _Pairs(block.kept * P, P * np.abs(diff)), np.abs))
     exponential = (r.argument + U) * _arguments(block) + EXP + r.frame * np.abs(block.s)
     exponent = np.square(dot) + np.square(LAMBDA * exponential) + np.square(LAMBDA * r.stored * block.s)
     P = np.where(seen, p * np.expm1(np.sqrt(exponent)) + TINY, 0.0)

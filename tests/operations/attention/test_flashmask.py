@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,15 @@ def test_masks_that_do_not_fit_are_one_line(tmp_path: Path):
         Problem(kv_len=6, mask=parse_mask(f"flashmask:{tmp_path / 'mask.npy'}"))
     with pytest.raises(ProblemError, match="one mask that is no run of keys"):
         Problem(mask=parse_mask("blocks:2x2,0+flashmask:1"))
+
+
+def test_in_masks_by_chance_a_tile_is_not_hidden_as_its_first_keys_are():
+    differing = 0
+    for seed in range(8):
+        hidden = FlashMask(1, seed).hidden_rows(200, 200)
+        differing += any(
+            hidden[0, key : key + 32].max() <= row < hidden[0, key + 32 : key + 64].max()
+            and hidden[1, key : key + 64].min() > min(row + 63, 199)
+            for key, row in itertools.product(range(0, 128, 64), range(0, 200, 64))
+        )
+    assert differing >= 2

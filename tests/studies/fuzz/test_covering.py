@@ -18,7 +18,7 @@ from harness.model.property import SANITIZER
 from harness.operations.attention.axes import MOST_WORK, AttentionAxes
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.problem import SCORE_FEATURES, Problem
+from harness.operations.attention.problem import COMPILED_FEATURES, SCORE_FEATURES, Problem
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz import covering as covering_module
 from harness.studies.fuzz.builds import builds_for, sanitized_builds
@@ -108,6 +108,8 @@ AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
     "square problems above 64 rows": (10, lambda c: c.problem.q_len == c.problem.kv_len > 64),
     "a grid of more than 1,056 blocks": (1, lambda c: c.problem.heads * c.problem.batch > 1056),
     "heads that are no power of two": (40, lambda c: c.problem.heads & (c.problem.heads - 1) > 0),
+    "sequences with masks of their own": (20, lambda c: c.problem.mask.sequences > 1),
+    "sequences with masks of their own, and groups": (8, lambda c: c.problem.mask.sequences > 1 and c.problem.group > 1),
     "a cap, ALiBi and sinks in float32": (
         15,
         lambda c: c.problem.score_features == SCORE_FEATURES and c.problem.dtype == "float32",
@@ -130,7 +132,7 @@ def test_a_usual_campaign_meets_what_bugs_hide_behind(seed: int, monkeypatch: py
     met = {name: sum(map(is_one, cases)) for name, (_, is_one) in AT_LEAST.items()}
     assert not {name: count for name, count in met.items() if count < AT_LEAST[name][0]}
     looked_at = {(c.problem.build_key, c.tile) for c in cases if c.check == SANITIZER}
-    assert looked_at == {(("float32", 16), None), (("bfloat16", 33, *SCORE_FEATURES), None)}
+    assert looked_at == {(("float32", 16), None), (("bfloat16", 33, *COMPILED_FEATURES), None)}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

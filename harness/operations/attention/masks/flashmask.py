@@ -16,8 +16,10 @@ from harness.operations.attention.masks.mask import Integers, Mask, Visibility
 from harness.support.errors import ProblemError
 
 _BY_SEED = re.compile(r"(?P<columns>[124])(?:,(?P<seed>[0-9]{1,9}))?")
-_PIECES = (1, 5, 17, 40, 70, 130, 300)
+_PIECES = (1, 4, 15, 33, 70, 90, 200)
 """Keys that follow each other and are hidden alike, or nearly so, where chance decides."""
+_SLOPES = (0, 1, 1, -1)
+"""By how many rows their spans move from key to key."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class FlashMask(Mask):
     @classmethod
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
         """See `Mask.drawn`."""
-        return (cls(1), *(cls(columns, seed) for seed in range(5) for columns in (2, 4)))
+        return tuple(cls(columns, seed) for seed in range(8) for columns in (1, 2, 4))
 
     def beside(self, kinds: frozenset[str]) -> Mask:
         """See `Mask.beside`."""
@@ -100,8 +102,8 @@ class FlashMask(Mask):
             of_file: Integers = self.file.array.astype(np.int64)
             return of_file
         by_chance = _by_chance(self.columns, self.seed, q_len, kv_len)
-        # The rows between LTS and LTE are hidden, those between UTE and LTS are seen.
-        return by_chance[:, ::-1] if self.columns == 2 and not self.beside_causal else by_chance
+        # The rows from LTS to LTE are hidden, those from UTE to LTS are seen: as many, as far from the other end.
+        return q_len - by_chance if self.columns == 2 and not self.beside_causal else by_chance
 
     @property
     def is_run(self) -> bool:
@@ -139,7 +141,8 @@ def _has_columns(array: np.ndarray) -> bool:
 def _by_chance(columns: int, seed: int, q_len: int, kv_len: int) -> Integers:
     """(kv_len, columns): pieces of keys that each span hides from the same rows: none, all, the first, the last, some.
 
-    In some pieces each key's spans begin and end a few rows away from its neighbours'.
+    In some pieces each key's spans begin and end a few rows away from its neighbours', in others a row later than those
+    of the key before it, or sooner, as a window's do.
     """
     rng = np.random.Generator(np.random.Philox([seed, columns]))
     lengths: list[int] = []
@@ -148,13 +151,15 @@ def _by_chance(columns: int, seed: int, q_len: int, kv_len: int) -> Integers:
     spans_per_key = max(1, columns // 2)
     ends = np.sort(rng.integers(0, q_len + 1, (len(lengths), spans_per_key, 2)), axis=2)
     kinds = rng.integers(0, 10, (len(lengths), spans_per_key))
-    ends[kinds < 3, 0] = q_len  # nothing
-    ends[(kinds < 3) | (kinds == 4), 1] = q_len
-    ends[(kinds == 3) | (kinds == 4), 0] = 0  # all
-    ends[kinds == 5, 1] = q_len
+    ends[kinds < 2, 0] = q_len  # nothing
+    ends[(kinds == 2) | (kinds == 3), 0] = 0  # all, or the first
+    ends[(kinds != 2) & (kinds < 7), 1] = q_len  # nothing, all, or the last
     of_keys = np.repeat(ends.reshape(len(lengths), -1), lengths, axis=0)[:kv_len]
-    stirred = np.repeat(rng.integers(0, 3, len(lengths)) == 0, lengths)[:kv_len, None]
-    of_keys = np.clip(of_keys + stirred * rng.integers(-3, 4, of_keys.shape), 0, q_len)
+    stirred = np.repeat(rng.integers(0, 4, len(lengths)) == 0, lengths)[:kv_len, None]
+    slopes = np.repeat(rng.choice(_SLOPES, len(lengths)), lengths)[:kv_len, None]
+    key_of_piece = np.concatenate([np.arange(length) for length in lengths])[:kv_len, None]
+    moved = np.where(stirred, rng.integers(-3, 4, of_keys.shape), slopes * key_of_piece)
+    of_keys = np.clip(of_keys + moved, 0, q_len)
     chosen: Integers = np.ascontiguousarray(of_keys[:, :columns].astype(np.int64))
     chosen.flags.writeable = False
     return chosen

@@ -1,0 +1,36 @@
+"""Which sums of products have mostly equal ones: those are rounded alike, and nothing is random about that.
+
+What one of the others adds, if it is large, makes each of these roundings larger, and they still repeat.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Array = TypeVar("Array", npt.NDArray[np.float32], npt.NDArray[np.float64])
+
+
+def mostly_equal_products(x: Array, y: Array) -> npt.NDArray[np.bool_] | np.bool_:
+    """Of the products x_i y_i of each row of x, (..., m, d), with each of y, (..., n, d), whether at least half are equal.
+
+    Counted are those of elements of the magnitude that most of a row have. (..., m, n), or False for all.
+    """
+    x, y = _signs_of_one_magnitude(x), _signs_of_one_magnitude(y)
+    if not (x.any() and y.any()):
+        return np.False_  # as with most inputs
+    number = np.abs(x) @ np.abs(y).mT
+    equal: npt.NDArray[np.bool_] = (2 * number >= x.shape[-1]) & (np.abs(x @ y.mT) == number)
+    return equal
+
+
+def _signs_of_one_magnitude(x: Array) -> Array:
+    """Of the elements of the most usual magnitude, 1 or -1, and 0 for others; all 0 where it is that of few."""
+    magnitudes = np.abs(x)
+    middle = x.shape[-1] // 2
+    usual = np.partition(magnitudes, middle, axis=-1)[..., middle, None]
+    same = (magnitudes == usual) & (usual > 0)
+    same &= 2 * same.sum(axis=-1, keepdims=True) >= x.shape[-1]
+    return np.where(same, np.sign(x), x.dtype.type(0))
