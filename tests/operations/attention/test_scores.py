@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -234,16 +235,18 @@ def test_a_problem_says_what_it_has():
     assert problem.flops == Problem(mask="causal").flops
 
 
-def test_cases_keep_what_they_have_and_lose_it_first():
+def test_cases_keep_what_they_have_and_lose_it_after_tiles_and_heads():
     build = AttentionBuild("float32", 16, features=("softcap", "alibi", "sinks"))
     operation = operation_named("attention")
-    problem = dataclasses.replace(build.plain_problem, softcap=7.0)
+    problem = dataclasses.replace(build.plain_problem, softcap=7.0, heads=2)
     case = Case(problem, edits=(Edit("sinks", (0,), 2.0), Edit("V", (0, 0, 0, 0), 1.0)))
     assert Case.from_json(case.to_json()) == case
     from harness.model.build import Builds
 
     builds = Builds((AttentionBuild("float32", 20), build))
-    first, *_ = operation.simpler(case, builds)
+    before = list(itertools.takewhile(lambda c: c.problem.build_key == problem.build_key, operation.simpler(case, builds)))
+    assert {c.problem.q_len < 128 for c in before} == {c.problem.heads < 2 for c in before} == {False, True}
+    first = next(c for c in operation.simpler(case, builds) if c.problem.build_key != problem.build_key)
     assert first.problem.score_features == ("alibi", "sinks") and first.edits == case.edits
     assert operation.size(first, builds) < operation.size(case, builds)
     bare = next(c for c in operation.simpler(case, builds) if not c.problem.sinks)
