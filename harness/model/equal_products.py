@@ -14,7 +14,7 @@ Array = TypeVar("Array", npt.NDArray[np.float32], npt.NDArray[np.float64])
 
 
 def mostly_equal_products(x: Array, y: Array) -> npt.NDArray[np.bool_] | np.bool_:
-    """Of the products x_i y_i of each row of x, (..., m, d), with each of y, (..., n, d), whether at least half are equal.
+    """Of the products x_i y_i of each row of x, (..., m, d), with each of y, (..., n, d): are at least half equal?
 
     Counted are those of elements of the magnitude that most of a row have. (..., m, n), or False for all.
     """

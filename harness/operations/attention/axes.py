@@ -73,7 +73,7 @@ BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (1
 CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
 APART_SHARE = 0.75
-"""Of the masks of a batch, those that tell its sequences apart, if they can: little else shows one taken for another."""
+"""Of the masks of a batch, those that tell sequences apart, if they can: little else shows one taken for another."""
 SCALES: Mapping[str, tuple[float | None, ...]] = {
     "default": (None,),
     "other": (1.0, 0.25),

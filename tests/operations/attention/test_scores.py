@@ -244,7 +244,9 @@ def test_cases_keep_what_they_have_and_lose_it_after_tiles_and_heads():
     from harness.model.build import Builds
 
     builds = Builds((AttentionBuild("float32", 20), build))
-    before = list(itertools.takewhile(lambda c: c.problem.build_key == problem.build_key, operation.simpler(case, builds)))
+    before = list(
+        itertools.takewhile(lambda c: c.problem.build_key == problem.build_key, operation.simpler(case, builds))
+    )
     assert {c.problem.q_len < 128 for c in before} == {c.problem.heads < 2 for c in before} == {False, True}
     first = next(c for c in operation.simpler(case, builds) if c.problem.build_key != problem.build_key)
     assert first.problem.score_features == ("alibi", "sinks") and first.edits == case.edits

@@ -109,7 +109,10 @@ AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
     "a grid of more than 1,056 blocks": (1, lambda c: c.problem.heads * c.problem.batch > 1056),
     "heads that are no power of two": (40, lambda c: c.problem.heads & (c.problem.heads - 1) > 0),
     "sequences with masks of their own": (20, lambda c: c.problem.mask.sequences > 1),
-    "sequences with masks of their own, and groups": (8, lambda c: c.problem.mask.sequences > 1 and c.problem.group > 1),
+    "sequences with masks of their own, and groups": (
+        8,
+        lambda c: c.problem.mask.sequences > 1 and c.problem.group > 1,
+    ),
     "a cap, ALiBi and sinks in float32": (
         15,
         lambda c: c.problem.score_features == SCORE_FEATURES and c.problem.dtype == "float32",
