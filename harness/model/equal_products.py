@@ -14,7 +14,7 @@ Array = TypeVar("Array", npt.NDArray[np.float32], npt.NDArray[np.float64])
 
 
 def mostly_equal_products(x: Array, y: Array) -> npt.NDArray[np.bool_] | np.bool_:
-    """Of the products x_i y_i of each row of x, (..., m, d), with each of y, (..., n, d): are at least half equal?
+    """Whether at least half of the products x_i y_i are equal, of each row of x, (..., m, d), with each of y, (..., n, d).
 
     Counted are those of elements of the magnitude that most of a row have. (..., m, n), or False for all.
     """
