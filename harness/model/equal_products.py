@@ -16,7 +16,8 @@ Array = TypeVar("Array", npt.NDArray[np.float32], npt.NDArray[np.float64])
 def mostly_equal_products(x: Array, y: Array) -> npt.NDArray[np.bool_] | np.bool_:
     """Whether at least half of the products x_i y_i are equal, of each row of x with each of y.
 
-    x is (..., m, d) and y (..., n, d). Counted are those of elements of the magnitude that most of a row have. (..., m, n), or False for all.
+    x is (..., m, d), y (..., n, d) and the answer (..., m, n), or False for all. Counted are products of elements of
+    the magnitude that most of a row have.
     """
     x, y = _signs_of_one_magnitude(x), _signs_of_one_magnitude(y)
     if not (x.any() and y.any()):
