@@ -36,6 +36,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     git(folder, "init", "-q")
     (folder / "README").write_text("nothing yet")
+    (folder / ".gitignore").write_text("__pycache__/\n")  # which importing a plugin leaves beside it
     right = PLUGIN.read_text()
     for tag, text in (
         ("empty", None),
