@@ -1,4 +1,4 @@
-"""Attention's own answer and budget, held against outputs as every operation's are."""
+"""Attention's own answer and budget, held against outputs as every operation's are; products as a loop adds them."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ def hold(outputs: Mapping[str, np.ndarray], reference: Reference, budget: Budget
     """O and, where it is there, lse."""
     tolerance = {"O": Tolerance(budget.O, budget.expected_O), "lse": Tolerance(budget.lse, budget.expected_lse)}
     return measure_accuracy(Problem().tensors, outputs, {"O": reference.O, "lse": reference.lse}, tolerance)
+
+
+def products_in_order(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """(rows, d) and (keys, d) -> (rows, keys): products added one by one, each sum rounded to float32."""
+    sums = np.zeros((len(q), len(k)), np.float32)
+    for of_q, of_k in zip(q.T, k.T, strict=True):
+        sums += of_q[:, None] * of_k
+    return sums

@@ -18,6 +18,7 @@ from harness.model.property import SANITIZER
 from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
+from harness.operations.attention.masks.flashmask import FlashMask
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.strategies import (
     CAUSAL,
@@ -89,7 +90,7 @@ WEIGHTS = {
     KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6},
     HEADS: {CROWD: 0.2},
     BATCH: {CROWD: 0.2},
-    MASK: {CAUSAL: 1.5, NONE: 1.5, "flashmask": 1.5},
+    MASK: {CAUSAL: 1.5, NONE: 1.5, FlashMask.kind: 1.5},
     SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
     EDITS: {SOME: 0.2},
     REGIME: {"constant": 0.5, "exact": 0.5},

@@ -47,8 +47,12 @@ class AttentionBuild(Build):
         """See `Build.rather`."""
         plain = dataclasses.replace(self, head_dims=(), rather_features=())
         sizes = [dataclasses.replace(plain, head_dim=head_dim) for head_dim in self.head_dims]
-        both = itertools.product(self.rather_features, (*sizes, plain))
-        return (*(dataclasses.replace(each, features=features) for features, each in both), *sizes)
+        with_features = [
+            dataclasses.replace(each, features=features)
+            for features in self.rather_features
+            for each in (*sizes, plain)
+        ]
+        return (*with_features, *sizes)
 
     @property
     def less(self) -> Sequence[AttentionBuild]:

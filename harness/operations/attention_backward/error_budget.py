@@ -314,8 +314,8 @@ def _add_expected(totals: _Totals, block: Block, r: Roundings) -> None:
     repeating = seen & (_equal(square, d, squares) | mostly_equal_products(block.q, block.k))
     if repeating.any():
         dot = np.where(repeating, 0.0, dot)
-        P = np.where(repeating, p * np.expm1(_dot_error(block, r)), 0.0)
-        totals.common.add(block, *_through(block, _Pairs(block.kept * P, P * np.abs(diff)), np.abs))
+        alike_p = np.where(repeating, p * np.expm1(_dot_error(block, r)), 0.0)
+        totals.common.add(block, *_through(block, _Pairs(block.kept * alike_p, alike_p * np.abs(diff)), np.abs))
     exponential = (r.argument + U) * _arguments(block) + EXP + r.frame * np.abs(block.s)
     exponent = np.square(dot) + np.square(LAMBDA * exponential) + np.square(LAMBDA * r.stored * block.s)
     P = np.where(seen, p * np.expm1(np.sqrt(exponent)) + TINY, 0.0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from attention_answers import products_in_order
 
 from harness.execution.accuracy import Accuracy
 from harness.execution.question import Question
 from harness.model.numerics import Numerics
-from harness.model.operation import Part, draw_inputs
+from harness.model.operation import Part, draw_inputs, operation_named
 from harness.model.regime import NUMPY_DTYPES
-from harness.operations.attention.oracle import attention
-from harness.operations.attention.problem import Problem
 from harness.operations.attention_backward.error_budget import error_budget
 from harness.operations.attention_backward.inputs import REGIMES
 from harness.operations.attention_backward.oracle import gradients
@@ -53,7 +52,7 @@ def kernel(
                 seen = np.broadcast_to(
                     problem.mask.visible(rows, keys[None], problem.q_len, problem.kv_len), (len(rows), problem.kv_len)
                 )
-                s, dp = tau * (_in_order(q, K) if in_order else q @ K.T), do @ V.T
+                s, dp = tau * (products_in_order(q, K) if in_order else q @ K.T), do @ V.T
                 if stored:
                     s, dp = through_memory(s), through_memory(dp)
                 base = np.float32(np.log(2)) * lse if mutant == "lse to base 2" else lse
@@ -77,13 +76,6 @@ def kernel(
         return {name: array.astype(dtype) for name, array in out.items()}
 
 
-def _in_order(q: np.ndarray, K: np.ndarray) -> np.ndarray:
-    scores = np.zeros((len(q), len(K)), np.float32)
-    for of_q, of_k in zip(q.T, K.T, strict=True):
-        scores += of_q[:, None] * of_k
-    return scores
-
-
 def _product(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Where a weight is 0 nothing is multiplied, not even NaN."""
     if np.isfinite(values).all():
@@ -96,9 +88,8 @@ def test_products_that_are_equal_but_for_a_few_are_not_taken_for_random(odd: flo
     problem = BackwardProblem(heads=1, q_len=64, kv_len=200, head_dim=160)
     inputs = {name: array.copy() for name, array in draw_inputs(problem, "rising", 1).items()}
     inputs["Q"][..., 5] = odd
-    forward = Problem(heads=1, q_len=64, kv_len=200, head_dim=160)
-    answer = attention(forward, {name: inputs[name] for name in "QKV"})
-    inputs |= {"O": answer.O.astype(np.float32), "lse": answer.lse.astype(np.float32)}
+    answer = operation_named("attention").answer(problem, {name: inputs[name] for name in "QKV"})
+    inputs |= {name: array.astype(np.float32) for name, array in answer.items()}
     accuracy = Question.pose(problem, inputs).hold(kernel(problem, inputs, in_order=True), ON_CHIP)
     assert accuracy.passed and not accuracy.suspicious, accuracy.error_over_expected
 

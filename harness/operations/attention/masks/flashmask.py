@@ -154,10 +154,11 @@ def _by_chance(columns: int, seed: int, q_len: int, kv_len: int) -> Integers:
     ends[kinds < 2, 0] = q_len  # nothing
     ends[(kinds == 2) | (kinds == 3), 0] = 0  # all, or the first
     ends[(kinds != 2) & (kinds < 7), 1] = q_len  # nothing, all, or the last
-    of_keys = np.repeat(ends.reshape(len(lengths), -1), lengths, axis=0)[:kv_len]
-    stirred = np.repeat(rng.integers(0, 4, len(lengths)) == 0, lengths)[:kv_len, None]
-    slopes = np.repeat(rng.choice(_SLOPES, len(lengths)), lengths)[:kv_len, None]
-    key_of_piece = np.concatenate([np.arange(length) for length in lengths])[:kv_len, None]
+    piece = np.repeat(np.arange(len(lengths)), lengths)[:kv_len]
+    of_keys = ends.reshape(len(lengths), -1)[piece]
+    stirred = (rng.integers(0, 4, len(lengths)) == 0)[piece, None]
+    slopes = rng.choice(_SLOPES, len(lengths))[piece, None]
+    key_of_piece = np.arange(kv_len)[:, None] - (np.cumsum(lengths) - lengths)[piece, None]
     moved = np.where(stirred, rng.integers(-3, 4, of_keys.shape), slopes * key_of_piece)
     of_keys = np.clip(of_keys + moved, 0, q_len)
     chosen: Integers = np.ascontiguousarray(of_keys[:, :columns].astype(np.int64))
