@@ -112,18 +112,21 @@ def attempt(
     sanitizer: Sanitizer | None = None,
     second: SecondDraw | None = None,
     runs: Callable[[Plan], bool] = lambda plan: True,
+    holds_bytes: bool = True,
 ) -> Attempt:
     """Plan; claim; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
 
     The claim is asked before anything runs. Inputs are those of the question, or `inputs`, or what `inputs()` gives
     when they are needed. `counter` counts bytes where `executor` does not. `second` holds a right answer once more,
-    with other inputs. Never raises for what a variant does.
+    with other inputs. Without `holds_bytes`, no claim is asked, and nothing is said of the bytes that were counted.
+    Never raises for what a variant does.
     """
     done = Attempt(variant=variant, problem=problem)
     try:
         plan = make_plan(variant, problem)
         done = dataclasses.replace(done, plan=plan, tile=tile_of(variant, problem))
-        done = _with_claim(done)
+        if holds_bytes:
+            done = _with_claim(done)
         if executor is None or not runs(plan):
             return done
         given = question.inputs if question is not None else inputs() if callable(inputs) else inputs
@@ -136,7 +139,7 @@ def attempt(
         if execution.read_bytes is None:
             done = _counted_beside(done, plan, given, counter)
         done = _with_claim_held(done)
-        if question is not None:
+        if question is not None and holds_bytes:
             done = _with_bytes_held(done, question)
         if second is not None and done.second_run_failure is None:
             done = _held_again(done, plan, executor, second)

@@ -7,7 +7,10 @@ import pytest
 from operands import Array
 from single_opcode import HEADER, run_body, run_ptx
 
+from harness.support.errors import KernelFault
+
 RNG = np.random.default_rng(11)
+LANES = np.arange(32)
 TYPES = [f"{kind}{bits}" for bits in (8, 16, 32, 64) for kind in ("b", "u", "s")] + ["f32", "f64"]
 FORMS = [(t, n) for t in TYPES for n in (1, 2, 4) if int(t[1:]) * n <= 128]
 BYTES_PER_LANE = 16
@@ -62,6 +65,47 @@ def test_loads_of_every_width(space: str):
     run_body("\n".join(lines), {"data": DATA.copy(), "out": out}, declarations)
     for index, (kind, n) in enumerate(FORMS):
         np.testing.assert_array_equal(out[index, :, :n], as_lanes(kind, n), err_msg=f"ld.{space}.v{n}.{kind}")
+
+
+@pytest.mark.parametrize("where", ["each its own", "all the last"])
+def test_shared_loads_of_some_lanes(where: str):
+    """Of every width; what inactive lanes have for an address is of no account."""
+    active = (LANES % 3 > 0) & (LANES > 1)
+    out = np.zeros((len(FORMS), 32, 4), dtype=np.uint64)
+    lines = [SHARED, copy_in("shared"), "mul.wide.u32 q20, tid, 32; add.u64 q20, q20, out; cvt.u32.u64 r1, q1;"]
+    if where == "all the last":
+        lines.append("bar.sync 0; mov.u32 r1, ours; add.u32 r1, r1, 496;")
+    lines.append(
+        "rem.u32 r2, tid, 3; setp.gt.u32 p0, r2, 0; setp.gt.and.u32 p0, tid, 1, p0; @!p0 mov.u32 r1, 0xFFFFFF03;"
+    )
+    for index, (kind, n) in enumerate(FORMS):
+        registers = ["q10", "q11", "q12", "q13"][:n]
+        lines += [f"mov.u64 {register}, 0;" for register in registers]
+        lines.append(f"@p0 ld.shared{prefix(n)}.{kind} {braces(registers)}, [r1];")
+        lines += [f"st.global.u64 [q20+{1024 * index + 8 * i}], {r};" for i, r in enumerate(registers)]
+    run_body("\n".join(lines), {"data": DATA.copy(), "out": out})
+    for index, (kind, n) in enumerate(FORMS):
+        read = as_lanes(kind, n) if where == "each its own" else np.broadcast_to(as_lanes(kind, n)[31], (32, n))
+        np.testing.assert_array_equal(out[index, :, :n], np.where(active[:, None], read, 0), err_msg=f"v{n}.{kind}")
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("form", [("u8", 1), ("b16", 1), ("f32", 1), ("b64", 1), ("b32", 2), ("f32", 4), ("b16", 4)])
+def test_stray_shared_loads(form: tuple[str, int], apart: bool):
+    """The first byte behind the memory, the last that an address may name, and the middle of an element."""
+    kind, n = form
+    size = int(kind[1:]) // 8 * n
+    registers = [f"{'f' if kind == 'f32' else 'q'}{10 + i}" for i in range(n)]
+    for offset, fault in ((512, "out of bounds"), (2**32 - size, "out of bounds"), (size // 2, "misaligned")):
+        if not offset:
+            continue  # of one byte, nothing is in the middle
+        lines = [SHARED, ".reg .f32 f<16>;", "mov.u32 r1, ours;", f"add.u32 r2, r1, {offset};"]
+        if apart:
+            lines.append("setp.ne.u32 p0, tid, 17; @p0 mov.u32 r2, r1;")
+        lines.append(f"ld.shared{prefix(n)}.{kind} {braces(registers)}, [r2];")
+        with pytest.raises(KernelFault, match=rf"thread \({17 if apart else 0}, 0, 0\)") as found:
+            run_body("\n".join(lines), {"data": DATA.copy()})
+        assert found.value.kind == fault
 
 
 @pytest.mark.parametrize("space", ["global", "", "shared", "local"])

@@ -1,7 +1,7 @@
 """Loads and stores (PTX ISA 9.7.9.8 ff.).
 
-Shared memory has a short way, because inner loops live there: one address for all lanes is one load. All other spaces
-go through the runtime's `translate`, which checks bounds and alignment and counts sectors.
+Shared memory has a short way, because inner loops live there (`shared_loads`). All other spaces go through the
+runtime's `translate`, which checks bounds and alignment and counts sectors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.shared_loads import load_function
 from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_memory, watch_shared
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
@@ -182,47 +183,18 @@ def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> l
 
 
 def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
-    offsets = lanes.own_offsets(access.address)
-    mask = lanes.active_bits()
-    size = access.size_bytes
+    lanes.warp_store(vector("i32"), lanes.own_offsets(access.address), at.ADDRESSES)
+    mask = lanes.widen(lanes.active_bits())
     site = lanes.number(lanes.site(instruction))
-    if lanes.instruments.bank_conflicts or lanes.instruments.sanitizer:
-        lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
-        count_shared(lanes, instruction, lanes.widen(mask), size, generic=False)
-    uniform, general, join = (lanes.fresh_label(w) for w in ("uniform", "general", "loaded"))
-    # One address for all active lanes, in bounds and aligned: read it once.
-    offset = lanes.op(f"extractelement <32 x i32> {offsets}, i32 {lanes.first_lane(mask)}")
-    differs = lanes.bits_of(lanes.compare("ne", "i32", offsets, lanes.spread("i32", offset)))
-    differs = lanes.op(f"and i32 {differs}, {mask}")
-    misaligned = lanes.op(f"and i32 {offset}, {size - 1}")
-    wide = lanes.widen(offset)
-    last = lanes.op(f"add i64 {wide}, {size}")
-    beyond = lanes.op(f"icmp ugt i64 {last}, {lanes.slot('SHARED_SIZE')}")
-    odd = lanes.op(f"or i32 {differs}, {misaligned}")
-    not_simple = lanes.op(f"or i1 {beyond}, {lanes.op(f'icmp ne i32 {odd}, 0')}")
-    lanes.do(f"br i1 {not_simple}, label %{general}, label %{uniform}")
-    lanes.label(uniform)
-    base = lanes.slot("SHARED_BASE")
-    host = lanes.op(f"inttoptr i64 {lanes.op(f'add i64 {wide}, {base}')} to ptr")
-    once = []
-    for index in range(len(access.items)):
-        place = lanes.op(f"getelementptr i8, ptr {host}, i64 {index * access.kind.size_bytes}")
-        scalar = lanes.op(f"load {access.element}, ptr {place}, align {access.kind.size_bytes}")
-        once.append(lanes.spread(access.element, scalar))
-    lanes.do(f"br label %{join}")
-    lanes.label(general)
-    lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
-    failed = lanes.runtime("shared_load", "%ctx", "%warp", site, lanes.widen(mask), *access.shape)
+    count_shared(lanes, instruction, mask, access.size_bytes, generic=False)
+    function = load_function(access.element, len(access.items))
+    if function is not None:
+        failed = lanes.runtime(function, "%ctx", "%warp", site, mask)
+    else:
+        failed = lanes.runtime("shared_load", "%ctx", "%warp", site, mask, *access.shape)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
-    each = _read_data(lanes, access)
-    gathered = lanes.fresh_label("gathered")
-    lanes.do(f"br label %{gathered}")
-    lanes.label(gathered)
-    lanes.do(f"br label %{join}")
-    lanes.label(join)
-    kind = vector(access.element)
-    values = [lanes.op(f"phi {kind} [ {a}, %{uniform} ], [ {b}, %{gathered} ]") for a, b in zip(once, each)]
-    watch_shared(lanes, instruction, lanes.widen(mask), access.shape)
+    values = _read_data(lanes, access)
+    watch_shared(lanes, instruction, mask, access.shape)
     return values
 
 

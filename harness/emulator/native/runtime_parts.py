@@ -16,6 +16,7 @@ from harness.emulator.codegen.eight_bit_products import (
     integers_ir,
 )
 from harness.emulator.codegen.reductions import REDUCTIONS, reductions_ir
+from harness.emulator.codegen.shared_loads import SHARED_LOADS, shared_loads_ir
 from harness.emulator.memory import async_copies, async_proxy, caches
 from harness.emulator.runtime import exports
 
@@ -33,7 +34,7 @@ class Part:
 
 
 PARTS = {
-    "core": Part(exports.CORE),
+    "core": Part(exports.CORE, emitted=SHARED_LOADS, ir=shared_loads_ir),
     "sanitizer": Part(exports.SANITIZER),
     "copies": Part(async_copies.EXPORTS),
     "async proxy": Part(async_proxy.EXPORTS),

@@ -1,4 +1,4 @@
-"""Replies that a planner gave before their questions are asked: all that an attempt asks, in one message.
+"""Replies that a planner gave before their questions are asked: all that an attempt asks but bytes, in one message.
 
 Each question on its own wakes the other process and waits for it, which takes longer than most of the answers.
 """
@@ -34,7 +34,7 @@ class Ahead:
         """The reply to this question about this very problem; None where it has to be asked."""
         if problem is not self._problem or generation != self._generation or what not in self._replies:
             return None
-        if what in ("plan", "claim") and tile != self._tile:
+        if what == "plan" and tile != self._tile:
             return None
         reply = checked(self._replies.pop(what) if what == ONCE else self._replies[what], dict)
         if "error" not in reply and "answer" not in reply:

@@ -197,7 +197,7 @@ class Planner:
         return plan_to_json(plan, self._kernel_to_json, self._keep)
 
     def attempt(self, request: Json) -> Json:
-        """The replies to what an attempt asks, by question, up to where it ends: see `isolation.ahead`.
+        """The replies to what an attempt asks, by question, up to where it ends; no claim: see `isolation.ahead`.
 
         `tile` is what its plan is for: `wanted` sizes beside the default ones.
         """
@@ -218,8 +218,6 @@ class Planner:
             if not tiles or replies["tile"] not in tiles:
                 return replies
         ask("plan")
-        if variant.claim is not None:
-            ask("claim")
         return replies
 
     def compile(self, request: Json) -> Json:

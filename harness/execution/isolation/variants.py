@@ -337,7 +337,7 @@ def begin_planners(variants: Iterable[Variant]) -> None:
 
 
 def ask_ahead(variant: Variant, problem: BaseProblem, wanted: TileSizes | None = None) -> None:
-    """Let the variant's process say at once what an attempt at this very problem is going to ask it.
+    """Let the variant's process say at once what an attempt at this very problem is going to ask it, but for bytes.
 
     `wanted` are the tile sizes that `with_tile` is then given. Nothing is lost where the variant is not isolated, or
     where something else is asked: then it is asked on its own.

@@ -114,17 +114,21 @@ class AttentionAxes(NamedAxes):
     """See the module."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
-        """`most_tiles`: problems of at most so many tiles per head, none of the long classes then."""
+        """`most_tiles`: problems of at most so many tiles per head; then none is long or has a crowd of heads."""
         self._most_tiles = most_tiles
         self._takes = frozenset(takes) & frozenset(mask_kinds())
         self._lengths = functools.cache(self._found_lengths)
-        lengths = (ONE, PART, WHOLE, FEW, *(() if most_tiles is not None else (MANY, LONG)))
+        large = {MANY, LONG, LONGEST, CROWD} if most_tiles is not None else set()
+
+        def few_enough(*names: str) -> list[str]:
+            return [name for name in names if name not in large]
+
         names: dict[str, Iterable[str]] = {
-            Q_LEN: lengths,
-            KV_LEN: (*lengths, *(() if most_tiles is not None else (LONGEST,)), SQUARE),
+            Q_LEN: few_enough(ONE, PART, WHOLE, FEW, MANY, LONG),
+            KV_LEN: few_enough(ONE, PART, WHOLE, FEW, MANY, LONG, LONGEST, SQUARE),
             MASK: (NONE, *masks_by_kind(1, self._takes)),
-            HEADS: HEAD_COUNTS,
-            BATCH: BATCHES,
+            HEADS: few_enough(*HEAD_COUNTS),
+            BATCH: few_enough(*BATCHES),
             SCALE: SCALES,
             EDITS: (NONE, SOME),
             REGIME: REGIMES,

@@ -139,7 +139,7 @@ def error_budget(
     O, expected_O = np.empty(shape_of_O), np.empty(shape_of_O)
     lse, expected_lse = np.empty(shape_of_lse), np.empty(shape_of_lse)
     with np.errstate(all="ignore"):
-        for block in blocks_of(problem, inputs, part):
+        for block in reference.blocks or blocks_of(problem, inputs, part):
             at = block.where
             answer = Reference(reference.O[at], reference.lse[at])
             factors, near = None, answer

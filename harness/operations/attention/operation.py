@@ -67,8 +67,7 @@ class Attention(Operation):
         """See `oracle`."""
         from harness.operations.attention.oracle import attention
 
-        reference = attention(problem, inputs, part)
-        return {"O": reference.O, "lse": reference.lse}
+        return attention(problem, inputs, part)
 
     def tolerance(
         self,
@@ -82,7 +81,8 @@ class Attention(Operation):
         from harness.operations.attention.error_budget import error_budget
         from harness.operations.attention.oracle import Reference
 
-        budget = error_budget(problem, inputs, Reference(answer["O"], answer["lse"]), numerics, part)
+        reference = answer if isinstance(answer, Reference) else Reference(answer["O"], answer["lse"])
+        budget = error_budget(problem, inputs, reference, numerics, part)
         return {"O": Tolerance(budget.O, budget.expected_O), "lse": Tolerance(budget.lse, budget.expected_lse)}
 
     def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:

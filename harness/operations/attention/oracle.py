@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -21,17 +21,6 @@ Mask = npt.NDArray[np.bool_]
 BLOCK_BYTES = 4 * 2**20
 """How much one float64 matrix of scores may take, so that some of them fit a core's cache; a problem is handled in
 blocks of that size."""
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The answer in float64."""
-
-    O: Float64Array
-    """Shape (batch, heads, q_len, head_dim)."""
-    lse: Float64Array
-    """Natural logarithm of sum exp(scores), a sink's among them, shape (batch, heads, q_len); -inf where a row sees no
-    key and has no sink."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +91,28 @@ class Block:
         """(b, h, rows): the maximum, NaN where a visible score is NaN, 0 where the row is blind."""
         largest: Float64Array = np.where(self.blind, 0.0, self.row_maxima)
         return largest
+
+
+@dataclass(frozen=True, eq=False)
+class Reference(Mapping[str, Float64Array]):
+    """The answer in float64, by output."""
+
+    O: Float64Array
+    """Shape (batch, heads, q_len, head_dim)."""
+    lse: Float64Array
+    """Natural logarithm of sum exp(scores), a sink's among them, shape (batch, heads, q_len); -inf where a row sees no
+    key and has no sink."""
+    blocks: tuple[Block, ...] | None = field(default=None, repr=False)
+    """What it was worked out from, for whoever goes on from there; None where that is too much to keep."""
+
+    def __getitem__(self, output: str) -> Float64Array:
+        return {"O": self.O, "lse": self.lse}[output]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("O", "lse"))
+
+    def __len__(self) -> int:
+        return 2
 
 
 def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Iterator[Block]:
@@ -181,10 +192,12 @@ def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
     weight drops out, as 0 x NaN is NaN.
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
-    for block in blocks_of(problem, inputs, part):
+    blocks: Iterable[Block] = blocks_of(problem, inputs, part)
+    kept = tuple(blocks) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None
+    for block in blocks if kept is None else kept:
         answer = answer_of(block)
         O[block.where], lse[block.where] = answer.O, answer.lse
-    return Reference(O, lse)
+    return Reference(O, lse, kept)
 
 
 def answer_of(block: Block) -> Reference:

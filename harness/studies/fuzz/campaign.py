@@ -64,7 +64,7 @@ class CampaignSettings:
     builds: tuple[Build, ...] | None = None
     """What kernels may have compiled in, the plainest first; None: the operation's own choice."""
     most_tiles: int | None = None
-    """Tiles that a problem has at most, none of them long then; None: the operation's own choice."""
+    """Tiles that a problem has at most, none of them long or with a crowd of heads then; None: the usual choice."""
     checks: tuple[str, ...] | None = None
     """Properties that are held in a share of the cases, `SANITIZER` among them; None: all that there are."""
     case_seconds: float = 10.0

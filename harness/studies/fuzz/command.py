@@ -233,8 +233,8 @@ def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None
         "--tiles",
         type=WHOLE_NUMBER,
         metavar="N",
-        help="problems of at most N tiles, such as those of rows times those of keys per head (default: 6, and some of "
-        "many)",
+        help="problems of at most N tiles, such as those of rows times those of keys per head, and few heads (default: "
+        "6, and some of many)",
     )
     group.add_argument(
         "--seed", type=WHOLE_NUMBER, metavar="S", help="same seed, same cases (default: another each time)"

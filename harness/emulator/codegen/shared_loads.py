@@ -1,0 +1,101 @@
+"""Loads of shared memory, as functions of the runtime: inner loops live there.
+
+Each lane's offset is in ADDRESSES, and what it reads goes to DATA, in whole vectors. Whoever reads DATA next reads it
+in whole vectors, and a CPU hands on what it has not stored yet only to loads of what was stored at once.
+"""
+
+from __future__ import annotations
+
+from harness.emulator.abi import layout as at
+from harness.emulator.abi.context import SLOT
+from harness.emulator.codegen.vocabulary import BITS, Vocabulary, splat, vector
+
+SHAPES = {("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i32", 4)}
+"""Elements and how many of them a lane reads; others take the way of `memory.copies.shared_load`."""
+
+
+def load_function(element: str, count: int) -> str | None:
+    """The name of the function that loads so many elements per lane, which takes context, warp, site and mask.
+
+    It returns 1 on a fault, else 0. None where there is no such function.
+    """
+    return f"load_shared_{element}x{count}" if (element, count) in SHAPES else None
+
+
+SHARED_LOADS = tuple(f"load_shared_{element}x{count}" for element, count in sorted(SHAPES))
+
+
+def shared_loads_ir() -> str:
+    """All of them as LLVM IR."""
+    functions: list[str] = []
+    declarations = {"declare i64 @sandbox_shared_load(i64, i64, i64, i64, i64, i64)"}
+    for element, count in sorted(SHAPES):
+        v = Vocabulary()
+        _load(v, element, count)
+        head = f"define i64 @sandbox_{load_function(element, count)}(i64 %ctx, i64 %warp, i64 %site, i64 %mask) {{"
+        functions += [head, *v.lines, "}"]
+        declarations |= v.declarations
+    return "\n".join([*sorted(declarations), *functions, '!0 = !{!"branch_weights", i32 1, i32 1000}', ""])
+
+
+def _load(v: Vocabulary, element: str, count: int) -> None:
+    item_bytes = BITS[element] // 8
+    log_size = (count * item_bytes).bit_length() - 1
+    mask = v.op("trunc i64 %mask to i32")
+    addresses = _pointer(v, "%warp", at.ADDRESSES)
+    offsets = v.op(f"load <32 x i32>, ptr {addresses}, align 64")
+    v.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
+    lane = v.op(f"and i32 {v.op(f'call i32 @llvm.cttz.i32(i32 {mask}, i1 false)')}, 31")
+    first = v.op(f"load i32, ptr {v.op(f'getelementptr i32, ptr {addresses}, i32 {lane}')}")
+    differ = v.compare("ne", "i32", offsets, v.spread("i32", first))
+    differ = v.op(f"and i32 {v.bits_of(differ)}, {mask}")
+    size = v.op(f"load i64, ptr {_pointer(v, '%ctx', 8 * SLOT['SHARED_SIZE'])}")
+    places = v.op(f"trunc i64 {v.op(f'lshr i64 {size}, {log_size}')} to i32")
+    base = v.op(f"load i64, ptr {_pointer(v, '%ctx', 8 * SLOT['SHARED_BASE'])}")
+    start = v.op(f"inttoptr i64 {base} to ptr")
+    v.do(f"br i1 {v.op(f'icmp eq i32 {differ}, 0')}, label %uniform, label %apart")
+
+    v.label("uniform")
+    place = v.intrinsic("llvm.fshr.i32", "i32", ("i32", first), ("i32", first), ("i32", str(log_size)))
+    v.do(f"br i1 {v.op(f'icmp ult i32 {place}, {places}')}, label %once, label %otherwise")
+    v.label("once")
+    for item in range(count):
+        scalar = v.op(f"load {element}, ptr {_element(v, start, first, item * item_bytes)}, align {item_bytes}")
+        _store(v, element, v.spread(element, scalar), item)
+    v.do("ret i64 0")
+
+    v.label("apart")
+    own = v.select("i32", v.lanes_of(mask), offsets, v.spread("i32", first))
+    v32, shift = vector("i32"), splat("i32", log_size)
+    # Rotated, the offsets of what is not aligned are larger than any place.
+    rotated = v.intrinsic("llvm.fshr.v32i32", v32, (v32, own), (v32, own), (v32, shift))
+    beyond = v.bits_of(v.compare("uge", "i32", rotated, v.spread("i32", places)))
+    v.do(f"br i1 {v.op(f'icmp eq i32 {beyond}, 0')}, label %each, label %otherwise")
+    v.label("each")
+    scalars = [v.op(f"extractelement {v32} {own}, i32 {number}") for number in range(at.LANES)]
+    for item in range(count):
+        values = "poison"
+        for number, offset in enumerate(scalars):
+            place = _element(v, start, offset, item * item_bytes)
+            scalar = v.op(f"load {element}, ptr {place}, align {item_bytes}")
+            values = v.op(f"insertelement {vector(element)} {values}, {element} {scalar}, i32 {number}")
+        _store(v, element, values, item)
+    v.do("ret i64 0")
+
+    v.label("otherwise")
+    call = f"call i64 @sandbox_shared_load(i64 %ctx, i64 %warp, i64 %site, i64 %mask, i64 {item_bytes}, i64 {count})"
+    v.do(f"ret i64 {v.op(call)}")
+
+
+def _pointer(v: Vocabulary, base: str, offset: int) -> str:
+    return v.op(f"inttoptr i64 {v.op(f'add i64 {base}, {offset}')} to ptr")
+
+
+def _element(v: Vocabulary, start: str, offset: str, within: int) -> str:
+    place = v.op(f"getelementptr i8, ptr {start}, i64 {v.widen(offset)}")
+    return v.op(f"getelementptr i8, ptr {place}, i64 {within}") if within else place
+
+
+def _store(v: Vocabulary, element: str, values: str, item: int) -> None:
+    row_bytes = at.LANES * BITS[element] // 8
+    v.do(f"store {vector(element)} {values}, ptr {_pointer(v, '%warp', at.DATA + item * row_bytes)}, align 32")
