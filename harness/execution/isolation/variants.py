@@ -6,6 +6,7 @@ plugin file or of an installed package have one per origin, so that they cannot 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -42,6 +43,8 @@ from harness.support.errors import PlannerDied, PlannerLost, PluginError, Sandbo
 
 LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
 """What the first plan in a language will import, by backend."""
+KEPT_COMPILED = 16
+"""Launches of the last plans, which are run several times: their kernels need not be asked for again."""
 
 
 def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants", folder: Path | None = None) -> Discovery:
@@ -145,6 +148,7 @@ class RemotePlanner:
         self._texts: OrderedDict[int, str] = OrderedDict()
         self._texts_of = 0
         self._lost: dict[str, PlannerLost] = {}
+        self._compiled: OrderedDict[tuple[int, int, str, str], RemoteCompiledKernel] = OrderedDict()
 
     def ask(self, what: str, origin: list[str], **said: Json) -> Json:
         """See `PlannerProcess.ask`."""
@@ -183,9 +187,18 @@ class RemotePlanner:
 
     def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
         """See `KernelOwner`."""
-        said = self._of(
-            kernel, "compile", COMPILE_SECONDS, args=[argument_to_json(each, _unkept) for each in args], arch=arch
-        )
+        said_args = [argument_to_json(each, _unkept) for each in args]
+        ticket = self._ticket(kernel)
+        key = ticket.generation, ticket.number, json.dumps(said_args), arch
+        found = self._compiled.get(key)
+        if found is None:
+            said = self._of(kernel, "compile", COMPILE_SECONDS, args=said_args, arch=arch)
+            found = self._compiled[key] = self._compiled_kernel(kernel, args, said)
+            if len(self._compiled) > KEPT_COMPILED:
+                self._compiled.popitem(last=False)
+        return dataclasses.replace(found, args=args, kernel=kernel)
+
+    def _compiled_kernel(self, kernel: RemoteKernel, args: tuple[Any, ...], said: Json) -> RemoteCompiledKernel:
         words = checked(said["words"], list, type(None))
         return RemoteCompiledKernel(
             ptx=self._text(said),

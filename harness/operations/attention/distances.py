@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,12 @@ class Distances:
         farthest: Array = np.maximum(above, below)
         return farthest if self.kept is None else np.maximum(farthest, np.abs(self.y))
 
+    @cached_property
+    def _largest_square(self) -> Array:
+        """(b, h, 1, d): the largest x^2."""
+        largest: Array = self.moments[..., : self.y.shape[-1]].max(axis=-2, keepdims=True)
+        return largest
+
     def _split(self, weights: Array) -> tuple[Array, Array | np.float32]:
         """Weights of values, and the sum over those of what dropped out, (b, h, rows, 1)."""
         if self.kept is None:
@@ -101,9 +108,8 @@ class Distances:
 
     def _squared(self, xx: Array, x: Array, total: Array) -> Array:
         # An answer is a mean of values, so y^2 is at most the largest x^2; where weights drop out 0 is one, and c is 0.
-        largest = self.moments[..., : self.y.shape[-1]].max(axis=-2, keepdims=True)
         sums = xx + self.y * (self.y * total - 2 * x)
-        squared: Array = np.maximum(sums, np.float32(0)) + np.float32(2.0**-20) * largest * total
+        squared: Array = np.maximum(sums, np.float32(0)) + np.float32(2.0**-20) * self._largest_square * total
         return squared
 
 

@@ -37,6 +37,10 @@ SANITIZED = 10.0
 """How many times as long a case may take that the sanitizer looks at, which runs it several times and slowly."""
 
 
+Kernel = tuple[Hashable, ...]
+"""What tells the kernels of cases apart."""
+
+
 class Worker:
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
@@ -58,7 +62,9 @@ class Worker:
         self._handed: deque[Case] = deque()
         self._looked: tuple[float, float] | None = None
         self._looked_at = 0.0
-        self._compiled: set[tuple[Hashable, ...]] = set()
+        self._compiled: set[Kernel] = set()
+        self.met: set[Kernel] = set()
+        """Of the cases that were handed over to its process."""
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-fuzz-")
         self._log = Path(self._folder.name, "worker.log")
         self.started = 0
@@ -89,7 +95,7 @@ class Worker:
             self._process.start()
         self.started += 1
         theirs.close()
-        self._compiled = set()
+        self._compiled, self.met = set(), set()
 
     def start(self) -> None:
         """A process that is ready. Raises `SandboxError` where the variant or the executor cannot be had there."""
@@ -135,6 +141,7 @@ class Worker:
         """Let the process examine `case` after those that it has. Raises as `start` does."""
         self.resume()
         self._handed.append(case)
+        self.met.add(kernel_of(case))
         if len(self._handed) == 1:
             self._begin_oldest()
         self._send(case)
@@ -201,7 +208,7 @@ class Worker:
             self._lose()
             return Answer(Finding(CRASH, reason))
         assert isinstance(answer, Answer)
-        self._compiled.add(_kernel(case))
+        self._compiled.add(kernel_of(case))
         if answer.broken:
             self._lose()
         return answer
@@ -213,7 +220,7 @@ class Worker:
     def seconds_for(self, case: Case) -> float:
         """How long `case` may take, in seconds of the processor."""
         looked_at = self._machine.sanitize or case.check == SANITIZER
-        once = 0 if _kernel(case) in self._compiled else COMPILE_SECONDS
+        once = 0 if kernel_of(case) in self._compiled else COMPILE_SECONDS
         return (self._case_seconds + once) * (SANITIZED if looked_at else 1)
 
     def _is_overdue(self, seconds: float) -> bool:
@@ -243,8 +250,8 @@ class Worker:
         return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
 
 
-def _kernel(case: Case) -> tuple[Hashable, ...]:
-    """What is compiled in varies by these, masks' kinds among them, and so does what the sanitizer watches.
+def kernel_of(case: Case) -> Kernel:
+    """What is compiled in varies by this, masks' kinds among it, and so does what the sanitizer watches.
 
     A worker compiles, or loads from the disk cache, each of them once.
     """

@@ -7,7 +7,6 @@ there are, nor on which is the quicker.
 
 from __future__ import annotations
 
-from collections import deque
 from multiprocessing.connection import wait
 
 from harness.execution.isolation.server import Load
@@ -16,7 +15,7 @@ from harness.model.case import Case
 from harness.options.machine import Machine
 from harness.studies.fuzz.examiners import Searched
 from harness.studies.fuzz.finding import Answer
-from harness.studies.fuzz.isolation import Worker
+from harness.studies.fuzz.isolation import Kernel, Worker, kernel_of
 from harness.studies.fuzz.search import Search
 from harness.support.child_process import LOOK_SECONDS
 
@@ -37,7 +36,7 @@ class Workers:
         """`number` of processes; for the others, see `Worker`."""
         self._workers = [Worker(load, machine, case_seconds, builds) for _ in range(number)]
         self._first = self._workers[0]
-        self._waiting: deque[Case] = deque()
+        self._waiting: dict[Case, Kernel] = {}
         self._handed: set[Case] = set()
         self._answers: dict[Case, Answer] = {}
         self._keeps_first = False
@@ -95,7 +94,7 @@ class Workers:
 
     def expect(self, case: Case) -> None:
         """`case` is going to be asked about: it is examined as soon as a worker is free. Raises as `start` does."""
-        self._waiting.append(case)
+        self._waiting[case] = kernel_of(case)
         self._collect()
         self._feed()
 
@@ -104,8 +103,7 @@ class Workers:
         is_expected = case in self._answers or case in self._handed or case in self._waiting
         # Whoever asks about what was not expected is going to do so again, and would wait behind what is.
         self._keeps_first = not is_expected
-        if case in self._waiting:
-            self._waiting.remove(case)
+        self._waiting.pop(case, None)
         if case not in self._answers and case not in self._handed:
             self._hand(min(self._ready(), key=lambda worker: worker.load), case)
         self._collect()
@@ -140,7 +138,17 @@ class Workers:
         ready = self._ready()
         for worker in ready[1:] if self._keeps_first else ready:
             while self._waiting and worker.load < MOST_HANDED:
-                self._hand(worker, self._waiting.popleft())
+                case = self._fitting(worker)
+                del self._waiting[case]
+                self._hand(worker, case)
+
+    def _fitting(self, worker: Worker) -> Case:
+        """The oldest that waits whose kernels this worker has met, else that no other has; else the oldest of all."""
+        others = set[Kernel]().union(*(other.met for other in self._workers if other is not worker))
+        among = self._waiting.items()
+        own = next((case for case, kernel in among if kernel in worker.met), None)
+        new = own or next((case for case, kernel in among if kernel not in others), None)
+        return new or next(iter(self._waiting))
 
     def _collect(self) -> None:
         for worker in self._workers:

@@ -252,12 +252,20 @@ def test_rows_that_repeat_are_mostly_brief_and_none_before_them():
 def test_tiles_of_many_keys_make_no_case_that_takes_long(monkeypatch: pytest.MonkeyPatch):
     # What Hypothesis draws has two tiles at most where it has a crowd, and only one crowd.
     monkeypatch.setattr(campaign._Campaign, "_explore", lambda self, *arguments: None)
-    cases, result = cases_of("split-kv-cupy", 3000, monkeypatch, examples=250, most_tiles=4)
+    cases, result = cases_of("split-kv-cupy", 3000, monkeypatch, examples=250)
     assert len(cases) > 100 and result.coverage is not None and set(result.coverage.not_met) <= {BUILD}
     for case in cases:
         p = case.problem
         assert p.batch * p.heads * max(p.q_len, 16) * max(p.kv_len, 16) * p.head_dim <= 32 * MOST_WORK, p.headline
     assert any(case.problem.batch > 16 and case.problem.kv_len >= 512 for case in cases)
+
+
+def test_few_tiles_go_with_few_heads(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(campaign._Campaign, "_explore", lambda self, *arguments: None)
+    cases, result = cases_of("fa2-cupy", 3, monkeypatch, examples=250, most_tiles=4)
+    assert result.coverage is not None and set(result.coverage.not_met) <= {BUILD}
+    assert max(case.problem.batch for case in cases) == 3 and max(case.problem.heads for case in cases) == 24
+    assert all(case.problem.q_len <= 4 * 128 and case.problem.kv_len <= 4 * 64 for case in cases)
 
 
 def test_a_campaign_asks_for_the_brief_ones(monkeypatch: pytest.MonkeyPatch):
