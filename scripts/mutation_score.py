@@ -66,7 +66,7 @@ cases at most, has to find it, and has {shrink_seconds:g} s to shrink it. Writte
   fixed tolerance takes anything, or where only one answer is right, bit for bit.
 """
 OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}
-SHRINK_SECONDS = 2.0
+SHRINK_SECONDS = 5.0
 """Most need two. What kills a mutant is known before that, and how small it may get is for people to read."""
 LONG_SECONDS = 45.0
 """Of a campaign: a few take longer, up to several minutes."""
