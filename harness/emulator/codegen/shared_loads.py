@@ -23,6 +23,7 @@ def load_function(element: str, count: int) -> str | None:
 
 
 SHARED_LOADS = tuple(f"load_shared_{element}x{count}" for element, count in sorted(SHAPES))
+"""The names of all."""
 
 
 def shared_loads_ir() -> str:
@@ -35,7 +36,7 @@ def shared_loads_ir() -> str:
         head = f"define i64 @sandbox_{load_function(element, count)}(i64 %ctx, i64 %warp, i64 %site, i64 %mask) {{"
         functions += [head, *v.lines, "}"]
         declarations |= v.declarations
-    return "\n".join([*sorted(declarations), *functions, '!0 = !{!"branch_weights", i32 1, i32 1000}', ""])
+    return "\n".join([*sorted(declarations), *functions, ""])
 
 
 def _load(v: Vocabulary, element: str, count: int) -> None:

@@ -1,8 +1,9 @@
 """The workers of one campaign: while one examines a case, the others are at those that are known to come after it.
 
 A campaign knows most of its cases before it knows what came of the ones before them. What it expects to ask is begun
-early; what it asks and in which order stays its own affair, so that what it finds does not depend on how many workers
-there are, nor on which is the quicker.
+early, by a worker that has its kernels, where there is one: a kernel is compiled, or loaded, by each worker for itself.
+What the campaign asks and in which order stays its own affair, so that what it finds does not depend on how many
+workers there are, nor on which is the quicker.
 """
 
 from __future__ import annotations

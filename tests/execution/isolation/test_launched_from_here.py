@@ -11,10 +11,11 @@ import pytest
 from fake_driver import FakeDriver
 
 from harness.compilers import compile_kernel
-from harness.compilers.compiled_kernel import DevicePointer
+from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.cubin import section_bytes
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.toolchains import toolchain_of
+from harness.execution.isolation.process import PlannerProcess
 from harness.execution.isolation.variants import discover_isolated
 from harness.model.discovery import discover
 from harness.model.plan import Launch
@@ -55,6 +56,28 @@ def launched(launch: Launch, problem: BaseProblem) -> tuple[bytes, str, bytes]:
     (_, image), *_, (entry, grid, block, args, _) = driver.calls
     assert (grid, block) == (launch.grid, launch.block)
     return image, entry, b"".join(argument.tobytes() for argument in args)
+
+
+def test_a_launch_is_compiled_once(isolated: Registry, monkeypatch: pytest.MonkeyPatch):
+    """However often it is planned; with other arguments it is another one."""
+    asked: list[str] = []
+    ask = PlannerProcess.ask
+    monkeypatch.setattr(
+        PlannerProcess, "ask", lambda self, *said, **more: (asked.append(said[0]), ask(self, *said, **more))[1]
+    )
+    variant, problem = isolated.get("fa2-cupy"), Problem(heads=1, q_len=8, kv_len=8, head_dim=16)
+
+    def compiled(keys: int) -> CompiledKernel:
+        step = variant.plan(dataclasses.replace(problem, kv_len=keys)).launches[0]
+        pointers = {b: DevicePointer(4096, (1, 1, keys, 16), "float32") for b in step.args if isinstance(b, str)}
+        args = tuple(pointers[a] if isinstance(a, str) else a for a in step.args)
+        found = compile_kernel(step.kernel, args, ARCH)
+        assert found.pack(args) == toolchain_of(step.kernel).pack(found, args)
+        return found
+
+    first, again, longer = compiled(8), compiled(8), compiled(9)
+    assert asked.count("compile") == 2 and asked.count("plan") == 3
+    assert first.ptx == again.ptx == longer.ptx
 
 
 @pytest.mark.parametrize("name", ["fa2-cupy", "fa2-numba"])

@@ -16,6 +16,7 @@ from harness.operations.attention.problem import Problem
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer
+from harness.studies.fuzz.isolation import kernel_of
 from harness.studies.fuzz.workers import Workers
 
 
@@ -72,6 +73,20 @@ def test_what_is_forgotten_is_not_examined_any_more():
         workers.expect(case(30))
         workers.ask(case(30))
         assert handed == [case(30)] and not workers._first.load
+
+
+def test_a_worker_goes_on_with_the_kernels_that_it_has():
+    cases = [Case(Problem(heads=1, q_len=2, kv_len=n, head_dim=head_dim)) for n in (3, 4) for head_dim in (4, 5, 6)]
+    with Workers(fuzzed_variants.right, campaign.EMULATOR, 60.0, BUILDS, 2) as workers:
+        for each in cases:
+            workers._waiting[each] = kernel_of(each)
+        one, other = workers._workers
+        one.met, other.met = {kernel_of(cases[1])}, {kernel_of(cases[0])}
+        assert workers._fitting(one) == cases[1] and workers._fitting(other) == cases[0]
+        del workers._waiting[cases[1]], workers._waiting[cases[4]]
+        assert workers._fitting(one) == cases[2], "what the other has not met, rather than what it has"
+        del workers._waiting[cases[2]], workers._waiting[cases[5]]
+        assert workers._fitting(one) == cases[0]
 
 
 @pytest.mark.parametrize(
