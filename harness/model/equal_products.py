@@ -44,6 +44,5 @@ def _may_repeat(magnitudes: Array) -> bool:
 
     Of c >= d/2 equal ones in a row of d, at least c - 1 - (d - c) / 2 >= d/4 - 1 follow the one before within two.
     """
-    one = (magnitudes[..., 1:] == magnitudes[..., :-1]).sum(axis=-1, dtype=np.int32)
-    two = (magnitudes[..., 2:] == magnitudes[..., :-2]).sum(axis=-1, dtype=np.int32)
-    return bool((4 * (one + two) >= magnitudes.shape[-1] - 4).any())
+    follow = sum((magnitudes[..., k:] == magnitudes[..., :-k]).sum(axis=-1, dtype=np.int32) for k in (1, 2))
+    return bool(np.any(4 * follow >= magnitudes.shape[-1] - 4))

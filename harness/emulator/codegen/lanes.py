@@ -207,12 +207,6 @@ class Lanes(Vocabulary):
         """The same as i32."""
         return self.mask if self._guard is None else self.bits_of(self.active())
 
-    def first_lane(self, bits: str) -> str:
-        """Number of the lowest lane in the scalar i32 `bits`; some lane or other where there is none."""
-        self.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-        first = self.op(f"call i32 @llvm.cttz.i32(i32 {bits}, i1 false)")
-        return self.op(f"and i32 {first}, 31")
-
     # Registers and operands -----------------------------------------------------------------------------------------
 
     def _offset(self, name: str) -> int:

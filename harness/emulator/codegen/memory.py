@@ -12,8 +12,8 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.shared_loads import load_function
-from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
+from harness.emulator.codegen.shared_loads import SHARED_LOADS
+from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_memory, watch_shared
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.opcodes import ATOMIC, LOAD
@@ -131,9 +131,9 @@ def _fills_registers(instruction: Instruction) -> bool:
     return instruction.facts.memory is LOAD
 
 
-def _read_data(lanes: Lanes, access: Access) -> list[str]:
-    row_bytes = at.LANES * access.kind.size_bytes
-    return [lanes.warp_load(vector(access.element), at.DATA + i * row_bytes, 32) for i in range(len(access.items))]
+def _read_data(lanes: Lanes, element: str, count: int) -> list[str]:
+    row_bytes = at.LANES * BITS[element] // 8
+    return [lanes.warp_load(vector(element), at.DATA + i * row_bytes, 32) for i in range(count)]
 
 
 def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
@@ -149,13 +149,14 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
     if access.space == "param" and isinstance(access.address.base, Symbol):
         values = _load_parameter(lanes, instruction, access)
     elif access.space == "shared":
-        values = _load_shared(lanes, instruction, access)
+        offsets = lanes.own_offsets(access.address)
+        values = load_shared(lanes, instruction, offsets, access.element, len(access.items))
     else:
         space, addresses = _translated(lanes, access)
         mask = translate(lanes, instruction, space, addresses, access.size_bytes)
         lanes.runtime("gather", "%warp", mask, *access.shape)
         watch_memory(lanes, instruction, space, mask, access.shape)
-        values = _read_data(lanes, access)
+        values = _read_data(lanes, access.element, len(access.items))
     for item, value in zip(access.items, values):
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
 
@@ -182,19 +183,22 @@ def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> l
     return values
 
 
-def _load_shared(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
-    lanes.warp_store(vector("i32"), lanes.own_offsets(access.address), at.ADDRESSES)
+def load_shared(lanes: Lanes, instruction: Instruction, offsets: str, element: str, count: int) -> list[str]:
+    """The `count` elements of LLVM type `element` that each active lane has at its offset in the block's memory."""
+    item_bytes = BITS[element] // 8
+    shape = str(item_bytes), str(count)
+    lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
     mask = lanes.widen(lanes.active_bits())
     site = lanes.number(lanes.site(instruction))
-    count_shared(lanes, instruction, mask, access.size_bytes, generic=False)
-    function = load_function(access.element, len(access.items))
+    count_shared(lanes, instruction, mask, item_bytes * count, generic=False)
+    function = SHARED_LOADS.get((element, count))
     if function is not None:
         failed = lanes.runtime(function, "%ctx", "%warp", site, mask)
     else:
-        failed = lanes.runtime("shared_load", "%ctx", "%warp", site, mask, *access.shape)
+        failed = lanes.runtime("shared_load", "%ctx", "%warp", site, mask, *shape)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
-    values = _read_data(lanes, access)
-    watch_shared(lanes, instruction, mask, access.shape)
+    values = _read_data(lanes, element, count)
+    watch_shared(lanes, instruction, mask, shape)
     return values
 
 

@@ -10,31 +10,20 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.vocabulary import BITS, Vocabulary, splat, vector
 
-SHAPES = {("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i32", 4)}
-"""Elements and how many of them a lane reads; others take the way of `memory.copies.shared_load`."""
-
-
-def load_function(element: str, count: int) -> str | None:
-    """The name of the function that loads so many elements per lane, which takes context, warp, site and mask.
-
-    It returns 1 on a fault, else 0. None where there is no such function.
-    """
-    return f"load_shared_{element}x{count}" if (element, count) in SHAPES else None
-
-
-SHARED_LOADS = tuple(f"load_shared_{element}x{count}" for element, count in sorted(SHAPES))
-"""The names of all."""
+_SHAPES = (("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i32", 4))
+SHARED_LOADS = {(element, count): f"load_shared_{element}x{count}" for element, count in _SHAPES}
+"""Elements and how many of them a lane reads -> the function, which takes context, warp, site and mask, and returns 1
+on a fault, else 0. Other shapes take the way of `memory.copies.shared_load`."""
 
 
 def shared_loads_ir() -> str:
     """All of them as LLVM IR."""
     functions: list[str] = []
     declarations = {"declare i64 @sandbox_shared_load(i64, i64, i64, i64, i64, i64)"}
-    for element, count in sorted(SHAPES):
+    for (element, count), name in SHARED_LOADS.items():
         v = Vocabulary()
         _load(v, element, count)
-        head = f"define i64 @sandbox_{load_function(element, count)}(i64 %ctx, i64 %warp, i64 %site, i64 %mask) {{"
-        functions += [head, *v.lines, "}"]
+        functions += [f"define i64 @sandbox_{name}(i64 %ctx, i64 %warp, i64 %site, i64 %mask) {{", *v.lines, "}"]
         declarations |= v.declarations
     return "\n".join([*sorted(declarations), *functions, ""])
 
@@ -45,9 +34,7 @@ def _load(v: Vocabulary, element: str, count: int) -> None:
     mask = v.op("trunc i64 %mask to i32")
     addresses = _pointer(v, "%warp", at.ADDRESSES)
     offsets = v.op(f"load <32 x i32>, ptr {addresses}, align 64")
-    v.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    lane = v.op(f"and i32 {v.op(f'call i32 @llvm.cttz.i32(i32 {mask}, i1 false)')}, 31")
-    first = v.op(f"load i32, ptr {v.op(f'getelementptr i32, ptr {addresses}, i32 {lane}')}")
+    first = v.op(f"load i32, ptr {v.op(f'getelementptr i32, ptr {addresses}, i32 {v.first_lane(mask)}')}")
     differ = v.compare("ne", "i32", offsets, v.spread("i32", first))
     differ = v.op(f"and i32 {v.bits_of(differ)}, {mask}")
     size = v.op(f"load i64, ptr {_pointer(v, '%ctx', 8 * SLOT['SHARED_SIZE'])}")

@@ -109,6 +109,12 @@ class Vocabulary:
         """i32 -> 32 predicates."""
         return self.op(f"bitcast i32 {bits} to <32 x i1>")
 
+    def first_lane(self, bits: str) -> str:
+        """Number of the lowest lane in the scalar i32 `bits`; some lane or other where there is none."""
+        self.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
+        first = self.op(f"call i32 @llvm.cttz.i32(i32 {bits}, i1 false)")
+        return self.op(f"and i32 {first}, 31")
+
     def widen(self, scalar: str) -> str:
         """i32 -> i64."""
         return self.op(f"zext i32 {scalar} to i64")

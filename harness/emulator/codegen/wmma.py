@@ -19,7 +19,7 @@ from harness.emulator.codegen.fragments import WMMA_SHAPES, Fragment, wmma_layou
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_memory import load_rows, transpose
 from harness.emulator.codegen.matrix_multiply import homes_of, multiply, put_registers, registers_of
-from harness.emulator.codegen.memory import count_shared, translate
+from harness.emulator.codegen.memory import count_shared, load_shared, translate
 from harness.emulator.codegen.vocabulary import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.codegen.watched import watch_memory, watch_shared
@@ -190,16 +190,10 @@ def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, reque
     shape = ("4", str(count))
     addresses = _addresses(lanes, matrix, request.lines, request.along)
     if matrix.space == "shared":
-        lanes.warp_store(vector("i32"), addresses, at.ADDRESSES)
-        mask = lanes.widen(lanes.active_bits())
-        count_shared(lanes, instruction, mask, 4 * count, generic=False)
-        failed = lanes.runtime("shared_load", "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *shape)
-        lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
-        watch_shared(lanes, instruction, mask, shape)
-    else:
-        mask = translate(lanes, instruction, matrix.space, addresses, 4 * count)
-        lanes.runtime("gather", "%warp", mask, *shape)
-        watch_memory(lanes, instruction, matrix.space, mask, shape)
+        return load_shared(lanes, instruction, addresses, "i32", count)
+    mask = translate(lanes, instruction, matrix.space, addresses, 4 * count)
+    lanes.runtime("gather", "%warp", mask, *shape)
+    watch_memory(lanes, instruction, matrix.space, mask, shape)
     return [lanes.warp_load(vector("i32"), at.DATA + 128 * index) for index in range(count)]
 
 

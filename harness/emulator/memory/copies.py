@@ -76,19 +76,13 @@ def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: 
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
-    """`translate` and `gather` for 32-bit shared offsets in ADDRESSES, without the detour. 1 on a fault, else 0."""
-    # Inner loops live here: what does not change is read once, and the common case has a loop of its own.
+    """`translate` and `gather` for 32-bit shared offsets in ADDRESSES, without the detour. 1 on a fault, else 0.
+
+    Of the shapes that loops consist of, only what is not in order comes here: see `codegen.shared_loads`.
+    """
     size = element_bytes * count
     base = load64(ctx + SHARED_BASE)
     limit = load64(ctx + SHARED_SIZE) - size
-    if mask == at.FULL_MASK and size == 4 and element_bytes == 4:
-        for lane in range(32):
-            offset = load32(warp + at.ADDRESSES + 4 * lane)
-            if offset > limit or offset & 3:
-                shared_fault(ctx, site, lane, offset, limit, size)
-                return 1
-            store32(warp + at.DATA + 4 * lane, load32(base + offset))
-        return 0
     for lane in range(32):
         if (mask >> lane) & 1:
             offset = load32(warp + at.ADDRESSES + 4 * lane)
@@ -101,6 +95,7 @@ def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, c
 
 def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
     """The other direction: DATA to shared memory. 1 on a fault, else 0."""
+    # Inner loops live here: what does not change is read once, and the common case has a loop of its own.
     size = element_bytes * count
     base = load64(ctx + SHARED_BASE)
     limit = load64(ctx + SHARED_SIZE) - size

@@ -34,7 +34,7 @@ class Part:
 
 
 PARTS = {
-    "core": Part(exports.CORE, emitted=SHARED_LOADS, ir=shared_loads_ir),
+    "core": Part(exports.CORE, emitted=tuple(SHARED_LOADS.values()), ir=shared_loads_ir),
     "sanitizer": Part(exports.SANITIZER),
     "copies": Part(async_copies.EXPORTS),
     "async proxy": Part(async_proxy.EXPORTS),

@@ -192,13 +192,15 @@ class RemotePlanner:
         key = ticket.generation, ticket.number, json.dumps(said_args), arch
         found = self._compiled.get(key)
         if found is None:
-            said = self._of(kernel, "compile", COMPILE_SECONDS, args=said_args, arch=arch)
-            found = self._compiled[key] = self._compiled_kernel(kernel, args, said)
+            about = {"number": ticket.number}
+            said = self.process.ask("compile", COMPILE_SECONDS, kernel=about, args=said_args, arch=arch)
+            found = self._compiled[key] = self._compiled_kernel(kernel, said)
             if len(self._compiled) > KEPT_COMPILED:
                 self._compiled.popitem(last=False)
         return dataclasses.replace(found, args=args, kernel=kernel)
 
-    def _compiled_kernel(self, kernel: RemoteKernel, args: tuple[Any, ...], said: Json) -> RemoteCompiledKernel:
+    def _compiled_kernel(self, kernel: RemoteKernel, said: Json) -> RemoteCompiledKernel:
+        """What the process said of it; for which launch is not in it yet."""
         words = checked(said["words"], list, type(None))
         return RemoteCompiledKernel(
             ptx=self._text(said),
@@ -212,10 +214,8 @@ class RemotePlanner:
             ),
             signature=tuple(checked(each, str) for each in checked(said["signature"], list)),
             max_registers=checked(said["max_registers"], int, type(None)),
-            args=args,
             words=None if words is None else tuple(bytes.fromhex(checked(word, str)) for word in words),
             misfit=checked(said["misfit"], str),
-            kernel=kernel,
         )
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:

@@ -88,6 +88,7 @@ def test_a_tile_that_is_wanted_goes_along(variants: dict[str, Variant], asked: l
     with pytest.raises(UnsupportedProblem, match="no tile with Br=7"):
         make_plan(with_tile(variant, {"Br": 7}), SMALL)
     assert asked == ["attempt", "attempt"]
+    assert claimed_traffic(chosen, SMALL) == variant.claim(SMALL, other)
 
 
 def test_a_problem_that_is_refused_is_not_planned(variants: dict[str, Variant], asked: list[str]):
@@ -108,3 +109,11 @@ def test_who_ends_the_process_is_told_by_the_question(variants: dict[str, Varian
     asked.clear()
     ask_ahead(variant, SMALL)
     assert asked == []
+
+
+def test_who_ends_the_process_in_a_claim_is_told_by_it(variants: dict[str, Variant]):
+    variant = variants["ends-in-claim"]
+    ask_ahead(variant, SMALL)
+    said_of(variant, SMALL)
+    with pytest.raises(PlannerDied, match=r"^claim\(\): .* exit status 0"):
+        claimed_traffic(variant, SMALL)
