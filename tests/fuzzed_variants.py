@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -52,6 +53,12 @@ def edited(old: str, new: str) -> Variant:
     return Variant(name="edited", plan=plan, supports=_plugin().supports)
 
 
+def slow() -> Variant:
+    """Right, but a block takes milliseconds."""
+    begins = "for (int c = 0; c < d; ++c) o[c] = 0.0f;"
+    return edited(begins, "for (int turn = 0; turn < 25000; ++turn) *(volatile float*)o = 0.0f;" + begins)
+
+
 def long_keys_do(what: str) -> Variant:
     """Right for up to 40 keys; beyond, planning does something to its process."""
 
@@ -89,7 +96,7 @@ def dies_while_loading() -> Variant:
 class LosesItsContext(Machine):
     """A machine whose executor plays a GPU: more than 40 keys are an illegal address, after which nothing works."""
 
-    def executor(self) -> Executor:
+    def executor(self, progress: Callable[[float], None] | None = None) -> Executor:
         return _LostExecutor(EmulatorExecutor(threads=1))
 
 
@@ -111,7 +118,7 @@ class LosesItsProcess(Machine):
 
     what: str = "exit"
 
-    def executor(self) -> Executor:
+    def executor(self, progress: Callable[[float], None] | None = None) -> Executor:
         return _LosingExecutor(EmulatorExecutor(threads=1), self.what)
 
 

@@ -85,6 +85,7 @@ def test_right_variants_pass_and_wrong_ones_fail_with_their_reason(tmp_path: Pat
     done = run(tmp_path, "--attention", "somebody.kernels", "--attention-examples", "10", "-v", "-k", chosen)
     text = done.stdout
     assert done.returncode == 1, text + done.stderr
+    assert " good: " not in text, text  # a heading, and below it the reason
     assert outcomes(text) == {
         "good::takes": "PASSED",
         "good::answer": "PASSED",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,21 +27,24 @@ class Machine:
     """On the emulator: look for races, reads of memory that nobody wrote and the like in every case, not in those alone
     that ask for it."""
 
-    def executor(self) -> Executor:
-        """A fresh one. Raises `SandboxError` where there is no GPU and one is asked for."""
+    def executor(self, progress: Callable[[float], None] | None = None) -> Executor:
+        """A fresh one. The emulator tells `progress` which fraction of a launch is done, now and then.
+
+        Raises `SandboxError` where there is no GPU and one is asked for.
+        """
         if self.kind == "gpu":
             return isolated_gpu(timed=False)
         from harness.emulator.executor import EmulatorExecutor
 
-        return EmulatorExecutor(self.arch, self.step_limit, self.threads)
+        return EmulatorExecutor(self.arch, self.step_limit, self.threads, progress=progress)
 
-    def sanitizer(self) -> EmulatorSanitizer | None:
-        """What looks for findings; None on a GPU."""
+    def sanitizer(self, progress: Callable[[float], None] | None = None) -> EmulatorSanitizer | None:
+        """What looks for findings; None on a GPU. For `progress`, see `executor`."""
         if self.kind == "gpu":
             return None
         from harness.emulator.plan_sanitizer import EmulatorSanitizer
 
-        return EmulatorSanitizer(self.arch, self.step_limit, shuffled_runs=1)
+        return EmulatorSanitizer(self.arch, self.step_limit, progress=progress, shuffled_runs=1)
 
 
 def isolated_gpu(timed: bool = True) -> Executor:

@@ -214,7 +214,7 @@ def _run_all(
                     listener.deliver(geometry.block_of(cluster, rank), accesses)
         return 0
 
-    def work(worker: Worker) -> None:
+    def work(worker: Worker, progress: Callable[[float], None] | None = None) -> None:
         while True:
             with lock:
                 first = state["next"]
@@ -229,10 +229,12 @@ def _run_all(
                     faults.append((cluster, worker))
                     stop_at[0] = min(int(stop_at[0]), cluster)
                     return
+            if progress is not None:
+                progress(min(1.0, state["done"] / clusters))
 
-    if len(workers) == 1 and progress is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    if len(workers) == 1 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
-        work(workers[0])
+        work(workers[0], progress)
         return faults
     with ThreadPoolExecutor(len(workers)) as pool:
         pending = {pool.submit(work, worker) for worker in workers}

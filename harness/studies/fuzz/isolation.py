@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,7 +24,7 @@ from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
-from harness.studies.fuzz.worker import serve
+from harness.studies.fuzz.worker import IN_PROGRESS, serve
 from harness.support.child_process import LOOK_SECONDS, how_it_ended, last_words, processor_seconds
 from harness.support.errors import SandboxError
 
@@ -33,6 +34,8 @@ COMPILE_SECONDS = 60.0
 """On top of the time for a case, where a worker may have to compile for it."""
 PATIENCE = 20.0
 """How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
+STEADY = 6.0
+"""How many times as long a case may take of whose kernels one thread block after the other ends: slow, but not stuck."""
 SANITIZED = 10.0
 """How many times as long a case may take that the sanitizer looks at, which runs it several times and slowly."""
 
@@ -41,13 +44,31 @@ Kernel = tuple[Hashable, ...]
 """What tells the kernels of cases apart."""
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """What a process had used of the processor by then."""
+
+    clock: float
+    processor: float
+
+    @classmethod
+    def of(cls, pid: int) -> _Moment:
+        """Now."""
+        return cls(time.monotonic(), processor_seconds(pid))
+
+    def seconds_since(self, before: _Moment) -> float:
+        """Of the processor; those of the clock, where it mostly waits, are fewer of them."""
+        return max(self.processor - before.processor, (self.clock - before.clock) / PATIENCE)
+
+
 class Worker:
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
-        """`case_seconds`: how long one case may take once its kernels are compiled, without the sanitizer.
+        """`case_seconds`: how long a case may go on, once its kernels are compiled, until a thread block of it ends.
 
-        Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one.
+        Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one. The sanitizer has
+        more, and so has a case of which blocks do end.
         """
         self._load, self._machine, self._case_seconds = load, machine, case_seconds
         self.builds = builds
@@ -60,8 +81,11 @@ class Worker:
         self._connection: Connection | None = None
         self._is_ready = False
         self._handed: deque[Case] = deque()
-        self._looked: tuple[float, float] | None = None
         self._looked_at = 0.0
+        self._begun: _Moment | None = None
+        """When the process was first seen at its oldest case."""
+        self._progressed: _Moment | None = None
+        """When it was first seen so after it was last heard of."""
         self._compiled: set[Kernel] = set()
         self.met: set[Kernel] = set()
         """Of the cases that were handed over to its process."""
@@ -167,14 +191,15 @@ class Worker:
         if not self._handed or not self._is_ready:
             return None
         case = self._handed[0]
-        if self._waited(0.0):
+        answer = None
+        while answer is None and self._waited(0.0):
             answer = self._received(case)
-        elif self._is_overdue(seconds := self.seconds_for(case)):
-            reason = f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other"
+        if answer is None:
+            reason = self._overdue(self.seconds_for(case))
+            if reason is None:
+                return None
             self._lose()
             answer = Answer(Finding(TIMEOUT, reason))
-        else:
-            return None
         self._handed.popleft()
         self._begin_oldest()
         return case, answer
@@ -199,7 +224,8 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             self._connection.send(case)
 
-    def _received(self, case: Case) -> Answer:
+    def _received(self, case: Case) -> Answer | None:
+        """What the process says of its oldest case; None where that goes on."""
         assert self._connection is not None
         try:
             answer = self._connection.recv()
@@ -207,6 +233,9 @@ class Worker:
             reason = self._death()
             self._lose()
             return Answer(Finding(CRASH, reason))
+        if answer == IN_PROGRESS:
+            self._progressed = None
+            return None
         assert isinstance(answer, Answer)
         self._compiled.add(kernel_of(case))
         if answer.broken:
@@ -215,26 +244,28 @@ class Worker:
 
     def _begin_oldest(self) -> None:
         """The process gets to its oldest case now."""
-        self._looked_at, self._looked = time.monotonic(), None
+        self._looked_at, self._begun, self._progressed = time.monotonic(), None, None
 
     def seconds_for(self, case: Case) -> float:
-        """How long `case` may take, in seconds of the processor."""
+        """How long `case` may go on without an answer or a thread block that ends, in seconds of the processor."""
         looked_at = self._machine.sanitize or case.check == SANITIZER
         once = 0 if kernel_of(case) in self._compiled else COMPILE_SECONDS
         return (self._case_seconds + once) * (SANITIZED if looked_at else 1)
 
-    def _is_overdue(self, seconds: float) -> bool:
-        """Whether it has used the processor for so long at its oldest case. Looks at it now and then."""
-        now = time.monotonic()
-        if now < self._looked_at + LOOK_SECONDS:
-            return False  # as nearly always
+    def _overdue(self, seconds: float) -> str | None:
+        """What to say of a process that is at its oldest case for too long. Looks at it now and then."""
+        if time.monotonic() < self._looked_at + LOOK_SECONDS:
+            return None  # as nearly always
         assert self._process is not None and self._process.pid is not None
-        used = processor_seconds(self._process.pid)
-        self._looked_at = now
-        if self._looked is None:
-            self._looked = now, used
-        began, used_before = self._looked
-        return used - used_before > seconds or now - began > PATIENCE * seconds
+        now = _Moment.of(self._process.pid)
+        self._looked_at = now.clock
+        self._begun = self._begun or now
+        self._progressed = self._progressed or now
+        if now.seconds_since(self._progressed) > seconds:
+            return f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other"
+        if now.seconds_since(self._begun) > STEADY * seconds:
+            return f"no answer within {STEADY * seconds:g} s: its thread blocks end, but there is no end of them"
+        return None
 
     def _waited(self, seconds: float) -> bool:
         """Until it says something or dies; False where it does neither in time."""

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -20,8 +21,13 @@ from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.builds import builds_for
 from harness.studies.fuzz.examination import examine
+from harness.support.child_process import LOOK_SECONDS
 from harness.support.errors import SandboxError
 from harness.support.exception_place import where_and_what
+
+
+IN_PROGRESS = "in progress"
+"""Said while a case is examined, now and then, of a kernel whose thread blocks end one after the other."""
 
 
 def serve(
@@ -35,7 +41,7 @@ def serve(
     """Tell about the variant, or why it cannot be had; then receive cases and send answers, until the pipe ends.
 
     What is told: what `builds` come to for it, the features that it takes, and the regimes in which it declares that
-    it fails.
+    it fails. Before the answer to a case that takes long, there may be `IN_PROGRESS`, several times.
 
     What anything writes to standard output or error goes to `log`: the last words of a process that dies.
     """
@@ -47,8 +53,9 @@ def serve(
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    tell = _ProgressTeller(connection)
     try:
-        variant, executor, sanitizer = isolate(load), machine.executor(), machine.sanitizer()
+        variant, executor, sanitizer = isolate(load), machine.executor(tell), machine.sanitizer(tell)
         own_builds = builds_for(variant, builds)
     except Exception as error:
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
@@ -68,6 +75,21 @@ def serve(
         if answer.broken:
             break
     end_planners()
+
+
+class _ProgressTeller:
+    """Says `IN_PROGRESS` where more is done than when it was called before, but not all the time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._done = 0.0
+        self._told = time.monotonic()
+
+    def __call__(self, done: float) -> None:
+        now = time.monotonic()
+        if done != self._done and now > self._told + LOOK_SECONDS:
+            self._done, self._told = done, now
+            self._connection.send(IN_PROGRESS)
 
 
 def _end_with_parent() -> None:

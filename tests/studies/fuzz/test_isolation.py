@@ -59,6 +59,19 @@ def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.Monk
         assert process is not None and not process.is_alive()
 
 
+def test_a_kernel_that_is_slow_but_not_stuck_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    """An eighth of its thread blocks take less than a case may, all of them more."""
+    alone, many = (Case(Problem(heads=heads, q_len=2, kv_len=3, head_dim=4)) for heads in (1, 512))
+    with worker(fuzzed_variants.slow, seconds=0.5) as asked:
+        asked.ask(alone)  # compiles
+        assert asked.seconds_for(many) == 0.5
+        monkeypatch.setattr("harness.studies.fuzz.isolation.STEADY", 60.0)
+        assert asked.ask(many).finding is None
+        monkeypatch.setattr("harness.studies.fuzz.isolation.STEADY", 1.0)
+        finding = asked.ask(many).finding
+        assert finding is not None and finding.kind == TIMEOUT and "its thread blocks end" in finding.reason
+
+
 def test_the_sanitizer_may_take_longer():
     looked_at = dataclasses.replace(SHORT, check=SANITIZER)
     with (
