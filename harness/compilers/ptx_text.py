@@ -44,6 +44,7 @@ class PtxToolchain(Toolchain):
 
     name = "ptx"
     kernels = "a harness.PtxKernel"
+    types_in_source = True
 
     def owns(self, kernel: object) -> bool:
         """See `Toolchain.owns`."""

@@ -22,7 +22,7 @@ class KernelOwner(Protocol):
     """The other process, as its kernels see it. All of it raises what the kernel's own toolchain raises there."""
 
     def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
-        """See `Toolchain.compile`; with these arguments packed."""
+        """See `Toolchain.compile`; with these arguments packed, unless that can be done here."""
         ...
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:
@@ -70,12 +70,12 @@ class RemoteArgument:
 
 @dataclass(frozen=True)
 class RemoteCompiledKernel(CompiledKernel):
-    """What came back: PTX, and the parameters of the launch that it was compiled for."""
+    """What came back: PTX, and the parameters of the launch that it was compiled for, unless they are packed here."""
 
     args: tuple[Any, ...] = ()
     """The arguments that are packed already."""
     words: tuple[bytes, ...] | None = None
-    """The bytes of each parameter for `args`; None where they do not fit."""
+    """The bytes of each parameter for `args`; None where they do not fit, or are not packed there."""
     misfit: str = ""
     """Why they do not fit."""
     kernel: RemoteKernel | None = None
@@ -88,8 +88,13 @@ class RemoteToolchain(Toolchain):
     kernels = "a kernel of another process"
 
     def __init__(self, toolchain: Toolchain) -> None:
+        self._own = toolchain
         self.name = toolchain.name
         self.tensor_maps_by_value = toolchain.tensor_maps_by_value
+
+    def packs_here(self, args: tuple[Any, ...]) -> bool:
+        """Whether these arguments are nothing to the other process: its code is the same for all, and each is here."""
+        return self._own.types_in_source and not any(isinstance(argument, RemoteArgument) for argument in args)
 
     def owns(self, kernel: object) -> bool:
         """See `Toolchain.owns`."""
@@ -102,6 +107,8 @@ class RemoteToolchain(Toolchain):
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """See `Toolchain.pack`."""
+        if self.packs_here(args):
+            return self._own.pack(compiled, args)
         assert isinstance(compiled, RemoteCompiledKernel) and compiled.kernel is not None
         if compiled.args is not args:
             compiled = compiled.kernel.owner.compile(compiled.kernel, args, compiled.arch)

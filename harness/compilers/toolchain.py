@@ -25,6 +25,8 @@ class Toolchain(ABC):
     """What `Variant.backend` and the JSON key `backend` call it."""
     kernels: str
     """What its kernels are, for messages: such as `a cupy.RawKernel`."""
+    types_in_source = False
+    """Whether a kernel's own text says the types of its parameters: its code is the same whatever it is given then."""
     tensor_maps_by_value = True
     """Whether its kernels take a tensor map as a parameter of 128 bytes; else as the address of those, a uint64."""
 

@@ -20,6 +20,7 @@ class CupyToolchain(Toolchain):
 
     name = "cupy"
     kernels = "a cupy.RawKernel"
+    types_in_source = True
 
     def owns(self, kernel: object) -> bool:
         """See `Toolchain.owns`."""

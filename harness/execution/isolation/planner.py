@@ -221,14 +221,16 @@ class Planner:
         return replies
 
     def compile(self, request: Json) -> Json:
-        """A kernel's PTX, unless it was sent before, and its parameters' bytes for these arguments."""
-        kernel = self._kernel(request)
-        args = tuple(self._unkept(argument_from_json(each)) for each in request["args"])
+        """A kernel's PTX, unless it was sent before, and its parameters' bytes for these arguments, if there are any."""
+        kernel, said = self._kernel(request), request["args"]
+        args = tuple(self._unkept(argument_from_json(each)) for each in said or ())
         compiled = toolchain_of(kernel).compile(kernel, args, request["arch"])
-        try:
-            words, misfit = [word.hex() for word in compiled.pack(args)], ""
-        except PlanError as error:
-            words, misfit = None, str(error)
+        words, misfit = None, ""
+        if said is not None:
+            try:
+                words = [word.hex() for word in compiled.pack(args)]
+            except PlanError as error:
+                misfit = str(error)
         known = self._texts.get(compiled.ptx)
         if known is None:
             known = self._texts[compiled.ptx] = self._next()

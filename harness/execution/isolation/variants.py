@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.compilers.parameters import Parameter
-from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel
+from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel, RemoteToolchain
 from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation import process
 from harness.execution.isolation.ahead import Ahead
@@ -43,8 +43,8 @@ from harness.support.errors import PlannerDied, PlannerLost, PluginError, Sandbo
 
 LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
 """What the first plan in a language will import, by backend."""
-KEPT_COMPILED = 16
-"""Launches of the last plans, which are run several times: their kernels need not be asked for again."""
+KEPT_COMPILED = 256
+"""Kernels, or launches of such as have other code for other arguments, that need not be asked for again."""
 
 
 def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants", folder: Path | None = None) -> Discovery:
@@ -148,7 +148,7 @@ class RemotePlanner:
         self._texts: OrderedDict[int, str] = OrderedDict()
         self._texts_of = 0
         self._lost: dict[str, PlannerLost] = {}
-        self._compiled: OrderedDict[tuple[int, int, str, str], RemoteCompiledKernel] = OrderedDict()
+        self._compiled: OrderedDict[tuple[int, int, str | None, str], RemoteCompiledKernel] = OrderedDict()
 
     def ask(self, what: str, origin: list[str], **said: Json) -> Json:
         """See `PlannerProcess.ask`."""
@@ -187,9 +187,10 @@ class RemotePlanner:
 
     def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
         """See `KernelOwner`."""
-        said_args = [argument_to_json(each, _unkept) for each in args]
-        ticket = self._ticket(kernel)
-        key = ticket.generation, ticket.number, json.dumps(said_args), arch
+        toolchain, ticket = toolchain_of(kernel), self._ticket(kernel)
+        assert isinstance(toolchain, RemoteToolchain)
+        said_args = None if toolchain.packs_here(args) else [argument_to_json(each, _unkept) for each in args]
+        key = ticket.generation, ticket.number, None if said_args is None else json.dumps(said_args), arch
         found = self._compiled.get(key)
         if found is None:
             about = {"number": ticket.number}
