@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.ptx.instructions import Instruction, SourceLine
@@ -41,8 +41,7 @@ class SharedVariable:
     """0: as much as the launch gives."""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """An instruction that generated code refers to by number: whatever touches memory or can fault."""
 
     opcode: str
@@ -56,12 +55,6 @@ class Site:
     def of(cls, instruction: Instruction) -> Site:
         """The site of an instruction."""
         return cls(instruction.row_name, instruction.form, instruction.ptx_line, instruction.source)
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Site:
-        """A site that was written as JSON."""
-        source = fields["source"]
-        return cls(**{**fields, "source": None if source is None else SourceLine(**source)})
 
     @property
     def memory(self) -> MemoryAccess | None:
@@ -109,10 +102,16 @@ class KernelFacts:
 
     def to_json(self) -> bytes:
         """For the cache."""
-        fields = asdict(self)
+        fields = asdict(replace(self, sites=(), blocks=()))
         for variable in fields["variables"]:
             if variable["initial"] is not None:
                 variable["initial"] = variable["initial"].hex()
+        # There are thousands of sites, and few lines that they are from.
+        lines = dict.fromkeys(site.source for site in (*self.sites, *self.blocks) if site and site.source)
+        numbers = {None: None} | {line: number for number, line in enumerate(lines)}
+        fields["lines"] = [[line.file, line.line] for line in lines]
+        for name, sites in (("sites", self.sites), ("blocks", self.blocks)):
+            fields[name] = [site and [*site[:-1], numbers[site.source]] for site in sites]
         return json.dumps(fields).encode()
 
     @classmethod
@@ -126,6 +125,15 @@ class KernelFacts:
         )
         fields["shared_variables"] = tuple(SharedVariable(**v) for v in fields["shared_variables"])
         fields["clusters"] = ClusterFacts.from_fields(fields["clusters"])
-        fields["sites"] = tuple(Site.from_fields(s) for s in fields["sites"])
-        fields["blocks"] = tuple(None if b is None else Site.from_fields(b) for b in fields["blocks"])
+        lines = [SourceLine(*line) for line in fields.pop("lines")]
+        for name in ("sites", "blocks"):
+            fields[name] = tuple(_site(row, lines) for row in fields[name])
         return cls(**fields)
+
+
+def _site(row: list[Any] | None, lines: list[SourceLine]) -> Site | None:
+    """A row of JSON, which has the number of its line, as a site."""
+    if row is None:
+        return None
+    opcode, form, ptx_line, number = row
+    return Site(opcode, form, ptx_line, None if number is None else lines[number])

@@ -16,6 +16,7 @@ def host_key() -> tuple[str, ...]:
     return llvmlite.__version__, *host()
 
 
+@lru_cache(maxsize=1)
 def host() -> tuple[str, str, str]:
     """Triple, CPU and its features."""
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()

@@ -221,7 +221,7 @@ class Planner:
         return replies
 
     def compile(self, request: Json) -> Json:
-        """A kernel's PTX, unless it was sent before, and its parameters' bytes for these arguments, if there are any."""
+        """A kernel's PTX, unless it was sent before, and its parameters' bytes for the arguments, if any are given."""
         kernel, said = self._kernel(request), request["args"]
         args = tuple(self._unkept(argument_from_json(each)) for each in said or ())
         compiled = toolchain_of(kernel).compile(kernel, args, request["arch"])

@@ -35,7 +35,7 @@ COMPILE_SECONDS = 60.0
 PATIENCE = 20.0
 """How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
 STEADY = 6.0
-"""How many times as long a case may take of whose kernels one thread block after the other ends: slow, but not stuck."""
+"""How many times as long a case may take of which one thread block after the other ends: slow, but not stuck."""
 SANITIZED = 10.0
 """How many times as long a case may take that the sanitizer looks at, which runs it several times and slowly."""
 

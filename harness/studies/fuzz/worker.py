@@ -25,7 +25,6 @@ from harness.support.child_process import LOOK_SECONDS
 from harness.support.errors import SandboxError
 from harness.support.exception_place import where_and_what
 
-
 IN_PROGRESS = "in progress"
 """Said while a case is examined, now and then, of a kernel whose thread blocks end one after the other."""
 

@@ -60,7 +60,7 @@ def launched(launch: Launch, problem: BaseProblem) -> tuple[bytes, str, bytes]:
 
 @pytest.mark.parametrize(("name", "asks"), [("fa2-cupy", 1), ("fa1-numba", 2)])
 def test_a_launch_is_compiled_once(isolated: Registry, monkeypatch: pytest.MonkeyPatch, name: str, asks: int):
-    """However often it is planned; with other arguments it is another one where the kernel does not say their types."""
+    """However often it is planned; with other arguments once more where the kernel does not say their types."""
     asked: list[str] = []
     ask = PlannerProcess.ask
     monkeypatch.setattr(
