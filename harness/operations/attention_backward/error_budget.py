@@ -56,7 +56,7 @@ from harness.model.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.rounding import ARGUMENT, EXP, LAMBDA, addition, frame
-from harness.operations.attention_backward.oracle import Arrays, Block, Sums, blocks_of, over_group
+from harness.operations.attention_backward.oracle import Arrays, Block, Gradients, Sums, blocks_of, over_group
 from harness.operations.attention_backward.problem import BackwardProblem
 
 Float64Array = npt.NDArray[np.float64]
@@ -193,8 +193,9 @@ def error_budget(
 ) -> dict[str, Tolerance]:
     """The budget for these very inputs, by output; `answer` is the oracle's."""
     r, totals = Roundings.of(problem, numerics), _Totals.zeros(problem, part)
+    kept = answer.blocks if isinstance(answer, Gradients) else None
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks_of(problem, inputs, part):
+        for block in kept or blocks_of(problem, inputs, part):
             worst = _proved(block, r)
             totals.errors.add(block, *_through(block, worst, np.abs))
             sizes = _Pairs(block.dropped_p + worst.P, np.abs(block.ds) + worst.dS)

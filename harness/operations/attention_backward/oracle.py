@@ -16,8 +16,8 @@ of dK and dV at the keys that it sees; it reaches nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -251,10 +251,31 @@ class Sums:
         return {"dQ": self.dQ.reshape(b, h * g, r, d), "dK": self.dK, "dV": self.dV}
 
 
-def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> dict[str, Float64Array]:
-    """dQ, dK and dV in float64, by name; of a part only what lies in it."""
+@dataclass(frozen=True, eq=False)
+class Gradients(Mapping[str, Float64Array]):
+    """dQ, dK and dV in float64, by name, in the shapes of the outputs."""
+
+    outputs: Mapping[str, Float64Array]
+    blocks: tuple[Block, ...] | None = field(default=None, repr=False)
+    """What they were worked out from, for whoever goes on from there; None where that is too much to keep."""
+
+    def __getitem__(self, output: str) -> Float64Array:
+        return self.outputs[output]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+
+def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> Gradients:
+    """What the gradients are; of a part only what lies in it."""
     sums = Sums.zeros(problem, part)
-    for block in blocks_of(problem, inputs, part):
+    blocks: Iterable[Block] = blocks_of(problem, inputs, part)
+    scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
+    kept = tuple(blocks) if part is WHOLE and 8 * scores <= BLOCK_BYTES else None
+    for block in blocks if kept is None else kept:
         ds, p = (np.where(block.spoilt, 0.0, x) for x in (block.ds, block.dropped_p))
         sums.add(
             block,
@@ -262,7 +283,7 @@ def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> d
             None if block.keys is None else problem.tau * over_group(ds, block.q),
             None if block.keys is None else over_group(p, block.do),
         )
-    return sums.as_outputs()
+    return Gradients(sums.as_outputs(), kept)
 
 
 def over_group(weights: Float64Array, values: Float64Array) -> Float64Array:

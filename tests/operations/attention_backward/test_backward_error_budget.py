@@ -176,3 +176,15 @@ def test_the_budget_of_a_part_is_that_part_of_the_whole(regime: str):
     for name, tolerance in whole.items():
         np.testing.assert_allclose(found[name].allowed, tolerance.allowed[part.of(name)], rtol=1e-10)
         np.testing.assert_allclose(found[name].expected, tolerance.expected[part.of(name)], rtol=1e-10)
+
+
+@pytest.mark.parametrize("regime", ["normal", "non-finite"])
+def test_the_budget_goes_on_from_what_the_answer_was_worked_out_from(regime: str, monkeypatch: pytest.MonkeyPatch):
+    problem = BackwardProblem(batch=2, heads=6, kv_heads=2, q_len=11, kv_len=9, head_dim=5, mask="causal", dropout=0.25)
+    inputs = draw_inputs(problem, regime, 5)
+    answer = gradients(problem, inputs)
+    anew = error_budget(problem, inputs, dict(answer), ON_CHIP)
+    monkeypatch.delattr("harness.operations.attention_backward.error_budget.blocks_of")
+    for name, tolerance in error_budget(problem, inputs, answer, ON_CHIP).items():
+        np.testing.assert_array_equal(tolerance.allowed, anew[name].allowed)
+        np.testing.assert_array_equal(tolerance.expected, anew[name].expected)
