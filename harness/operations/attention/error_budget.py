@@ -181,7 +181,7 @@ class _Rows:
     rounding: Roundings
     one_score: bool
     n: Array
-    """Keys that the row sees, (rows, 1)."""
+    """Keys that the row sees, (b or 1, h or 1, rows, 1)."""
     m: Array
     """|m|."""
     log_p: Array
@@ -207,7 +207,7 @@ class _Rows:
     """|o|, (b, h, rows, d)."""
     distances: Distances
     products: Array
-    """Of O's sum, where its products are of e4m3: relative to the sum of their magnitudes, (rows, 1)."""
+    """Of O's sum, where its products are of e4m3: relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
     products_step: Float64Array | float
     """The same for the smallest ones, absolute."""
 
@@ -216,7 +216,7 @@ class _Rows:
         cls, problem: Problem, block: Block, answer: Reference, numerics: Numerics, factors: RoundedFactors | None
     ) -> _Rows:
         rounding = Roundings.of(problem, numerics)
-        n = block.keys_seen[:, None]
+        n = block.keys_seen[..., None]
         m, scores = block.largest_scores()[..., None], block.scores
         log_p = (scores - np.where(block.blind, 0.0, answer.lse)[..., None]).astype(np.float32)
         finite = np.isfinite(scores)
@@ -380,7 +380,7 @@ class _Stored:
     not_finite: npt.NDArray[np.bool_] | None
     """Where O is not finite; None where it is everywhere."""
     without_keys: npt.NDArray[np.bool_]
-    """(rows,): those that see no key."""
+    """(b, h, rows): those that see no key."""
     blind: npt.NDArray[np.bool_]
     """(b, h, rows): those that see nothing, not even a sink."""
     lse_answer: Float64Array
@@ -391,8 +391,8 @@ class _Stored:
         not_finite = ~np.isfinite(o)
         # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
         lost = SMALLEST * rows.n * (4 + rows.unit + o) + rows.products_step
-        blind = np.broadcast_to(block.blind, answer.lse.shape)
-        return cls(rows, o, lost, not_finite if not_finite.any() else None, block.without_keys, blind, answer.lse)
+        without_keys, blind = (np.broadcast_to(x, answer.lse.shape) for x in (block.without_keys, block.blind))
+        return cls(rows, o, lost, not_finite if not_finite.any() else None, without_keys, blind, answer.lse)
 
     def of_O(self, error: Array) -> Float64Array:
         """Of O, from its error in units of V."""
@@ -402,14 +402,14 @@ class _Stored:
         total += np.maximum(stored, r.output_step, out=stored)
         if self.not_finite is not None:
             total[self.not_finite] = np.nan
-        total[..., self.without_keys, :] = 0.0
+        total[self.without_keys] = 0.0
         # Nothing over a sink that is no number: 0 and NaN are as good.
         total[self.without_keys & ~self.blind & ~np.isfinite(self.lse_answer)] = np.inf
         return total
 
     def of_lse(self, error: Array) -> Float64Array:
         """Of lse, from the error of log(sum exp)."""
-        r, n, m = self.rows.rounding, self.rows.n[:, 0], self.rows.m[..., 0]
+        r, n, m = self.rows.rounding, self.rows.n[..., 0], self.rows.m[..., 0]
         total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute
         total += r.log_of_sum * np.log(np.maximum(n, 1)) + 2 * r.frame * m
         total[~np.isfinite(self.lse_answer)] = np.nan

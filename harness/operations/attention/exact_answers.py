@@ -126,9 +126,9 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
         skipped = no_weight.astype(np.float64) @ (~finite_v).astype(np.float64) > 0
     if block.kept is not None:
         # Where all weights of a row drop out, NaN ones too, some kernels are left with 0.
-        of_keys = block.kept[..., : problem.kv_len] & block.visible[:, : problem.kv_len]
+        of_keys = block.kept[..., : problem.kv_len] & block.visible[..., : problem.kv_len]
         skipped = skipped | (~of_keys.any(axis=-1) & ~(block.row_maxima < np.inf))[..., None]
-    sums = (block.kept_factor * np.maximum(n, 1)[:, None] * v > largest) | (largest_O > LARGEST[problem.dtype])
+    sums = (block.kept_factor * np.maximum(n, 1)[..., None] * v > largest) | (largest_O > LARGEST[problem.dtype])
     if problem.dtype == "float16" and numerics.weights == "problem" and block.kept_factor > LARGEST["float16"]:
         skipped = np.ones((), np.bool_)
     return scores[..., None] | sums | skipped, scores

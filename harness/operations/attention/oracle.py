@@ -41,7 +41,7 @@ class Block:
     v: Float64Array
     """As `k`."""
     visible: Mask
-    """(rows, kv_len): which keys each row sees."""
+    """(b or 1, h or 1, rows, kv_len): which keys each row sees; once where the mask tells nothing apart there."""
     scores: Float64Array
     """(b, h, rows, kv_len): what `rule` makes of tau q.k, and -inf at keys that are not visible."""
     rule: ScoreRule
@@ -52,19 +52,19 @@ class Block:
 
     @cached_property
     def keys_seen(self) -> npt.NDArray[np.int64]:
-        """(rows,): how many keys each row sees, a sink among them."""
-        seen: npt.NDArray[np.int64] = np.count_nonzero(self.visible, axis=1)
+        """(b or 1, h or 1, rows): how many keys each row sees, a sink among them."""
+        seen: npt.NDArray[np.int64] = np.count_nonzero(self.visible, axis=-1)
         return seen
 
     @cached_property
     def without_keys(self) -> Mask:
-        """(rows,): which rows see no key but a sink."""
+        """(b or 1, h or 1, rows): which rows see no key but a sink."""
         alone: Mask = self.keys_seen == (self.rule.sinks is not None)
         return alone
 
     @cached_property
     def blind(self) -> Mask:
-        """(h or 1, rows): which rows see nothing at all, not even a sink above -inf."""
+        """(b or 1, h or 1, rows): which rows see nothing at all, not even a sink above -inf."""
         sinks = self.rule.sinks
         none = np.ones((1, 1), np.bool_) if sinks is None else np.isneginf(sinks)[:, None]
         blind: Mask = self.without_keys & none
@@ -120,7 +120,6 @@ def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
 
     `inputs` has Q of shape (batch, heads, q_len, head_dim), K and V of (batch, kv_heads, kv_len, head_dim).
     """
-    key_index = np.arange(problem.kv_len)
     asked = _asked(problem, part)
     for where in _slices(problem, asked):
         batches, heads, rows = (slice(a.start + w.start, a.start + w.stop) for a, w in zip(asked, where))
@@ -129,24 +128,34 @@ def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
         rule = ScoreRule.of(problem, inputs, heads, rows)
         k = rule.with_sink(inputs["K"][batches, kv_heads].astype(np.float64))
         v = rule.with_sink(inputs["V"][batches, kv_heads].astype(np.float64))
-        visible = np.ones((rows.stop - rows.start, k.shape[-2]), dtype=np.bool_)
         with np.errstate(invalid="ignore", over="ignore"):
             scores = rule.scores(problem.tau * (q @ k.mT))
+        visible = _visible(problem, batches, heads, rows, keys=k.shape[-2])
         if problem.mask != NO_MASK:
-            row_index = np.arange(rows.start, rows.stop)
-            mask = problem.mask.of_sequence(batches.start).of_head(
-                heads.start
-            )  # of all sequences and heads of the block
-            # Where rows or keys do not matter, a mask may say so once.
-            visible[:, : problem.kv_len] = mask.visible(
-                row_index[:, None], key_index[None, :], problem.q_len, problem.kv_len
-            )
             scores = np.where(visible, scores, -np.inf)
         kept = None
         if problem.dropout:
             kept = np.ones(scores.shape, np.bool_)  # of a sink, whose values are zeros, too
             kept[..., : problem.kv_len] = kept_keys(problem, batches, heads, rows)
         yield Block(where, (batches, heads), q, k, v, visible, scores, rule, kept, problem.kept_factor)
+
+
+def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
+    """See `Block.visible`; of `keys`, those that are no key of the problem's are sinks."""
+    mask, apart = problem.mask, (problem.mask.sequences > 1, problem.mask.tells_heads_apart)
+    sequences, own_heads = (
+        range(s.start, s.stop if is_apart else s.start + 1) for s, is_apart in zip((batches, heads), apart)
+    )
+    visible = np.ones((len(sequences), len(own_heads), rows.stop - rows.start, keys), dtype=np.bool_)
+    if mask == NO_MASK:
+        return visible
+    row_index, key_index = np.arange(rows.start, rows.stop)[:, None], np.arange(problem.kv_len)[None, :]
+    for b, sequence in enumerate(sequences):
+        for h, head in enumerate(own_heads):
+            of_head = mask.of_sequence(sequence).of_head(head)
+            # Where rows or keys do not matter, a mask may say so once.
+            visible[b, h, :, : problem.kv_len] = of_head.visible(row_index, key_index, problem.q_len, problem.kv_len)
+    return visible
 
 
 def _asked(problem: Problem, part: Part) -> tuple[slice, slice, slice]:
@@ -158,16 +167,11 @@ def _asked(problem: Problem, part: Part) -> tuple[slice, slice, slice]:
 
 
 def _slices(problem: Problem, asked: tuple[slice, slice, slice]) -> Iterator[tuple[slice, slice, slice]]:
-    """Whole batches in one block where they fit, else whole heads, else rows of one head; counted within the part.
-
-    One sequence, or one head, at a time where the mask tells them apart.
-    """
+    """Whole batches in one block where they fit, else whole heads, else rows of one head; counted within the part."""
     all_batches, all_heads, all_rows = (s.stop - s.start for s in asked)
     rows = max(1, BLOCK_BYTES // (8 * problem.kv_len))
     heads = max(1, rows // all_rows)
-    batches = max(1, heads // all_heads) if problem.mask.sequences == 1 else 1
-    if problem.mask.tells_heads_apart:
-        batches = heads = 1
+    batches = max(1, heads // all_heads)
     for batch in range(0, all_batches, batches):
         for head in range(0, all_heads, heads):
             for row in range(0, all_rows, rows):
@@ -208,7 +212,7 @@ def answer_of(block: Block) -> Reference:
         denominator = np.sum(weights, axis=-1)
         sums = _weighted_sums(block.after_dropout(weights), block)
     denominator = np.where(block.blind, 1.0, denominator)
-    O = np.where(block.without_keys[:, None], 0.0, sums / denominator[..., None])
+    O = np.where(block.without_keys[..., None], 0.0, sums / denominator[..., None])
     return Reference(O, np.where(block.blind, -np.inf, m + np.log(denominator)))
 
 
