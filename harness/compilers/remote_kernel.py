@@ -21,8 +21,8 @@ from harness.support.errors import PlanError
 class KernelOwner(Protocol):
     """The other process, as its kernels see it. All of it raises what the kernel's own toolchain raises there."""
 
-    def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
-        """See `Toolchain.compile`; with these arguments packed, unless that can be done here."""
+    def compile(self, kernel: RemoteKernel, args: tuple[Any, ...] | None, arch: str) -> RemoteCompiledKernel:
+        """See `Toolchain.compile`; with these arguments packed, if there are any."""
         ...
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:
@@ -72,8 +72,8 @@ class RemoteArgument:
 class RemoteCompiledKernel(CompiledKernel):
     """What came back: PTX, and the parameters of the launch that it was compiled for, unless they are packed here."""
 
-    args: tuple[Any, ...] = ()
-    """The arguments that are packed already."""
+    args: tuple[Any, ...] | None = None
+    """The arguments that are packed already; None where they are packed here."""
     words: tuple[bytes, ...] | None = None
     """The bytes of each parameter for `args`; None where they do not fit, or are not packed there."""
     misfit: str = ""
@@ -92,7 +92,7 @@ class RemoteToolchain(Toolchain):
         self.name = toolchain.name
         self.tensor_maps_by_value = toolchain.tensor_maps_by_value
 
-    def packs_here(self, args: tuple[Any, ...]) -> bool:
+    def _packs_here(self, args: tuple[Any, ...]) -> bool:
         """Whether these arguments are nothing to the other process: its code is the same for all, and each is here."""
         return self._own.types_in_source and not any(isinstance(argument, RemoteArgument) for argument in args)
 
@@ -103,11 +103,11 @@ class RemoteToolchain(Toolchain):
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
         """See `Toolchain.compile`."""
         owner: KernelOwner = kernel.owner
-        return owner.compile(kernel, args, arch)
+        return owner.compile(kernel, None if self._packs_here(args) else args, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """See `Toolchain.pack`."""
-        if self.packs_here(args):
+        if self._packs_here(args):
             return self._own.pack(compiled, args)
         assert isinstance(compiled, RemoteCompiledKernel) and compiled.kernel is not None
         if compiled.args is not args:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE = 20.0
-"""How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
 LOOK_SECONDS = 0.25
 """How often a process's processor time is looked at."""
 CRASH_BEGINS = "Fatal Python error: "
@@ -30,6 +30,23 @@ def processor_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What the clock said, and what a process had used of the processor by then."""
+
+    clock: float
+    processor: float
+
+    @classmethod
+    def of(cls, pid: int) -> Moment:
+        """Now."""
+        return cls(time.monotonic(), processor_seconds(pid))
+
+    def seconds_since(self, before: Moment, patience: float) -> float:
+        """Seconds of the processor; by the clock, which goes on while a process waits, `patience` times as many."""
+        return max(self.processor - before.processor, (self.clock - before.clock) / patience)
 
 
 def how_it_ended(code: int | None) -> str:

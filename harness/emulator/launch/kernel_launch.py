@@ -214,7 +214,7 @@ def _run_all(
                     listener.deliver(geometry.block_of(cluster, rank), accesses)
         return 0
 
-    def work(worker: Worker, progress: Callable[[float], None] | None = None) -> None:
+    def work(worker: Worker, tell: Callable[[float], None] | None = None) -> None:
         while True:
             with lock:
                 first = state["next"]
@@ -229,8 +229,8 @@ def _run_all(
                     faults.append((cluster, worker))
                     stop_at[0] = min(int(stop_at[0]), cluster)
                     return
-            if progress is not None:
-                progress(min(1.0, state["done"] / clusters))
+            if tell is not None:
+                tell(min(1.0, state["done"] / clusters))
 
     if len(workers) == 1 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.

@@ -7,7 +7,6 @@ import json
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -19,7 +18,7 @@ from typing import Any
 from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
 from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, enter
 from harness.support import child_process
-from harness.support.child_process import how_it_ended, last_words, processor_seconds
+from harness.support.child_process import Moment, how_it_ended, last_words
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
 
 LOAD_SECONDS = 60.0
@@ -188,11 +187,11 @@ class PlannerProcess:
         if not self._connection.poll(child_process.LOOK_SECONDS):
             pid = self._process.pid
             assert pid is not None
-            began, used = time.monotonic(), processor_seconds(pid)
+            began = Moment.of(pid)
             while not self._connection.poll(child_process.LOOK_SECONDS):
                 if self._process.exitcode is not None:
                     raise EOFError
-                if processor_seconds(pid) - used > seconds or time.monotonic() - began > PATIENCE * seconds:
+                if Moment.of(pid).seconds_since(began, PATIENCE) > seconds:
                     raise _NoAnswer
         return self._connection.recv_bytes(most_bytes)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.compilers.parameters import Parameter
-from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel, RemoteToolchain
+from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel
 from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation import process
 from harness.execution.isolation.ahead import Ahead
@@ -185,11 +185,10 @@ class RemotePlanner:
         """End the process; the next question starts another."""
         self.process.end()
 
-    def compile(self, kernel: RemoteKernel, args: tuple[Any, ...], arch: str) -> RemoteCompiledKernel:
+    def compile(self, kernel: RemoteKernel, args: tuple[Any, ...] | None, arch: str) -> RemoteCompiledKernel:
         """See `KernelOwner`."""
-        toolchain, ticket = toolchain_of(kernel), self._ticket(kernel)
-        assert isinstance(toolchain, RemoteToolchain)
-        said_args = None if toolchain.packs_here(args) else [argument_to_json(each, _unkept) for each in args]
+        ticket = self._ticket(kernel)
+        said_args = None if args is None else [argument_to_json(each, _unkept) for each in args]
         key = ticket.generation, ticket.number, None if said_args is None else json.dumps(said_args), arch
         found = self._compiled.get(key)
         if found is None:

@@ -142,10 +142,9 @@ def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
     """See `Block.visible`; of `keys`, those that are no key of the problem's are sinks."""
-    mask, apart = problem.mask, (problem.mask.sequences > 1, problem.mask.tells_heads_apart)
-    sequences, own_heads = (
-        range(s.start, s.stop if is_apart else s.start + 1) for s, is_apart in zip((batches, heads), apart)
-    )
+    mask = problem.mask
+    sequences = range(batches.start, batches.stop if mask.sequences > 1 else batches.start + 1)
+    own_heads = range(heads.start, heads.stop if mask.tells_heads_apart else heads.start + 1)
     visible = np.ones((len(sequences), len(own_heads), rows.stop - rows.start, keys), dtype=np.bool_)
     if mask == NO_MASK:
         return visible

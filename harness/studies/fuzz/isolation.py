@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,7 +24,7 @@ from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import IN_PROGRESS, serve
-from harness.support.child_process import LOOK_SECONDS, how_it_ended, last_words, processor_seconds
+from harness.support.child_process import LOOK_SECONDS, Moment, how_it_ended, last_words
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -42,23 +41,6 @@ SANITIZED = 10.0
 
 Kernel = tuple[Hashable, ...]
 """What tells the kernels of cases apart."""
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """What a process had used of the processor by then."""
-
-    clock: float
-    processor: float
-
-    @classmethod
-    def of(cls, pid: int) -> _Moment:
-        """Now."""
-        return cls(time.monotonic(), processor_seconds(pid))
-
-    def seconds_since(self, before: _Moment) -> float:
-        """Of the processor; those of the clock, where it mostly waits, are fewer of them."""
-        return max(self.processor - before.processor, (self.clock - before.clock) / PATIENCE)
 
 
 class Worker:
@@ -82,9 +64,9 @@ class Worker:
         self._is_ready = False
         self._handed: deque[Case] = deque()
         self._looked_at = 0.0
-        self._begun: _Moment | None = None
+        self._begun: Moment | None = None
         """When the process was first seen at its oldest case."""
-        self._progressed: _Moment | None = None
+        self._progressed: Moment | None = None
         """When it was first seen so after it was last heard of."""
         self._compiled: set[Kernel] = set()
         self.met: set[Kernel] = set()
@@ -257,13 +239,13 @@ class Worker:
         if time.monotonic() < self._looked_at + LOOK_SECONDS:
             return None  # as nearly always
         assert self._process is not None and self._process.pid is not None
-        now = _Moment.of(self._process.pid)
+        now = Moment.of(self._process.pid)
         self._looked_at = now.clock
         self._begun = self._begun or now
         self._progressed = self._progressed or now
-        if now.seconds_since(self._progressed) > seconds:
+        if now.seconds_since(self._progressed, PATIENCE) > seconds:
             return f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other"
-        if now.seconds_since(self._begun) > STEADY * seconds:
+        if now.seconds_since(self._begun, PATIENCE) > STEADY * seconds:
             return f"no answer within {STEADY * seconds:g} s: its thread blocks end, but there is no end of them"
         return None
 
