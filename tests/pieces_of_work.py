@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+from distributed import get_worker
+
 from harness.execution.cluster.worker_side import Unfit, is_abandoned
 
 
@@ -14,9 +16,11 @@ def squared(n: int) -> int:
     return n * n
 
 
-def slowly(n: int) -> int:
+def slowly(path: str) -> None:
+    """Adds a byte to the file first."""
+    with open(path, "ab") as file:
+        file.write(b".")
     time.sleep(0.1)
-    return n
 
 
 def process(_: object) -> int:
@@ -28,6 +32,15 @@ def deadly(n: int) -> int:
     if n == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return n
+
+
+def deadly_or_unreported(n: int) -> int:
+    """Kills its worker for one of the numbers; of others, the worker's report that it is done is held back a second."""
+    worker = get_worker()
+    worker.batched_stream.interval = 1.0
+    worker.loop.add_callback(worker.batched_stream.send, {"op": "keep-alive"})  # the next message waits, then
+    time.sleep(0.2)
+    return deadly(n)
 
 
 def deadly_once(path: str) -> str:

@@ -32,7 +32,7 @@ SILENT_SECONDS = 30.0
 ALONE_SECONDS = 60.0
 """How long to wait for a worker where there is none."""
 MOST_TRIES = 2
-"""A piece of work that loses its worker is done once more elsewhere."""
+"""A piece of work that loses its worker is done once more elsewhere, alone: so it is known whether it was that piece."""
 MOST_LOST_RESULTS = 5
 """A result that is lost on its way, as when its worker is lost just then, is worked out again."""
 NEVER_FORGOTTEN = 10**9
@@ -351,18 +351,22 @@ class Crew:
 
     def _hand_out(self) -> None:
         while self._waiting:
-            job = next((job for job in self._waiting if self._free_for(job) is not None), None)
+            # While one waits for a worker of its own, none gets a second piece.
+            most = 1 if any(job.tried for job in self._waiting) else IN_HAND
+            job = next((job for job in self._waiting if self._free_for(job, most) is not None), None)
             if job is None:
                 return
-            member = self._free_for(job)
+            member = self._free_for(job, most)
             assert member is not None
             self._waiting.remove(job)
             self._submit(member, job)
 
-    def _free_for(self, job: Job) -> _Member | None:
-        free = [m for m in self._members.values() if m.is_fit and len(m.jobs) < IN_HAND]
+    def _free_for(self, job: Job, most: int) -> _Member | None:
+        """Who has fewer than `most` pieces, none of which has to be alone."""
+        fit = [m for m in self._members.values() if m.is_fit]
+        free = [m for m in fit if len(m.jobs) < most and not any(other.tried for other in m.jobs)]
         others = [m for m in free if m.address not in job.tried]
-        if not others and any(m.is_fit and m.address not in job.tried for m in self._members.values()):
+        if not others and any(m.address not in job.tried for m in fit):
             return None  # it waits for another one
         return min(others or free, key=lambda member: len(member.jobs), default=None)
 
