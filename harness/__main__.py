@@ -25,9 +25,10 @@ if not {"-h", "--help"}.intersection(sys.argv) and sys.argv[1:2] != ["history"]:
 
 from harness.cli import main  # noqa: E402
 from harness.options.exit_status import INTERRUPTED  # noqa: E402
+from harness.support.interrupts import heed_interrupts  # noqa: E402
 
 if interruptible:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    heed_interrupts()
 status = main()
 if status == INTERRUPTED:
     # Python would wait for threads in which a compiler is at work, which cannot be stopped.
