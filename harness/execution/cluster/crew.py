@@ -32,7 +32,7 @@ SILENT_SECONDS = 30.0
 ALONE_SECONDS = 60.0
 """How long to wait for a worker where there is none."""
 MOST_TRIES = 2
-"""A piece of work that loses its worker is done once more elsewhere, alone, so that it is known what killed that one."""
+"""A piece of work that loses its worker is done once more elsewhere, alone: what kills that one is known."""
 MOST_LOST_RESULTS = 5
 """A result that is lost on its way, as when its worker is lost just then, is worked out again."""
 NEVER_FORGOTTEN = 10**9
