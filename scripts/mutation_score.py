@@ -9,6 +9,7 @@ are the same, so that a run may be ended and taken up again, on another machine,
     .venv/bin/python scripts/mutation_score.py                                     # all of them
     .venv/bin/python scripts/mutation_score.py --mutants 'fa2-cupy~*' --workers 4 --format json
     .venv/bin/python scripts/mutation_score.py --workers tcp://10.0.0.1:8786       # the workers of a Dask cluster
+    .venv/bin/python scripts/mutation_score.py --verdicts --workers 16             # do they all die still?
 
 Exit status 1 where a mutant survives, 2 where the call was wrong, 130 after Ctrl-C.
 """
@@ -89,8 +90,9 @@ def main(words: Sequence[str] | None = None) -> int:
         workers = parse_workers(arguments.workers)
         if not arguments.kept:
             require_distributed()
-        how = CampaignSettings(examples=arguments.examples, shrink_seconds=SHRINK_SECONDS)
-        scores = run(names, workers, how, arguments.scores, arguments.kept)
+        shrink_seconds = 0.0 if arguments.verdicts else SHRINK_SECONDS
+        how = CampaignSettings(examples=arguments.examples, shrink_seconds=shrink_seconds)
+        scores = run(names, workers, how, arguments.scores, arguments.kept, arguments.verdicts)
     except SandboxError as error:
         print(f"mutation_score: {error}", file=sys.stderr)
         return 2
@@ -106,28 +108,34 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(
-    names: Sequence[str], workers: int | str, how: CampaignSettings, kept: Path | None = None, only_kept: bool = False
+    names: Sequence[str],
+    workers: int | str,
+    how: CampaignSettings,
+    kept: Path,
+    only_kept: bool = False,
+    verdicts: bool = False,
 ) -> list[AnyScore]:
     """The scores of these mutants, in their order. What is in the file `kept` is taken, the rest is added to it.
 
     Scores of other texts than those of now are not taken, and those of mutants that there are no more leave the file.
-    With `only_kept` nothing is run, and mutants that are not in the file are left out.
+    With `only_kept` nothing is run, and mutants that are not in the file are left out. With `verdicts` all are run, and
+    the file says no more than which of them take long.
     """
-    scores = {} if kept is None else _kept_scores(kept)
+    scores = {} if verdicts else _kept_scores(kept)
     if only_kept:
         names = [name for name in names if name in scores]
-    waiting = in_order_of_work([name for name in names if name not in scores], {} if kept is None else _seconds(kept))
+    waiting = in_order_of_work([name for name in names if name not in scores], _seconds(kept))
     if waiting:
         with Crew(workers, complain) as crew, progress_bar(len(names)) as progress:
             for place, result in crew.spread(score_of, [(name, how) for name in waiting]):
                 if isinstance(result, Exception):
                     raise result
                 scores[waiting[place]] = result
-                if kept is not None and isinstance(result, Score):
+                if isinstance(result, Score) and not verdicts:
                     with kept.open("a") as file:
                         file.write(json.dumps(dataclasses.asdict(result)) + "\n")
                 progress.step(f"{sum(s.killed for s in scores.values())} of {len(scores)} killed, {result.mutant}")
-    if kept is not None:
+    if not verdicts:
         ordered = sorted((each for each in scores.values() if isinstance(each, Score)), key=lambda each: each.mutant)
         replace_files({kept: "".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in ordered).encode()})
     return [scores[name] for name in names]
@@ -197,8 +205,9 @@ def _summary(scores: Sequence[Score]) -> str:
             ("Seconds", [s.seconds for s in killed]),
         ):
             lines.append(f"{what}: median {statistics.median(values):.3g}, largest {max(values):.3g}.")
-        large = [s for s in killed if s.tiles is not None and max(s.tiles) > 2]
-        lines.append(f"Shrunk to more than two tiles one way: {len(large)}." + _names(large))
+        if any(s.tiles for s in killed):
+            large = [s for s in killed if s.tiles is not None and max(s.tiles) > 2]
+            lines.append(f"Shrunk to more than two tiles one way: {len(large)}." + _names(large))
         for what, some in (
             ("all that were killed", killed),
             ("those killed by a wrong O", [s for s in killed if s.killed_by == WRONG_ANSWER]),
@@ -315,7 +324,13 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="JSON lines: what is there of the same texts is not run again, the rest is added (default: %(default)s)",
     )
-    parser.add_argument("--kept", action="store_true", help="run nothing, only show what is in that file")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--kept", action="store_true", help="run nothing, only show what is in that file")
+    which.add_argument(
+        "--verdicts",
+        action="store_true",
+        help="run all of them anew, and only as far as it is known who is killed: nothing is shrunk, nothing kept",
+    )
     parser.add_argument("--format", choices=tuple(RENDERERS), default="table", help="(default: %(default)s)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
     arguments = parser.parse_args(words)

@@ -22,6 +22,8 @@ from clusters import ROOT, Processes, processes, start_scheduler, start_worker
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "going on where it was cut off"
 TOLD_WITHIN_SECONDS = 60.0
+LONG = ("--examples", "250")
+"""Several seconds of one process: the campaign is cut off long after something of it is on the disk, and not done."""
 
 
 @pytest.fixture
@@ -120,18 +122,18 @@ def test_ctrl_c_ends_all_of_it_within_a_second_or_so_and_leaves_nothing_behind(o
     out, err = started.communicate(timeout=30)
     took = time.monotonic() - began
     assert started.returncode == 130 and out == "" and err == ""
-    assert own.all_gone_within(2.0) and took < 2.5
+    assert own.all_gone_within(2.0) and took < 5.0, "a second, on an idle machine"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["alone", "two workers"])
 def test_a_killed_client_leaves_nothing_behind_and_the_same_command_goes_on(own: Processes, words: tuple[str, ...]):
-    command = ("--examples", "80", *words)
+    command = (*LONG, *words)
     whole, _ = outcome(fuzz(own, *command))
     started = fuzz(own, *command)
     until(lambda: kept(own))
     started.kill()
-    started.communicate()
+    assert started.communicate()[0] == "", "it was done by then"
     assert own.all_gone_within(10.0)
     again, said = outcome(fuzz(own, *command))
     assert GOES_ON in said and said.count("\n") == 1
@@ -142,7 +144,7 @@ def test_a_killed_client_leaves_nothing_behind_and_the_same_command_goes_on(own:
 
 @pytest.mark.thorough
 def test_a_seed_that_nobody_named_is_kept_with_what_it_drew(own: Processes, tmp_path: Path):
-    command = ["-m", "harness", "fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", "--examples", "80", "--format"]
+    command = ["-m", "harness", "fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", *LONG, "--format"]
     started = own.start(*command, "json")
     until(lambda: kept(own))
     started.kill()

@@ -54,10 +54,11 @@ class Score:
     seconds: float
     """Start to end, compilation and shrinking included."""
     tiles: tuple[int, int] | None
-    """In the smallest case, each way: of rows and of keys per head, or as the operation's builds count them."""
+    """In the smallest case, each way: of rows and of keys per head, or as the operation's builds count them; None where
+    there is no case, or none was shrunk."""
     peers: dict[str, str]
     """Rule -> `REJECTS`, `MISSED`, or `FAULT` where there is no output to look at, on the case that was found first;
-    empty for other operations than `PEERS_OF`."""
+    empty for other operations than `PEERS_OF`, and where nothing was shrunk."""
     first_case: str | None
     """That case as JSON."""
     smallest_case: str | None
@@ -79,7 +80,7 @@ def current_digest(name: str) -> str:
 
 
 def score(name: str, how: CampaignSettings) -> Score:
-    """Run the mutant's campaign."""
+    """Run the mutant's campaign. Without `how.shrink_seconds`, what people would read of the case is left out."""
     mutant = OUTSIDE_MUTANTS.get(name) or MUTANTS[name]
     preload_compilers()
     began = time.monotonic()
@@ -89,6 +90,7 @@ def score(name: str, how: CampaignSettings) -> Score:
     seconds = time.monotonic() - began
     failure = result.failure
     killer = killed_by(result, load_right(name))
+    shrunk = failure if how.shrink_seconds else None
     return Score(
         mutant=name,
         bug=mutant.bug,
@@ -98,10 +100,10 @@ def score(name: str, how: CampaignSettings) -> Score:
         reason=within_repository(failure.first_finding.reason if failure else result.reason),
         examples=result.examples,
         seconds=seconds,
-        tiles=failure.tiles if failure else None,
-        peers=peers_on(failure.first_case, load(name), machine) if failure and killer and operation == PEERS_OF else {},
+        tiles=shrunk.tiles if shrunk else None,
+        peers=peers_on(shrunk.first_case, load(name), machine) if shrunk and killer and operation == PEERS_OF else {},
         first_case=failure.first_case.to_json() if failure else None,
-        smallest_case=failure.case.to_json() if failure else None,
+        smallest_case=shrunk.case.to_json() if shrunk else None,
         digest=current_digest(name),
         date=datetime.date.today().isoformat(),
     )

@@ -98,6 +98,19 @@ def test_a_campaign_in_a_worker_comes_to_the_same(script: ModuleType, tmp_path: 
     assert (told["killed_by"], told["smallest_case"]) == (alone.killed_by, alone.smallest_case)
 
 
+@pytest.mark.thorough
+@pytest.mark.compiles
+def test_verdicts_are_of_campaigns_that_are_run_anew_and_are_not_kept(script: ModuleType, tmp_path: Path, capsys):
+    kept = keep(tmp_path, renewed(dataclasses.replace(KILLED, killed_by=None, examples=200)))
+    before = kept.read_text()
+    words = ["--mutants", KILLED.mutant, "--scores", str(kept), "--workers", "1", "--verdicts"]
+    assert script.main([*words, "--format", "json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["killed_by"] == "wrong lse" and told["examples"] == score(KILLED.mutant, CampaignSettings()).examples
+    assert (told["tiles"], told["peers"], told["smallest_case"]) == (None, {}, None) and told["first_case"]
+    assert kept.read_text() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

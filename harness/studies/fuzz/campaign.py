@@ -70,7 +70,7 @@ class CampaignSettings:
     case_seconds: float = 10.0
     """How long one case may take, compilation apart."""
     shrink_seconds: float = 20.0
-    """How long a failure is shrunk at most; then what is smallest so far is reported."""
+    """How long a failure is shrunk at most; then what is smallest so far is reported. 0: it is only looked at again."""
     database: Path | None = None
     """Folder of past failures of this variant, which are tried first; None: none are kept."""
 
@@ -367,18 +367,20 @@ class _Campaign:
         case, finding = self.smallest
         self.workers.end()
         again = self.workers.ask(case)
-        larger = self.operation.enlarged(case, self.sizes)
-        enlarged_finding = self.workers.ask(larger).finding
-        if enlarged_finding is None or enlarged_finding.kind != finding.kind:
-            larger, enlarged_finding = self.first
+        larger_case, larger_finding = self.first
+        if self.how.shrink_seconds:
+            enlarged = self.operation.enlarged(case, self.sizes)
+            found = self.workers.ask(enlarged).finding
+            if found is not None and found.kind == finding.kind:
+                larger_case, larger_finding = enlarged, found
         return Failure(
             case=case,
             finding=finding,
             tiles=self.sizes.of(case).tiles(case.problem),
             first_case=self.first[0],
             first_finding=self.first[1],
-            larger_case=larger,
-            larger_finding=enlarged_finding,
+            larger_case=larger_case,
+            larger_finding=larger_finding,
             examples=self.found_after,
             shrinking=len(self.answers) - self.found_after,
             repeatable=again.finding is not None and again.finding.kind == finding.kind,
