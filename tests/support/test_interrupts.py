@@ -35,9 +35,41 @@ for _ in range(2):
 print(interrupted)
 """
 
+DROPPED = """
+import os, signal, time
+from harness.support.interrupts import heed_interrupts
+
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+
+class Broken:
+    def __del__(self):
+        raise ValueError("told as ever")
+
+heed_interrupts()
+Broken()
+try:
+    Interrupted()
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def run(program: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY_ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout, done.stderr
+
 
 def test_an_interrupt_that_another_thread_was_given_ends_a_wait_for_a_lock():
-    done = subprocess.run(
-        [sys.executable, "-c", WAITING], cwd=REPOSITORY_ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stdout, done.stderr) == ("2\n", "")
+    assert run(WAITING) == ("2\n", "")
+
+
+def test_an_interrupt_that_python_drops_is_raised_behind_that_and_not_told():
+    out, err = run(DROPPED)
+    assert out == "interrupted\n"
+    assert "told as ever" in err and "KeyboardInterrupt" not in err
