@@ -353,11 +353,10 @@ class Crew:
         while self._waiting:
             # While one waits for a worker of its own, none gets a second piece.
             most = 1 if any(job.tried for job in self._waiting) else IN_HAND
-            job = next((job for job in self._waiting if self._free_for(job, most) is not None), None)
-            if job is None:
+            offers = ((job, self._free_for(job, most)) for job in self._waiting)
+            job, member = next((offer for offer in offers if offer[1] is not None), (None, None))
+            if job is None or member is None:
                 return
-            member = self._free_for(job, most)
-            assert member is not None
             self._waiting.remove(job)
             self._submit(member, job)
 
