@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.execution.protocol import Device
@@ -100,3 +101,9 @@ class BenchResult:
     def failed(self) -> bool:
         """Whether a variant is wrong or broken. What a library does is its own affair."""
         return any(row.kind == "variant" and row.verdict in ("fail", "error") for row in self.rows)
+
+
+def in_order_of_merit(rows: Iterable[BenchRow]) -> tuple[BenchRow, ...]:
+    """Those that passed first, by rank and time; then those that are wrong, broken, and unsupported."""
+    order = {"pass": 0, "fail": 1, "error": 2, "unsupported": 3}
+    return tuple(sorted(rows, key=lambda row: (order[row.verdict], row.rank or 0, row.time_ms or 0.0)))

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.execution.question import ANY_KERNEL, Question
 from harness.execution.spot_check import check_spots
-from harness.execution.timings import BenchRow, Effort
+from harness.execution.timings import BenchRow, Effort, in_order_of_merit
 from harness.model.numerics import Numerics
 from harness.support.errors import SandboxError
 from harness.support.intervals import FEWEST_SAMPLES, Interval, median_interval, ranks
@@ -64,6 +64,8 @@ class Entry:
     """Where it rounds, as far as it says so."""
     floor_ms: float | None = None
     """The least that it can take, where it multiplies other numbers than the problem's."""
+    sustained: bool = True
+    """Whether it runs back to back, too."""
     samples_ms: list[float] = field(default_factory=list)
     sustained_ms: float | None = None
     sustained_mhz: float | None = None
@@ -112,7 +114,7 @@ def bench(
         _attempt(entry, lambda e=entry: _check(e, spots))  # type: ignore[misc]
     _rounds([e for e in entries if e.verdict == "pass"], len(spots), timer, effort, step)
     for entry in entries:
-        if entry.verdict == "pass" and effort.sustained_seconds:
+        if entry.verdict == "pass" and entry.sustained and effort.sustained_seconds:
             step(f"{entry.name}: sustained")
             _attempt(entry, lambda e=entry: _sustain(e, len(spots), timer, effort, watch))  # type: ignore[misc]
     for entry in entries:
@@ -206,6 +208,4 @@ def _reject_impossible(entry: Entry, least_ms: float) -> None:
 def _ranked(entries: Sequence[Entry]) -> tuple[BenchRow, ...]:
     intervals = {e.name: e.interval for e in entries if e.verdict == "pass"}
     told = ranks({name: interval for name, interval in intervals.items() if interval is not None})
-    rows = [dataclasses.replace(entry.row(), rank=told.get(entry.name)) for entry in entries]
-    order = {"pass": 0, "fail": 1, "error": 2, "unsupported": 3}
-    return tuple(sorted(rows, key=lambda r: (order[r.verdict], r.rank or 0, r.time_ms or 0.0)))
+    return in_order_of_merit([dataclasses.replace(entry.row(), rank=told.get(entry.name)) for entry in entries])

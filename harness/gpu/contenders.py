@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from harness.execution.attempt import attempt
-from harness.execution.question import Question
 from harness.execution.spot_check import choose_spots
 from harness.execution.timings import BenchResult, Effort
 from harness.execution.verdict import ERROR, FAIL
@@ -29,26 +26,6 @@ from harness.support.gpus import gpu_like
 
 INPUT_SETS = 2
 """Sets of inputs that runs rotate through, drawn with seeds one apart."""
-
-
-@dataclass(frozen=True)
-class InputSets:
-    """What contenders run on, and are held against. Of a large problem it takes seconds to draw and answer."""
-
-    values: tuple[Mapping[str, Any], ...]
-    """Tensors by name, `INPUT_SETS` times: arrays, or what is drawn on the GPU."""
-    spots: tuple[tuple[Question, ...], ...]
-    """The places to check of each, with the oracle's answers."""
-
-    @staticmethod
-    def draw(problem: BaseProblem, regime: str, seed: int) -> InputSets:
-        """With seeds one apart from `seed` on."""
-        values = tuple(draw_input_parts(problem, regime, seed + number) for number in range(INPUT_SETS))
-        return InputSets(values, tuple(choose_spots(problem, inputs) for inputs in values))
-
-
-Draw = Callable[[BaseProblem, str, int], InputSets]
-"""`InputSets.draw`, or what remembers them."""
 
 
 def steps_of(variants: int, problem: BaseProblem, libraries: bool) -> int:
@@ -76,12 +53,16 @@ def bench_on_gpu(
     effort: Effort,
     libraries: bool,
     step: Step,
-    draw: Draw = InputSets.draw,
+    only_cold: Collection[str] = (),
 ) -> BenchResult:
-    """Measure `variants` in turns, and with `libraries` other people's kernels. Raises `SandboxError` without a GPU."""
+    """Measure `variants` in turns, and with `libraries` other people's kernels. Raises `SandboxError` without a GPU.
+
+    Those whose names are in `only_cold` are not run back to back.
+    """
     context = GpuContext()
     step("inputs and the oracle")
-    inputs = draw(problem, regime, seed)
+    input_sets = [draw_input_parts(problem, regime, seed + number) for number in range(INPUT_SETS)]
+    spots = [choose_spots(problem, inputs) for inputs in input_sets]
     clocks = ClockReader(context.cupy.cuda.Device().pci_bus_id)
 
     def watch(measurement: Callable[[], float]) -> tuple[float, float | None, str | None]:
@@ -95,7 +76,7 @@ def bench_on_gpu(
         step("the GPU's own ceilings")
         ceilings = measure_ceilings(context, stopwatch, problem.outputs[0].dtype)
         planned = [(entry, plan) for variant in variants for entry, plan in [_plan(variant, problem)]]
-        stage = GpuStage(context, problem, inputs.values, [plan for _, plan in planned if plan is not None])
+        stage = GpuStage(context, problem, input_sets, [plan for _, plan in planned if plan is not None])
         for entry, plan in planned:
             if plan is not None:
                 step(f"{entry.name}: compiling")
@@ -106,9 +87,10 @@ def bench_on_gpu(
         gpu = gpu_like(context.device.name)
         floor_ms = least_ms(problem, gpu)
         for entry in entries:
+            entry.sustained = entry.name not in only_cold
             if entry.numerics.factors != "problem":
                 entry.floor_ms = least_ms(problem, gpu, entry.numerics.factors)
-        rows = bench(entries, inputs.spots, stopwatch, effort, floor_ms, watch, step)
+        rows = bench(entries, spots, stopwatch, effort, floor_ms, watch, step)
         del stage, stopwatch, entries, planned
     return BenchResult(
         problem=problem,

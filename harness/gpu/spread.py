@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.execution.cluster.worker_side import Unfit, retire, state
+from harness.execution.cluster.worker_side import Unfit, retire
 from harness.execution.timings import BenchResult, Effort
-from harness.gpu.contenders import InputSets, bench_on_gpu
+from harness.gpu.contenders import bench_on_gpu
 from harness.gpu.context import GpuContext
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -24,6 +24,8 @@ class Timing:
     effort: Effort
     libraries: bool
     """Whether other people's kernels are timed, too."""
+    only_cold: frozenset[str] = frozenset()
+    """Names of variants that are not run back to back."""
 
 
 def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
@@ -37,7 +39,7 @@ def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
             effort=timing.effort,
             libraries=timing.libraries,
             step=lambda name: None,
-            draw=inputs_here,
+            only_cold=timing.only_cold,
         )
         is_broken = _is_broken()
     except SandboxError as error:
@@ -46,16 +48,6 @@ def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
     if is_broken:
         retire()
     return result
-
-
-def inputs_here(problem: BaseProblem, regime: str, seed: int) -> InputSets:
-    """Those that were drawn in this worker last, if they are the same: of a tuning, a heat's are those of the final."""
-    kept: dict[tuple[BaseProblem, str, int], InputSets] = state("inputs", dict)
-    key = (problem, regime, seed)
-    if key not in kept:
-        kept.clear()
-        kept[key] = InputSets.draw(problem, regime, seed)
-    return kept[key]
 
 
 def _is_broken() -> bool:

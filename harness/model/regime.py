@@ -19,8 +19,8 @@ _SEEDS = 1 << 63
 _LARGEST_INPUT_BYTES = 1 << 48
 """Far more than any machine has; beyond, NumPy runs out of numbers before it runs out of memory."""
 
-LARGEST_DRAWN_BYTES = 1 << 30
-"""Of all inputs together. Some 5 seconds of drawing one after the other."""
+LARGEST_DRAWN_BYTES = 1 << 26
+"""Of all inputs together. On a host, a second or two of drawing."""
 
 Float64Array = npt.NDArray[np.float64]
 

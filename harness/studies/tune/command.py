@@ -161,7 +161,7 @@ def _tune_on_gpus(
     with (
         unfinished_work(arguments, found, "tune", "by time") as work,
         crew_of(arguments, found, gpus_of_this_machine(), own_gpu) as crew,
-        progress_bar(crew.size + 1 if crew is not None else 1) as progress,
+        progress_bar(crew.size if crew is not None else 1) as progress,
     ):
         assert crew is not None
         load, names = load_of(found.origins[variant.name], variant.name), tuple(v.name for v in variants)
@@ -180,7 +180,10 @@ def _tune_on_gpus(
         result = spread_timing(crew, asked, known, done)
     text = render_bench(result, arguments.format)
     if heats > 1 and arguments.format in ("table", "markdown"):
-        text += f"\nTimed on {heats} GPUs, a group of tiles on each; the best of each once more, in turns on one GPU.\n"
+        text += (
+            f"\nTimed on {heats} GPUs, a group of tiles on each in turns with the default: times are relative to its own, "
+            "on the first GPU's scale.\n"
+        )
     ranks = {row.variant: row.rank for row in result.rows}
     return text, ranks, lambda: bench_rows("tune", result, variants), result.device
 

@@ -1,11 +1,12 @@
-"""A tuning spread over the workers of a crew: tiles in groups, and on GPUs a final of the best of each group.
+"""A tuning spread over the workers of a crew: tiles in groups, and on GPUs one tile that all groups have.
 
 Bytes are the same wherever they are counted. Times of two GPUs are not, however alike these are: so each GPU times a
-group of its own, in turns as ever, and who is best in its group meets the best of the others on one GPU.
+group of its own in turns with the default tile, and a time counts by how it compares with that one's on the same GPU.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from harness.execution.cluster.crew import Crew
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.comparison import compare, lost_row
 from harness.execution.outcome import Row
-from harness.execution.timings import BenchResult, BenchRow, Effort
+from harness.execution.timings import BenchResult, BenchRow, Effort, in_order_of_merit
 from harness.execution.verdict import ERROR
 from harness.gpu.spread import Timing, time_on_gpu
 from harness.model.problem import BaseProblem
@@ -78,13 +79,16 @@ class Heat:
     regime: str
     seed: int
     effort: Effort
+    compared_with: frozenset[str] = frozenset()
+    """Of `names`, what is only there to be compared with."""
 
 
 def time_tiles(asked: Heat) -> BenchResult:
     """In a worker. Raises `Unfit` where it has no usable GPU."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
-    return time_on_gpu(variants, Timing(asked.problem, asked.regime, asked.seed, asked.effort, libraries=False))
+    timing = Timing(asked.problem, asked.regime, asked.seed, asked.effort, False, asked.compared_with)
+    return time_on_gpu(variants, timing)
 
 
 def spread_timing(
@@ -93,18 +97,18 @@ def spread_timing(
     known: Callable[[tuple[str, ...]], BenchResult | None],
     done: Callable[[tuple[str, ...], BenchResult], None],
 ) -> BenchResult:
-    """Heats, one for each GPU, and a final; the final's rows are before those that did not get there.
+    """A heat for each GPU, and all their rows as if one GPU had timed them: see `on_one_scale`.
 
-    `known` heats are not run, `done` is told each other one. Raises `SandboxError` where no heat came to its end.
+    `asked.names` begin with the default. `known` heats are not run, `done` is told each other one. Raises
+    `SandboxError` where no heat came to its end.
     """
+    default = asked.names[0]
     groups = [tuple(group) for group in _dealt(asked.names, max(1, crew.size))]
-    heats: dict[tuple[str, ...], BenchResult] = {}
+    groups = [group if default in group else (default, *group) for group in groups]
+    heats = {group: found for group in groups if (found := known(group)) is not None}
     lost: dict[str, str] = {}
-    for names in groups:
-        if (result := known(names)) is not None:
-            heats[names] = result
-    left = [names for names in groups if names not in heats]
-    for place, found in crew.spread(time_tiles, [replace(asked, names=names) for names in left]):
+    left = [group for group in groups if group not in heats]
+    for place, found in crew.spread(time_tiles, [_heat(asked, group, only_compared=group != groups[0]) for group in left]):
         if isinstance(found, Exception):
             lost |= dict.fromkeys(left[place], str(found))
         else:
@@ -112,30 +116,51 @@ def spread_timing(
             done(left[place], found)
     if not heats:
         raise SandboxError(next(iter(lost.values())))
-    if len(heats) == 1:
-        ((_, final),) = heats.items()
-        return replace(final, rows=(*final.rows, *_lost_rows(lost)))
-    best = tuple(row.variant for names in groups if names in heats for row in heats[names].rows if row.rank == 1)
-    final = next(heat for heat in heats.values())
-    if len(best) > 1:
-        final = known(best) or crew.wait(crew.begin(time_tiles, replace(asked, names=best)))
-        done(best, final)
-    finalists = {row.variant for row in final.rows}
-    others = [row for heat in heats.values() for row in heat.rows if row.variant not in finalists]
-    return replace(final, rows=(*final.rows, *_behind(others, len(final.rows)), *_lost_rows(lost)))
+    joined = on_one_scale([heats[group] for group in groups if group in heats], default)
+    timed = {row.variant for row in joined.rows}
+    return replace(joined, rows=(*joined.rows, *_lost_rows({name: lost[name] for name in lost if name not in timed})))
 
 
-def _behind(rows: Sequence[BenchRow], before: int) -> list[BenchRow]:
-    """Those that lost their heats, ranked after so many others by their own times."""
-    intervals = {
-        row.variant: Interval(row.time_low_ms, row.time_ms, row.time_high_ms)
-        for row in rows
-        if row.verdict == "pass" and row.time_ms is not None
-        if row.time_low_ms is not None and row.time_high_ms is not None
-    }
+def _heat(asked: Heat, names: tuple[str, ...], only_compared: bool) -> Heat:
+    return replace(asked, names=names, compared_with=frozenset(names[:1]) if only_compared else frozenset())
+
+
+def on_one_scale(heats: Sequence[BenchResult], default: str) -> BenchResult:
+    """The rows of all heats, best first, on the scale of the first heat's GPU.
+
+    A time t of another heat, in which the default took t_d, where the first says T_d, counts as t T_d / t_d; relative
+    half widths of the three intervals are independent, so they add up by their squares. Where the default did not pass
+    in one of the two, times count as they are. Runs back to back are not scaled: each GPU has its own clock there.
+    """
+    first = heats[0]
+    rows = {row.variant: row for row in first.rows}
+    base = _interval(rows.get(default))
+    for heat in heats[1:]:
+        here = _interval(next((row for row in heat.rows if row.variant == default), None))
+        for row in heat.rows:
+            if row.variant not in rows:
+                rows[row.variant] = row if base is None or here is None else _scaled(row, base, here)
+    intervals = {name: interval for name, row in rows.items() if (interval := _interval(row)) is not None}
     told = ranks(intervals)
-    ranked = [replace(row, rank=before + told[row.variant] if row.variant in told else None) for row in rows]
-    return sorted(ranked, key=lambda row: (row.rank is None, row.rank or 0, row.time_ms or 0.0))
+    return replace(first, rows=in_order_of_merit([replace(row, rank=told.get(name)) for name, row in rows.items()]))
+
+
+def _interval(row: BenchRow | None) -> Interval | None:
+    """Of its time, where it passed."""
+    if row is None or row.verdict != "pass" or row.time_ms is None:
+        return None
+    assert row.time_low_ms is not None and row.time_high_ms is not None
+    return Interval(row.time_low_ms, row.time_ms, row.time_high_ms)
+
+
+def _scaled(row: BenchRow, base: Interval, here: Interval) -> BenchRow:
+    interval = _interval(row)
+    if interval is None:
+        return row
+    time_ms = interval.median * base.median / here.median
+    below = math.hypot(*(1 - each.low / each.median for each in (interval, base)), here.high / here.median - 1)
+    above = math.hypot(*(each.high / each.median - 1 for each in (interval, base)), 1 - here.low / here.median)
+    return replace(row, time_ms=time_ms, time_low_ms=time_ms * (1 - below), time_high_ms=time_ms * (1 + above))
 
 
 def _lost_rows(lost: Mapping[str, str]) -> list[BenchRow]:
