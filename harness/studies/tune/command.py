@@ -181,8 +181,8 @@ def _tune_on_gpus(
     text = render_bench(result, arguments.format)
     if heats > 1 and arguments.format in ("table", "markdown"):
         text += (
-            f"\nTimed on {heats} GPUs, a group of tiles on each in turns with the default: times are relative to its own, "
-            "on the first GPU's scale.\n"
+            f"\nTimed on {heats} GPUs, a group of tiles on each, in turns with the default: times are relative to its "
+            "own there, on the scale of the first GPU.\n"
         )
     ranks = {row.variant: row.rank for row in result.rows}
     return text, ranks, lambda: bench_rows("tune", result, variants), result.device

@@ -108,7 +108,8 @@ def spread_timing(
     heats = {group: found for group in groups if (found := known(group)) is not None}
     lost: dict[str, str] = {}
     left = [group for group in groups if group not in heats]
-    for place, found in crew.spread(time_tiles, [_heat(asked, group, only_compared=group != groups[0]) for group in left]):
+    tasks = [_heat(asked, group, only_compared=group != groups[0]) for group in left]
+    for place, found in crew.spread(time_tiles, tasks):
         if isinstance(found, Exception):
             lost |= dict.fromkeys(left[place], str(found))
         else:

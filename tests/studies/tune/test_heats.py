@@ -23,9 +23,7 @@ PROBLEM = Problem(heads=1, q_len=5, kv_len=7, head_dim=8)
 
 def row(name: str, time_ms: float, noise: float = 0.001, verdict: str = "pass") -> BenchRow:
     low, high = time_ms * (1 - noise), time_ms * (1 + noise)
-    return BenchRow(
-        variant=name, kind="variant", verdict=verdict, time_ms=time_ms, time_low_ms=low, time_high_ms=high
-    )
+    return BenchRow(variant=name, kind="variant", verdict=verdict, time_ms=time_ms, time_low_ms=low, time_high_ms=high)
 
 
 def heat(*rows: BenchRow, gpu: str = "first") -> BenchResult:
