@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
+from harness.execution.cluster.job import Job, WorkerLost
 from harness.execution.cluster.local_cluster import LocalCluster
 from harness.execution.cluster.worker_side import Introduction, Unfit, abandon, end_soon, introduce, perform
 from harness.support.errors import SandboxError, UsageError, WorkersGone
@@ -51,37 +52,6 @@ def silence() -> None:
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     for name in ("distributed", "tornado", "asyncio", *names):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-class WorkerLost(SandboxError):
-    """A piece of work lost its worker every time that it was tried."""
-
-
-@dataclass(eq=False)
-class Job:
-    """One piece of work."""
-
-    function: Callable[[Any], Any]
-    argument: Any
-    result: Any = None
-    error: Exception | None = None
-    is_done: bool = False
-    is_wanted: bool = True
-    tried: list[str] = field(default_factory=list)
-    """Addresses of the workers that it has lost, or that were unfit for it."""
-    reason: str = ""
-    """What became of the last one."""
-    finished_at: str | None = None
-    """Where it is done, and its result on its way."""
-    lost_results: int = 0
-    """How often that was lost on its way."""
-
-    def outcome(self) -> Any:
-        """The result. Raises what was raised."""
-        assert self.is_done
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 @dataclass(eq=False)
@@ -127,6 +97,8 @@ class Crew:
         self._epoch = 0
         self._equipment: list[tuple[Callable[[Any], Any], Any]] = []
         self._waiting: deque[Job] = deque()
+        self._retried: deque[Job] = deque()
+        """Those that wait once more, each for a worker that has nothing else."""
         self._done: queue.SimpleQueue[tuple[str, Job, Any, Any]] = queue.SimpleQueue()
         self._looked_at = self._alone_since = 0.0
         self._client: Any = None
@@ -159,7 +131,7 @@ class Crew:
     @property
     def waiting(self) -> int:
         """Jobs that no worker has."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._retried)
 
     def equip(self, function: Callable[[Any], Any], argument: Any) -> None:
         """Let every worker, those that come later, too, do this before all that is begun from now on.
@@ -175,7 +147,7 @@ class Crew:
         """Have it done by whoever is free; `first`: before all that is waiting."""
         job = Job(function, argument)
         if first:
-            self._waiting.appendleft(job)
+            self._wait_first(job)
         else:
             self._waiting.append(job)
         self._hand_out()
@@ -183,9 +155,10 @@ class Crew:
 
     def forget(self) -> None:
         """Nothing that was begun is wanted any more. What a worker is at ends soon: see `is_abandoned`."""
-        for job in self._waiting:
+        for job in (*self._waiting, *self._retried):
             job.is_wanted = False
         self._waiting.clear()
+        self._retried.clear()
         begun = [member for member in self._members.values() if member.jobs]
         for member in begun:
             for job in member.jobs:
@@ -350,24 +323,23 @@ class Crew:
     # Who does what.
 
     def _hand_out(self) -> None:
-        while self._waiting:
+        while self.waiting:
             # While one waits for a worker of its own, none gets a second piece.
-            most = 1 if any(job.tried for job in self._waiting) else IN_HAND
-            offers = ((job, self._free_for(job, most)) for job in self._waiting)
+            most = 1 if self._retried else IN_HAND
+            fit = [member for member in self._members.values() if member.is_fit]
+            free = [member for member in fit if len(member.jobs) < most and not any(job.tried for job in member.jobs)]
+            offers = ((job, _another(job, fit, free)) for job in self._retried)
             job, member = next((offer for offer in offers if offer[1] is not None), (None, None))
+            if job is not None:
+                self._retried.remove(job)
+            elif free and self._waiting:
+                job, member = self._waiting.popleft(), _least_busy(free)
             if job is None or member is None:
                 return
-            self._waiting.remove(job)
             self._submit(member, job)
 
-    def _free_for(self, job: Job, most: int) -> _Member | None:
-        """Who has fewer than `most` pieces, none of which has to be alone."""
-        fit = [m for m in self._members.values() if m.is_fit]
-        free = [m for m in fit if len(m.jobs) < most and not any(other.tried for other in m.jobs)]
-        others = [m for m in free if m.address not in job.tried]
-        if not others and any(m.address not in job.tried for m in fit):
-            return None  # it waits for another one
-        return min(others or free, key=lambda member: len(member.jobs), default=None)
+    def _wait_first(self, job: Job) -> None:
+        (self._retried if job.tried else self._waiting).appendleft(job)
 
     def _submit(self, member: _Member, job: Job) -> None:
         member.jobs.append(job)
@@ -409,7 +381,7 @@ class Crew:
             if fetched.cancelled() or fetched.exception() is not None:
                 job.lost_results += 1
                 if job.lost_results < MOST_LOST_RESULTS:
-                    self._waiting.appendleft(job)
+                    self._wait_first(job)
                 else:
                     job.error, job.is_done = WorkerLost(f"its result was lost {MOST_LOST_RESULTS} times"), True
             else:
@@ -432,7 +404,7 @@ class Crew:
             if job is guilty:
                 self._again(job, member.address, reason)
             else:
-                self._waiting.appendleft(job)
+                self._wait_first(job)
         if self._local is None:
             self._complain(reason)
 
@@ -442,6 +414,18 @@ class Crew:
         job.tried.append(address)
         job.reason = reason
         if len(job.tried) < MOST_TRIES:
-            self._waiting.appendleft(job)
+            self._wait_first(job)
         else:
             job.error, job.is_done = WorkerLost(f"{reason}, and so was the one that tried it before"), True
+
+
+def _another(job: Job, fit: Sequence[_Member], free: Sequence[_Member]) -> _Member | None:
+    """A free one that has not lost the job, or any where no fit one is left but those that have; None: it waits."""
+    others = [member for member in free if member.address not in job.tried]
+    if not others and any(member.address not in job.tried for member in fit):
+        return None
+    return _least_busy(others or free)
+
+
+def _least_busy(members: Sequence[_Member]) -> _Member | None:
+    return min(members, key=lambda member: len(member.jobs), default=None)

@@ -43,6 +43,9 @@ DEFAULT_EXAMPLES = 200
 WORKERS = 2
 """Of a long campaign, processes of its own: more would wait for Hypothesis."""
 
+MADE_UP_AT_ONCE = 32
+"""Examples of one search of those that make up for what searches repeated: several workers are at them."""
+
 Progress = Callable[[int, float, str], None]
 """Told, after each example, how many there were, what part of the campaign is done, and what met, in a few words."""
 
@@ -210,10 +213,17 @@ class _Campaign:
         """What several searches met counts once: others take its place, as long as there are some."""
         before = -1
         while self.first is None and before < self.examples < (self.how.examples or 0):
-            before, searches = self.examples, searches + 1
-            missing = max(FEWEST_DRAWN, (self.how.examples or 0) - before)
+            before = self.examples
+            more = []
+            for first in range(before, self.how.examples or 0, MADE_UP_AT_ONCE):
+                searches += 1
+                examples = min(MADE_UP_AT_ONCE, (self.how.examples or 0) - first)
+                more.append(sequence.search(self.workers.builds, max(FEWEST_DRAWN, examples), searches, True))
+            upcoming = Upcoming(iter(more), self.workers, self._is_known)
             with contextlib.suppress(_Enough):
-                self._explore(sequence.search(self.workers.builds, missing, searches, True))
+                while self.first is None and (search := upcoming.next()) is not None:
+                    assert isinstance(search, Search)
+                    self._explore(search)
 
     def conclude(self) -> CampaignResult:
         """The result, after the smallest failure ran once more in a fresh process."""
@@ -271,7 +281,7 @@ class _Campaign:
             self.known.update((case, answer) for case, answer in found if case not in self.answers)
             for case, _ in found:
                 met[case] = None
-                if self._fails(case):
+                if self._hold(case)[0]:
                     search.run(self._hold)  # with the same answers up to here
         if self.first is None:
             self.log.searched(search.number, met)

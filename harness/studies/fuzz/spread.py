@@ -11,7 +11,8 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from harness.execution.cluster.crew import Crew, Job, WorkerLost
+from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.job import Job, WorkerLost
 from harness.execution.cluster.shipping import load_here
 from harness.execution.cluster.worker_side import Unfit, is_abandoned, state
 from harness.execution.isolation.server import Load

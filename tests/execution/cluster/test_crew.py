@@ -13,7 +13,8 @@ import pieces_of_work
 import pytest
 
 from harness.execution.cluster import crew as crew_module
-from harness.execution.cluster.crew import Crew, WorkerLost
+from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.job import WorkerLost
 from harness.support.errors import UsageError
 
 pytestmark = pytest.mark.compiles(False)

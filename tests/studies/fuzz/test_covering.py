@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from lanes import exhaustive_unless
+from no_kernel import NoKernel
 
-from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import operation_named, operation_of
@@ -24,54 +24,10 @@ from harness.studies.fuzz import covering as covering_module
 from harness.studies.fuzz.builds import builds_for, sanitized_builds
 from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
 from harness.studies.fuzz.covering import BUILD, Covering
-from harness.studies.fuzz.finding import Answer
-from harness.studies.fuzz.search import Search
 
 pytestmark = pytest.mark.compiles(False)
 
 SEEDS = exhaustive_unless(lambda seed: seed < 2, range(12))
-
-
-class NoKernel:
-    """Workers that take everything, run nothing, and remember what they were asked."""
-
-    asked: list[Case]
-    refusals: Callable[[Case], str | None]
-    most_ahead, ahead_of_search = 64, 2
-
-    def __init__(
-        self, load: Callable[[], object], machine: object, seconds: float, builds: Sequence[Build], number: int
-    ) -> None:
-        variant = load()
-        self.builds, self.takes, self.fails_in = builds_for(variant, builds), variant.takes, variant.fails_in
-
-    def __enter__(self) -> NoKernel:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def start(self) -> None:
-        pass
-
-    def expect(self, case: Case) -> None:
-        pass
-
-    def ahead(self, usual: int) -> int:
-        return min(usual, type(self).most_ahead)
-
-    def ahead_of(self, search: Search) -> int:
-        return type(self).ahead_of_search * search.examples
-
-    def expect_search(self, search: Search) -> None:
-        pass
-
-    def searched(self, search: Search) -> None:
-        pass
-
-    def ask(self, case: Case) -> Answer:
-        type(self).asked.append(case)
-        return Answer(refusal=type(self).refusals(case), error_over_budget=0.1)
 
 
 def cases_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.execution.cluster.crew import WorkerLost
+from harness.execution.cluster.job import WorkerLost
 from harness.execution.protocol import Device
 from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
 from harness.operations.attention.problem import Problem
