@@ -17,7 +17,8 @@ from pathlib import Path
 
 from harness.model.registry import Registry
 from harness.model.variant import Variant
-from tests.mutants.patching import Patch, mutants_folder
+from tests.mutants.importing import digested, mutants_folder
+from tests.mutants.patching import Patch
 
 FOLDER = Path(__file__).parent / "written_outside"
 
@@ -83,7 +84,7 @@ def load_outside(mutant: OutsideMutant, right: bool = False) -> Variant:
     """The variant with the slip in it, under the mutant's name; or the `right` one, under its own."""
     text = text_of(mutant) if not right else (FOLDER / mutant.patch.file).read_text()
     # The same text is the same module, in whatever process: what was compiled of it is found again.
-    module = "outside_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    module = digested(mutant.variant.replace("-", "_"), hashlib.sha256(text.encode()).hexdigest())
     path = mutants_folder() / f"{module}.py"
     if not path.exists():
         path.write_text(text)

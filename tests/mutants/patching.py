@@ -12,9 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import os
 import re
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from pathlib import Path
 from harness.model.operation import DEFAULT_OPERATION, operation_names
 from harness.model.registry import Registry
 from harness.model.variant import Variant
+from tests.mutants.importing import digested, mutants_folder
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
 SHARED = ("_tiles", "_scores", "_dropout", "_mma", "_hopper", "_rows", "_warps", "_paged")
@@ -165,7 +164,7 @@ def mutated_variant(mutant: Mutant) -> Variant:
     """The variant with the mistake in it, under the mutant's name. It claims no bytes: those are not asked about."""
     texts = patched_files(mutant)
     # The same text is the same package, in whatever process: what was compiled of it is found again.
-    package = "mutant_" + hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
+    package = digested("mutant", hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest())
     root = mutants_folder()
     if not (root / package).exists():
         with tempfile.TemporaryDirectory(dir=root) as beginning:
@@ -188,14 +187,3 @@ def _write(root: Path, texts: Mapping[str, str]) -> None:
             text = text.replace("from variants.", f"from {root.name}.").replace("from variants ", f"from {root.name} ")
         target.write_text(text)
     (root / "__init__.py").write_text("")
-
-
-@functools.cache
-def mutants_folder() -> Path:
-    """Where mutants are written, on `sys.path`: one place per user, since worker processes die without cleaning up."""
-    folder = Path(tempfile.gettempdir(), f"attention-sandbox-mutants-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise RuntimeError(f"{folder} belongs to somebody else: remove it or set TMPDIR")
-    sys.path.append(str(folder))
-    return folder

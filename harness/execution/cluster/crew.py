@@ -23,7 +23,7 @@ from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
 from harness.execution.cluster.job import Job, WorkerLost
 from harness.execution.cluster.local_cluster import LocalCluster
 from harness.execution.cluster.worker_side import Introduction, Unfit, abandon, end_soon, introduce, perform
-from harness.support.errors import SandboxError, UsageError, WorkersGone
+from harness.support.errors import UsageError, WorkersGone
 
 CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 0.5
