@@ -32,6 +32,7 @@ def run(
     shared_bytes: int = 0,
     threads: int = 1,
     seed: int = 0,
+    shuffle: bool = False,
     step_limit: int = STEP_LIMIT,
     listener: BlockListener | None = None,
     cluster: tuple[int, int, int] | None = None,
@@ -56,7 +57,7 @@ def run(
         Geometry(grid, block, shared_bytes, cluster),
         compiled.pack(values),
         memory,
-        LaunchOptions(step_limit, threads, seed),
+        LaunchOptions(step_limit, threads, seed, shuffle),
         listener=listener,
         events=events,
     )

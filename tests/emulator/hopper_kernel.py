@@ -27,8 +27,16 @@ __device__ void expect(u64* bar, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place_of(bar)), "r"(bytes) : "memory");
 }
 __device__ void wait(u64* bar, u32 parity) {
-  asm volatile("{\\n.reg .pred p;\\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n@!p bra again;\\n}"
+  asm volatile(
+    "{\\n.reg .pred p;\\n"
+    "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n@p bra over;\\nbra again;\\nover:\\n}"
     ::"r"(place_of(bar)), "r"(parity) : "memory");
+}
+__device__ u32 look(u64* bar, u32 parity) {
+  u32 is_over;
+  asm volatile("{\\n.reg .pred p;\\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\\nselp.u32 %0, 1, 0, p;\\n}"
+    : "=r"(is_over) : "r"(place_of(bar)), "r"(parity) : "memory");
+  return is_over;
 }
 __device__ void load2(void* to, const Map* map, int x, int y, u64* bar) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"

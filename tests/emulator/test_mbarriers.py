@@ -34,15 +34,34 @@ def test_two_warps_hand_over(seed: int) -> None:
     assert (found[:32] == 3).all() and (found[32:] == 2).all()
 
 
-def test_who_waits_for_one_arrival_too_many_is_named() -> None:
-    """All that are left wait, and the message says for what."""
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_who_waits_for_one_arrival_too_many_is_named(shuffle: bool) -> None:
+    """All that are left wait, and the message says for what; also where turns end anywhere in the loops that wait."""
     told = (
         r"block \(0, 0, 0\): barrier deadlock: warps 0 wait at the mbarrier at offset \d+ of shared memory for its "
         r"phase of parity 0, .*planted.cu:\d+ .*where 32 arrivals and 0 bytes are missing; warps 1 wait at the mbarrier"
     )
     with pytest.raises(KernelFault, match=told) as caught:
-        results(PIPELINE.replace("COUNT", "2"))
+        results(PIPELINE.replace("COUNT", "2"), shuffle=shuffle)
     assert caught.value.kind == "barrier deadlock"
+
+
+def test_who_has_looked_in_vain_and_goes_on_with_something_else_does_not_wait() -> None:
+    """For millions of instructions, while the other warp does wait."""
+    found = results(
+        """if (t == 0) init(bar, 1); __syncthreads();
+        if (t < 32) wait(bar, 0);
+        else {
+          u32 x = look(bar, 0);
+          #pragma unroll 1
+          for (int i = 0; i < 1000000; ++i) x = x * 1664525u + (x >> 16);
+          y[t] = x; if (t == 32) arrive(bar);
+        }
+        y[t] = t;""",
+        shuffle=True,
+        step_limit=20_000_000,
+    )
+    assert found.tolist() == list(range(64))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ LAST_MOMENT = 592
 WAITS_SINCE = 616
 """When, plus 1, the warp began to look at an mbarrier in vain, 8 bytes; 0 where it does not. Where events are recorded.
 """
+LOOKED_AT = 624
+"""The warp's steps when it looked at an mbarrier in vain last, 8 bytes."""
 ADDRESSES = 640
 HOSTS = 896
 DATA = 1152
@@ -102,8 +104,10 @@ REQUEST_BITS = 12
 WARP_BITS = 8
 """Low bits of a request's moment, see `memory/trace.py`."""
 WARPGROUP_WARPS = 4
+WAIT_LOOP_INSTRUCTIONS = 1 << 8
+"""A warp that has looked at an mbarrier in vain waits for it until it has run so many more without another look."""
 FUTILE_ROUNDS = 1 << 12
-"""After so many rounds in which every warp looks at an mbarrier in vain, no warp can go on."""
+"""After so many rounds in which every warp waits at an mbarrier, no warp can go on."""
 TURN_INSTRUCTIONS = 1 << 16
 """How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
 

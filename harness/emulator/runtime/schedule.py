@@ -101,6 +101,7 @@ def start_block(ctx: int) -> None:
         store64(warp + at.LAST_MOMENT, 0)
         store64(warp + at.WAITS_SINCE, 0)
         store32(warp + at.WAIT_FAILED, 0)
+        store64(warp + at.LOOKED_AT, -1 - at.WAIT_LOOP_INSTRUCTIONS)
         store32(warp + at.CLUSTER_STATE, IDLE)
         store32(warp + at.LEFT_AT, 0)
         if load64(ctx + CLEAR_REGISTERS):
@@ -270,7 +271,10 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                 store64(ctx + TURN_END, min(steps + turn_length(ctx), load64(ctx + STEP_LIMIT)))
                 store32(warp + at.WAIT_FAILED, 0)
                 status = call_warp(entry, ctx, warp)
-                if status != at.YIELDED or load32(warp + at.WAIT_FAILED) == 0:
+                if load32(warp + at.WAIT_FAILED):
+                    store64(warp + at.LOOKED_AT, load64(ctx + STEPS))
+                since_look = load64(ctx + STEPS) - load64(warp + at.LOOKED_AT)
+                if status != at.YIELDED or since_look > at.WAIT_LOOP_INSTRUCTIONS:
                     in_vain = 0
                 store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
                 if status == at.FAULTED:
