@@ -39,9 +39,9 @@ class LocalCluster:
         self._restarts = 0
         try:
             self._scheduler = self._started("scheduler")
-            self.address = self._address()
-            for place in range(number):
+            for place in range(number):  # all at once: most of a start is imports
                 self._workers[place] = self._start_worker(place)
+            self.address = self._address()
         except BaseException:
             self.close()
             raise
@@ -81,7 +81,8 @@ class LocalCluster:
 
     def _start_worker(self, place: int) -> subprocess.Popen[bytes]:
         gpu = {VISIBLE_GPUS: self._gpus[place % len(self._gpus)]} if self._gpus else {}
-        return self._started("worker", self.address, str(place), self._folder.name, log=f"worker-{place}", **gpu)
+        where = (str(self._log("scheduler")), str(place), self._folder.name)
+        return self._started("worker", *where, log=f"worker-{place}", **gpu)
 
     def _started(self, role: str, *where: str, log: str = "scheduler", **environment: str) -> subprocess.Popen[bytes]:
         paths = [str(REPOSITORY_ROOT), *(path for path in sys.path if path)]
@@ -106,14 +107,19 @@ class LocalCluster:
         assert self._scheduler is not None
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and self._scheduler.poll() is None:
-            for line in self._log("scheduler").read_text().splitlines(keepends=True):
-                if line.startswith("tcp://") and line.endswith("\n"):
-                    return line.strip()
+            if (address := said_address(self._log("scheduler"))) is not None:
+                return address
             time.sleep(0.02)
         raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")
 
     def _log(self, name: str) -> Path:
         return Path(self._folder.name, f"{name}.log")
+
+
+def said_address(log: Path) -> str | None:
+    """Where the scheduler listens that writes this file, if it has said so by now."""
+    lines = log.read_text().splitlines(keepends=True)
+    return next((line.strip() for line in lines if line.startswith("tcp://") and line.endswith("\n")), None)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -4,7 +4,7 @@ It ends, with all that it has started, as soon as whoever started it does: that 
 it writes goes to a file, the last words of a worker that dies.
 
     python -m harness.execution.cluster.member scheduler LIFELINE
-    python -m harness.execution.cluster.member worker LIFELINE ADDRESS NAME FOLDER
+    python -m harness.execution.cluster.member worker LIFELINE LOG_OF_SCHEDULER NAME FOLDER
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import dask
 from distributed import Scheduler, Worker
 
 from harness.execution.cluster.crew import silence
+from harness.execution.cluster.local_cluster import said_address
 
 HOST = "127.0.0.1"
 HEARTBEAT = "500 ms"
+LOOK_SECONDS = 0.02
 
 
 def main(role: str, lifeline: int, *where: str) -> None:
@@ -58,7 +61,9 @@ async def _scheduler() -> None:
         await scheduler.finished()
 
 
-async def _worker(address: str, name: str, folder: str) -> None:
+async def _worker(log_of_scheduler: str, name: str, folder: str) -> None:
+    while (address := said_address(Path(log_of_scheduler))) is None:
+        await asyncio.sleep(LOOK_SECONDS)
     async with Worker(
         address,
         nthreads=1,
