@@ -89,9 +89,7 @@ def _table(histories: Sequence[History]) -> Table:
         _Column("since, UTC", lambda _, line, __: _moment(line.first_at), number=False, is_kept=True),
         _Column("until", lambda _, line, __: UNKNOWN if line.runs == 1 else _moment(line.last_at), number=False),
         _Column("runs", lambda _, line, __: f"{line.runs:,}", is_kept=True),
-        _Column(
-            "kernel\ndigest", lambda _, line, __: (line.figures.kernel_digest or UNKNOWN)[:SHOWN_DIGITS], number=False
-        ),
+        _Column("kernel\ndigest", lambda _, line, __: _digest(line), number=False),
         _Column("tile", lambda _, line, __: line.tile or UNKNOWN, number=False),
         _Column("verdict", lambda _, line, __: line.figures.verdict, number=False, is_kept=True),
         _Column("examples", lambda _, line, __: UNKNOWN if line.examples is None else f"{line.examples:,}"),

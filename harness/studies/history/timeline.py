@@ -21,6 +21,9 @@ COLUMNS = (*COMPARABLE, *MEASURED)
 _DRAWS_AT_RANDOM = "fuzz"
 """The study whose runs have other inputs every time: their seeds and errors say nothing about the kernel."""
 
+_TRIES_TILES = "tune"
+"""The study whose runs on one problem are of a tile each."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -57,11 +60,11 @@ class History:
 
     @property
     def setting(self) -> str:
-        """In words: the study, the problem with how it was drawn, the device."""
+        """In words: the study, the problem with how it was drawn, the tile that was asked for, the device."""
         problem = self.operation if self.headline is None else self.headline
         if self.headline is not None and self.regime is not None:
             problem += f"; inputs {self.regime}, seed {self.seed}"
-        if self.asked_tile is not None:
+        if self.asked_tile is not None and self.study != _TRIES_TILES:
             problem += f"; tile {self.asked_tile}"
         return f"{self.study}: {problem}" + ("" if self.device is None else f"; {self.device}")
 

@@ -147,6 +147,16 @@ def test_campaigns_are_added_up_whatever_their_seeds(keep: Keep, capsys: pytest.
     assert line[-3:] == ["aaaaaaaa", "pass", "200"]
 
 
+def test_tiles_that_tune_tried_are_lines_of_one_table(keep: Keep, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tile that somebody asked for has a table of its own: it is no answer to the same question."""
+    for study in ("tune", "compare"):
+        for tile in ("Br=64", "Br=32"):
+            keep(study=study, tile=tile, asked_tile=tile)
+    text = shown(capsys)
+    assert text.count("tune: ") == 1 and text.count("compare: ") == 2
+    assert [row[5] for row in cells(text)] == ["Br=64", "Br=32", "Br=64", "Br=32"]
+
+
 def test_a_figure_that_came_later_is_no_change() -> None:
     run = dict.fromkeys(MEASURED) | {"variant": "v", "study": "compare", "verdict": "pass", "kept_at": "1"}
     (history,) = histories([tuple(run.values()), tuple((run | {"read_bytes": 1, "write_bytes": 2}).values())])
@@ -245,6 +255,8 @@ def test_lines_are_called_after_what_tells_them_apart() -> None:
     other_problem = dataclasses.replace(plain, headline="batch 1, 128 x 128, float32")
     assert names_of([plain, dataclasses.replace(plain, variant="fa1-cupy")]) == ["fa2-cupy", "fa1-cupy"]
     assert names_of([plain, dataclasses.replace(plain, study="bench")]) == ["fa2-cupy, compare", "fa2-cupy, bench"]
+    tiles = [dataclasses.replace(plain, study="tune", asked_tile=tile) for tile in ("Br=64", "Br=32")]
+    assert names_of(tiles) == ["fa2-cupy, Br=64", "fa2-cupy, Br=32"]
     assert names_of([plain, other_problem]) == ["fa2-cupy, 256 x 256", "fa2-cupy, 128 x 128"]
 
 
