@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from harness.execution.cluster.worker_side import Unfit, is_abandoned
 
 def squared(n: int) -> int:
     return n * n
+
+
+def imported(module: str) -> bool:
+    return module in sys.modules
 
 
 def slowly(path: str) -> None:

@@ -342,11 +342,12 @@ class Crew:
         (self._retried if job.tried else self._waiting).appendleft(job)
 
     def _submit(self, member: _Member, job: Job) -> None:
+        from distributed.protocol.pickle import dumps
+
         member.jobs.append(job)
         future = self._client.submit(
             perform,
-            job.function,
-            job.argument,
+            dumps((job.function, job.argument)),  # the scheduler, which all jobs pass, has no need to read them
             self.token,
             self._epoch if job.is_wanted else NEVER_FORGOTTEN,
             workers=[member.address],

@@ -56,16 +56,21 @@ def introduce(device_of: Callable[[], str | None] | None = None) -> Introduction
     return Introduction(now, socket.gethostname(), os.getpid(), None if device_of is None else device_of())
 
 
-def perform(function: Callable[[Any], Any], argument: Any, client: str, epoch: int) -> Any:
-    """`function(argument)`, one at a time however many threads this worker has.
+def perform(work: bytes, client: str, epoch: int) -> Any:
+    """`function(argument)`, one at a time however many threads this worker has. `work` is the two of them, pickled.
 
     `epoch` is the client's own count of how often it forgot what it had begun; see `abandon`.
     """
+    from distributed.protocol.pickle import loads
+
     global _last_used, _at
     with _one_at_a_time:
         _last_used, _at = time.monotonic(), (client, epoch)
         try:
-            return None if is_abandoned() else function(argument)
+            if is_abandoned():
+                return None
+            function, argument = loads(work)
+            return function(argument)
         finally:
             _last_used = time.monotonic()
 

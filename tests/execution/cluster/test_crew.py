@@ -44,6 +44,13 @@ def test_each_argument_has_its_own_result_and_all_workers_work(crew: Crew):
     assert len(shares) == crew.size == 2 and not said
 
 
+def test_the_scheduler_imports_nothing_of_the_work(crew: Crew):
+    """Every campaign would wait for that, and no worker's import could begin before."""
+    assert results(crew, pieces_of_work.imported, ["pieces_of_work"]) == [True]
+    # A function of this file would be imported there itself.
+    assert crew._client.run_on_scheduler(eval, "'pieces_of_work' in __import__('sys').modules") is False
+
+
 def test_what_is_raised_is_raised_here(crew: Crew):
     with pytest.raises(ValueError, match="a mistake of ours"):
         results(crew, pieces_of_work.wrong, [None])
