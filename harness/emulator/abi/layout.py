@@ -67,9 +67,8 @@ VOTE_BITS = 152
 VOTE_RESULT = 156
 VOTE_KIND = 160
 BARRIER_ARRIVES = 164
-WAIT_FAILED = 168
-"""Whether the turn ended at an mbarrier whose phase is not over; the next three say which one."""
 WAIT_SITE = 172
+"""Which mbarrier the warp looked at in vain last, with the next two."""
 WAIT_PLACE = 176
 WAIT_PARITY = 180
 GROUPS_LEFT = 184
@@ -91,7 +90,7 @@ WAITS_SINCE = 616
 """When, plus 1, the warp began to look at an mbarrier in vain, 8 bytes; 0 where it does not. Where events are recorded.
 """
 LOOKED_AT = 624
-"""The warp's steps when it looked at an mbarrier in vain last, 8 bytes."""
+"""The warp's steps at that look, 8 bytes."""
 ADDRESSES = 640
 HOSTS = 896
 DATA = 1152

@@ -11,7 +11,7 @@ from __future__ import annotations
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import warp_number
-from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_ORIGIN
+from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_ORIGIN, STEPS
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
@@ -160,7 +160,7 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
             if load64(ctx + SANITIZER):
                 use_mbarrier(load64(ctx + SANITIZER), warp_number(ctx), lane, site, place, 0)
         else:
-            store32(warp + at.WAIT_FAILED, 1)
+            store64(warp + at.LOOKED_AT, load64(ctx + STEPS))
             store32(warp + at.WAIT_SITE, site)
             store32(warp + at.WAIT_PLACE, place)
             store32(warp + at.WAIT_PARITY, asked)

@@ -100,7 +100,6 @@ def start_block(ctx: int) -> None:
         store64(warp + at.CLOCK_LEAD, 0)
         store64(warp + at.LAST_MOMENT, 0)
         store64(warp + at.WAITS_SINCE, 0)
-        store32(warp + at.WAIT_FAILED, 0)
         store64(warp + at.LOOKED_AT, -1 - at.WAIT_LOOP_INSTRUCTIONS)
         store32(warp + at.CLUSTER_STATE, IDLE)
         store32(warp + at.LEFT_AT, 0)
@@ -269,10 +268,7 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                 steps = load64(warp + at.SAVED_STEPS)
                 store64(ctx + STEPS, steps)
                 store64(ctx + TURN_END, min(steps + turn_length(ctx), load64(ctx + STEP_LIMIT)))
-                store32(warp + at.WAIT_FAILED, 0)
                 status = call_warp(entry, ctx, warp)
-                if load32(warp + at.WAIT_FAILED):
-                    store64(warp + at.LOOKED_AT, load64(ctx + STEPS))
                 since_look = load64(ctx + STEPS) - load64(warp + at.LOOKED_AT)
                 if status != at.YIELDED or since_look > at.WAIT_LOOP_INSTRUCTIONS:
                     in_vain = 0

@@ -17,6 +17,8 @@ from harness.support.child_process import THREADS_OF_NUMPY, last_words
 from harness.support.errors import SandboxError, WorkersGone
 
 START_SECONDS = 60.0
+ADDRESS_LOOK_SECONDS = 0.02
+"""Between looks for what the scheduler says."""
 MOST_RESTARTS = 20
 """Of workers that died, in all: more die of what they do, not by chance."""
 _MODULE = "harness.execution.cluster.member"
@@ -109,7 +111,7 @@ class LocalCluster:
         while time.monotonic() < until and self._scheduler.poll() is None:
             if (address := said_address(self._log("scheduler"))) is not None:
                 return address
-            time.sleep(0.02)
+            time.sleep(ADDRESS_LOOK_SECONDS)
         raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")
 
     def _log(self, name: str) -> Path:

@@ -21,11 +21,10 @@ import dask
 from distributed import Scheduler, Worker
 
 from harness.execution.cluster.crew import silence
-from harness.execution.cluster.local_cluster import said_address
+from harness.execution.cluster.local_cluster import ADDRESS_LOOK_SECONDS, said_address
 
 HOST = "127.0.0.1"
 HEARTBEAT = "500 ms"
-LOOK_SECONDS = 0.02
 
 
 def main(role: str, lifeline: int, *where: str) -> None:
@@ -63,7 +62,7 @@ async def _scheduler() -> None:
 
 async def _worker(log_of_scheduler: str, name: str, folder: str) -> None:
     while (address := said_address(Path(log_of_scheduler))) is None:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(ADDRESS_LOOK_SECONDS)
     async with Worker(
         address,
         nthreads=1,

@@ -101,7 +101,7 @@ def names_of(histories: Sequence[History]) -> list[str]:
     ways: list[Callable[[History], Any]] = [
         lambda h: h.variant,
         lambda h: f"{h.variant}, {h.study}",
-        lambda h: f"{h.variant}, {h.asked_tile}",
+        lambda h: ", ".join((h.variant, *([h.asked_tile] if h.asked_tile else ()))),
         lambda h: ", ".join((h.variant, *(part for part in _parts(h) if part not in common))),
         lambda h: f"{h.variant}, {h.study}, {h.headline}",
     ]

@@ -257,6 +257,7 @@ def test_lines_are_called_after_what_tells_them_apart() -> None:
     assert names_of([plain, dataclasses.replace(plain, study="bench")]) == ["fa2-cupy, compare", "fa2-cupy, bench"]
     tiles = [dataclasses.replace(plain, study="tune", asked_tile=tile) for tile in ("Br=64", "Br=32")]
     assert names_of(tiles) == ["fa2-cupy, Br=64", "fa2-cupy, Br=32"]
+    assert names_of([plain, dataclasses.replace(plain, asked_tile="Br=32")]) == ["fa2-cupy", "fa2-cupy, Br=32"]
     assert names_of([plain, other_problem]) == ["fa2-cupy, 256 x 256", "fa2-cupy, 128 x 128"]
 
 
