@@ -75,13 +75,55 @@ struct RowTiles {
     int first, count;
 };
 
-__device__ __forceinline__ RowTiles tiles_seeing(int block, int q_len, int kv_len, int before, int after)
+__device__ __forceinline__ RowTiles tiles_seeing(int block, int q_len, int kv_len, Limit ahead, Limit behind)
 {
-    const int first_key = block * BC, keys = min(BC, kv_len - first_key), on = q_len - kv_len;
-    const int first_row = max(first_key + on - after, 0), end_row = min(first_key + keys + on + before, q_len);
+    const int first_key = block * BC, keys = min(BC, kv_len - first_key);
+    const int first_row = first_seen(first_key, kv_len, q_len, ahead);
+    const int end_row = end_seen(first_key + keys - 1, kv_len, q_len, behind);
     const int first = first_row / BR;
     return {first, first_row < end_row ? (end_row + BR - 1) / BR - first : 0};
 }
+
+// Rows that see a key, from `first` up to `end`.
+struct Rows {
+    int first, end;
+};
+
+// A key is seen by rows as a row sees keys, the other way round: see _tiles/backward.cuh. Of rows `row` to `last` and `keys`
+// keys from `key` on, with more than there are at the end: whether all rows see all keys, whether any row may see one, and
+// which rows, counted from `row`, see key `further`. Both are asked without a branch, in whose place registers would spill.
+#ifndef SPANS
+#define LIMITS_OF_KEYS int before, int after
+#define KEEP_LIMITS_OF_KEYS(KEYS_KEPT, first_key, keys) const int ahead = after, behind = before;
+__device__ __forceinline__ bool all_see(int row, int last, int key, int keys, int q_len, int kv_len, int ahead, int behind)
+{
+    return (key >= first_seen(last, q_len, kv_len, behind)) & (key + keys <= end_seen(row, q_len, kv_len, ahead));
+}
+__device__ __forceinline__ bool some_see(int row, int last, int key, int keys, int q_len, int kv_len, int ahead, int behind)
+{
+    return key < end_seen(last, q_len, kv_len, ahead) && key + keys > first_seen(row, q_len, kv_len, behind);
+}
+__device__ __forceinline__ Rows rows_seeing(int further, int key, int row, int q_len, int kv_len, int ahead, int behind)
+{
+    const int own = further - (row + kv_len - q_len - key);  // the row on which the key lies
+    return {own - ahead, further < kv_len - key ? min(own + behind + 1, q_len - row) : 0};
+}
+#else  // keys beyond the last are kept, too, and seen by nobody
+__device__ __forceinline__ bool all_see(int row, int last, int key, int keys, int q_len, int kv_len, Limit ahead,
+                                        Limit behind)
+{
+    return (first_seen(key + keys - 1, kv_len, q_len, ahead) <= row) & (last < end_seen(key, kv_len, q_len, behind));
+}
+__device__ __forceinline__ bool some_see(int row, int last, int key, int keys, int q_len, int kv_len, Limit ahead,
+                                         Limit behind)
+{
+    return first_seen(key, kv_len, q_len, ahead) <= last && row < end_seen(key + keys - 1, kv_len, q_len, behind);
+}
+__device__ __forceinline__ Rows rows_seeing(int further, int key, int row, int q_len, int kv_len, Limit ahead, Limit behind)
+{
+    return {first_seen(key + further, kv_len, q_len, ahead) - row, end_seen(key + further, kv_len, q_len, behind) - row};
+}
+#endif
 
 // threadIdx.x, read anew: what is worked out from it in the loop over rows is not kept around it, in registers that sums
 // want.
@@ -228,18 +270,18 @@ __device__ __forceinline__ void drop(Weights &P, DrawnKeys<TM, TN> &drawn)
 #endif
 
 // P = 0 and dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
-// Where it does, NaN in dS is brought to P, and with it to dV. Of the warp's keys the first row in P lies on `own_key`;
-// `keys` and `rows` are how many there are from the first key and row in P on.
-__device__ __forceinline__ void mask(Scores &P, Scores &dS, int own_key, int keys, int rows, int before, int after)
+// Where it does, NaN in dS is brought to P, and with it to dV. The first key in P is `key`, the first row `row`.
+__device__ __forceinline__ void mask(Scores &P, Scores &dS, int key, int row, int q_len, int kv_len, Limit ahead,
+                                     Limit behind)
 {
     const int lane = thread_again() % 32;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int key = 16 * i + 8 * h + lane / 4, column = lane % 4 * 2;  // the lane's first row
-            const int first = key - own_key - after - column;
-            const int end = (key < keys ? min(key - own_key + before + 1, rows) : 0) - column;
+            const Rows seeing = rows_seeing(16 * i + 8 * h + lane / 4, key, row, q_len, kv_len, ahead, behind);
+            const int column = lane % 4 * 2;  // the lane's first row
+            const int first = seeing.first - column, end = seeing.end - column;
 #pragma unroll
             for (int j = 0; j < TN; ++j)
 #pragma unroll

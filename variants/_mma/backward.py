@@ -25,8 +25,8 @@ from variants._mma import (
 from variants._mma.rawkernel import COMMON_WITH_TILES
 from variants._tiles import Tile, blocks, grid
 from variants._tiles.backward import BackwardSchedule
-from variants._tiles.band import band
-from variants._tiles.schedule import FLOAT32_BYTES
+from variants._tiles.band import Limits, has_spans
+from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import Integers
 
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
@@ -136,7 +136,8 @@ def tiles_owning_keys(problem: Problem) -> list[dict[str, int]]:
     d, default = problem.head_dim, default_owning_keys(problem.head_dim)
 
     def fits(tile: BackwardMmaTile) -> bool:
-        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(d) + STATIC_BYTES + RESERVED_BYTES)
+        kept = 2 * INT32_BYTES * tile.Bc if has_spans(problem) else 0  # which rows see each key
+        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(d) + kept + STATIC_BYTES + RESERVED_BYTES)
         return tile.suits(d) and tile.part(d) <= LARGEST_PART and shared_bytes <= SHARED_BYTES_PER_SM
 
     sizes = (BackwardMmaTile(Br, Bc, warps) for Br in CHOICES[0] for Bc in CHOICES[1] for warps in CHOICES[2])
@@ -154,7 +155,9 @@ def row_bytes(head_dim: int) -> int:
 
 
 def options_of(problem: Problem, tile: BackwardMmaTile | MmaTile) -> tuple[str, ...]:
-    """The compile-time parameters of backward.cuh, and of tiles.cuh and dropout.cuh."""
+    """The compile-time parameters of backward.cuh, and of tiles.cuh, spans.cuh and dropout.cuh."""
+    from variants._tiles.rawkernel import span_options
+
     sizes = {
         "D": problem.head_dim,
         "BR": tile.Br,
@@ -163,17 +166,17 @@ def options_of(problem: Problem, tile: BackwardMmaTile | MmaTile) -> tuple[str, 
         "BLOCKS_PER_SM": tile.blocks_per_sm,
     }
     options = (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{problem.dtype}")
-    return (*options, *dropout_options(problem))
+    return (*options, *span_options(problem), *dropout_options(problem))
 
 
-def scalars(problem: Problem, *, always: bool) -> tuple[Any, ...]:
-    """(group, tau, tau times log2 e, before, after, what is drawn by, factor), as kernels take them that score.
+def scalars(problem: Problem, limits: Limits, *, always: bool) -> tuple[Any, ...]:
+    """(group, tau, tau times log2 e, the limits, what is drawn by, factor), as kernels take them that score.
 
     `always`: as in `draw_arguments`.
     """
     tau, draw = np.float32(problem.tau), draw_arguments(problem, always=always)
     of_dropout = (*draw, *factor_arguments(problem, always=always))
-    return np.int32(problem.group), tau, np.float32(problem.tau * LOG2_E), *band(problem), *of_dropout
+    return np.int32(problem.group), tau, np.float32(problem.tau * LOG2_E), *limits, *of_dropout
 
 
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, sums_dQ: bool) -> Any:

@@ -12,8 +12,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
 #ifdef SUMS_DQ
     float *__restrict__ dQ,
 #endif
-    stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, float tau2, int before,
-    int after DRAW_PARAMETERS FACTOR_PARAMETER)
+    stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, float tau2,
+    LIMITS_OF_KEYS DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char K_tile[];
     unsigned char *const V_tile = K_tile + KEYS_BYTES;
@@ -23,7 +23,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     // The first keys, which most rows see where causal, of all heads start first.
     const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;
     const int first_key = blockIdx.y * BC, keys = min(BC, kv_len - first_key);
-    const RowTiles seeing = tiles_seeing(blockIdx.y, q_len, kv_len, before, after);
+    KEEP_LIMITS_OF_KEYS(BC, first_key, keys)
+    const RowTiles seeing = tiles_seeing(blockIdx.y, q_len, kv_len, ahead, behind);
 
     // The loop's limits are read anew, too: the first row, the end, and how often a tile of rows is
     // scored or summed.
@@ -78,10 +79,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
             bool by_all = true, by_some = true;
             if (!all_seen) {
                 const int last = min(row + ROWS_AT_ONCE, q_len) - 1;
-                by_all = key >= first_seen(last, q_len, kv_len, before) &&
-                         key + WARP_KEYS <= end_seen(row, q_len, kv_len, after) && !keys_not_finite;
-                by_some = row < q_len && key < end_seen(last, q_len, kv_len, after) &&
-                          key + WARP_KEYS > first_seen(row, q_len, kv_len, before);
+                by_all = all_see(row, last, key, WARP_KEYS, q_len, kv_len, ahead, behind) && !keys_not_finite;
+                by_some = row < q_len && some_see(row, last, key, WARP_KEYS, q_len, kv_len, ahead, behind);
             }
             Weights P, dS;
             if (by_some) {
@@ -109,7 +108,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
                         for (int c = 0; c < 4; ++c)
                             dP[m][j][c] = S[m][j][c] * GROWN_LESS(dP[m][j][c], c % 2 ? D_j.y : D_j.x, m, c / 2, j, c % 2);
                 }
-                if (!by_all) mask(S, dP, row + kv_len - q_len - key, kv_len - key, q_len - row, before, after);
+                if (!by_all) mask(S, dP, key, row, q_len, kv_len, ahead, behind);
                 round_weights(P, S);
                 DROP_KEYS(P)
                 round_weights(dS, dP);
@@ -191,8 +190,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
         // Q_i and dO_i have come, and nobody reads the tiles any more that the next copies overwrite, nor weights of two
         // steps before. In a tile with a row that does not see all keys, both must be finite: products of 0 are not.
         const int stage = step % STAGES, last_row = min(first_row + BR, q_len) - 1;
-        const bool all_seen = first_key >= first_seen(last_row, q_len, kv_len, before) &&
-                              first_key + BC <= end_seen(first_row, q_len, kv_len, after);
+        const bool all_seen = all_see(first_row, last_row, first_key, BC, q_len, kv_len, ahead, behind);
         wait_for_copies<0>();
         if (!all_seen && step < turns - LAG) {
             unsigned char *const Q_tile = K_tile + SHARED_ROWS + stage * 2 * ROWS_BYTES, *const dO_tile = Q_tile + ROWS_BYTES;

@@ -33,6 +33,7 @@ from variants._mma.numba_mma import (
     swizzled,
     thread_index,
 )
+from variants._mma.numba_rows_seeing import rows_seeing_keys
 from variants._mma.numba_tiles import numba_tiles
 from variants._mma.numba_unrolled import unrolled
 
@@ -83,11 +84,12 @@ def load_floats(at):
 
 
 @functools.cache
-def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool) -> SimpleNamespace:
+def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool, spans: bool) -> SimpleNamespace:
     """Device functions and constants for these compile-time parameters.
 
     Four warps keep P^T and dS^T in registers and sum dV_j and dK_j of their own keys. Of eight, four sum dV_j and four
-    dK_j, with larger tiles each: P^T and dS^T come to them through shared memory. `sums_dQ`: see `keys_kernel`.
+    dK_j, with larger tiles each: P^T and dS^T come to them through shared memory. `sums_dQ` and `spans`: see
+    `keys_kernel`.
     """
     D, BR, BC, WARPS = head_dim, tile.Br, tile.Bc, tile.warps
     tiles, mma = numba_tiles(D, WARPS, dtype), numba_mma(dtype)
@@ -95,6 +97,9 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
     UNIT_BYTES = 2 * UNIT
     lane_in_A, lane_in_K, place, copy_unit = tiles.lane_in_A, tiles.lane_in_K, tiles.place, tiles.copy_unit
     multiply_add, packed = mma.multiply_add, mma.packed
+    seeing = rows_seeing_keys(spans, BC)
+    first_seen, end_seen = seeing.first_seen, seeing.end_seen
+    first_seeing, end_seeing = seeing.first_seeing, seeing.end_seeing
 
     STEPS = -(-D // 16)  # of 16 elements in which products over a row are summed; zeros fill the last
     HANDS_WEIGHTS = tile.hands_weights  # P^T and dS^T go from warp to warp
@@ -150,13 +155,11 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
         key = int32(own // uint32(COLUMN_GROUPS) * uint32(SUM_KEYS))
         return key, int32(own % uint32(COLUMN_GROUPS) * uint32(SUM_STEPS)), int32(warp // uint32(WARPS // 2))
 
-    # (first, count): tiles of rows with one that sees a key of tile `block` of keys.
+    # (first, count): tiles of rows with one that sees one of these keys.
     @cuda.jit(device=True, forceinline=True)
-    def tiles_seeing(block, q_len, kv_len, before, after):
-        first_key, on = int32(block * BC), int32(q_len - kv_len)
-        keys = int32(min(int32(BC), int32(kv_len - first_key)))
-        first_row = int32(max(int32(first_key + on - after), int32(0)))
-        end_row = int32(min(int32(first_key + keys + on + before), q_len))
+    def tiles_seeing(first_key, keys, q_len, kv_len, ahead, behind):
+        first_row = first_seen(first_key, kv_len, q_len, ahead)
+        end_row = end_seen(int32(first_key + keys - 1), kv_len, q_len, behind)
         first = int32(uint32(first_row) // uint32(BR))
         end = int32(uint32(end_row + BR - 1) // uint32(BR))
         return first, int32(end - first) if first_row < end_row else int32(0)
@@ -264,18 +267,18 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
     mask_of_keys = unrolled(TN, mask_of_8_rows)
 
     # P = 0 and dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays
-    # there. Where it does, NaN in dS is brought to P, and with it to dV. Of the warp's keys the first row in P lies on
-    # `own_key`; `keys` and `rows` are how many there are from the first key and row in P on.
+    # there. Where it does, NaN in dS is brought to P, and with it to dV. The first key in P is `key`, the first row
+    # `row`.
     @cuda.jit(device=True, forceinline=True)
-    def mask(P, dS, own_key, keys, rows, before, after):
+    def mask(P, dS, key, row, q_len, kv_len, ahead, behind):
         lane = int32(thread_index() & 31)
         column = int32((lane & 3) * 2)  # the lane's first row
         for i in range(TM):
             for h in range(2):
-                key = int32(16 * i + 8 * h + (lane >> 2))
-                first = int32(key - own_key - after - column)
-                end = int32(min(int32(key - own_key + before + 1), rows)) if key < keys else int32(0)
-                mask_of_keys(P, dS, i, h, first, int32(end - column))
+                further = int32(16 * i + 8 * h + (lane >> 2))
+                first = first_seeing(further, key, row, q_len, kv_len, ahead)
+                end = end_seeing(further, key, row, q_len, kv_len, behind)
+                mask_of_keys(P, dS, i, h, int32(first - column), int32(end - column))
 
     @cuda.jit(device=True, forceinline=True)
     def store_weights_of_16_rows(s, W_lane, W):
@@ -379,6 +382,9 @@ def numba_backward(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bo
         WEIGHTS=WEIGHTS,
         share_of=share_of,
         tiles_seeing=tiles_seeing,
+        keep_limits_of_keys=seeing.keep_limits_of_keys,
+        all_see=seeing.all_see,
+        some_see=seeing.some_see,
         copy_tile_again=copy_tile_again,
         multiply_A_Bt=multiply_A_Bt,
         add_kept_Wt_Y=add_kept_Wt_Y,

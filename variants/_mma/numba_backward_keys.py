@@ -4,7 +4,7 @@ below. What comes before and after is numba_backward_ends.py.
 The CUDA twin is backward_keys.cu: same names, same order of everything. What belongs together is passed on as a tuple:
 
 - `chip`: where dynamic shared memory begins, the words of `limits`, and `keys_not_finite`
-- `band`: q_len, kv_len, before, after
+- `seen_by`: q_len, kv_len, and which rows see keys: `ahead` and `behind` of numba_rows_seeing.py
 - `rows_of`: Q, dO, L, delta and the number of heads that share K and V
 - `dropout`: the kernel's two parameters for it, and the number of heads that share K and V
 """
@@ -28,9 +28,7 @@ from variants._mma.numba_mma import (
     chunks_further,
     commit_copies,
     copy_async,
-    end_seen,
     exp2_approx,
-    first_seen,
     global_address,
     keep_loop,
     lane_index,
@@ -70,14 +68,16 @@ def turns_of(chip):
 
 
 @functools.cache
-def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool, features: tuple[str, ...] = ()) -> Any:
+def keys_kernel(
+    head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool, spans: bool, features: tuple[str, ...]
+) -> Any:
     """The kernel `bwd_mma_of_keys`; `sums_dQ`: blocks add their parts to dQ in memory, all at once.
 
-    `features`: dropout, or none.
+    `spans`: it is told by arrays which rows see a key; `features`: dropout, or none.
     """
     D, BR, BC, SUMS_DQ = head_dim, tile.Br, tile.Bc, sums_dQ
     tiles, clearing = numba_tiles(D, tile.warps, dtype), numba_not_finite(D, dtype)
-    backward = numba_backward(D, tile, dtype, sums_dQ)
+    backward = numba_backward(D, tile, dtype, sums_dQ, spans)
     THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
     copied_not_finite, lane_in_A, lane_in_K = tiles.copied_not_finite, tiles.lane_in_A, tiles.lane_in_K
     clear_not_finite, move_not_finite = clearing.clear_not_finite, clearing.move_not_finite
@@ -89,6 +89,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
     W_ROW_BYTES, W_BYTES, W_STAGE_BYTES = backward.W_ROW_BYTES, backward.W_BYTES, backward.W_STAGE_BYTES
     SHARED_ROWS, SHARED_W, SHARED_STATS = backward.SHARED_ROWS, backward.SHARED_W, backward.SHARED_STATS
     SCORES, OF_SUMS, WEIGHTS = backward.SCORES, backward.OF_SUMS, backward.WEIGHTS
+    keep_limits_of_keys, all_see, some_see = backward.keep_limits_of_keys, backward.all_see, backward.some_see
     share_of, tiles_seeing, copy_tile_again = backward.share_of, backward.tiles_seeing, backward.copy_tile_again
     multiply_A_Bt, round_weights, mask = backward.multiply_A_Bt, backward.round_weights, backward.mask
     add_kept_Wt_Y, add_handed_Wt_Y = backward.add_kept_Wt_Y, backward.add_handed_Wt_Y
@@ -99,11 +100,11 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
 
     # Lines 8 and 9: Q_i, dO_i, L_i, D_i.
     @cuda.jit(device=True, forceinline=True)
-    def copy_rows(chip, rows_of, band, member, first_row, stage):
+    def copy_rows(chip, rows_of, seen_by, member, first_row, stage):
         Q, dO, L, delta, group = rows_of
-        rows = int32(min(int32(BR), int32(band[0] - first_row)))
+        rows = int32(min(int32(BR), int32(seen_by[0] - first_row)))
         head = head_index_across() * uint64(uint32(group)) + uint64(uint32(member))
-        first = head * uint64(uint32(band[0])) + uint64(uint32(first_row))
+        first = head * uint64(uint32(seen_by[0])) + uint64(uint32(first_row))
         Q_tile = uint32(chip[0] + SHARED_ROWS + uint32(stage) * uint32(2 * ROWS_BYTES))
         copy_tile_again(Q_tile, global_address(Q) + first * uint64(D * STORED_BYTES), rows)
         copy_tile_again(uint32(Q_tile + ROWS_BYTES), global_address(dO) + first * uint64(D * STORED_BYTES), rows)
@@ -167,8 +168,8 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
     # Lines 10, 11, 13 and 14: P and dS of the tile. Then lines 12 and 16, or their weights for others to sum.
     # `all_seen`: whether every row sees every key, all of which are finite.
     @cuda.jit(device=True, forceinline=True)
-    def score(sums, chip, band, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen):
-        q_len, kv_len, before, after = band
+    def score(sums, chip, seen_by, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen):
+        q_len, kv_len, ahead, behind = seen_by
         end = unknown(int32(WARP_ROWS)) if WARP_ROWS > ROWS_AT_ONCE else int32(WARP_ROWS)
         for beyond in range(int32(0), end, int32(ROWS_AT_ONCE)):
             keep_loop()
@@ -181,11 +182,9 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
             by_all, by_some = True, True
             if not all_seen:
                 last = int32(min(int32(row + ROWS_AT_ONCE), q_len) - 1)
-                end_key = int32(key + WARP_KEYS)
-                by_all = key >= first_seen(last, q_len, kv_len, before)
-                by_all = by_all and end_key <= end_seen(row, q_len, kv_len, after) and load_word(chip[2]) == 0
-                by_some = row < q_len and key < end_seen(last, q_len, kv_len, after)
-                by_some = by_some and end_key > first_seen(row, q_len, kv_len, before)
+                by_all = all_see(row, last, key, int32(WARP_KEYS), q_len, kv_len, ahead, behind)
+                by_all = by_all and load_word(chip[2]) == 0
+                by_some = row < q_len and some_see(row, last, key, int32(WARP_KEYS), q_len, kv_len, ahead, behind)
             P, dS = cuda.local.array(WEIGHTS, uint32), cuda.local.array(WEIGHTS, uint32)
             marks = cuda.local.array(MARKS, uint32)
             if by_some:
@@ -203,8 +202,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
                 draw_keys(marks, dropout[0], int32(cuda.blockIdx.x * dropout[2] + member), key, row)
                 multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES), marks, dropout)
                 if not by_all:
-                    own_key = int32(row + kv_len - q_len - key)
-                    mask(S, dP, own_key, int32(kv_len - key), int32(q_len - row), before, after)
+                    mask(S, dP, key, row, q_len, kv_len, ahead, behind)
                 round_weights(P, S)
                 drop(P, marks)
                 round_weights(dS, dP)
@@ -229,7 +227,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
 
     # What is summed of others' dS^T and P^T: line 12 or 16, and line 15.
     @cuda.jit(device=True, forceinline=True)
-    def sum_handed(sums, chip, band, dQ, group, member, first_row, stage, W_tile):
+    def sum_handed(sums, chip, seen_by, dQ, group, member, first_row, stage, W_tile):
         if HANDS_WEIGHTS:
             own_key, own_step, of_dV = share_of(thread_index())
             lane = lane_index()
@@ -241,17 +239,17 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
         if SUMS_DQ:
             # Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
             head = head_index_across() * uint64(uint32(group)) + uint64(uint32(member))
-            fragments = head * uint64(uint32(band[0] + 15) >> uint32(4)) * uint64(DQ_TILES)
-            add_dS_K(dQ + fragments * uint64(FRAGMENT * FLOAT_BYTES), W_tile, chip[0], first_row, band[0])
+            fragments = head * uint64(uint32(seen_by[0] + 15) >> uint32(4)) * uint64(DQ_TILES)
+            add_dS_K(dQ + fragments * uint64(FRAGMENT * FLOAT_BYTES), W_tile, chip[0], first_row, seen_by[0])
 
     # Of the tile before: which of the loop's counters it had.
     @cuda.jit(device=True, forceinline=True)
-    def sum_before(sums, chip, band, dQ, group, member, first_row, step):
+    def sum_before(sums, chip, seen_by, dQ, group, member, first_row, step):
         is_first = first_row == begin_of(chip)
         W_before = uint32(chip[0] + SHARED_W + (uint32(step + 1) & uint32(1)) * uint32(W_STAGE_BYTES))
         row_before = int32((end_of(chip) if is_first else first_row) - BR)
         stage = int32(uint32(step - 1) % uint32(STAGES))
-        sum_handed(sums, chip, band, dQ, group, int32(member - is_first), row_before, stage, W_before)
+        sum_handed(sums, chip, seen_by, dQ, group, int32(member - is_first), row_before, stage, W_before)
 
     # Where the block's keys begin in K, V, dK and dV.
     @cuda.jit(device=True, forceinline=True)
@@ -268,11 +266,14 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
         limits = shared_address(cuda.shared.array(4, uint32))
         chip, rows_of = (K_tile, limits, uint32(limits + uint32(12))), (Q, dO, L, delta, group)
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
-        band, dropout = (q_len, kv_len, before, after), (draw, kept_factor, group)
+        dropout = (draw, kept_factor, group)
 
         # The first keys, which most rows see where causal, of all heads start first.
         first_key = int32(cuda.blockIdx.y * BC)
-        first_tile, count = tiles_seeing(int32(cuda.blockIdx.y), q_len, kv_len, before, after)
+        keys = int32(min(int32(BC), int32(kv_len - first_key)))
+        ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len, kv_len)
+        seen_by = (q_len, kv_len, ahead, behind)
+        first_tile, count = tiles_seeing(first_key, keys, q_len, kv_len, ahead, behind)
         if thread_index() == 0:
             store_word(limits, uint32(first_tile * BR))
             store_word(uint32(limits + WORD), uint32(int32(first_tile + count) * BR))
@@ -289,10 +290,9 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
         clear_all_sums(sums)
         if count > 0:
             first_kv = place_of_keys(first_key, kv_len)
-            keys = int32(min(int32(BC), int32(kv_len - first_key)))
             copy_tile(K_tile, BC, global_address(K) + first_kv, keys)
             copy_tile(V_tile, BC, global_address(V) + first_kv, keys)
-            copy_rows(chip, rows_of, band, int32(0), int32(first_tile * BR), int32(0))
+            copy_rows(chip, rows_of, seen_by, int32(0), int32(first_tile * BR), int32(0))
             commit_copies()
             wait_for_all()
             found = cuda.syncthreads_or(copied_not_finite(K_tile, BC)) != 0
@@ -309,8 +309,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
             # not.
             stage = int32(uint32(step) % uint32(STAGES))
             last_row = int32(min(int32(first_row + BR), q_len) - 1)
-            all_seen = first_key >= first_seen(last_row, q_len, kv_len, before)
-            all_seen = all_seen and int32(first_key + BC) <= end_seen(first_row, q_len, kv_len, after)
+            all_seen = all_see(first_row, last_row, first_key, int32(BC), q_len, kv_len, ahead, behind)
             wait_for_all()
             if not all_seen and step < int32(turns_of(chip) - LAG):
                 Q_tile = uint32(K_tile + SHARED_ROWS + uint32(stage) * uint32(2 * ROWS_BYTES))
@@ -329,7 +328,7 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
                 is_last = int32(first_row + BR) == end_of(chip)
                 next_row = begin_of(chip) if is_last else int32(first_row + BR)
                 next_stage = int32(uint32(step + 1) % uint32(STAGES))
-                copy_rows(chip, rows_of, band, int32(member + is_last), next_row, next_stage)
+                copy_rows(chip, rows_of, seen_by, int32(member + is_last), next_row, next_stage)
             commit_copies()
 
             W_tile = uint32(K_tile + SHARED_W + (uint32(step) & uint32(1)) * uint32(W_STAGE_BYTES))
@@ -342,15 +341,25 @@ def keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, sums_dQ: bool,
                     if half == scores_in:
                         if step < int32(turns_of(chip) - LAG):
                             score(
-                                sums, chip, band, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen
+                                sums,
+                                chip,
+                                seen_by,
+                                tau2,
+                                dropout,
+                                member,
+                                first_key,
+                                first_row,
+                                stage,
+                                W_tile,
+                                all_seen,
                             )
                     elif step > 0:
-                        sum_before(sums, chip, band, dQ, group, member, first_row, step)
+                        sum_before(sums, chip, seen_by, dQ, group, member, first_row, step)
             else:
                 if step < int32(turns_of(chip) - LAG):
-                    score(sums, chip, band, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen)
+                    score(sums, chip, seen_by, tau2, dropout, member, first_key, first_row, stage, W_tile, all_seen)
                 if LAG and step > 0:
-                    sum_before(sums, chip, band, dQ, group, member, first_row, step)
+                    sum_before(sums, chip, seen_by, dQ, group, member, first_row, step)
             first_row, step = int32(first_row + BR), int32(step + 1)
             if first_row == end_of(chip):
                 first_row, member = begin_of(chip), int32(member + 1)

@@ -3,27 +3,19 @@
 //
 // A block that keeps dK_j and dV_j on chip owns keys, as a block of the forward pass owns rows. So the functions of
 // tiles.cuh are used the other way round: what they call a row of a tile is a key, and what they call a key is a query
-// row; BR is the papers' B_c and BC their B_r. S, P, dP and dS lie on chip transposed, a key per row.
+// row; BR is the papers' B_c and BC their B_r. S, P, dP and dS lie on chip transposed, a key per row, so that add_P_V sums
+// dV_j += P^T dO_i and dK_j += dS^T Q_i.
 constexpr int KEYS = BR;
 constexpr int ROWS = BC;
 constexpr int TQ = (ROWS + TY - 1) / TY;  // query rows per thread
 
-// Query rows that see a key of a tile: first_seeing up to, not including, end_seeing; none where that is not beyond it.
-__device__ __forceinline__ int first_seeing(int first_key, int q_len, int kv_len, int after)
-{
-    return max(first_key + q_len - kv_len - after, 0);
-}
-__device__ __forceinline__ int end_seeing(int first_key, int keys, int q_len, int kv_len, int before)
-{
-    return min(first_key + keys + q_len - kv_len + before, q_len);
-}
-
-// For each key of this thread the rows of a tile of `rows` rows that see it, counted from the tile's first.
-__device__ __forceinline__ void seen_by_in_tile(int (&first)[TM], int (&end)[TM], int first_key, int first_row, int rows,
-                                                int q_len, int kv_len, int before, int after)
-{
-    span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, after, before);
-}
+// Rows that see a key: as a row sees keys, the other way round. In a band key j lies on row j + q_len - kv_len, and is seen
+// by the rows from `ahead` ahead of that to `behind` behind it, which are a row's `after` and `before`. So first_seen(key,
+// kv_len, q_len, ahead) is the first row that sees it, and end_seen(key, kv_len, q_len, behind) ends those that do.
+#ifndef SPANS
+#define LIMITS_OF_KEYS int before, int after
+#define KEEP_LIMITS_OF_KEYS(KEYS_KEPT, first_key, keys) const int ahead = after, behind = before;
+#endif
 
 // D_i = rowsum(dO_i o O_i). TX lanes share a row; all threads go round equally often, for shuffles want whole warps.
 __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile, const float *O_tile)
@@ -82,31 +74,21 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
     }
 }
 
-// X += W^T Y_i over the tile's `rows` rows in ascending order: dV_j += P^T dO_i, dK_j += dS^T Q_i. W_tile is W^T. Where
-// not all keys are seen, a row is not even multiplied by its zero weight, for Y may hold NaN or inf.
-__device__ __forceinline__ void add_Wt_Y(float (&X)[TM][TD], const float *W_tile, const float *Y_tile, int first_key,
-                                         int keys, int first_row, int rows, int q_len, int kv_len, int before, int after,
-                                         const int (&first)[TM], const int (&end)[TM])
-{
-    const int own_row = first_key + q_len - kv_len - first_row;
-    add_P_V(X, W_tile, Y_tile, own_row + keys - 1 - after, own_row + before + 1, rows, first, end);
-}
-
-// dQ_i += dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it; own_key: the key on whose
-// diagonal the tile's first row lies. dS_tile is dS^T.
+// dQ_i += dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
 template <bool ALL_SEEN>
-__device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile, int keys,
-                                         int own_key, int before, int after)
+__device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile, int first_key,
+                                         int keys, int first_row, int q_len, int kv_len, Limit ahead, Limit behind)
 {
 #pragma unroll(ALL_SEEN ? 4 : 1)
     for (int k = 0; k < keys; ++k) {
         float key[TD];
 #pragma unroll
         for (int j = 0; j < TD; ++j) key[j] = K_tile[k * LD + tile_element(j)];
+        const int first = ALL_SEEN ? 0 : first_seen(first_key + k, kv_len, q_len, ahead) - first_row;
+        const int end = ALL_SEEN ? 0 : end_seen(first_key + k, kv_len, q_len, behind) - first_row;
 #pragma unroll
         for (int i = 0; i < TQ; ++i) {
-            const int own = own_key + row_of(i);
-            const bool seen = ALL_SEEN || (own - before <= k && k < own + after + 1);
+            const bool seen = ALL_SEEN || (first <= row_of(i) && row_of(i) < end);
             const float ds = dS_tile[k * LP + min(row_of(i), ROWS - 1)];
 #pragma unroll
             for (int j = 0; j < TD; ++j) dQ[i][j] = seen ? dQ[i][j] + ds * key[j] : dQ[i][j];
@@ -114,21 +96,19 @@ __device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_ti
     }
 }
 
-// dQ_i = dS K_j.
+// dQ_i = dS K_j, where all keys are seen by the tile's rows from first_by_all to end_by_all.
 __device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile,
-                                              int first_key, int keys, int first_row, int rows, int q_len, int kv_len,
-                                              int before, int after)
+                                              int first_by_all, int end_by_all, int first_key, int keys, int first_row,
+                                              int rows, int q_len, int kv_len, Limit ahead, Limit behind)
 {
-    const int own_key = first_row + kv_len - q_len - first_key;  // of the tile's first row
-    const bool all_seen = own_key + rows - 1 - before <= 0 && own_key + after + 1 >= keys;
 #pragma unroll
     for (int i = 0; i < TQ; ++i)
 #pragma unroll
         for (int j = 0; j < TD; ++j) dQ[i][j] = 0.0f;
-    if (all_seen) {
-        add_dS_K<true>(dQ, dS_tile, K_tile, keys, own_key, before, after);
+    if (first_by_all <= 0 && end_by_all >= rows) {
+        add_dS_K<true>(dQ, dS_tile, K_tile, first_key, keys, first_row, q_len, kv_len, ahead, behind);
     } else {
-        add_dS_K<false>(dQ, dS_tile, K_tile, keys, own_key, before, after);
+        add_dS_K<false>(dQ, dS_tile, K_tile, first_key, keys, first_row, q_len, kv_len, ahead, behind);
     }
 }
 

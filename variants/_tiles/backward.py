@@ -13,11 +13,11 @@ import numpy as np
 
 from harness import Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, rawkernel
-from variants._tiles.band import FEATURES
+from variants._tiles.band import SPAN_FEATURES, has_spans
 from variants._tiles.registration import Kernels, register_languages
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule
-from variants._tiles.sectors import Integers
-from variants._tiles.space import LARGEST_PART, P_floats, rows_floats
+from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
+from variants._tiles.sectors import Integers, run_bytes
+from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
 
 COMMON = (*rawkernel.COMMON, ("_tiles", "backward.cuh"))
 """What CUDA sources begin with."""
@@ -42,18 +42,20 @@ def backward_tiles(
     head_dim: int,
     default: Tile,
     shared_floats: Callable[[int, Tile], int],
+    spans: bool = False,
     shared_bytes: int = SHARED_BYTES,
 ) -> list[dict[str, int]]:
     """The default first, then every other tile that fits, Br and Bc ascending.
 
     `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory, where it may have
-    `shared_bytes`.
+    `shared_bytes`; with `spans`, what rows or keys see is kept there, too.
     """
 
     def fits(tile: Tile) -> bool:
         keys, rows = blocks(tile.Bc, THREADS_Y), blocks(tile.Br, THREADS_X)
         part = (2 * keys + blocks(tile.Br, THREADS_Y)) * blocks(head_dim, THREADS_X) + 2 * keys * rows
-        return part <= LARGEST_PART and shared_floats(head_dim, tile) * FLOAT32_BYTES <= shared_bytes
+        kept = 2 * max(P_rows(tile), P_rows(turned(tile))) if spans else 0
+        return part <= LARGEST_PART and (shared_floats(head_dim, tile) + kept) * FLOAT32_BYTES <= shared_bytes
 
     chosen = [default, *(t for Br in CHOICES for Bc in CHOICES if (t := Tile(Br, Bc)) != default and fits(t))]
     return [{"Br": tile.Br, "Bc": tile.Bc} for tile in chosen]
@@ -97,6 +99,17 @@ class BackwardSchedule(Schedule):
         """(T_c,): the same, 0 where no row sees any of the keys."""
         return (self.key_visits > 0) * self.K_bytes
 
+    @property
+    def key_limit_bytes(self) -> Integers:
+        """(S, T_c): of reading the first rows and the ends of K_j once for each of its own heads.
+
+        None where the mask is a band, as in `limit_bytes`.
+        """
+        p = self.problem
+        first = self._heads(1) * p.kv_len + self.first_keys
+        runs = 2 * np.sum(run_bytes(first, self._keys, INT32_BYTES), axis=1)
+        return p.kv_heads_count * runs if has_spans(p) else np.zeros_like(runs)
+
 
 def register_backward(
     registry: Registry,
@@ -109,7 +122,7 @@ def register_backward(
     *,
     numerics: Numerics = NUMERICS,
     deterministic: bool = True,
-    takes: tuple[str, ...] = FEATURES,
+    takes: tuple[str, ...] = SPAN_FEATURES,
 ) -> None:
     """Add `<algorithm>-<language>` for each of `languages`, as variants of attention-backward."""
     register_languages(

@@ -2,7 +2,8 @@
 
 Row i lies on key i + kv_len - q_len and sees the keys from `before` ahead of that one to `after` behind it, as far as
 there are keys. What has no limit gets one that no key is beyond. Where a mask is no band, kernels are compiled with
-`SPANS` and get two arrays in place of the numbers, with each row's first key and its end: see spans.cuh.
+`SPANS` and get two arrays in place of the numbers, with each row's first key and its end, or each key's first row and
+its end: see spans.cuh.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from harness import Problem
 
 FEATURES = ("causal", "window")
 """What a variant whose kernels take a band says that it `takes`."""
-
 
 SPAN_FEATURES = (*FEATURES, "documents", "prefix")
 """The same of one whose kernels are also compiled with `SPANS`."""
@@ -28,6 +28,11 @@ def has_spans(problem: Problem) -> bool:
 def limits(problem: Problem) -> Limits:
     """(before, after), or the names of the arrays that stand for them."""
     return ("first_keys", "end_keys") if has_spans(problem) else band(problem)
+
+
+def limits_of_keys(problem: Problem) -> Limits:
+    """The same for kernels in which a block owns keys: the names are of arrays that say which rows see each."""
+    return ("first_rows", "end_rows") if has_spans(problem) else band(problem)
 
 
 def band(problem: Problem) -> tuple[np.int32, np.int32]:

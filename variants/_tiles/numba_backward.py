@@ -2,7 +2,8 @@
 
 A block that keeps dK_j and dV_j on chip owns keys, as a block of the forward pass owns rows. So the functions of
 numba_tiles.py are used the other way round: what they call a row of a tile is a key, and what they call a key is a
-query row; BR is the papers' B_c and BC their B_r. S, P, dP and dS lie on chip transposed, a key per row.
+query row; BR is the papers' B_c and BC their B_r. S, P, dP and dS lie on chip transposed, a key per row, so that
+add_P_V sums dV_j += P^T dO_i and dK_j += dS^T Q_i.
 """
 
 from __future__ import annotations
@@ -28,31 +29,21 @@ from variants._tiles.numba_tiles import (
 )
 
 
-# Query rows that see a key of a tile: first_seeing up to, not including, end_seeing; none where that is not beyond it.
-@cuda.jit(device=True, forceinline=True)
-def first_seeing(first_key, q_len, kv_len, after):
-    return max(first_key + q_len - kv_len - after, 0)
-
-
-@cuda.jit(device=True, forceinline=True)
-def end_seeing(first_key, keys, q_len, kv_len, before):
-    return min(first_key + keys + q_len - kv_len + before, q_len)
-
-
 @functools.cache
-def numba_backward(head_dim: int, tile: Tile, features: tuple[str, ...] = ()) -> SimpleNamespace:
+def numba_backward(head_dim: int, tile: Tile, spans: bool = False, features: tuple[str, ...] = ()) -> SimpleNamespace:
     """Device functions and constants besides those of `numba_tiles`, for a tile that is turned: Br keys, Bc rows.
 
-    `features`: dropout, or none.
+    `spans`: kernels are told by arrays which rows see a key; `features`: dropout, or none.
     """
     D, KEYS, ROWS = head_dim, tile.Br, tile.Bc
-    tiles = numba_tiles(head_dim, tile)
+    tiles = numba_tiles(head_dim, tile, spans)
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     TQ = -(-ROWS // TY)  # query rows per thread
     row_of, key_of, element_of, has_element = tiles.row_of, tiles.key_of, tiles.element_of, tiles.has_element
     chosen = numba_dropout(features, -(-KEYS // 8))
     DROPOUT, kept, dropped = chosen.DROPOUT, chosen.kept, chosen.dropped
-    multiply_Q_Kt, add_P_V, span_in_tile = tiles.multiply_Q_Kt, tiles.add_P_V, tiles.span_in_tile
+    multiply_Q_Kt = tiles.multiply_Q_Kt
 
     # A thread beyond the tile's edge repeats the edge, as in numba_tiles.py.
     @cuda.jit(device=True, forceinline=True)
@@ -63,10 +54,19 @@ def numba_backward(head_dim: int, tile: Tile, features: tuple[str, ...] = ()) ->
     def tile_element(j):
         return element_of(j) if D == TX * TD else min(element_of(j), D - 1)
 
-    # For each key of this thread the rows of a tile of `rows` rows that see it, counted from the tile's first.
+    # Rows that see a key: as a row sees keys, the other way round. In a band key j lies on row j + q_len - kv_len, and
+    # is seen by the rows from `ahead` ahead of that to `behind` behind it, which are a row's `after` and `before`. So
+    # first_seen(key, kv_len, q_len, ahead) is the first row that sees it, and end_seen(key, kv_len, q_len, behind) ends
+    # those that do.
     @cuda.jit(device=True, forceinline=True)
-    def seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after):
-        span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, after, before)
+    def keep_limits_of_keys(before, after, first_key, keys, q_len):
+        return after, before
+
+    if spans:
+        # Of each key its first row and their end, in this order.
+        @cuda.jit(device=True, forceinline=True)
+        def keep_limits_of_keys(first_rows, end_rows, first_key, keys, q_len):
+            return keep_limits(first_rows, end_rows, first_key, keys, q_len)
 
     # D_i = rowsum(dO_i o O_i). TX lanes share a row; all threads go round equally often, for shuffles want whole warps.
     @cuda.jit(device=True, forceinline=True)
@@ -126,26 +126,22 @@ def numba_backward(head_dim: int, tile: Tile, features: tuple[str, ...] = ()) ->
                 dp = dropped(grown(dP[i, j], dropout), bits, row_of(i) >> 3)
                 dS_tile[row_of(i), key_of(j)] = p * (dp - delta_j) if seen else ZERO
 
-    # X += W^T Y_i over the tile's `rows` rows in ascending order: dV_j += P^T dO_i, dK_j += dS^T Q_i. W_tile is W^T.
-    # Where not all keys are seen, a row is not even multiplied by its zero weight, for Y may hold NaN or inf.
-    @cuda.jit(device=True, forceinline=True)
-    def add_Wt_Y(X, W_tile, Y_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end):
-        own_row = first_key + q_len - kv_len - first_row
-        add_P_V(X, W_tile, Y_tile, own_row + keys - 1 - after, own_row + before + 1, rows, first, end)
-
     # dQ_i = dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
+    # All keys are seen by the tile's rows from first_by_all to end_by_all.
     @cuda.jit(device=True, forceinline=True)
-    def multiply_dS_K(dQ, dS_tile, K_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after):
-        own_key = first_row + kv_len - q_len - first_key  # of the tile's first row
-        all_seen = own_key + rows - 1 - before <= 0 and own_key + after + 1 >= keys
+    def multiply_dS_K(
+        dQ, dS_tile, K_tile, first_by_all, end_by_all, first_key, keys, first_row, rows, q_len, kv_len, ahead, behind
+    ):
+        all_seen = first_by_all <= 0 and end_by_all >= rows
         for i in range(TQ):
             for j in range(TD):
                 dQ[i, j] = ZERO
         for k in range(keys):
+            first = first_seen(first_key + k, kv_len, q_len, ahead) - first_row
+            end = end_seen(first_key + k, kv_len, q_len, behind) - first_row
             for i in range(TQ):
-                own = own_key + row_of(i)
                 ds = dS_tile[k & MASK, min(row_of(i), ROWS - 1)]
-                if all_seen or (own - before <= k and k < own + after + 1):
+                if all_seen or (first <= row_of(i) and row_of(i) < end):
                     for j in range(TD):
                         dQ[i, j] += ds * K_tile[k & MASK, tile_element(j)]
 
@@ -161,10 +157,9 @@ def numba_backward(head_dim: int, tile: Tile, features: tuple[str, ...] = ()) ->
         KEYS=KEYS,
         ROWS=ROWS,
         TQ=TQ,
-        seen_by_in_tile=seen_by_in_tile,
+        keep_limits_of_keys=keep_limits_of_keys,
         row_dots=row_dots,
         weights_and_gradients=weights_and_gradients,
-        add_Wt_Y=add_Wt_Y,
         multiply_dS_K=multiply_dS_K,
         gather=gather,
     )

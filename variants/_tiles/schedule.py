@@ -99,9 +99,10 @@ class Schedule:
     def key_tile_bytes_of_heads(self, elements_per_lane: int = 1) -> Integers:
         """(S, query heads, T_c): the same of each, counted through the batch."""
         p = self.problem
-        keys = np.minimum(self.tile.Bc, p.kv_len - self.first_keys)
         first = (self._heads(p.kv_heads_count) * p.kv_len + self.first_keys) * p.head_dim
-        return np.repeat(run_bytes(first, keys * p.head_dim, p.itemsize_bytes, elements_per_lane), p.group, axis=1)
+        return np.repeat(
+            run_bytes(first, self._keys * p.head_dim, p.itemsize_bytes, elements_per_lane), p.group, axis=1
+        )
 
     def limit_bytes(self) -> Integers:
         """(S, T_r): bytes of reading the first keys and the ends of row block i once for every query head.
@@ -117,6 +118,11 @@ class Schedule:
     def _rows(self) -> Integers:
         """(T_r,): of each block."""
         return np.minimum(self.tile.Br, self.problem.q_len - self.first_rows)
+
+    @property
+    def _keys(self) -> Integers:
+        """(T_c,): of each tile."""
+        return np.minimum(self.tile.Bc, self.problem.kv_len - self.first_keys)
 
     def _heads(self, per_sequence: int) -> Integers:
         """(S, heads, 1): all heads of the batch, counted through."""

@@ -47,8 +47,10 @@ class AttentionBackward(Operation):
         return REGIMES
 
     def derived_inputs(self, problem: Any) -> Mapping[str, np.ndarray]:
-        """Attention's."""
-        return operation_named("attention").derived_inputs(problem)
+        """Attention's; and which rows see each key, for those who go through keys."""
+        from harness.operations.attention.masks import runs_of_keys
+
+        return {**operation_named("attention").derived_inputs(problem), **runs_of_keys(problem)}
 
     def answer(self, problem: Any, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
         """See `oracle`."""

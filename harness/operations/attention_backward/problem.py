@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.model.problem import INPUT, OUTPUT, Tensor
+from harness.operations.attention.masks import END_ROWS, FIRST_ROWS
 from harness.operations.attention.problem import Problem
 from harness.support.errors import ProblemError
 
@@ -39,9 +40,12 @@ class BackwardProblem(Problem):
     def tensors(self) -> tuple[Tensor, ...]:
         """Q, K, V, and of the forward pass O and lse; dO, the gradient of O; dQ, dK and dV.
 
-        Where the mask is no band, `first_keys` and `end_keys`, too, as in the forward pass.
+        Where the mask is no band, `first_keys` and `end_keys`, too, as in the forward pass; and `first_rows` and
+        `end_rows`, the run of rows that see each key, for kernels in which a block owns keys.
         """
-        of_mask = (tensor for tensor in super().tensors if tensor.role == INPUT and tensor.name not in tuple("QKV"))
+        of_mask = [tensor for tensor in super().tensors if tensor.role == INPUT and tensor.name not in tuple("QKV")]
+        if not self.mask.runs.is_band:
+            of_mask += _runs_of_keys(self.batch, self.kv_len)
         return (*_tensors(self.q_shape, self.kv_shape, self.dtype), *of_mask)
 
     @property
@@ -51,6 +55,10 @@ class BackwardProblem(Problem):
         As FlashAttention's own benchmarks count (Dao 2023, arXiv 2307.08691, section 4.1).
         """
         return super().flops * BACKWARD_PRODUCTS // FORWARD_PRODUCTS
+
+
+def _runs_of_keys(batch: int, kv_len: int) -> tuple[Tensor, ...]:
+    return tuple(Tensor(name, (batch, kv_len), "int32", INPUT, ("batch", "key")) for name in (FIRST_ROWS, END_ROWS))
 
 
 @functools.lru_cache(maxsize=64)

@@ -39,7 +39,7 @@ from variants._tiles.backward import (
     scalars,
     turned,
 )
-from variants._tiles.band import band
+from variants._tiles.band import has_spans, limits_of_keys
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.space import rows_floats
 
@@ -62,7 +62,7 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
     """See `Kernels`."""
     from variants.attention_backward.fa1.numba_kernel import bwd_fa1_kernels
 
-    kernels = bwd_fa1_kernels(problem.head_dim, turned(tile), problem.dtype)
+    kernels = bwd_fa1_kernels(problem.head_dim, turned(tile), problem.dtype, has_spans(problem))
     return (kernels.bwd_fa1_initialise, kernels.bwd_fa1, kernels.bwd_fa1_round), ()
 
 
@@ -75,7 +75,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     running_dQ = "dQ" if p.dtype == "float32" else "dQ_running"
     (initialise, main, rounding), lengths = kernels(p, tile)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
-    main_args = ("Q", "K", "V", "O", "dO", "lse", running_dQ, "dK", "dV", *lengths, *scalars(p, band(p)))
+    main_args = ("Q", "K", "V", "O", "dO", "lse", running_dQ, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p)))
     launches = [
         Launch(initialise, row_blocks, BLOCK, (running_dQ, *lengths[:1])),
         Launch(main, (1, p.kv_heads_count, p.batch), BLOCK, main_args),
@@ -92,6 +92,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     s = BackwardSchedule(problem, tile or default_tile(problem.head_dim))
     added_bytes = (s.visits * s.running_bytes).sum()
     read_bytes = (s.visits * (3 * s.Q_bytes + s.stat_bytes)).sum() + added_bytes + 2 * s.seen_K_bytes.sum()
+    read_bytes += s.key_limit_bytes.sum()
     write_bytes = s.running_bytes.sum() + added_bytes + 2 * s.K_bytes.sum()
     if problem.dtype != "float32":
         read_bytes += s.running_bytes.sum()
@@ -106,7 +107,7 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
-    return backward_tiles(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+    return backward_tiles(problem.head_dim, default_tile(problem.head_dim), shared_floats, has_spans(problem))
 
 
 def register(registry: Registry) -> None:

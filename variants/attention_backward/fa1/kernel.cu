@@ -21,7 +21,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa1(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ O, const stored *__restrict__ dO, const float *__restrict__ lse,
     float *__restrict__ dQ, stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group,
-    float tau, int before, int after)
+    float tau, LIMITS_OF_KEYS)
 {
     TILE K_tile[KEYS * LD];
     TILE V_tile[KEYS * LD];
@@ -37,11 +37,16 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa1(
     for (int first_key = 0; first_key < kv_len; first_key += KEYS) {
         const int keys = min(KEYS, kv_len - first_key);
         const size_t first_kv = head_index() * kv_len + first_key;
-        const int first_row_seeing = first_seeing(first_key, q_len, kv_len, after);
-        const int end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before);
 
         // Line 7: load K_j, V_j, if any row sees one of the keys, once nobody reads what was gathered there any more.
         __syncthreads();
+        KEEP_LIMITS_OF_KEYS(P_ROWS, first_key, keys)
+        const int last_key = first_key + keys - 1;
+        const int first_row_seeing = first_seen(first_key, kv_len, q_len, ahead);
+        const int end_row_seeing = end_seen(last_key, kv_len, q_len, behind);
+        // All keys of the tile are seen by the rows from the last key's first to the first key's end.
+        const int first_row_by_all = first_seen(last_key, kv_len, q_len, ahead);
+        const int end_row_by_all = end_seen(first_key, kv_len, q_len, behind);
         if (first_row_seeing < end_row_seeing) {
             load_tile<KEYS>(K_tile, K + first_kv * D, keys);
             load_tile<KEYS>(V_tile, V + first_kv * D, keys);
@@ -75,21 +80,20 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa1(
                 // Lines 11 to 13: S = tau Q_i K_j^T, P = exp(S - lse) where seen. Lines 17 and 20: dP = dO_i V_j^T,
                 // dS = P o (dP - D_i).
                 int first[TM], end[TM];
-                seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after);
+                span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind);
                 weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau,
                                       first, end);
                 __syncthreads();
 
                 // Line 16: dV_j = dV_j + P^T dO_i. Line 22: dK_j = dK_j + dS^T Q_i.
-                add_Wt_Y(dV_acc, P_tile, dO_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after,
-                         first, end);
-                add_Wt_Y(dK_acc, dS_tile, Q_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after,
-                         first, end);
+                const int first_by_all = first_row_by_all - first_row, end_by_all = end_row_by_all - first_row;
+                add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end);
+                add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end);
 
                 // Line 21: dQ_i = dQ_i + tau dS K_j in memory. Each thread reads back only what it wrote itself.
                 float dQ_part[TQ][TD];
-                multiply_dS_K(dQ_part, dS_tile, K_tile, first_key, keys, first_row, rows, q_len, kv_len, before,
-                              after);
+                multiply_dS_K(dQ_part, dS_tile, K_tile, first_by_all, end_by_all, first_key, keys, first_row, rows,
+                              q_len, kv_len, ahead, behind);
                 gather<ROWS>(O_tile, dQ_part, tau);
                 __syncthreads();
                 for (int start = 0; start < rows * D; start += THREADS) {

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from numba import cuda, float32, int32
 
 from variants._tiles import Tile
-from variants._tiles.numba_backward import end_seeing, first_seeing, numba_backward
+from variants._tiles.numba_backward import numba_backward
 from variants._tiles.numba_tiles import (
     ONE,
     THREADS,
@@ -28,17 +28,21 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
-    """The kernels `bwd_fa1_initialise`, `bwd_fa1` and `bwd_fa1_round`; the tile is turned: Br keys, Bc rows."""
+def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> SimpleNamespace:
+    """The kernels `bwd_fa1_initialise`, `bwd_fa1` and `bwd_fa1_round`; the tile is turned: Br keys, Bc rows.
+
+    `spans`: see `numba_backward`.
+    """
     D = head_dim
     load_tile, store_tile = copies(D, dtype)
     _, _, narrow = conversions(dtype)
-    tiles, backward = numba_tiles(head_dim, tile), numba_backward(head_dim, tile)
+    tiles, backward = numba_tiles(head_dim, tile, spans), numba_backward(head_dim, tile, spans)
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
-    seen_by_in_tile, row_dots = backward.seen_by_in_tile, backward.row_dots
+    keep_limits_of_keys, row_dots = backward.keep_limits_of_keys, backward.row_dots
+    first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
     weights_and_gradients, gather = backward.weights_and_gradients, backward.gather
-    add_Wt_Y, multiply_dS_K = backward.add_Wt_Y, backward.multiply_dS_K
+    add_P_V, multiply_dS_K = tiles.add_P_V, backward.multiply_dS_K
 
     # Line 5: dQ = 0 in global memory.
     @cuda.jit
@@ -78,11 +82,16 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
         dV_head = dV[batch_index(), head_index()]
         for first_key in range(0, kv_len, KEYS):
             keys = min(KEYS, kv_len - first_key)
-            first_row_seeing = first_seeing(first_key, q_len, kv_len, after)
-            end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before)
 
             # Line 7: load K_j, V_j, if any row sees one of the keys, once nobody reads what was gathered there.
             cuda.syncthreads()
+            ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
+            last_key = first_key + keys - 1
+            first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
+            end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
+            # All keys of the tile are seen by the rows from the last key's first to the first key's end.
+            first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
+            end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
             if first_row_seeing < end_row_seeing:
                 load_tile(K_tile, KEYS, K_head, first_key, keys)
                 load_tile(V_tile, KEYS, V_head, first_key, keys)
@@ -119,19 +128,23 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str) -> SimpleNamespace:
 
                     # Lines 11 to 13: S = tau Q_i K_j^T, P = exp(S - lse) where seen. Lines 17 and 20: dP = dO_i V_j^T,
                     # dS = P o (dP - D_i).
-                    seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after)
+                    span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind)
                     weights_and_gradients(
                         P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, first, end, ()
                     )
                     cuda.syncthreads()
 
                     # Line 16: dV_j = dV_j + P^T dO_i. Line 22: dK_j = dK_j + dS^T Q_i.
-                    tile_at = (first_key, keys, first_row, rows, q_len, kv_len, before, after)
-                    add_Wt_Y(dV_acc, P_tile, dO_tile, *tile_at, first, end)
-                    add_Wt_Y(dK_acc, dS_tile, Q_tile, *tile_at, first, end)
+                    first_by_all = first_row_by_all - first_row
+                    end_by_all = end_row_by_all - first_row
+                    add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end)
+                    add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end)
 
                     # Line 21: dQ_i = dQ_i + tau dS K_j in memory. Each thread reads back only what it wrote itself.
-                    multiply_dS_K(dQ_part, dS_tile, K_tile, *tile_at)
+                    multiply_dS_K(
+                        dQ_part, dS_tile, K_tile, first_by_all, end_by_all, first_key, keys, first_row, rows, q_len,
+                        kv_len, ahead, behind,
+                    )  # fmt: skip
                     gather(O_tile, ROWS, dQ_part, TQ, tau)
                     cuda.syncthreads()
                     for start in range(0, rows * D, THREADS):

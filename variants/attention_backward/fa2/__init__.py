@@ -39,7 +39,7 @@ from variants._tiles.backward import (
     scalars,
     turned,
 )
-from variants._tiles.band import FEATURES, band
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits_of_keys
 from variants._tiles.copies import elements_per_copy
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.schedule import FLOAT32_BYTES
@@ -76,11 +76,12 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
     from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
 
     resident = blocks_per_sm(problem.head_dim, tile)
-    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, problem.compiled_features)
+    spans, features = has_spans(problem), problem.compiled_features
+    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, spans, features)
     return (kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round), ()
 
 
-TAKES = (*FEATURES, FEATURE)
+TAKES = (*SPAN_FEATURES, FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -90,7 +91,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     running_dQ = "dQ" if p.dtype == "float32" else "dQ_running"
     (prepare, main, rounding), lengths = kernels(p, tile)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
-    main_args = ("Q", "K", "V", "dO", "lse", "D", running_dQ, "dK", "dV", *lengths, *scalars(p, band(p)))
+    main_args = ("Q", "K", "V", "dO", "lse", "D", running_dQ, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p)))
     main_args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
     launches = [
         Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, *lengths[:1])),
@@ -109,7 +110,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     added_bytes = (s.visits * s.running_bytes).sum()
     copied_bytes = s.row_block_bytes(problem.head_dim, problem.itemsize_bytes, elements_per_copy(problem))
     read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
-    read_bytes += 2 * s.seen_K_bytes.sum()
+    read_bytes += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum()
     write_bytes = s.stat_bytes.sum() + s.running_bytes.sum() + added_bytes + 2 * s.K_bytes.sum()
     if problem.dtype != "float32":
         read_bytes += s.running_bytes.sum()
@@ -120,7 +121,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
     d = problem.head_dim
-    chosen = backward_tiles(d, default_tile(d), owning_keys_floats, MORE_SHARED_BYTES)
+    chosen = backward_tiles(d, default_tile(d), owning_keys_floats, has_spans(problem), MORE_SHARED_BYTES)
     return [tile for tile in chosen if preparing_floats(d, tile["Br"]) * FLOAT32_BYTES <= SHARED_BYTES]
 
 

@@ -13,7 +13,7 @@ from numba import cuda, float32, int32
 
 from variants._dropout.numba_dropout import numba_dropout
 from variants._tiles import Tile
-from variants._tiles.numba_backward import end_seeing, first_seeing, numba_backward
+from variants._tiles.numba_backward import numba_backward
 from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
 from variants._tiles.numba_shared import shared_tile
 from variants._tiles.numba_tiles import (
@@ -31,28 +31,29 @@ from variants._tiles.numba_tiles import (
 
 @functools.cache
 def bwd_fa2_kernels(
-    head_dim: int, tile: Tile, dtype: str, blocks_per_sm: int, features: tuple[str, ...]
+    head_dim: int, tile: Tile, dtype: str, blocks_per_sm: int, spans: bool, features: tuple[str, ...]
 ) -> SimpleNamespace:
     """The kernels `bwd_fa2_prepare`, `bwd_fa2` and `bwd_fa2_round`; the tile is turned: Br keys, Bc rows.
 
-    `features`: dropout, or none. `blocks_per_sm` share a multiprocessor at least.
+    `spans` and `features`: see `numba_backward`. `blocks_per_sm` share a multiprocessor at least.
     """
     D = head_dim
     load_tile, store_tile = copies(D, dtype)
     copy_tile = copy_tile_of(D, tile.Bc, dtype)
     _, _, narrow = conversions(dtype)
-    tiles, backward = numba_tiles(head_dim, tile), numba_backward(head_dim, tile, features)
+    tiles, backward = numba_tiles(head_dim, tile, spans), numba_backward(head_dim, tile, spans, features)
     factor_of = numba_dropout(features).factor_of
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
-    seen_by_in_tile, row_dots = backward.seen_by_in_tile, backward.row_dots
+    keep_limits_of_keys, row_dots = backward.keep_limits_of_keys, backward.row_dots
+    first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
     K_place, V_place = shared_tile(0, KEYS, LD), shared_tile(KEYS * LD, KEYS, LD)
     Q_place, dO_place = shared_tile(2 * KEYS * LD, ROWS, LD), shared_tile((2 * KEYS + ROWS) * LD, ROWS, LD)
     weights = 2 * (KEYS + ROWS) * LD
     P_place, dS_place = shared_tile(weights, P_ROWS, LP), shared_tile(weights + P_ROWS * LP, P_ROWS, LP)
     statistics_place = shared_tile(weights + 2 * P_ROWS * LP, 2, ROWS)
     weights_and_gradients, gather = backward.weights_and_gradients, backward.gather
-    add_Wt_Y, multiply_dS_K = backward.add_Wt_Y, backward.multiply_dS_K
+    add_P_V, multiply_dS_K = tiles.add_P_V, backward.multiply_dS_K
 
     # Line 3: dQ = 0. Line 4: D = rowsum(dO o O).
     @cuda.jit
@@ -97,8 +98,13 @@ def bwd_fa2_kernels(
         q_len, kv_len = Q.shape[2], K.shape[2]
         first_key = block_index() * KEYS
         keys = min(KEYS, kv_len - first_key)
-        first_row_seeing = first_seeing(first_key, q_len, kv_len, after)
-        end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before)
+        ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
+        last_key = first_key + keys - 1
+        first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
+        end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
+        # All keys of the tile are seen by the rows from the last key's first to the first key's end.
+        first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
+        end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
         K_head = K[batch_index(), head_index()]
         V_head = V[batch_index(), head_index()]
         dK_head = dK[batch_index(), head_index()]
@@ -138,7 +144,7 @@ def bwd_fa2_kernels(
                 cuda.syncthreads()
 
                 # Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
-                seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after)
+                span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind)
                 weights_and_gradients(
                     P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, first, end,
                     (draw, kept_factor, head, first_row, first_key),
@@ -146,16 +152,17 @@ def bwd_fa2_kernels(
                 cuda.syncthreads()
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-                add_Wt_Y(
-                    dV_acc, P_tile, dO_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end
-                )
-                add_Wt_Y(
-                    dK_acc, dS_tile, Q_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end
-                )
+                first_by_all = first_row_by_all - first_row
+                end_by_all = end_row_by_all - first_row
+                add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end)
+                add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end)
 
                 # Line 15: dQ_i = dQ_i + tau dS K_j in memory, gathered where dO_i was and added as one run; other
                 # blocks add theirs at the same time. The next Q_i comes meanwhile, of this head or of the next one.
-                multiply_dS_K(dQ_part, dS_tile, K_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after)
+                multiply_dS_K(
+                    dQ_part, dS_tile, K_tile, first_by_all, end_by_all, first_key, keys, first_row, rows, q_len, kv_len,
+                    ahead, behind,
+                )  # fmt: skip
                 cuda.syncthreads()
                 of_next_head = first_row + ROWS >= end_row
                 if not of_next_head or member + 1 < group:

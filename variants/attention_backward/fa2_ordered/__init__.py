@@ -34,7 +34,7 @@ from variants._tiles.backward import (
     scalars,
     turned,
 )
-from variants._tiles.band import band
+from variants._tiles.band import has_spans, limits, limits_of_keys
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.space import P_floats, rows_floats
 
@@ -55,8 +55,9 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
     """See `Kernels`."""
     from variants.attention_backward.fa2_ordered.numba_kernel import bwd_fa2_of_keys, bwd_fa2_of_rows
 
-    keys_owned = bwd_fa2_of_keys(problem.head_dim, turned(tile), problem.dtype)
-    return (*keys_owned, bwd_fa2_of_rows(problem.head_dim, tile, problem.dtype)), ()
+    head_dim, dtype, spans = problem.head_dim, problem.dtype, has_spans(problem)
+    keys_owned = bwd_fa2_of_keys(head_dim, turned(tile), dtype, spans)
+    return (*keys_owned, bwd_fa2_of_rows(head_dim, tile, dtype, spans)), ()
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
@@ -67,12 +68,14 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     p, tile = problem, tile or default_backward_tile(problem.head_dim)
     (prepare, of_keys, of_rows), lengths = kernels(p, tile)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
-    inputs, rest = ("Q", "K", "V", "dO", "lse", "D"), (*lengths, *scalars(p, band(p)))
+    inputs = ("Q", "K", "V", "dO", "lse", "D")
+    of_keys_args = (*inputs, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p)))
+    of_rows_args = (*inputs, "dQ", *lengths, *scalars(p, limits(p)))
     return Plan(
         launches=(
             Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", *lengths[:1])),
-            Launch(of_keys, key_grid(p, tile), BLOCK, (*inputs, "dK", "dV", *rest)),
-            Launch(of_rows, row_blocks, BLOCK, (*inputs, "dQ", *rest)),
+            Launch(of_keys, key_grid(p, tile), BLOCK, of_keys_args),
+            Launch(of_rows, row_blocks, BLOCK, of_rows_args),
         ),
         buffers=(Buffer("D", p.lse_shape, "float32"),),
     )
@@ -84,6 +87,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     per_row_block = 2 * (s.Q_bytes + s.stat_bytes)
     read_bytes = 2 * s.Q_bytes.sum() + (s.visits * per_row_block).sum() + 2 * s.seen_K_bytes.sum()
     read_bytes += per_row_block.sum() + 2 * (s.key_visits * s.key_tile_bytes()).sum()
+    read_bytes += s.key_limit_bytes.sum() + s.limit_bytes().sum()
     write_bytes = s.stat_bytes.sum() + 2 * s.K_bytes.sum() + s.Q_bytes.sum()
     return Traffic(int(read_bytes), int(write_bytes))
 
@@ -96,7 +100,8 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_backward_tile(head_dim)` first."""
-    return backward_tiles(problem.head_dim, default_backward_tile(problem.head_dim), shared_floats)
+    default = default_backward_tile(problem.head_dim)
+    return backward_tiles(problem.head_dim, default, shared_floats, has_spans(problem))
 
 
 def register(registry: Registry) -> None:

@@ -26,8 +26,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_prepare(
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
-    stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, int before,
-    int after)
+    stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, LIMITS_OF_KEYS)
 {
     TILE K_tile[KEYS * LD];
     TILE V_tile[KEYS * LD];
@@ -42,8 +41,13 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
     const int first_key = blockIdx.x * KEYS;
     const int keys = min(KEYS, kv_len - first_key);
     const size_t first_kv = head_index() * kv_len + first_key;
-    const int first_row_seeing = first_seeing(first_key, q_len, kv_len, after);
-    const int end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before);
+    KEEP_LIMITS_OF_KEYS(P_ROWS, first_key, keys)
+    const int last_key = first_key + keys - 1;
+    const int first_row_seeing = first_seen(first_key, kv_len, q_len, ahead);
+    const int end_row_seeing = end_seen(last_key, kv_len, q_len, behind);
+    // All keys of the tile are seen by the rows from the last key's first to the first key's end.
+    const int first_row_by_all = first_seen(last_key, kv_len, q_len, ahead);
+    const int end_row_by_all = end_seen(first_key, kv_len, q_len, behind);
 
     // Line 6: load K_j, V_j, if any row sees one of the keys.
     if (first_row_seeing < end_row_seeing) {
@@ -76,16 +80,15 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
 
             // Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
             int first[TM], end[TM];
-            seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after);
+            span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind);
             weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, first,
                                   end);
             __syncthreads();
 
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-            add_Wt_Y(dV_acc, P_tile, dO_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first,
-                     end);
-            add_Wt_Y(dK_acc, dS_tile, Q_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first,
-                     end);
+            const int first_by_all = first_row_by_all - first_row, end_by_all = end_row_by_all - first_row;
+            add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end);
+            add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end);
         }
     }
 
@@ -103,7 +106,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_rows(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
-    stored *__restrict__ dQ, int q_len, int kv_len, int group, float tau, int before, int after)
+    stored *__restrict__ dQ, int q_len, int kv_len, int group, float tau, LIMITS)
 {
     TILE Q_tile[BR * LD];
     TILE dO_tile[BR * LD];
@@ -134,6 +137,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_rows(
 
     // All K_j with a key that some row sees: from the first row's first to the last row's last.
     const int last_row = first_row + rows - 1;
+    KEEP_LIMITS(first_row, rows)
     const int first_by_first = first_seen(first_row, q_len, kv_len, before);
     const int first_by_last = first_seen(last_row, q_len, kv_len, before);
     const int end_by_first = end_seen(first_row, q_len, kv_len, after);

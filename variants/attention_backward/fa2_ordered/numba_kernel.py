@@ -12,15 +12,13 @@ from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
 from variants._tiles import Tile
-from variants._tiles.numba_backward import end_seeing, first_seeing, numba_backward
+from variants._tiles.numba_backward import numba_backward
 from variants._tiles.numba_tiles import (
     ONE,
     ZERO,
     batch_index,
     block_index,
     copies,
-    end_seen,
-    first_seen,
     head_index,
     kv_head_index,
     numba_tiles,
@@ -29,15 +27,19 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]:
-    """The kernels that own keys, `prepare` and `of_keys`; the tile is turned: Br keys, Bc rows."""
+def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> tuple[Any, Any]:
+    """The kernels that own keys, `prepare` and `of_keys`; the tile is turned: Br keys, Bc rows.
+
+    `spans`: see `numba_backward`.
+    """
     D = head_dim
     load_tile, store_tile = copies(D, dtype)
-    tiles, backward = numba_tiles(head_dim, tile), numba_backward(head_dim, tile)
+    tiles, backward = numba_tiles(head_dim, tile, spans), numba_backward(head_dim, tile, spans)
     KEYS, ROWS = backward.KEYS, backward.ROWS
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
-    seen_by_in_tile, row_dots = backward.seen_by_in_tile, backward.row_dots
-    weights_and_gradients, gather, add_Wt_Y = backward.weights_and_gradients, backward.gather, backward.add_Wt_Y
+    keep_limits_of_keys, row_dots = backward.keep_limits_of_keys, backward.row_dots
+    first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
+    weights_and_gradients, gather, add_P_V = backward.weights_and_gradients, backward.gather, tiles.add_P_V
 
     # Line 4: D = rowsum(dO o O).
     @cuda.jit
@@ -81,8 +83,13 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]:
         q_len, kv_len = Q.shape[2], K.shape[2]
         first_key = block_index() * KEYS
         keys = min(KEYS, kv_len - first_key)
-        first_row_seeing = first_seeing(first_key, q_len, kv_len, after)
-        end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before)
+        ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
+        last_key = first_key + keys - 1
+        first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
+        end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
+        # All keys of the tile are seen by the rows from the last key's first to the first key's end.
+        first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
+        end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
         K_head = K[batch_index(), head_index()]
         V_head = V[batch_index(), head_index()]
         dK_head = dK[batch_index(), head_index()]
@@ -119,19 +126,17 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]:
                 cuda.syncthreads()
 
                 # Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
-                seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after)
+                span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind)
                 weights_and_gradients(
                     P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, first, end, ()
                 )
                 cuda.syncthreads()
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-                add_Wt_Y(
-                    dV_acc, P_tile, dO_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end
-                )
-                add_Wt_Y(
-                    dK_acc, dS_tile, Q_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end
-                )
+                first_by_all = first_row_by_all - first_row
+                end_by_all = end_row_by_all - first_row
+                add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end)
+                add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end)
 
         # Line 18: write dK_j, which is times tau, and dV_j, gathered where K_j and V_j were.
         cuda.syncthreads()
@@ -145,11 +150,12 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]:
 
 
 @functools.cache
-def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str) -> Any:
-    """The kernel that owns rows, as one of the forward pass does."""
+def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Any:
+    """The kernel that owns rows, as one of the forward pass does; `spans`: see `numba_tiles`."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
-    tiles = numba_tiles(head_dim, tile)
+    tiles = numba_tiles(head_dim, tile, spans)
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
     gather = numba_backward(head_dim, tile).gather
     TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, tile_row = tiles.row_of, tiles.key_of, tiles.tile_row
@@ -194,6 +200,7 @@ def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str) -> Any:
 
         # All K_j with a key that some row sees: from the first row's first to the last row's last.
         last_row = first_row + rows - 1
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_first = first_seen(first_row, q_len, kv_len, before)
         first_by_last = first_seen(last_row, q_len, kv_len, before)
         end_by_first = end_seen(first_row, q_len, kv_len, after)

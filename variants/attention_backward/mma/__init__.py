@@ -47,7 +47,7 @@ from variants._mma.backward import (
     tiles_owning_keys,
 )
 from variants._tiles import Tile
-from variants._tiles.band import FEATURES
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits_of_keys
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 
 
@@ -63,20 +63,21 @@ def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, .
     from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
 
     ends = end_kernels(problem.head_dim, problem.dtype)
-    features = problem.compiled_features
-    of_keys = numba_keys_kernel(problem.head_dim, tile, problem.dtype, sums_dQ=True, features=features)
+    spans, features = has_spans(problem), problem.compiled_features
+    of_keys = numba_keys_kernel(problem.head_dim, tile, problem.dtype, True, spans, features)
     return (ends.bwd_mma_prepare_sums, of_keys, ends.bwd_mma_round), ()
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*FEATURES, DROPOUT)
+TAKES = (*SPAN_FEATURES, DROPOUT)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
     """Three launches; `tile` is `default_owning_keys(head_dim)` unless given."""
     p, tile = problem, tile or default_owning_keys(problem.head_dim)
     (prepare, of_keys, rounding), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "dO", "L", "D", "dQ_running", "dK", "dV", *lengths, *scalars(p, always=not lengths))
+    args = ("Q", "K", "V", "dO", "L", "D", "dQ_running", "dK", "dV", *lengths)
+    args += scalars(p, limits_of_keys(p), always=not lengths)
     return Plan(
         launches=(
             end_launch(p, prepare, ("O", "dO", "lse", "L", "D", "dQ_running", *lengths[:1]), tiles=2),
@@ -98,7 +99,7 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
     read_bytes, write_bytes = prepare_bytes(problem)
     running_bytes, added_bytes = int(ends.running_bytes.sum()), int((s.visits * s.running_bytes).sum())
     read_bytes += int((s.visits * 2 * (s.Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum())
-    read_bytes += added_bytes + running_bytes
+    read_bytes += added_bytes + running_bytes + int(s.key_limit_bytes.sum())
     write_bytes += running_bytes + added_bytes + int(2 * s.K_bytes.sum() + ends.Q_bytes.sum())
     return Traffic(read_bytes, write_bytes)
 

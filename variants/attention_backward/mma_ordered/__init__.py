@@ -41,7 +41,7 @@ from variants._mma.backward import (
     tiles_owning_keys,
 )
 from variants._tiles import blocks
-from variants._tiles.band import FEATURES
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits, limits_of_keys
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES
 
@@ -79,28 +79,30 @@ def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, .
     from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
     from variants.attention_backward.mma_ordered.numba_kernel import rows_kernel
 
-    d, dtype, features = problem.head_dim, problem.dtype, problem.compiled_features
-    of_keys = numba_keys_kernel(d, tile, dtype, sums_dQ=False, features=features)
-    of_rows = rows_kernel(d, tile_owning_rows(d), dtype, features)
+    d, dtype, spans, features = problem.head_dim, problem.dtype, has_spans(problem), problem.compiled_features
+    of_keys = numba_keys_kernel(d, tile, dtype, False, spans, features)
+    of_rows = rows_kernel(d, tile_owning_rows(d), dtype, spans, features)
     return (end_kernels(d, dtype).bwd_mma_prepare, of_keys, of_rows), ()
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*FEATURES, DROPOUT)
+TAKES = (*SPAN_FEATURES, DROPOUT)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
     """Three launches; `tile`, of the one that works out dK and dV, is `default_owning_keys(head_dim)` unless given."""
     p, tile, rows = problem, tile or default_owning_keys(problem.head_dim), tile_owning_rows(problem.head_dim)
     (prepare, of_keys, of_rows), lengths = kernels(p, tile)
-    inputs, rest = ("Q", "K", "V", "dO", "L", "D"), (*lengths, *scalars(p, always=not lengths))
+    inputs, always = ("Q", "K", "V", "dO", "L", "D"), not lengths
+    of_keys_args = (*inputs, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p), always=always))
+    of_rows_args = (*inputs, "dQ", *lengths, *scalars(p, limits(p), always=always))
     keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim, sums_dQ=False), shared_bytes_owning_rows(p.head_dim)
     row_blocks = (p.heads, blocks(p.q_len, rows.Br), p.batch)  # the last rows of all heads start first
     return Plan(
         launches=(
             end_launch(p, prepare, ("O", "dO", "lse", "L", "D", *lengths[:1]), tiles=2),
-            Launch(of_keys, keys_grid(p, tile), (32 * tile.warps,), (*inputs, "dK", "dV", *rest), keys_bytes),
-            Launch(of_rows, row_blocks, (32 * rows.warps,), (*inputs, "dQ", *rest), rows_bytes),
+            Launch(of_keys, keys_grid(p, tile), (32 * tile.warps,), of_keys_args, keys_bytes),
+            Launch(of_rows, row_blocks, (32 * rows.warps,), of_rows_args, rows_bytes),
         ),
         buffers=(Buffer("L", p.lse_shape, "float32"), Buffer("D", p.lse_shape, "float32")),
     )
@@ -114,6 +116,7 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
     read_bytes += int((keys.visits * 2 * (keys.Q_bytes + keys.stat_bytes)).sum() + 2 * keys.seen_K_bytes.sum())
     read_bytes += int(2 * (rows.Q_bytes + rows.stat_bytes).sum())
     read_bytes += int(2 * (rows.key_visits * rows.key_tile_bytes(rows.at_once)).sum())
+    read_bytes += int(keys.key_limit_bytes.sum() + rows.limit_bytes().sum())
     write_bytes += int(2 * keys.K_bytes.sum() + rows.Q_bytes.sum())
     return Traffic(read_bytes, write_bytes)
 

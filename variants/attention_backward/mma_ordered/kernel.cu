@@ -46,17 +46,33 @@ __device__ __forceinline__ void multiply_A_Bt(Scores &X, unsigned A_lane, unsign
     }
 }
 
+// Keys that a row sees of those from `key` on, from `first` up to `end`.
+struct Keys {
+    int first, end;
+};
+
+__device__ __forceinline__ Keys keys_seen(int row, int key, int q_len, int kv_len, Limit before, Limit after)
+{
+#ifndef SPANS
+    const int on = row + kv_len - q_len - key;
+    return {on - before, min(on + after + 1, kv_len - key)};
+#else
+    return {before.of[row - before.first_row] - key, after.of[row - after.first_row] - key};
+#endif
+}
+
 // dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. The warp's
-// first row lies on key `own_key` of those in dS, of which there are `keys`.
-__device__ __forceinline__ void mask(Scores &dS, int own_key, int keys, int before, int after)
+// first row is `row`, the first key in dS `key`.
+__device__ __forceinline__ void mask(Scores &dS, int row, int key, int q_len, int kv_len, Limit before, Limit after)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int on = own_key + 16 * i + 8 * h + lane / 4, column = lane % 4 * 2;  // the lane's first key
-            const int first = on - before - column, end = min(on + after + 1, keys) - column;
+            const Keys seen = keys_seen(row + 16 * i + 8 * h + lane / 4, key, q_len, kv_len, before, after);
+            const int column = lane % 4 * 2;  // the lane's first key
+            const int first = seen.first - column, end = seen.end - column;
 #pragma unroll
             for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -96,8 +112,7 @@ __device__ __forceinline__ void add_dS_K(Sums &dQ, const Scores &dS, unsigned K_
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_rows(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ L, const float *__restrict__ delta, stored *__restrict__ dQ,
-    int q_len, int kv_len, int group, float tau, float tau2, int before, int after
-        DRAW_PARAMETERS FACTOR_PARAMETER)
+    int q_len, int kv_len, int group, float tau, float tau2, LIMITS DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const dO_tile = Q_tile + ROWS_BYTES, *const KV_tiles = dO_tile + ROWS_BYTES;
@@ -120,6 +135,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     }
 
     const int last_row = first_row + rows - 1;
+    KEEP_LIMITS(first_row, rows)
     const int first_tile = first_seen(first_row, q_len, kv_len, before) / BC;
     const int end_tile = (end_seen(last_row, q_len, kv_len, after) + BC - 1) / BC;
     const auto copy_keys = [&](int j) {
@@ -206,7 +222,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
                         dS[i][n][c] = exp2_approx(fmaf(S[i][n][c], tau2, -L_i[i][c / 2])) *
                                       GROWN_LESS(dS[i][n][c], D_i[i][c / 2], i, c / 2, n, c % 2);
             if (key < warp_sees_from || key + KEYS_AT_ONCE > warp_sees_to) {
-                mask(dS, warp_row + kv_len - q_len - key, kv_len - key, before, after);
+                mask(dS, warp_row, key, q_len, kv_len, before, after);
             }
             add_dS_K(dQ_acc, dS, K_lane + lane_in_A());
         }

@@ -15,15 +15,14 @@ from numba.cuda import libdevice
 from variants._dropout.numba_fragments import drawn_rows
 from variants._mma import MmaTile
 from variants._mma.numba_backward import NOTHING, ZERO, head_index_across
+from variants._mma.numba_band import BAND
 from variants._mma.numba_dq_fragments import FLOAT_BYTES
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
     chunks_further,
     commit_copies,
     copy_async,
-    end_seen,
     exp2_approx,
-    first_seen,
     global_address,
     lane_index,
     load_matrices,
@@ -38,6 +37,7 @@ from variants._mma.numba_mma import (
     wait_for_copies,
 )
 from variants._mma.numba_not_finite import numba_not_finite
+from variants._mma.numba_spans import numba_spans
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
 
@@ -48,8 +48,11 @@ load_word, store_word, store_chunk, copy_word = load_shared(4), store_shared(4),
 
 
 @functools.cache
-def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, ...] = ()) -> Any:
-    """The kernel `bwd_mma_of_rows` for these compile-time parameters; `features`: dropout, or none."""
+def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
+    """The kernel `bwd_mma_of_rows` for these compile-time parameters.
+
+    `spans`: it is told by arrays what rows see; `features`: dropout, or none.
+    """
     D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
     tiles, mma, clearing = numba_tiles(D, WARPS, dtype), numba_mma(dtype), numba_not_finite(D, dtype)
     THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
@@ -57,6 +60,9 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, .
     multiply_add, packed, move_not_finite = mma.multiply_add, mma.packed, clearing.move_not_finite
     WARP_ROWS = BR // WARPS  # a warp owns so many rows of S, dP, dS and dQ_i from end to end
     TM = WARP_ROWS // 16
+    seen = numba_spans(BR, WARP_ROWS) if spans else BAND
+    first_seen, end_seen, keep_limits = seen.first_seen, seen.end_seen, seen.keep_limits
+    place_of, first_of_row, end_of_row = seen.place_of, seen.first_of_row, seen.end_of_row
     STEPS = -(-D // 16)
     ROWS_BYTES = BR * ROW_BYTES  # of Q_i, and of dO_i
     KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
@@ -90,16 +96,15 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, .
                     X[i, j, c] = ZERO
         multiply_A_Bt_steps(X, A_lane, B_lane)
 
-    # dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. The
-    # warp's first row lies on key `own_key` of those in dS, of which there are `keys`.
+    # dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. There
+    # are `keys` keys from the first in dS on; `place`: see `place_of`.
     @cuda.jit(device=True, forceinline=True)
-    def mask(dS, own_key, keys, before, after):
-        lane = int32(lane_index())
-        column = int32((lane & 3) * 2)  # the lane's first key
+    def mask(dS, place, keys, before, after):
+        column = int32((int32(lane_index()) & 3) * 2)  # the lane's first key
         for i in range(TM):
             for h in range(2):
-                on = int32(own_key + 16 * i + 8 * h + (lane >> 2))
-                first, end = int32(on - before - column), int32(int32(min(int32(on + after + 1), keys)) - column)
+                first = int32(first_of_row(place, before, i, h) - column)
+                end = int32(end_of_row(place, after, keys, i, h) - column)
                 for j in range(TN):
                     for e in range(2):
                         if 8 * j + e < first or 8 * j + e >= end:
@@ -190,6 +195,7 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, .
             cuda.syncthreads()
 
         last_row = int32(first_row + rows - 1)
+        before, after = keep_limits(before, after, first_row, rows, q_len, kv_len)
         first_key = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))
         end_key = end_seen(last_row, q_len, kv_len, after)
         copy_tile(Q_tile, BR, global_address(Q) + first * uint64(D * STORED_BYTES), rows)
@@ -258,7 +264,7 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, features: tuple[str, .
                     draw_rows(marks, 0, draw, warp_row, key, cuda.blockIdx.x)
                     multiply_P(dS, S, L_i, D_i, tau2, marks, kept_factor)
                     if key < warp_sees_from or int32(key + KEYS_AT_ONCE) > warp_sees_to:
-                        mask(dS, int32(warp_row + kv_len - q_len - key), int32(kv_len - key), before, after)
+                        mask(dS, place_of(warp_row, q_len, kv_len, key), int32(kv_len - key), before, after)
                     add_dS_K(dQ_acc, dS, uint32(K_lane + lane_in_A()))
             first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 

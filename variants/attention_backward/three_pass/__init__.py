@@ -29,7 +29,7 @@ from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_a
 from variants._dropout import SOURCE as DROPOUT
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
 from variants._tiles.backward import COMMON, BackwardSchedule, key_grid, register_backward, turned
-from variants._tiles.band import FEATURES, band
+from variants._tiles.band import SPAN_FEATURES, has_spans, limits, limits_of_keys
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.sectors import SECTOR_BYTES, matrix_rows, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -61,14 +61,14 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[
         three_pass_weights,
     )
 
-    head_dim, dtype = problem.head_dim, problem.dtype
-    product, of_rows = three_pass_of_rows(head_dim, tile, dtype)
-    of_keys = three_pass_of_keys(head_dim, turned(tile), dtype)
-    weights = three_pass_weights(head_dim, dtype, problem.compiled_features)
+    head_dim, dtype, spans = problem.head_dim, problem.dtype, has_spans(problem)
+    product, of_rows = three_pass_of_rows(head_dim, tile, dtype, spans)
+    of_keys = three_pass_of_keys(head_dim, turned(tile), dtype, spans)
+    weights = three_pass_weights(head_dim, dtype, spans, problem.compiled_features)
     return (product, weights, of_keys, of_rows), ()
 
 
-TAKES = (*FEATURES, FEATURE)
+TAKES = (*SPAN_FEATURES, FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -76,24 +76,25 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Six launches of four kernels; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
     (product, weights, of_keys, of_rows), lengths = kernels(p, tile)
-    group, tau, one, limits = np.int32(p.group), np.float32(p.tau), np.float32(1), band(p)
+    group, tau, one = np.int32(p.group), np.float32(p.tau), np.float32(1)
+    see, seen_by = limits(p), limits_of_keys(p)
     row_blocks, key_blocks = grid(p, blocks(p.q_len, tile.Br)), key_grid(p, tile)
     square = (p.batch, p.heads, p.q_len, p.kv_len)
     always = not lengths
-    by_row = (*lengths, *limits, *draw_arguments(p, always=always), *factor_arguments(p, always=always))
+    by_row = (*lengths, *see, *draw_arguments(p, always=always), *factor_arguments(p, always=always))
     return Plan(
         launches=(
-            Launch(product, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *limits)),
-            Launch(product, row_blocks, BLOCK, ("dO", "V", "dP", *lengths, group, one, *limits)),
+            Launch(product, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *see)),
+            Launch(product, row_blocks, BLOCK, ("dO", "V", "dP", *lengths, group, one, *see)),
             Launch(
                 weights,
                 grid(p, blocks(p.q_len, WEIGHTS_ROWS)),
                 BLOCK,
                 ("S", "dP", "O", "dO", "lse", "P", "dS", *by_row),
             ),
-            Launch(of_keys, key_blocks, BLOCK, ("P", "dO", "dV", *lengths, group, np.float32(p.kept_factor), *limits)),
-            Launch(of_keys, key_blocks, BLOCK, ("dS", "Q", "dK", *lengths, group, tau, *limits)),
-            Launch(of_rows, row_blocks, BLOCK, ("dS", "K", "dQ", *lengths, group, tau, *limits)),
+            Launch(of_keys, key_blocks, BLOCK, ("P", "dO", "dV", *lengths, group, np.float32(p.kept_factor), *seen_by)),
+            Launch(of_keys, key_blocks, BLOCK, ("dS", "Q", "dK", *lengths, group, tau, *seen_by)),
+            Launch(of_rows, row_blocks, BLOCK, ("dS", "K", "dQ", *lengths, group, tau, *see)),
         ),
         buffers=tuple(Buffer(name, square, p.dtype) for name in ("S", "P", "dP", "dS")),
     )
@@ -106,14 +107,17 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     Q_bytes, kv_bytes = s.Q_bytes.sum(), (s.key_visits * s.key_tile_bytes()).sum()
 
     rows = np.arange(p.batch * p.heads * p.q_len, dtype=np.int64)
-    first, end = p.span(rows % p.q_len)
+    first, end = (np.repeat(each, p.batch * p.heads // len(each), axis=0).ravel() for each in p.spans)
     own_bytes = 2 * run_bytes(rows * p.head_dim, p.head_dim, p.itemsize_bytes) + SECTOR_BYTES
     weights_bytes = own_bytes[end > first].sum()
+    limit_bytes = 3 * s.limit_bytes().sum() + 2 * s.key_limit_bytes.sum()
+    if has_spans(p):
+        limit_bytes += 2 * SECTOR_BYTES * len(rows)
     start, first, end, count = matrix_rows(p.batch * p.heads, p.kv_len, *p.spans)
     matrix_bytes = (count * run_bytes(start + first, np.maximum(end - first, 0), p.itemsize_bytes)).sum()
     tiles_bytes = (count * tiled_run_bytes(start, first, end, s.tile.Bc, p.itemsize_bytes)).sum()
 
-    read_bytes = 2 * (Q_bytes + kv_bytes) + 2 * matrix_bytes + weights_bytes
+    read_bytes = 2 * (Q_bytes + kv_bytes) + 2 * matrix_bytes + weights_bytes + limit_bytes
     read_bytes += 2 * (tiles_bytes + (s.visits * s.Q_bytes).sum()) + tiles_bytes + kv_bytes
     write_bytes = 2 * tiles_bytes + 2 * matrix_bytes + 2 * s.K_bytes.sum() + Q_bytes
     return Traffic(int(read_bytes), int(write_bytes))
@@ -126,7 +130,7 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
-    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats)
+    return tile_space(problem.head_dim, default_tile(problem.head_dim), shared_floats, has_spans(problem))
 
 
 def register(registry: Registry) -> None:

@@ -9,20 +9,16 @@ constexpr int COLUMNS_PER_LANE = (BC + 31) / 32;
 __device__ __forceinline__ int warp_index() { return thread_index() / 32; }
 __device__ __forceinline__ int lane_index() { return thread_index() % 32; }
 
-// Rows of a tile of `rows` rows that see a key: up to end_in_tile; none beyond the last key.
-__device__ __forceinline__ int first_in_tile(int key, int first_row, int q_len, int kv_len, int after)
+// Whether a row sees a key.
+__device__ __forceinline__ bool sees(int row, int key, int q_len, int kv_len, Limit before, Limit after)
 {
-    return first_seeing(key, q_len, kv_len, after) - first_row;
-}
-__device__ __forceinline__ int end_in_tile(int key, int first_row, int rows, int q_len, int kv_len, int before)
-{
-    return key < kv_len ? min(end_seeing(key, 1, q_len, kv_len, before) - first_row, rows) : 0;
+    return first_seen(row, q_len, kv_len, before) <= key && key < end_seen(row, q_len, kv_len, after);
 }
 
 // S = tau Q K^T, which the forward pass does not keep, and, line 2, dP = dO V^T: read X and Y by blocks, write S.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_three_pass_product(
     const stored *__restrict__ X, const stored *__restrict__ Y, stored *__restrict__ S, int q_len, int kv_len,
-    int group, float factor, int before, int after)
+    int group, float factor, LIMITS)
 {
     TILE X_tile[BR * LD];
     TILE Y_tile[BC * LD];
@@ -35,6 +31,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_three_p
     load_tile<BR>(X_tile, X + first_stat * D, rows);
 
     // All Y_j with a key that some row sees: from the first row's first to the last row's last.
+    KEEP_LIMITS(first_row, rows)
     const int first_by_first = first_seen(first_row, q_len, kv_len, before);
     const int end_by_last = end_seen(first_row + rows - 1, q_len, kv_len, after);
     for (int first_key = first_by_first / BC * BC; first_key < end_by_last; first_key += BC) {
@@ -54,13 +51,14 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_three_p
         __syncthreads();
         for (int start = 0; start < BC; start += 32) {
             const int c = start + lane_index();
-            const int first = first_in_tile(first_key + c, first_row, q_len, kv_len, after);
-            const int end = c < BC ? end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) : 0;
             stored *S_row = S + (first_stat + warp_index()) * kv_len + first_key + c;
 #pragma unroll
             for (int i = 0; i < ROWS_PER_WARP; ++i, S_row += WARPS * (size_t)kv_len) {
                 const int r = warp_index() + WARPS * i;
-                if (first <= r && r < end) narrow(S_tile[r * LP + c], S_row);
+                const bool in_tile = r < rows && c < BC;
+                if (in_tile && sees(first_row + r, first_key + c, q_len, kv_len, before, after)) {
+                    narrow(S_tile[r * LP + c], S_row);
+                }
             }
         }
     }
@@ -73,10 +71,11 @@ constexpr int KEYS_AT_ONCE = 8;
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_weights(
     const stored *__restrict__ S, const stored *__restrict__ dP, const stored *__restrict__ O,
     const stored *__restrict__ dO, const float *__restrict__ lse, stored *__restrict__ P, stored *__restrict__ dS,
-    int q_len, int kv_len, int before, int after DRAW_PARAMETERS FACTOR_PARAMETER)
+    int q_len, int kv_len, LIMITS DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     const int row = blockIdx.x * WARPS + warp_index();
     if (row >= q_len) return;
+    LIMITS_IN_MEMORY
     const int first_key = first_seen(row, q_len, kv_len, before);
     const int seen = end_seen(row, q_len, kv_len, after) - first_key;
     if (seen <= 0) return;
@@ -119,7 +118,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_weights(
 // and the query heads that share it; the tile is turned, see backward.cuh.
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_of_keys(
     const stored *__restrict__ W, const stored *__restrict__ X, stored *__restrict__ Y, int q_len, int kv_len,
-    int group, float factor, int before, int after)
+    int group, float factor, LIMITS_OF_KEYS)
 {
     TILE X_tile[(ROWS > KEYS ? ROWS : KEYS) * LD];
     TILE W_tile[P_ROWS * LP];
@@ -134,8 +133,13 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_of_keys(
         for (int j = 0; j < TD; ++j) Y_acc[i][j] = 0.0f;
 
     // All X_i with a row that sees some key of the tile, of all heads that share it.
-    const int first_row_seeing = first_seeing(first_key, q_len, kv_len, after);
-    const int end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before);
+    KEEP_LIMITS_OF_KEYS(P_ROWS, first_key, keys)
+    const int last_key = first_key + keys - 1;
+    const int first_row_seeing = first_seen(first_key, kv_len, q_len, ahead);
+    const int end_row_seeing = end_seen(last_key, kv_len, q_len, behind);
+    // All keys of the tile are seen by the rows from the last key's first to the first key's end.
+    const int first_row_by_all = first_seen(last_key, kv_len, q_len, ahead);
+    const int end_row_by_all = end_seen(first_key, kv_len, q_len, behind);
     const int end_row = first_row_seeing < end_row_seeing ? end_row_seeing : 0;
     for (int member = 0; member < group; ++member) {
         const size_t first_q = (head_index() * group + member) * q_len;
@@ -146,8 +150,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_of_keys(
             load_tile<ROWS>(X_tile, X + (first_q + first_row) * D, rows);
             for (int start = 0; start < KEYS; start += 32) {
                 const int c = start + lane_index();
-                const int first_r = first_in_tile(first_key + c, first_row, q_len, kv_len, after);
-                const int end_r = c < KEYS ? end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) : 0;
+                const int key = min(first_key + c, last_key);
+                const int first_r = first_seen(key, kv_len, q_len, ahead) - first_row;
+                const int end_r = c < keys ? end_seen(key, kv_len, q_len, behind) - first_row : 0;
                 for (int r = warp_index(); r < ROWS; r += WARPS) {
                     const stored *w = W + (first_q + first_row + r) * kv_len + first_key + c;
                     const float w_rc = first_r <= r && r < end_r ? widen(*w) : 0.0f;
@@ -157,8 +162,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_of_keys(
             __syncthreads();
 
             int first[TM], end[TM];
-            seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after);
-            add_Wt_Y(Y_acc, W_tile, X_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end);
+            span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind);
+            add_P_V(Y_acc, W_tile, X_tile, first_row_by_all - first_row, end_row_by_all - first_row, rows, first, end);
         }
     }
 
@@ -171,7 +176,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_of_keys(
 // Line 4: dQ = tau dS K: read dS and K by blocks, write dQ.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_three_pass_of_rows(
     const stored *__restrict__ dS, const stored *__restrict__ K, stored *__restrict__ dQ, int q_len, int kv_len,
-    int group, float factor, int before, int after)
+    int group, float factor, LIMITS)
 {
     TILE K_tile[BC * LD];
     TILE dS_tile[P_ROWS * LP];
@@ -189,6 +194,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_three_p
         for (int j = 0; j < TD; ++j) dQ_acc[i][j] = 0.0f;
 
     const int last_row = first_row + rows - 1;
+    KEEP_LIMITS(first_row, rows)
     const int first_by_first = first_seen(first_row, q_len, kv_len, before);
     const int first_by_last = first_seen(last_row, q_len, kv_len, before);
     const int end_by_first = end_seen(first_row, q_len, kv_len, after);
@@ -201,13 +207,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_three_p
 #pragma unroll
         for (int j = 0; j < COLUMNS_PER_LANE; ++j) {
             const int c = lane_index() + 32 * j;
-            const int first_r = first_in_tile(first_key + c, first_row, q_len, kv_len, after);
-            const int end_r = c < BC ? end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) : 0;
             const stored *dS_row = dS + (first_stat + warp_index()) * kv_len + first_key + c;
 #pragma unroll
             for (int i = 0; i < ROWS_PER_WARP; ++i, dS_row += WARPS * (size_t)kv_len) {
                 const int r = warp_index() + WARPS * i;
-                const float ds = first_r <= r && r < end_r ? widen(*dS_row) : 0.0f;
+                const bool in_tile = r < rows && c < BC;
+                const bool seen = in_tile && sees(first_row + r, first_key + c, q_len, kv_len, before, after);
+                const float ds = seen ? widen(*dS_row) : 0.0f;
                 if (c < BC) dS_tile[r * LP + c] = ds;
             }
         }

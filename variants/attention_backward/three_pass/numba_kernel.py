@@ -14,7 +14,7 @@ from numba.cuda import libdevice
 
 from variants._dropout.numba_dropout import numba_dropout
 from variants._tiles import Tile
-from variants._tiles.numba_backward import end_seeing, first_seeing, numba_backward
+from variants._tiles.numba_backward import numba_backward
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
     THREADS,
@@ -23,13 +23,12 @@ from variants._tiles.numba_tiles import (
     block_index,
     conversions,
     copies,
-    end_seen,
-    first_seen,
     head_index,
     kv_head_index,
     lanes_sum,
     numba_tiles,
     thread_index,
+    what_rows_see,
 )
 
 WARPS = THREADS // 32
@@ -46,24 +45,18 @@ def lane_index():
     return thread_index() % 32
 
 
-# Rows of a tile of `rows` rows that see a key: up to end_in_tile; none beyond the last key.
-@cuda.jit(device=True, forceinline=True)
-def first_in_tile(key, first_row, q_len, kv_len, after):
-    return first_seeing(key, q_len, kv_len, after) - first_row
-
-
-@cuda.jit(device=True, forceinline=True)
-def end_in_tile(key, first_row, rows, q_len, kv_len, before):
-    return min(end_seeing(key, 1, q_len, kv_len, before) - first_row, rows) if key < kv_len else 0
-
-
 @functools.cache
-def three_pass_weights(head_dim: int, dtype: str, features: tuple[str, ...]) -> Any:
-    """The kernel between the products, `bwd_three_pass_weights`; `features`: dropout, or none."""
+def three_pass_weights(head_dim: int, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
+    """The kernel between the products, `bwd_three_pass_weights`.
+
+    `spans`: see `numba_tiles`; `features`: dropout, or none.
+    """
     D = head_dim
     stored, widen, narrow = conversions(dtype)
     dropout = numba_dropout(features)
     DROPOUT, keeps, factor_of = dropout.DROPOUT, dropout.keeps, dropout.factor_of
+    rows = what_rows_see(spans)
+    first_seen, end_seen, limits_in_memory = rows.first_seen, rows.end_seen, rows.limits_in_memory
 
     # P = exp(S - lse), which line 1 has from the forward pass, and, line 3, dS = P o (dP - D) with D = rowsum(dO o O),
     # which is rowsum(P o dP): read S and dP, write P and dS. A warp takes a row. Where a weight drops
@@ -77,6 +70,7 @@ def three_pass_weights(head_dim: int, dtype: str, features: tuple[str, ...]) -> 
         row = block_index() * WARPS + warp_index()
         if row >= q_len:
             return
+        before, after = limits_in_memory(before, after)
         first_key = first_seen(row, q_len, kv_len, before)
         seen = end_seen(row, q_len, kv_len, after) - first_key
         if seen <= 0:
@@ -116,16 +110,20 @@ def three_pass_weights(head_dim: int, dtype: str, features: tuple[str, ...]) -> 
 
 
 @functools.cache
-def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str) -> Any:
-    """The kernel that owns keys, `bwd_three_pass_of_keys`; the tile is turned: Br keys, Bc rows."""
+def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Any:
+    """The kernel that owns keys, `bwd_three_pass_of_keys`; the tile is turned: Br keys, Bc rows.
+
+    `spans`: see `numba_backward`.
+    """
     D = head_dim
     load_tile, store_tile = copies(D, dtype)
     _, widen, _ = conversions(dtype)
-    tiles, backward = numba_tiles(head_dim, tile), numba_backward(head_dim, tile)
+    tiles, backward = numba_tiles(head_dim, tile, spans), numba_backward(head_dim, tile, spans)
     KEYS, ROWS = backward.KEYS, backward.ROWS
     MOST = max(KEYS, ROWS)
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
-    seen_by_in_tile, add_Wt_Y, gather = backward.seen_by_in_tile, backward.add_Wt_Y, backward.gather
+    first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
+    keep_limits_of_keys, add_P_V, gather = backward.keep_limits_of_keys, tiles.add_P_V, backward.gather
 
     # Line 1: dV = P^T dO, and line 5: dK = tau dS^T Q: read W and X by blocks, write Y. A block owns a tile of keys of
     # one head, and the query heads that share it.
@@ -145,8 +143,13 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str) -> Any:
                 Y_acc[i, j] = ZERO
 
         # All X_i with a row that sees some key of the tile, of all heads that share it.
-        first_row_seeing = first_seeing(first_key, q_len, kv_len, after)
-        end_row_seeing = end_seeing(first_key, keys, q_len, kv_len, before)
+        ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
+        last_key = first_key + keys - 1
+        first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
+        end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
+        # All keys of the tile are seen by the rows from the last key's first to the first key's end.
+        first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
+        end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
         end_row = end_row_seeing if first_row_seeing < end_row_seeing else 0
         for member in range(group):
             head = head_index() * group + member
@@ -159,8 +162,9 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str) -> Any:
                 load_tile(X_tile, ROWS, X_head, first_row, rows)
                 for start in range(0, KEYS, 32):
                     c = start + lane_index()
-                    first_r = first_in_tile(first_key + c, first_row, q_len, kv_len, after)
-                    end_r = end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) if c < KEYS else 0
+                    key = min(first_key + c, last_key)
+                    first_r = first_seen(key, kv_len, q_len, ahead) - first_row
+                    end_r = end_seen(key, kv_len, q_len, behind) - first_row if c < keys else 0
                     for r in range(warp_index(), ROWS, WARPS):
                         seen = first_r <= r and r < end_r
                         w = widen(W_head.flat[(first_row + r) * kv_len + first_key + c]) if seen else ZERO
@@ -168,10 +172,10 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str) -> Any:
                             W_tile[c, r] = w
                 cuda.syncthreads()
 
-                seen_by_in_tile(first, end, first_key, first_row, rows, q_len, kv_len, before, after)
-                add_Wt_Y(
-                    Y_acc, W_tile, X_tile, first_key, keys, first_row, rows, q_len, kv_len, before, after, first, end
-                )
+                span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind)
+                first_by_all = first_row_by_all - first_row
+                end_by_all = end_row_by_all - first_row
+                add_P_V(Y_acc, W_tile, X_tile, first_by_all, end_by_all, rows, first, end)
 
         cuda.syncthreads()
         gather(X_tile, KEYS, Y_acc, TM, factor)
@@ -182,18 +186,24 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str) -> Any:
 
 
 @functools.cache
-def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]:
-    """The kernels that own rows, `bwd_three_pass_product` and `bwd_three_pass_of_rows`."""
+def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str, spans: bool) -> tuple[Any, Any]:
+    """The kernels that own rows, `bwd_three_pass_product` and `bwd_three_pass_of_rows`; `spans`: see `numba_tiles`."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
     _, widen, narrow = conversions(dtype)
-    tiles = numba_tiles(head_dim, tile)
+    tiles = numba_tiles(head_dim, tile, spans)
+    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
     gather = numba_backward(head_dim, tile).gather
     TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of = tiles.row_of, tiles.key_of
     multiply_Q_Kt, span_in_tile, add_P_V = tiles.multiply_Q_Kt, tiles.span_in_tile, tiles.add_P_V
     ROWS_PER_WARP = P_ROWS // WARPS  # of a tile with a row of scores per row
     COLUMNS_PER_LANE = -(-BC // 32)
+
+    # Whether a row sees a key.
+    @cuda.jit(device=True, forceinline=True)
+    def sees(row, key, q_len, kv_len, before, after):
+        return first_seen(row, q_len, kv_len, before) <= key and key < end_seen(row, q_len, kv_len, after)
 
     # S = tau Q K^T, which the forward pass does not keep, and, line 2, dP = dO V^T: read X and Y by blocks, write S.
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
@@ -211,6 +221,7 @@ def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]
         load_tile(X_tile, BR, X[batch_index(), head_index()], first_row, rows)
 
         # All Y_j with a key that some row sees: from the first row's first to the last row's last.
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_first = first_seen(first_row, q_len, kv_len, before)
         end_by_last = end_seen(first_row + rows - 1, q_len, kv_len, after)
         for first_key in range(first_by_first // BC * BC, end_by_last, BC):
@@ -228,12 +239,11 @@ def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]
             cuda.syncthreads()
             for start in range(0, BC, 32):
                 c = start + lane_index()
-                first = first_in_tile(first_key + c, first_row, q_len, kv_len, after)
-                end = end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) if c < BC else 0
                 at = (first_row + warp_index()) * kv_len + first_key + c
                 for i in range(ROWS_PER_WARP):
                     r = warp_index() + WARPS * i
-                    if first <= r and r < end:
+                    in_tile = r < rows and c < BC
+                    if in_tile and sees(first_row + r, first_key + c, q_len, kv_len, before, after):
                         S_head.flat[at] = narrow(S_tile[r, c])
                     at += WARPS * kv_len
 
@@ -257,6 +267,7 @@ def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]
                 dQ_acc[i, j] = ZERO
 
         last_row = first_row + rows - 1
+        before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_first = first_seen(first_row, q_len, kv_len, before)
         first_by_last = first_seen(last_row, q_len, kv_len, before)
         end_by_first = end_seen(first_row, q_len, kv_len, after)
@@ -268,12 +279,12 @@ def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str) -> tuple[Any, Any]
             load_tile(K_tile, BC, K_head, first_key, keys)
             for j in range(COLUMNS_PER_LANE):
                 c = lane_index() + 32 * j
-                first_r = first_in_tile(first_key + c, first_row, q_len, kv_len, after)
-                end_r = end_in_tile(first_key + c, first_row, rows, q_len, kv_len, before) if c < BC else 0
                 at = (first_row + warp_index()) * kv_len + first_key + c
                 for i in range(ROWS_PER_WARP):
                     r = warp_index() + WARPS * i
-                    ds = widen(dS_head.flat[at]) if first_r <= r and r < end_r else ZERO
+                    in_tile = r < rows and c < BC
+                    seen = in_tile and sees(first_row + r, first_key + c, q_len, kv_len, before, after)
+                    ds = widen(dS_head.flat[at]) if seen else ZERO
                     if c < BC:
                         dS_tile[r, c] = ds
                     at += WARPS * kv_len

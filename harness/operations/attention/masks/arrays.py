@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 FIRST_KEYS, END_KEYS = "first_keys", "end_keys"
 """Their names: int32, (batch, q_len)."""
+FIRST_ROWS, END_ROWS = "first_rows", "end_rows"
+"""The same runs from the keys' side, which rows see each: int32, (batch, kv_len)."""
 BLOCKS = "blocks"
 """Which blocks of a mask are on: int32, (heads that differ, rows of blocks, blocks in each)."""
 
@@ -20,7 +22,7 @@ HIDDEN_ROWS = "hidden_rows"
 
 def mask_arrays(problem: Problem) -> dict[str, np.ndarray]:
     """By name; none of a band."""
-    arrays = _runs(problem)
+    arrays = runs_of_rows(problem)
     if problem.blocks is not None:
         arrays[BLOCKS] = problem.blocks.array(problem.heads, problem.q_len, problem.kv_len).astype(np.int32)
     if problem.flashmask is not None:
@@ -28,7 +30,8 @@ def mask_arrays(problem: Problem) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _runs(problem: Problem) -> dict[str, np.ndarray]:
+def runs_of_rows(problem: Problem) -> dict[str, np.ndarray]:
+    """`first_keys` and `end_keys`; none of a band. Neither ever goes down from a row to the next."""
     if problem.mask.runs.is_band:
         return {}
     first, end = problem.spans
@@ -36,3 +39,21 @@ def _runs(problem: Problem) -> dict[str, np.ndarray]:
     # A row that sees nothing ends where it begins, which keeps runs from moving backwards.
     runs = {FIRST_KEYS: first, END_KEYS: np.maximum(first, end)}
     return {name: np.ascontiguousarray(np.broadcast_to(each, shape).astype(np.int32)) for name, each in runs.items()}
+
+
+def runs_of_keys(problem: Problem) -> dict[str, np.ndarray]:
+    """`first_rows` and `end_rows`; none of a band. Neither ever goes down from a key to the next.
+
+    Since runs of rows never move backwards, the rows that see a key are a run, too: from the first that ends behind the
+    key up to the first that begins behind it. FlashMask's column-wise spans say the same (Wang et al. 2024, arXiv
+    2410.01359, section 3), of the rows that do not see a key.
+    """
+    rows = runs_of_rows(problem)
+    if not rows:
+        return {}
+    keys = np.arange(problem.kv_len)
+
+    def behind(limits: np.ndarray) -> np.ndarray:
+        return np.stack([np.searchsorted(of_sequence, keys, side="right") for of_sequence in limits]).astype(np.int32)
+
+    return {FIRST_ROWS: behind(rows[END_KEYS]), END_ROWS: behind(rows[FIRST_KEYS])}
