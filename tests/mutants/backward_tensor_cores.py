@@ -56,16 +56,19 @@ _FORMULAS = (
 )
 _MASKS = (
     _of_keys("mask not repeated", ("if (!by_all) mask(", "if (keys_not_finite) mask(")),
-    _of_keys("window before and after mixed up", ("q_len - row, before, after);", "q_len - row, after, before);")),
+    _of_products(
+        "window before and after mixed up",
+        ("ahead = after, behind = before;", "ahead = before, behind = after;"),
+    ),
     _of_products(
         "causal off by one in tiles that are masked",
-        ("key - own_key - after - column", "key - own_key - after - 1 - column"),
+        ("return {own - ahead,", "return {own - ahead - 1,"),
     ),
-    _of_keys(
+    _of_products(
         "a tile on the diagonal taken for unmasked",
-        ("key + WARP_KEYS <= end_seen(row,", "key + WARP_KEYS <= end_seen(last,"),
+        ("key + keys <= end_seen(row,", "key + keys <= end_seen(last,"),
     ),
-    _of_keys("keys on the diagonal skipped", ("key < end_seen(last, q_len", "key < end_seen(row, q_len")),
+    _of_products("keys on the diagonal skipped", ("key < end_seen(last, q_len", "key < end_seen(row, q_len")),
     _of_keys(
         "dS of a warp whose keys nobody sees left as it was",
         ("store_weights(to, dS);", "if (by_some) store_weights(to, dS);"),
@@ -83,7 +86,7 @@ _MASKS = (
         "NaN in K reaches rows that do not see it",
         ("if (__syncthreads_or(copied_not_finite<BC>(K_tile)))", "if (__syncthreads_or(0))"),
     ),
-    _of_rows("causal off by one in tiles that are masked", ("min(on + after + 1, keys)", "min(on + after, keys)")),
+    _of_rows("causal off by one in tiles that are masked", ("min(on + after + 1, kv_len", "min(on + after, kv_len")),
     _of_rows("last tile of keys left out of dQ", ("after) + BC - 1) / BC;", "after)) / BC;")),
     _of_rows(
         "a tile that lacks one key taken for unmasked",
@@ -148,7 +151,7 @@ _COPIES = (
         sanitize=True,
     ),
     _of_keys(
-        "copies not waited for", ("after);\n        wait_for_copies<0>();", "after);\n        wait_for_copies<1>();")
+        "copies not waited for", ("behind);\n        wait_for_copies<0>();", "behind);\n        wait_for_copies<1>();")
     ),
     _of_keys("dQ of the step's own rows", ("(is_first ? end : first_row) - BR,", "(is_first ? end : first_row),")),
     _of_keys(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 KEYS, PRODUCTS, ENDS = (f"_mma/numba_{name}.py" for name in ("backward_keys", "backward", "backward_ends"))
+ROWS_SEEING = "_mma/numba_rows_seeing.py"
 FRAGMENTS_OF_DQ = "_mma/numba_dq_fragments.py"
 ROWS = "attention_backward/mma_ordered/numba_kernel.py"
 
@@ -17,8 +18,8 @@ def _of_products(bug: str, *changes: tuple[str, str], sanitize: bool = False) ->
     return _of_keys(bug, *changes, file=PRODUCTS, sanitize=sanitize)
 
 
-def _of_rows(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
-    return Mutant(bug, "bwd-mma-ordered-numba", tuple(Patch(ROWS, *change) for change in changes), sanitize)
+def _of_rows(bug: str, *changes: tuple[str, str], file: str = ROWS, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "bwd-mma-ordered-numba", tuple(Patch(file, *change) for change in changes), sanitize)
 
 
 _ADD_APART = (
@@ -68,14 +69,18 @@ _MASKS = (
     _of_keys("mask not repeated", ("if not by_all:", "if load_word(chip[2]) != 0:")),
     _of_keys(
         "window before and after mixed up",
-        ("int32(q_len - row), before, after)", "int32(q_len - row), after, before)"),
+        ("return after, before", "return before, after"),
+        file=ROWS_SEEING,
     ),
-    _of_products(
+    _of_keys(
         "causal off by one in tiles that are masked",
-        ("int32(key - own_key - after - column)", "int32(key - own_key - after - 1 - column)"),
+        ("- key) - ahead)", "- key) - ahead - 1)"),
+        file=ROWS_SEEING,
     ),
-    _of_keys("a tile on the diagonal taken for unmasked", ("end_key <= end_seen(row,", "end_key <= end_seen(last,")),
-    _of_keys("keys on the diagonal skipped", ("key < end_seen(last,", "key < end_seen(row,")),
+    _of_keys(
+        "a tile on the diagonal taken for unmasked", ("end = end_seen(row,", "end = end_seen(last,"), file=ROWS_SEEING
+    ),
+    _of_keys("keys on the diagonal skipped", ("key < end_seen(last,", "key < end_seen(row,"), file=ROWS_SEEING),
     _of_keys(
         "dS of a warp whose keys nobody sees left as it was",
         (
@@ -101,7 +106,8 @@ _MASKS = (
     ),
     _of_rows(
         "causal off by one in tiles that are masked",
-        ("min(int32(on + after + 1), keys)", "min(int32(on + after), keys)"),
+        ("place, i, h) + after + 1), keys)", "place, i, h) + after), keys)"),
+        file="_mma/numba_band.py",
     ),
     _of_rows(
         "last tile of keys left out of dQ",

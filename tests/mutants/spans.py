@@ -110,7 +110,10 @@ _READING = (
     *_in_runs(
         "fa2",
         "no barrier after runs were kept",
-        ("    __syncthreads();                                                             \\\n", ""),
+        (
+            "end_keys, first_row, rows, q_len, kv_len);  \\\n    __syncthreads(); ",
+            "end_keys, first_row, rows, q_len, kv_len);  \\\n ",
+        ),
         ("        cuda.syncthreads()\n", ""),
         sanitize=True,
     ),
