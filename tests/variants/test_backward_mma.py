@@ -58,7 +58,7 @@ def holds(variant: Variant, asked: BackwardProblem, regime: str = "normal") -> N
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "mask"),
     exhaustive_unless(
-        lambda case: case[:2] == (150, 203) or case[2] == "none",
+        lambda case: case[:2] in ((150, 203), (260, 260)) or case[2] == "none",
         [
             (150, 203, "window:5,42"),  # the first tile of rows up to before key 96, which is a warp's
             (150, 203, "causal+window:85"),
@@ -70,6 +70,10 @@ def holds(variant: Variant, asked: BackwardProblem, regime: str = "normal") -> N
             (129, 129, "causal"),
             (64, 128, "causal"),
             (65, 257, "none"),
+            (260, 260, "documents:127+1+132"),  # beside the edge of a tile of keys
+            (260, 260, "causal+documents:96+33+131"),  # on that of a warp's keys, and behind it
+            (150, 203, "causal+documents:53+64+86"),  # rows of 64 for a document of 64 keys
+            (130, 330, "causal+prefix:129"),
         ],
     ),
 )
@@ -82,7 +86,10 @@ def test_masks_end_on_and_beside_the_edges_of_tiles_and_of_warps(
 
 # Rows and keys in tiles of which everybody sees all, in tiles on an edge of the mask, and in the last ones.
 @each_variant
-@pytest.mark.parametrize("mask", exhaustive_unless(lambda mask: mask != "causal", ("causal", "window:100,90")))
+@pytest.mark.parametrize(
+    "mask",
+    exhaustive_unless(lambda mask: mask != "causal", ("causal", "window:100,90", "causal+documents:100+30+130")),
+)
 @pytest.mark.parametrize("name", exhaustive_unless(lambda name: name in ("K", "dO"), ("Q", "K", "V", "dO")))
 @pytest.mark.parametrize("head_dim", exhaustive_unless(lambda d: d == BUILD[1], (BUILD[1], HANDED_ON)))
 def test_what_is_not_finite_reaches_those_who_see_it_and_no_bit_of_others(
@@ -164,8 +171,9 @@ def assert_fits(launch: Launch, buffers: Mapping[str, Buffer], blocks_per_sm: in
         ],
     ),
 )
-def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: str):
-    asked = BackwardProblem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype)
+@pytest.mark.parametrize("mask", ["none", "causal+documents:20+44"])
+def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: str, mask: str):
+    asked = BackwardProblem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype, mask=mask)
     plan = variant.plan(asked)
     buffers, (of_keys, other) = plan.all_buffers(asked), plan.launches[1:]
     assert_fits(of_keys, buffers, default_owning_keys(head_dim).blocks_per_sm)
@@ -175,12 +183,13 @@ def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: 
 
 # Beyond 192 elements three stages of Q and dO leave room for one tile alone.
 @pytest.mark.parametrize(("head_dim", "at_least"), [(1, 2), (33, 2), (64, 2), (128, 2), (129, 2), (192, 2), (256, 1)])
-def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: int, at_least: int):
-    tiles = [BackwardMmaTile(**tile) for tile in tiles_owning_keys(BackwardProblem(head_dim=head_dim))]
+@pytest.mark.parametrize("mask", ["none", "documents:20+44"])
+def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: int, at_least: int, mask: str):
+    tiles = [BackwardMmaTile(**tile) for tile in tiles_owning_keys(BackwardProblem(head_dim=head_dim, mask=mask))]
     assert tiles[0] == default_owning_keys(head_dim)
     assert len(set(tiles)) == len(tiles) >= at_least
     for tile in tiles:
-        shared_bytes = tile.shared_bytes(head_dim)
+        shared_bytes = tile.shared_bytes(head_dim) + (8 * tile.Bc if mask != "none" else 0)
         assert residency(H200.multiprocessor, 32 * tile.warps, 255, shared_bytes).blocks >= tile.blocks_per_sm
 
 

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from harness import Problem
 from harness.model.operation import draw_inputs
-from harness.operations.attention.masks import NO_MASK, Mask, mask_help, mask_kinds, parse_mask
+from harness.operations.attention.masks import (
+    END_ROWS,
+    FIRST_ROWS,
+    NO_MASK,
+    Mask,
+    mask_help,
+    mask_kinds,
+    parse_mask,
+    runs_of_keys,
+)
 from harness.operations.attention.masks.blocks import Blocks
 from harness.operations.attention.masks.causal import Causal
 from harness.operations.attention.masks.documents import Documents
@@ -54,6 +63,23 @@ def test_the_two_rules_agree_and_kernels_can_rely_on_runs(mask: Mask, batch: int
         # What `Mask.span` promises besides.
         assert (np.diff(first) >= 0).all() and (np.diff(end) >= 0).all()
         assert ((first <= place) & (place < end))[place >= 0].all()
+
+
+@given(mask=masks(), batch=st.integers(1, 3), q_len=st.integers(1, 30), kv_len=st.integers(1, 30))
+def test_rows_that_see_a_key_are_a_run_too(mask: Mask, batch: int, q_len: int, kv_len: int):
+    mask = mask.fitted(batch, kv_len).runs
+    problem = Problem(batch=batch, heads=1, q_len=q_len, kv_len=kv_len, mask=mask)
+    arrays = runs_of_keys(problem)
+    assert set(arrays) == (set() if mask.is_band else {FIRST_ROWS, END_ROWS})
+    if mask.is_band:
+        return
+    first, end = arrays[FIRST_ROWS], arrays[END_ROWS]
+    assert first.dtype == end.dtype == np.int32 and first.shape == end.shape == (batch, kv_len)
+    assert (np.diff(first) >= 0).all() and (np.diff(end) >= 0).all()
+    rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
+    for sequence in range(batch):
+        seen = mask.of_sequence(sequence).visible(rows, keys, q_len, kv_len)
+        assert np.array_equal(seen, (first[sequence] <= rows) & (rows < end[sequence]))
 
 
 @given(mask=masks())
