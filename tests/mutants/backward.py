@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_backward, in_kernel, in_plan
+from tests.mutants.planting import in_backward, in_kernel, in_plan, planted
 
 MUTANTS = (
     *in_kernel(
@@ -63,10 +63,10 @@ MUTANTS = (
         (("if (first_by_all <= 0 && end_by_all >= rows) {", "if (true) {"),
          ("all_seen = first_by_all <= 0 and end_by_all >= rows", "all_seen = True")),
     ),
-    *in_backward(
-        "bwd-fa2", "window before and after mixed up",
-        ("ahead = after, behind = before;", "ahead = before, behind = after;"),
-        ("return after, before", "return before, after"),
+    *planted(
+        "bwd-fa2", "window before and after mixed up", "_tiles/rows_seeing.cuh", "_tiles/numba_backward.py",
+        ((("ahead = after, behind = before;", "ahead = before, behind = after;"),
+          ("return after, before", "return before, after")),),
     ),
     *in_kernel(
         "bwd-fa2", "scale missing on dQ",

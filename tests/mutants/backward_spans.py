@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.mutants.patching import Mutant
 from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
 
-_KEPT = "_tiles/spans.cuh"
+_KEPT = "_tiles/rows_seeing.cuh"
 _PRODUCTS, _ROWS = "_mma/backward.cuh", "attention_backward/mma_ordered/kernel.cu"
 _PRODUCTS_IN_NUMBA, _SPANS_IN_NUMBA = "_mma/numba_rows_seeing.py", "_mma/numba_spans.py"
 
@@ -73,8 +73,8 @@ _READING = (
         (
             (
                 (
-                    "end_rows, first_key, keys, kv_len, q_len);  \\\n    __syncthreads(); ",
-                    "end_rows, first_key, keys, kv_len, q_len);  \\\n ",
+                    "end_rows, first_key, keys, q_len, kv_len);      \\\n    __syncthreads(); ",
+                    "end_rows, first_key, keys, q_len, kv_len);      \\\n ",
                 ),
                 ("        cuda.syncthreads()\n", ""),
             ),

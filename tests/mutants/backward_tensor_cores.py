@@ -56,9 +56,10 @@ _FORMULAS = (
 )
 _MASKS = (
     _of_keys("mask not repeated", ("if (!by_all) mask(", "if (keys_not_finite) mask(")),
-    _of_products(
+    _of_keys(
         "window before and after mixed up",
         ("ahead = after, behind = before;", "ahead = before, behind = after;"),
+        file="_tiles/rows_seeing.cuh",
     ),
     _of_products(
         "causal off by one in tiles that are masked",

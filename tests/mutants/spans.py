@@ -110,10 +110,7 @@ _READING = (
     *_in_runs(
         "fa2",
         "no barrier after runs were kept",
-        (
-            "end_keys, first_row, rows, q_len, kv_len);  \\\n    __syncthreads(); ",
-            "end_keys, first_row, rows, q_len, kv_len);  \\\n ",
-        ),
+        ("    __syncthreads();                                                             \\\n", ""),
         ("        cuda.syncthreads()\n", ""),
         sanitize=True,
     ),

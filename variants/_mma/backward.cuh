@@ -1,6 +1,6 @@
 // Gradients of attention on tensor cores where a block owns keys: S^T = K Q^T has a key per row, so that P^T and dS^T
-// are in the layout of A when dV_j += P^T dO_i and dK_j += dS^T Q_i want them. mma.cuh, tiles.cuh, not_finite.cuh and
-// dq_fragments.cuh are put before this text.
+// are in the layout of A when dV_j += P^T dO_i and dK_j += dS^T Q_i want them. mma.cuh, tiles.cuh, not_finite.cuh,
+// dq_fragments.cuh and _tiles/rows_seeing.cuh are put before this text.
 //
 // Four warps keep P^T and dS^T in registers and sum dV_j and dK_j of their own keys. Of eight, four sum dV_j and four dK_j,
 // with larger tiles each: P^T and dS^T come to them through shared memory.
@@ -89,12 +89,9 @@ struct Rows {
     int first, end;
 };
 
-// A key is seen by rows as a row sees keys, the other way round: see _tiles/backward.cuh. Of rows `row` to `last` and `keys`
-// keys from `key` on, with more than there are at the end: whether all rows see all keys, whether any row may see one, and
-// which rows, counted from `row`, see key `further`. Both are asked without a branch, in whose place registers would spill.
+// Of rows `row` to `last` and `keys` keys from `key` on, with more than there are at the end: whether all rows see all keys,
+// whether any row may see one, and which rows, counted from `row`, see key `further`. Both are asked without a branch, in whose place registers would spill.
 #ifndef SPANS
-#define LIMITS_OF_KEYS int before, int after
-#define KEEP_LIMITS_OF_KEYS(KEYS_KEPT, first_key, keys) const int ahead = after, behind = before;
 __device__ __forceinline__ bool all_see(int row, int last, int key, int keys, int q_len, int kv_len, int ahead, int behind)
 {
     return (key >= first_seen(last, q_len, kv_len, behind)) & (key + keys <= end_seen(row, q_len, kv_len, ahead));

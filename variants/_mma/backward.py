@@ -26,6 +26,7 @@ from variants._mma.rawkernel import COMMON_WITH_TILES
 from variants._tiles import Tile, blocks, grid
 from variants._tiles.backward import BackwardSchedule
 from variants._tiles.band import Limits, has_spans
+from variants._tiles.rawkernel import ROWS_SEEING, span_options
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import Integers
 
@@ -33,7 +34,7 @@ NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums=
 """P and dS are rounded to 16 bits, as tensor cores take them; dS is of P before that. Sums are cut off."""
 COMMON = (DROPOUT, DROPOUT_IN_FRAGMENTS, *COMMON_WITH_TILES, ("_mma", "not_finite.cuh"))
 DQ_FRAGMENTS = ("_mma", "dq_fragments.cuh")
-COMMON_OWNING_KEYS = (*COMMON, DQ_FRAGMENTS, ("_mma", "backward.cuh"))
+COMMON_OWNING_KEYS = (*COMMON, DQ_FRAGMENTS, ROWS_SEEING, ("_mma", "backward.cuh"))
 """What sources begin with."""
 SUMS_DQ = "-DSUMS_DQ"
 """Where dQ is summed in memory."""
@@ -156,8 +157,6 @@ def row_bytes(head_dim: int) -> int:
 
 def options_of(problem: Problem, tile: BackwardMmaTile | MmaTile) -> tuple[str, ...]:
     """The compile-time parameters of backward.cuh, and of tiles.cuh, spans.cuh and dropout.cuh."""
-    from variants._tiles.rawkernel import span_options
-
     sizes = {
         "D": problem.head_dim,
         "BR": tile.Br,

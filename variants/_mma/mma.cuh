@@ -28,7 +28,6 @@ __device__ __forceinline__ unsigned shared_address(const void *pointer) { return
 // --- Masks: a query row sees a run of keys ---------------------------------------------------------------------------
 
 #ifndef SPANS  // a band; _tiles/spans.cuh has the same for other masks
-typedef int Limit;
 #define LIMITS int before, int after
 #define KEEP_LIMITS(first_row, rows)
 

@@ -3,7 +3,7 @@
 In a band key j lies on row j + q_len - kv_len, and is seen by the rows from `ahead` ahead of that to `behind` behind
 it, which are a row's `after` and `before`. Where a mask is no band, two arrays of (batch, kv_len) say which row sees
 each key first, and where those that see it end; a block keeps those of its keys. The CUDA twins are in backward.cuh and
-_tiles/spans.cuh.
+_tiles/rows_seeing.cuh.
 """
 
 from __future__ import annotations

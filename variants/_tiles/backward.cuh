@@ -9,14 +9,6 @@ constexpr int KEYS = BR;
 constexpr int ROWS = BC;
 constexpr int TQ = (ROWS + TY - 1) / TY;  // query rows per thread
 
-// Rows that see a key: as a row sees keys, the other way round. In a band key j lies on row j + q_len - kv_len, and is seen
-// by the rows from `ahead` ahead of that to `behind` behind it, which are a row's `after` and `before`. So first_seen(key,
-// kv_len, q_len, ahead) is the first row that sees it, and end_seen(key, kv_len, q_len, behind) ends those that do.
-#ifndef SPANS
-#define LIMITS_OF_KEYS int before, int after
-#define KEEP_LIMITS_OF_KEYS(KEYS_KEPT, first_key, keys) const int ahead = after, behind = before;
-#endif
-
 // D_i = rowsum(dO_i o O_i). TX lanes share a row; all threads go round equally often, for shuffles want whole warps.
 __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile, const float *O_tile)
 {

@@ -19,7 +19,7 @@ from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
 from variants._tiles.sectors import Integers, run_bytes
 from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
 
-COMMON = (*rawkernel.COMMON, ("_tiles", "backward.cuh"))
+COMMON = (*rawkernel.COMMON, rawkernel.ROWS_SEEING, ("_tiles", "backward.cuh"))
 """What CUDA sources begin with."""
 NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", sums="nearest")
 """Of algorithms in which nothing is rounded to 16 bits but what they return."""

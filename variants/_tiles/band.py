@@ -3,7 +3,7 @@
 Row i lies on key i + kv_len - q_len and sees the keys from `before` ahead of that one to `after` behind it, as far as
 there are keys. What has no limit gets one that no key is beyond. Where a mask is no band, kernels are compiled with
 `SPANS` and get two arrays in place of the numbers, with each row's first key and its end, or each key's first row and
-its end: see spans.cuh.
+its end: see spans.cuh and rows_seeing.cuh.
 """
 
 from __future__ import annotations

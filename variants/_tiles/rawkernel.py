@@ -18,6 +18,8 @@ COMMON: Files = (SOURCE, ("_tiles", "tiles.cuh"))
 """Folders below variants/ and files there."""
 SPANS: Files = (("_tiles", "spans.cuh"),)
 SPANS_OPTION = "-DSPANS"
+ROWS_SEEING = ("_tiles", "rows_seeing.cuh")
+"""Of kernels in which a block owns keys: put behind tiles.cuh or mma.cuh."""
 
 
 def size_options(head_dim: int, tile: Sizes, dtype: str) -> tuple[str, ...]:

@@ -4,12 +4,8 @@
 //
 // Neither array ever goes down from a row to the next, so the first of a block's rows sees its first key, and the last
 // one its last. A block loads those of its rows once, as two runs, and keeps them on chip.
-//
-// Two others of (batch, kv_len) say which row sees each key first, and where those that see it end. To a block that owns
-// keys these are what the first two are to one that owns rows: it calls the same functions with keys for rows.
 
 #define LIMITS const int *__restrict__ first_keys, const int *__restrict__ end_keys
-#define LIMITS_OF_KEYS const int *__restrict__ first_rows, const int *__restrict__ end_rows
 
 // One of the two arrays, from `first_row` on. Where rows of several heads are packed, the next head's follow the last of
 // q_len rows.
@@ -30,9 +26,10 @@ __device__ __forceinline__ int end_seen(int row, int q_len, int, Limit after) { 
     const Limit before = {first_keys + (size_t)blockIdx.z * q_len, 0},           \
                 after = {end_keys + (size_t)blockIdx.z * q_len, 0};
 
+#ifdef BR
 // The block's, of `rows` rows from `first_row` on, and of those that its tile has room for besides: these see nothing,
 // behind all keys.
-template <int ROWS_KEPT>
+constexpr int ROWS_KEPT = (BR + 15) / 16 * 16;
 __device__ __forceinline__ void keep_limits(int *kept, const int *__restrict__ limits, int first_row, int rows, int q_len,
                                             int kv_len)
 {
@@ -40,21 +37,10 @@ __device__ __forceinline__ void keep_limits(int *kept, const int *__restrict__ l
     const size_t first = (size_t)blockIdx.z * q_len + first_row;
     if (t < ROWS_KEPT) kept[t] = t < rows ? limits[first + t] : kv_len;
 }
-
-#ifdef BR
-constexpr int ROWS_KEPT = (BR + 15) / 16 * 16;
 #define KEEP_LIMITS(first_row, rows)                                             \
     __shared__ int first_kept[ROWS_KEPT], end_kept[ROWS_KEPT];                   \
-    keep_limits<ROWS_KEPT>(first_kept, first_keys, first_row, rows, q_len, kv_len); \
-    keep_limits<ROWS_KEPT>(end_kept, end_keys, first_row, rows, q_len, kv_len);  \
+    keep_limits(first_kept, first_keys, first_row, rows, q_len, kv_len);         \
+    keep_limits(end_kept, end_keys, first_row, rows, q_len, kv_len);             \
     __syncthreads();                                                             \
     const Limit before = {first_kept, first_row}, after = {end_kept, first_row};
 #endif
-
-// The same of a block that owns keys, up to KEYS_KEPT of them.
-#define KEEP_LIMITS_OF_KEYS(KEYS_KEPT, first_key, keys)                          \
-    __shared__ int first_kept[KEYS_KEPT], end_kept[KEYS_KEPT];                   \
-    keep_limits<KEYS_KEPT>(first_kept, first_rows, first_key, keys, kv_len, q_len); \
-    keep_limits<KEYS_KEPT>(end_kept, end_rows, first_key, keys, kv_len, q_len);  \
-    __syncthreads();                                                             \
-    const Limit ahead = {first_kept, first_key}, behind = {end_kept, first_key};

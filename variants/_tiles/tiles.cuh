@@ -81,7 +81,6 @@ __device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(
 __device__ __forceinline__ bool has_element(int j) { return D == TX * TD || element_of(j) < D; }
 
 #ifndef SPANS  // a band; spans.cuh has the same for other masks
-typedef int Limit;
 #define LIMITS int before, int after
 #define KEEP_LIMITS(first_row, rows)
 #define LIMITS_IN_MEMORY

@@ -51,18 +51,22 @@ struct Keys {
     int first, end;
 };
 
-__device__ __forceinline__ Keys keys_seen(int row, int key, int q_len, int kv_len, Limit before, Limit after)
-{
 #ifndef SPANS
+__device__ __forceinline__ Keys keys_seen(int row, int key, int q_len, int kv_len, int before, int after)
+{
     const int on = row + kv_len - q_len - key;
     return {on - before, min(on + after + 1, kv_len - key)};
-#else
-    return {before.of[row - before.first_row] - key, after.of[row - after.first_row] - key};
-#endif
 }
+#else
+__device__ __forceinline__ Keys keys_seen(int row, int key, int, int, Limit before, Limit after)
+{
+    return {before.of[row - before.first_row] - key, after.of[row - after.first_row] - key};
+}
+#endif
 
 // dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. The warp's
 // first row is `row`, the first key in dS `key`.
+template <typename Limit>
 __device__ __forceinline__ void mask(Scores &dS, int row, int key, int q_len, int kv_len, Limit before, Limit after)
 {
     const int lane = threadIdx.x % 32;
