@@ -160,7 +160,7 @@ RUNS = (
 
 
 @each_variant
-@pytest.mark.parametrize(("q_len", "kv_len", "mask"), (*WINDOWED, *RUNS))
+@pytest.mark.parametrize(("q_len", "kv_len", "mask"), [*WINDOWED, *RUNS])
 def test_masks_wherever_they_end(variant: Variant, q_len: int, kv_len: int, mask: str):
     batch = 2 if "documents" in mask else 1
     problem = problem_of(variant, batch=batch, heads=3, kv_heads=1, q_len=q_len, kv_len=kv_len, mask=mask)

@@ -22,7 +22,8 @@ __device__ __forceinline__ void keep_limits_of_keys(int *kept, const int *__rest
                                                     int q_len, int kv_len)
 {
     const int t = threadIdx.y * blockDim.x + threadIdx.x;
-    if (t < KEYS_KEPT) kept[t] = t < keys ? limits[(size_t)blockIdx.z * kv_len + first_key + t] : q_len;
+    const size_t first = (size_t)blockIdx.z * kv_len + first_key;
+    if (t < KEYS_KEPT) kept[t] = t < keys ? limits[first + t] : q_len;
 }
 #define KEEP_LIMITS_OF_KEYS(KEYS_KEPT, first_key, keys)                                      \
     __shared__ int first_kept[KEYS_KEPT], end_kept[KEYS_KEPT];                               \

@@ -14,7 +14,8 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
                 per K/V head: K_j, V_j read, dK_j, dV_j written   2 X_k, 2 X_k
     round       16 bits only: dQ read in float32, written         4 N_q d, X_q
 
-where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of
+where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Where the mask is no band,
+main reads 8 N_k per K/V head besides, which rows see each key. Every copy is a run of
 consecutive elements (see _tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves
 no bytes: a thread draws the numbers of its pairs again.
 """

@@ -18,7 +18,8 @@ fragments, 4 N_q d bytes where N_q is a multiple of 16 and d of 8:
                 per K/V head: K_j, V_j read, dK_j, dV_j written                     2 X_k, 2 X_k
     round       dQ read in float32, written                                         X_r, X_q
 
-where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. All other copies are runs of
+where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Where the mask is no band,
+of keys reads 8 N_k per K/V head besides, which rows see each key. All other copies are runs of
 consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
 """
 

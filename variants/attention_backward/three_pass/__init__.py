@@ -13,7 +13,9 @@ Bytes, per query head, with n_r the keys that row r sees and J_i the tiles with 
     dV, dK      2 sum_r n_r and sum_i J_i (dO_i + Q_i) read; per K/V head: dV, dK written
     dQ          sum_r n_r and J_i K_j read, dQ written
 
-A block of the third kind sums over the query heads that share its keys. Every copy is a run of consecutive elements
+A block of the third kind sums over the query heads that share its keys. Where the mask is no band, each launch reads
+besides what rows see, 8 N_q per query head, those of the second kind a sector of either end for each row; or, of the
+third kind, which rows see each key, 8 N_k per K/V head. Every copy is a run of consecutive elements
 (see _tiles/sectors.py); lse of a row is a sector. Dropout moves no bytes: the second launch draws the numbers again,
 and dV is multiplied by 1 / (1 - P) as it is written.
 """

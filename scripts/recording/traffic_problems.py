@@ -1,0 +1,170 @@
+"""The problems of the traffic record, as their fields. What is new goes where it belongs: they are known by fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PROBLEMS: list[dict[str, Any]] = [
+    # Small: aligned, ragged, causal, grouped, 16 bits.
+    {},
+    {"mask": "causal"},
+    {"dtype": "float16"},
+    {"dtype": "bfloat16", "mask": "causal"},
+    {"heads": 8, "kv_heads": 2, "q_len": 128, "kv_len": 320},
+    {"heads": 4, "q_len": 131, "kv_len": 257, "head_dim": 37},
+    {"heads": 4, "q_len": 131, "kv_len": 257, "head_dim": 37, "dtype": "float16", "mask": "causal"},
+    {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 130, "head_dim": 40, "mask": "causal"},
+    {"batch": 3, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 1000},
+    {"heads": 3, "q_len": 190, "kv_len": 65, "mask": "causal"},
+    {"heads": 2, "q_len": 200, "kv_len": 200, "head_dim": 128},
+    {"heads": 16, "q_len": 512, "kv_len": 512},
+    # Q, K, V and O together: more than the 60 MB of an H200's L2, and about as much. 134 and 67 MB.
+    {"batch": 8, "heads": 16, "q_len": 1024, "kv_len": 1024},
+    {"batch": 8, "heads": 16, "q_len": 1024, "kv_len": 1024, "dtype": "float16", "mask": "causal"},
+    # Many heads: 17, 34, 50, 67, 101 and 201 MB.
+    {"heads": 16, "q_len": 1024, "kv_len": 1024},
+    {"heads": 32, "q_len": 1024, "kv_len": 1024},
+    {"heads": 48, "q_len": 1024, "kv_len": 1024},
+    {"heads": 64, "q_len": 1024, "kv_len": 1024, "mask": "causal"},
+    {"batch": 4, "heads": 24, "q_len": 1024, "kv_len": 1024},
+    {"batch": 64, "heads": 12, "q_len": 256, "kv_len": 256},
+    # Grouped heads, 42 MB; wide heads, 34 and 67 MB; ragged, 28 MB.
+    {"batch": 4, "heads": 16, "kv_heads": 4, "q_len": 1024, "kv_len": 1024},
+    {"heads": 8, "q_len": 2048, "kv_len": 2048, "head_dim": 128},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "mask": "causal"},
+    {"heads": 40, "q_len": 1500, "kv_len": 700, "head_dim": 80, "dtype": "bfloat16"},
+    # Few heads of many rows: K and V are read again by many blocks. 21, 10 and 12 MB.
+    {"heads": 4, "q_len": 8192, "kv_len": 2048},
+    {"heads": 1, "q_len": 4096, "kv_len": 16384},
+    {"heads": 2, "q_len": 5793, "kv_len": 5793, "mask": "causal"},
+    # Few queries, many keys: decoding. 67, 135 and 134 MB.
+    {"heads": 8, "q_len": 64, "kv_len": 16384},
+    {"batch": 32, "heads": 32, "kv_heads": 8, "q_len": 1, "kv_len": 1024},
+    {"batch": 8, "heads": 32, "kv_heads": 8, "q_len": 4, "kv_len": 4096, "head_dim": 128, "dtype": "float16"},
+    # For tensor cores: grouped and wide, decoding, narrow and ragged, long.
+    {"heads": 8, "kv_heads": 2, "q_len": 128, "kv_len": 320, "head_dim": 128, "dtype": "float16"},
+    {"batch": 3, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 1000, "dtype": "bfloat16"},
+    {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 77,
+        "kv_len": 130,
+        "head_dim": 36,
+        "dtype": "float16",
+        "mask": "causal",
+    },
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "mask": "causal"},
+    # Windows: short and ragged, and long with most tiles outside.
+    {"heads": 2, "q_len": 131, "kv_len": 257, "dtype": "float16", "mask": "window:70,9"},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "mask": "causal+window:256"},
+    # Documents and prefixes: more than one in a tile, one that is a single key, whole tiles between them.
+    {"q_len": 200, "kv_len": 200, "mask": "documents:70+1+129"},
+    {"q_len": 200, "kv_len": 200, "dtype": "float16", "mask": "causal+documents:70+1+129"},
+    {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 77,
+        "kv_len": 130,
+        "mask": "documents:40+90/129+1",
+        "head_dim": 40,
+    },
+    {"q_len": 131, "kv_len": 257, "dtype": "bfloat16", "mask": "causal+prefix:90"},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "dtype": "bfloat16", "mask": "causal+documents:700+48+1300"},
+    # Masks that are no runs of keys.
+    {"q_len": 200, "kv_len": 200, "mask": "blocks:48x32,3"},
+    {"q_len": 200, "kv_len": 200, "dtype": "float16", "mask": "causal+blocks:48x32,5,heads"},
+    {"q_len": 200, "kv_len": 200, "dtype": "bfloat16", "mask": "flashmask:4,3"},
+    {"q_len": 150, "kv_len": 150, "mask": "causal+flashmask:1,2"},
+    {"heads": 16, "q_len": 2048, "kv_len": 2048, "head_dim": 128, "dtype": "bfloat16", "mask": "blocks:128x128,1"},
+    # What becomes of scores and of weights.
+    {"q_len": 131, "kv_len": 257, "softcap": 20.0, "alibi": True, "sinks": True},
+    {"heads": 8, "kv_heads": 2, "q_len": 131, "kv_len": 257, "dtype": "float16", "alibi": True, "mask": "causal"},
+    {"heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 1000, "dtype": "bfloat16", "softcap": 20.0, "sinks": True},
+    {"q_len": 131, "kv_len": 257, "dropout": 0.2, "dropout_seed": 7},
+    {"q_len": 131, "kv_len": 257, "dtype": "bfloat16", "dropout": 0.2, "mask": "causal"},
+    # Gradients: aligned, ragged, grouped, wide, with a window, with dropout, and large.
+    {"operation": "attention-backward"},
+    {"operation": "attention-backward", "dtype": "bfloat16", "mask": "causal"},
+    {"operation": "attention-backward", "heads": 4, "kv_heads": 2, "q_len": 131, "kv_len": 257, "head_dim": 37},
+    {
+        "operation": "attention-backward",
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 131,
+        "kv_len": 257,
+        "head_dim": 40,
+        "dtype": "float16",
+        "mask": "causal",
+    },
+    {"operation": "attention-backward", "q_len": 200, "kv_len": 200, "head_dim": 128, "dtype": "bfloat16"},
+    {"operation": "attention-backward", "q_len": 131, "kv_len": 257, "dtype": "float16", "mask": "window:70,9"},
+    {"operation": "attention-backward", "q_len": 131, "kv_len": 97, "dropout": 0.2, "mask": "causal"},
+    {
+        "operation": "attention-backward",
+        "heads": 16,
+        "q_len": 1024,
+        "kv_len": 1024,
+        "dtype": "bfloat16",
+        "head_dim": 128,
+    },
+    # Gradients with more heads to a group, other widths, long and short rows, a window, dropout on tensor cores.
+    {"operation": "attention-backward", "heads": 4, "kv_heads": 1, "q_len": 96, "kv_len": 160, "dtype": "float16"},
+    {"operation": "attention-backward", "batch": 2, "q_len": 64, "kv_len": 64, "head_dim": 16},
+    {"operation": "attention-backward", "q_len": 77, "kv_len": 130, "head_dim": 96, "dtype": "bfloat16"},
+    {"operation": "attention-backward", "q_len": 190, "kv_len": 65, "head_dim": 128, "mask": "causal"},
+    {"operation": "attention-backward", "q_len": 200, "kv_len": 200, "mask": "causal+window:64"},
+    {"operation": "attention-backward", "q_len": 131, "kv_len": 257, "dtype": "bfloat16", "dropout": 0.2},
+    {"operation": "attention-backward", "q_len": 1, "kv_len": 500, "dtype": "float16"},
+    # Gradients under masks that are no band: documents of each sequence, causal ones, a prefix, wide rows.
+    {
+        "operation": "attention-backward",
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 131,
+        "kv_len": 257,
+        "mask": "documents:100+60+97/33+224",
+    },
+    {"operation": "attention-backward", "q_len": 200, "kv_len": 200, "mask": "causal+documents:64+1+50+85"},
+    {
+        "operation": "attention-backward",
+        "q_len": 300,
+        "kv_len": 300,
+        "dtype": "bfloat16",
+        "mask": "causal+documents:129+171",
+    },
+    {"operation": "attention-backward", "q_len": 131, "kv_len": 257, "dtype": "float16", "mask": "causal+prefix:70"},
+    {
+        "operation": "attention-backward",
+        "q_len": 200,
+        "kv_len": 200,
+        "head_dim": 128,
+        "dtype": "bfloat16",
+        "mask": "documents:130+70",
+        "dropout": 0.2,
+    },
+    # Pages: one row each, guessed tokens, pages that sequences share, sequences without keys.
+    {"operation": "paged-attention"},
+    {"operation": "paged-attention", "dtype": "float32", "lengths": [1, 0, 130, 1000], "head_dim": 40},
+    {
+        "operation": "paged-attention",
+        "dtype": "bfloat16",
+        "q_len": 3,
+        "lengths": [500, 900],
+        "page_size": 64,
+        "prefix": 256,
+    },
+    {
+        "operation": "paged-attention",
+        "heads": 32,
+        "kv_heads": 8,
+        "lengths": [4096] * 8,
+        "head_dim": 128,
+        "page_size": 64,
+    },
+    # Softmax: short and long rows.
+    {"operation": "softmax"},
+    {"operation": "softmax", "rows": 33, "columns": 777, "dtype": "float16"},
+]
