@@ -18,7 +18,7 @@ from harness.emulator.abi.sanitizer_layout import GIVEN, NOBODY
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
-from harness.emulator.launch.configuration import Geometry, LaunchOptions, default_threads
+from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
@@ -38,6 +38,7 @@ from harness.model.finding import Finding
 from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
+from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault, PlanError
 from harness.support.gpus import Gpu
 
@@ -101,9 +102,9 @@ class EmulatorExecutor:
         brief_flops: float = BRIEF_FLOPS,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
-        self._options = LaunchOptions(step_limit, threads or default_threads(), seed, shuffle)
+        self._options = LaunchOptions(step_limit, threads or usable_cores(), seed, shuffle)
         self._progress = progress
-        self._workers = WorkerPool(default_threads())
+        self._workers = WorkerPool(usable_cores())
         self._instruments = instruments
         self._caches = caches
         self._modules = ModulesOfPlans()

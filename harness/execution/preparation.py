@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
@@ -12,6 +11,7 @@ from harness.execution.planning import make_plan
 from harness.execution.protocol import Executor, Preparer
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
+from harness.support.cores import usable_cores
 
 _LISTENING_SECONDS = 0.1
 """How often to look whether Ctrl-C was pressed."""
@@ -24,9 +24,8 @@ class Preparation:
     """
 
     def __init__(self, variants: Sequence[Variant], problem: BaseProblem, *executors: Executor | None) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
         # More than cores: variants of one language take turns in its process, and those who wait use no core.
-        self._pool = ThreadPoolExecutor(4 * cores)
+        self._pool = ThreadPoolExecutor(4 * usable_cores())
         self._variants = variants
         self._done: dict[str, list[Future[None]]] = {variant.name: [] for variant in variants}
         for executor in executors:

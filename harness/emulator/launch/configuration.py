@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, replace
 
 from harness.emulator.abi.layout import LANES, WARPGROUP_WARPS, coordinates
@@ -113,10 +112,3 @@ class LaunchOptions:
     """0: warps take turns in order; other values permute them."""
     shuffle: bool = False
     """The seed permutes the blocks, too, and warps have turns of drawn lengths. Blocks then run on one core."""
-
-
-def default_threads() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

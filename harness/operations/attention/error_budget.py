@@ -88,7 +88,7 @@ from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
 from harness.operations.attention.e4m3_factors import RoundedFactors, rounded_factors
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
-from harness.operations.attention.oracle import Block, Reference, answer_of, blocks_of, shapes_of
+from harness.operations.attention.oracle import Block, Reference, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.product_errors import product_errors
 from harness.operations.attention.rounding import NORMAL_WEIGHT, Roundings
@@ -138,36 +138,39 @@ def error_budget(
     shape_of_O, shape_of_lse = shapes_of(problem, part)
     O, expected_O = np.empty(shape_of_O), np.empty(shape_of_O)
     lse, expected_lse = np.empty(shape_of_lse), np.empty(shape_of_lse)
-    with np.errstate(all="ignore"):
-        for block in reference.blocks or blocks_of(problem, inputs, part):
-            at = block.where
-            answer = Reference(reference.O[at], reference.lse[at])
-            factors, near = None, answer
-            if numerics.factors == "e4m3":
-                factors = rounded_factors(problem, block, inputs)
-                block = factors.block
-                near = answer_of(block)
-            rows = _Rows.of(problem, block, near, numerics, factors)
-            stored = _Stored.of(near, rows, block)
-            O_error, log_error = _proved(rows)
-            O[at], lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
-            O_error, log_error = _expected(rows)
-            expected_O[at], expected_lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
 
-            if factors is None:
-                exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
-                # A NaN under a weight that float32 does not see is the answer all the same.
-                O[at][exact & np.isfinite(answer.O)] = 0.0
-            open_O, open_lse = nothing_promised(problem, block, np.abs(near.O) + O[at], numerics)
-            if factors is not None:
-                for budget, moved in (
-                    ((O, expected_O), _apart(near.O, answer.O)),
-                    ((lse, expected_lse), _apart(near.lse, answer.lse)),
-                ):
-                    for tier in budget:
-                        tier[at] += moved
-            O[at][open_O] = np.inf
-            lse[at][open_lse] = np.inf
+    @np.errstate(all="ignore")
+    def allow(block: Block) -> None:
+        at = block.where
+        answer = Reference(reference.O[at], reference.lse[at])
+        factors, near = None, answer
+        if numerics.factors == "e4m3":
+            factors = rounded_factors(problem, block, inputs)
+            block = factors.block
+            near = answer_of(block)
+        rows = _Rows.of(problem, block, near, numerics, factors)
+        stored = _Stored.of(near, rows, block)
+        O_error, log_error = _proved(rows)
+        O[at], lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
+        O_error, log_error = _expected(rows)
+        expected_O[at], expected_lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
+
+        if factors is None:
+            exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
+            # A NaN under a weight that float32 does not see is the answer all the same.
+            O[at][exact & np.isfinite(answer.O)] = 0.0
+        open_O, open_lse = nothing_promised(problem, block, np.abs(near.O) + O[at], numerics)
+        if factors is not None:
+            for budget, moved in (
+                ((O, expected_O), _apart(near.O, answer.O)),
+                ((lse, expected_lse), _apart(near.lse, answer.lse)),
+            ):
+                for tier in budget:
+                    tier[at] += moved
+        O[at][open_O] = np.inf
+        lse[at][open_lse] = np.inf
+
+    over_blocks(problem, inputs, allow, part, reference.blocks)
     return Budget(O, lse, np.fmin(expected_O, O), np.fmin(expected_lse, lse))
 
 

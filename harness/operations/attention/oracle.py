@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from harness.operations.attention.dropout import kept_keys
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.scores import ScoreRule
+from harness.support.cores import on_all_cores
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -21,6 +23,8 @@ Mask = npt.NDArray[np.bool_]
 BLOCK_BYTES = 4 * 2**20
 """How much one float64 matrix of scores may take, so that some of them fit a core's cache; a problem is handled in
 blocks of that size."""
+FEWEST_SCORES_TO_SPREAD = 2**24
+"""Of which blocks are spread over the cores: a tenth of a second's work of one."""
 
 
 @dataclass(frozen=True)
@@ -122,22 +126,52 @@ def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
     """
     asked = _asked(problem, part)
     for where in _slices(problem, asked):
-        batches, heads, rows = (slice(a.start + w.start, a.start + w.stop) for a, w in zip(asked, where))
-        kv_heads = np.arange(heads.start, heads.stop) // problem.group
-        q = inputs["Q"][batches, heads, rows].astype(np.float64)
-        rule = ScoreRule.of(problem, inputs, heads, rows)
-        k = rule.with_sink(inputs["K"][batches, kv_heads].astype(np.float64))
-        v = rule.with_sink(inputs["V"][batches, kv_heads].astype(np.float64))
-        with np.errstate(invalid="ignore", over="ignore"):
-            scores = rule.scores(problem.tau * (q @ k.mT))
-        visible = _visible(problem, batches, heads, rows, keys=k.shape[-2])
-        if problem.mask != NO_MASK:
-            scores = np.where(visible, scores, -np.inf)
-        kept = None
-        if problem.dropout:
-            kept = np.ones(scores.shape, np.bool_)  # of a sink, whose values are zeros, too
-            kept[..., : problem.kv_len] = kept_keys(problem, batches, heads, rows)
-        yield Block(where, (batches, heads), q, k, v, visible, scores, rule, kept, problem.kept_factor)
+        yield _block(problem, inputs, asked, where)
+
+
+def over_blocks(
+    problem: Problem,
+    inputs: Mapping[str, np.ndarray],
+    work: Callable[[Block], None],
+    part: Part = WHOLE,
+    kept: Iterable[Block] | None = None,
+) -> None:
+    """`work` on each of the same, or of those that were kept: of a large problem several at once, in threads.
+
+    So it may write to the block's own places alone, and has an `np.errstate` of its own.
+    """
+    asked = _asked(problem, part)
+    places = list(_slices(problem, asked))
+    scores = problem.kv_len * math.prod(extent.stop - extent.start for extent in asked)
+    if kept is None and scores >= FEWEST_SCORES_TO_SPREAD:
+        on_all_cores(lambda where: work(_block(problem, inputs, asked, where)), places)
+        return
+    for block in blocks_of(problem, inputs, part) if kept is None else kept:
+        work(block)
+
+
+def _block(
+    problem: Problem,
+    inputs: Mapping[str, np.ndarray],
+    asked: tuple[slice, slice, slice],
+    where: tuple[slice, slice, slice],
+) -> Block:
+    batches, heads, rows = (slice(a.start + w.start, a.start + w.stop) for a, w in zip(asked, where))
+    kv_heads = np.arange(heads.start, heads.stop) // problem.group
+    q = inputs["Q"][batches, heads, rows].astype(np.float64)
+    rule = ScoreRule.of(problem, inputs, heads, rows)
+    k = rule.with_sink(inputs["K"][batches, kv_heads].astype(np.float64))
+    v = rule.with_sink(inputs["V"][batches, kv_heads].astype(np.float64))
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = rule.scores(problem.tau * (q @ k.mT))
+    visible = _visible(problem, batches, heads, rows, keys=k.shape[-2])
+    if problem.mask != NO_MASK:
+        scores = np.where(visible, scores, -np.inf)
+    kept = None
+    if problem.dropout:
+        kept = np.ones(scores.shape, np.bool_)  # of a sink, whose values are zeros, too
+        kept[..., : problem.kv_len] = kept_keys(problem, batches, heads, rows)
+    return Block(where, (batches, heads), q, k, v, visible, scores, rule, kept, problem.kept_factor)
 
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
@@ -195,11 +229,13 @@ def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
     weight drops out, as 0 x NaN is NaN.
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
-    blocks: Iterable[Block] = blocks_of(problem, inputs, part)
-    kept = tuple(blocks) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None
-    for block in blocks if kept is None else kept:
+    kept = tuple(blocks_of(problem, inputs, part)) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None
+
+    def answer_block(block: Block) -> None:
         answer = answer_of(block)
         O[block.where], lse[block.where] = answer.O, answer.lse
+
+    over_blocks(problem, inputs, answer_block, part, kept)
     return Reference(O, lse, kept)
 
 

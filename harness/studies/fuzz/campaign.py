@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.emulator.launch.configuration import default_threads
 from harness.execution.isolation.server import Load
 from harness.model.build import Build, Builds
 from harness.model.case import Case
@@ -34,6 +33,7 @@ from harness.studies.fuzz.search import FEWEST_DRAWN, Held, Search, is_declared
 from harness.studies.fuzz.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.simplification import simplify
 from harness.studies.fuzz.workers import Workers
+from harness.support.cores import usable_cores
 from harness.support.errors import SandboxError, UsageError, WorkersGone
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def usual_checks(operation: Operation, machine: Machine) -> tuple[str, ...]:
 def _workers(how: CampaignSettings, machine: Machine) -> int:
     """A usual campaign is over before a further one has started and compiled what the first one has."""
     is_long = how.examples is None or how.examples > FIRST_EXAMPLES
-    return min(WORKERS, default_threads()) if is_long and machine.kind == "emulator" else 1
+    return min(WORKERS, usable_cores()) if is_long and machine.kind == "emulator" else 1
 
 
 def _examiners(load: Load, machine: Machine, how: CampaignSettings, crew: Crew | None) -> Examiners:

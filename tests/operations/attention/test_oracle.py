@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,8 +11,10 @@ import pytest
 import harness.operations.attention.oracle
 from harness.model.operation import draw_inputs
 from harness.model.regime import NUMPY_DTYPES
-from harness.operations.attention.oracle import attention
+from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.oracle import Block, Reference, answer_of, attention
 from harness.operations.attention.problem import Problem
+from harness.support import cores
 
 
 def plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, tau: float, sees: list[range]) -> tuple[np.ndarray, np.ndarray]:
@@ -115,3 +120,30 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch):
     # BLAS may sum in another order for another number of rows.
     assert np.allclose(whole.O, parts.O, rtol=1e-13, atol=1e-15)
     assert np.allclose(whole.lse, parts.lse, rtol=1e-14)
+
+
+@pytest.mark.parametrize("fields", [{"mask": "causal"}, {"mask": "documents:20+41", "dropout": 0.1}, {"sinks": True}])
+def test_answers_and_budgets_are_the_same_over_all_cores(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]):
+    problem = Problem(batch=2, heads=4, kv_heads=2, q_len=67, kv_len=61, head_dim=8, **fields)
+    inputs = draw_inputs(problem, "normal", 3)
+    inputs["V"][1, 0, 17, 3] = np.nan
+    monkeypatch.setattr(harness.operations.attention.oracle, "BLOCK_BYTES", 8 * 61 * 10)  # ten rows
+    alone = attention(problem, inputs)
+    budget = error_budget(problem, inputs, alone)
+    threads = set()
+
+    def answer_noting_its_thread(block: Block) -> Reference:
+        threads.add(threading.get_ident())
+        time.sleep(0.001)
+        return answer_of(block)
+
+    monkeypatch.setattr(harness.operations.attention.oracle, "answer_of", answer_noting_its_thread)
+    monkeypatch.setattr(harness.operations.attention.oracle, "FEWEST_SCORES_TO_SPREAD", 0)
+    monkeypatch.setattr(cores, "usable_cores", lambda: 3)
+    spread = attention(problem, inputs)
+    assert len(threads) == 3 and alone.blocks is None and spread.blocks is None
+    for name in ("O", "lse"):
+        np.testing.assert_array_equal(spread[name], alone[name])
+    spread_budget = error_budget(problem, inputs, spread)
+    for name in ("O", "lse", "expected_O", "expected_lse"):
+        np.testing.assert_array_equal(getattr(spread_budget, name), getattr(budget, name))

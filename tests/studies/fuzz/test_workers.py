@@ -97,7 +97,7 @@ def test_a_campaign_comes_to_the_same_with_two_workers_as_with_one(
     new: str, verdict: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(campaign, "FIRST_EXAMPLES", 0)  # every campaign is a long one
-    monkeypatch.setattr(campaign, "default_threads", lambda: 2)
+    monkeypatch.setattr(campaign, "usable_cores", lambda: 2)
     how = CampaignSettings(
         examples=40, seed=4, builds=(AttentionBuild("float32", 8, 16, 8),), checks=(), shrink_seconds=0.0
     )
@@ -113,7 +113,7 @@ def test_a_campaign_comes_to_the_same_with_two_workers_as_with_one(
 
 
 def test_a_short_campaign_has_one_worker_and_so_has_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(campaign, "default_threads", lambda: 8)
+    monkeypatch.setattr(campaign, "usable_cores", lambda: 8)
     machine = campaign.EMULATOR
     gpu = dataclasses.replace(machine, kind="gpu")
     assert campaign._workers(CampaignSettings(examples=200), machine) == 1

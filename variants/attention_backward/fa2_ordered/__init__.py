@@ -12,8 +12,8 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
     of rows     Q, dO, L, D and sum_i J_i (K_j + V_j) read, dQ written
 
 Of K and V, tiles that no row sees a key of are left out. Where the mask is no band, of keys reads 8 N_k per K/V head
-besides, which rows see each key, and of rows 8 N_q, which keys each row sees. Every copy is a run of consecutive elements (see
-_tiles/sectors.py).
+besides, which rows see each key, and of rows 8 N_q, which keys each row sees. Every copy is a run of consecutive
+elements (see _tiles/sectors.py).
 """
 
 from __future__ import annotations

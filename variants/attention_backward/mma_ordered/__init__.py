@@ -12,8 +12,8 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
     of rows     Q, dO, L, D and sum_i J_i (K_j + V_j) read, dQ written              2 X_q + 8 N_q + T_r 2 X_k, X_q
 
 the last with tiles of its own. Of K and V, tiles that no row sees a key of are left out. Where the mask is no band, of
-keys reads 8 N_k per K/V head besides, which rows see each key, and of rows 8 N_q, which keys each row sees. All copies are runs of
-consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
+keys reads 8 N_k per K/V head besides, which rows see each key, and of rows 8 N_q, which keys each row sees. All copies
+are runs of consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
 """
 
 from __future__ import annotations
