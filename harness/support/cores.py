@@ -37,13 +37,9 @@ def on_all_cores(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None
     from threadpoolctl import threadpool_limits
 
     _keep_freed_memory()
-    with threadpool_limits(limits=1, user_api="blas"):
-        pool = ThreadPoolExecutor(threads)
-        try:
-            for _ in pool.map(work, pieces):
-                pass
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, pieces):  # whose end, whatever it is, gives up what has not begun
+            pass
 
 
 @functools.cache
