@@ -89,8 +89,9 @@ struct Rows {
     int first, end;
 };
 
-// Of rows `row` to `last` and `keys` keys from `key` on, with more than there are at the end: whether all rows see all keys,
-// whether any row may see one, and which rows, counted from `row`, see key `further`. Both are asked without a branch, in whose place registers would spill.
+// Of rows `row` to `last` and `keys` keys from `key` on, with more than there are at the end: whether all rows see all keys
+// (without a branch, for which registers would spill), whether any row may see one, and which rows, counted from `row`, see
+// the key that is `further` behind.
 #ifndef SPANS
 __device__ __forceinline__ bool all_see(int row, int last, int key, int keys, int q_len, int kv_len, int ahead, int behind)
 {
