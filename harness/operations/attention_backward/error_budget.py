@@ -15,7 +15,7 @@ on tensor cores, which cut off; |.| of a matrix is element by element. Constants
         |f_ij| <= g_(d + 1) |dO_i|.|v_j| + t(dO_i, v_j)  (+ u_16 |dP^| where dP goes through memory in 16 bits)
         |h_i| <= g_(d + 1) |dO_i|.|O_i| + t(dO_i, O_i)
         t(x, y) = (d + sum |x| + sum |y|) 2^-126    products and factors too small to be normal, flushed to zero
-    dS^_ij = P^ (dP^ - delta^), two roundings
+    dS^_ij = P^ (dP^ - delta^), two roundings; what of it, or of tau dS^, is too small to be normal is flushed to zero
 
 so that, to first order and with the products of errors kept,
 
@@ -111,10 +111,6 @@ class Roundings:
             output=u,
             output_step=step,
         )
-
-    def step_of_dS(self, tau: float) -> float:
-        """Of dS as a factor, which may be times tau already or not yet."""
-        return self.factor_step * max(1.0, 1 / abs(tau) if tau else 1.0)
 
     def proved_sum(self, terms: Float64Array | int) -> Float64Array | float:
         """What that many roundings in a sum come to, relative to the sum of magnitudes."""
@@ -259,14 +255,19 @@ def _proved(block: Block, r: Roundings) -> _Pairs:
     delta = r.proved_sum(d + 1) * (np.abs(block.do) * np.abs(block.o)).sum(axis=-1, keepdims=True)
     delta += _flushed_of_row(block)
     differences = products + delta + 3 * U * (np.abs(block.dp) + np.abs(block.delta) + products + delta)
-    dS = np.where(seen, P * diff + (p + P) * differences + TINY, 0.0)
+    dS = np.where(seen, P * diff + (p + P) * differences + _step_of_dS(TINY, block.problem.tau), 0.0)
     if r.factor:
-        step = r.step_of_dS(block.problem.tau)
+        step = _step_of_dS(r.factor_step, block.problem.tau)
         dS += np.where(seen, np.maximum(r.factor * (ds + dS), step), 0.0)
         P += np.where(seen, np.maximum(r.factor * (p + P), r.factor_step), 0.0)
     if block.problem.dropout:
         P = block.kept * (P + DROPOUT_ERROR * (p + P))
     return _Pairs(P, dS)
+
+
+def _step_of_dS(step: float, tau: float) -> float:
+    """Absolute, of dS not yet times tau, where it is stored with such a step times tau already, or before that."""
+    return step * max(1.0, 1 / abs(tau) if tau else 1.0)
 
 
 def _dot_error(block: Block, r: Roundings) -> Float64Array:
@@ -327,9 +328,10 @@ def _add_expected(totals: _Totals, block: Block, r: Roundings) -> None:
     if block.problem.dropout:
         products = np.square(block.kept) * (products + np.square(DROPOUT_ERROR * block.products))
     rounded = 3 * U * LAMBDA * (np.abs(block.dp) + np.abs(block.delta))
-    dS = np.square(P * diff) + np.square(p + P) * (products + np.square(rounded)) + np.where(seen, TINY**2, 0.0)
+    dS = np.square(P * diff) + np.square(p + P) * (products + np.square(rounded))
+    dS += np.where(seen, np.square(_step_of_dS(TINY, tau)), 0.0)
     if r.factor:
-        step, largest_ds = r.step_of_dS(tau), np.abs(ds) + np.sqrt(dS)
+        step, largest_ds = _step_of_dS(r.factor_step, tau), np.abs(ds) + np.sqrt(dS)
         dS += np.where(seen, np.square(LAMBDA * np.maximum(r.factor * largest_ds, step)), 0.0)
     weights = np.square(P)
     if r.factor:

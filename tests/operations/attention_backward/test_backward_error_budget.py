@@ -28,10 +28,12 @@ def kernel(
     stored: bool = False,
     mutant: str = "",
     in_order: bool = False,
+    scales_dS: bool = False,
 ) -> dict[str, np.ndarray]:
     """Float32 throughout, a block of rows after the other; S, P, dP and dS rounded where they are `stored`.
 
-    `in_order`: products of scores are added one by one.
+    `in_order`: products of scores are added one by one. `scales_dS`: dS is times tau before it is multiplied, and what
+    is too small to be normal is flushed to zero.
     """
     dtype = NUMPY_DTYPES[problem.dtype]
     x = {name: array.astype(np.float32) for name, array in inputs.items()}
@@ -68,12 +70,19 @@ def kernel(
                 p, ds = through_memory(p), through_memory(ds)
                 hidden = ~seen & np.isfinite(s)
                 of_keys = np.where(hidden, p + 1e-3, ds) if mutant == "mask forgotten in dS" else ds
-                out["dQ"][b, h, r] = (1 if mutant == "no scale on dQ" else tau) * _product(ds, K)
+                scale = np.float32(1) if scales_dS else tau
+                if scales_dS:
+                    ds, of_keys = (_flushed(tau * _flushed(x)) for x in (ds, of_keys))
+                out["dQ"][b, h, r] = (1 if mutant == "no scale on dQ" else scale) * _product(ds, K)
                 out["dV"][b, h // group] += _product(p.T, do)
-                out["dK"][b, h // group] += (1 if mutant == "no scale on dK" else tau) * _product(of_keys.T, q)
+                out["dK"][b, h // group] += (1 if mutant == "no scale on dK" else scale) * _product(of_keys.T, q)
                 if mutant == "group not summed" and h % group == group - 1 and start == 0 and group > 1:
                     out["dV"][b, h // group] = _product(p.T, do)
         return {name: array.astype(dtype) for name, array in out.items()}
+
+
+def _flushed(array: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.float32(0), array)
 
 
 def _product(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -92,6 +101,23 @@ def test_products_that_are_equal_but_for_a_few_are_not_taken_for_random(odd: flo
     inputs |= {name: array.astype(np.float32) for name, array in answer.items()}
     accuracy = Question.pose(problem, inputs).hold(kernel(problem, inputs, in_order=True), ON_CHIP)
     assert accuracy.passed and not accuracy.suspicious, accuracy.error_over_expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "regime", "seed"),
+    [
+        ({"batch": 2, "heads": 4, "q_len": 1, "kv_len": 32, "head_dim": 16}, "hot", 54712),
+        (
+            {"batch": 3, "heads": 3, "q_len": 63, "kv_len": 95, "head_dim": 18, "mask": "documents:5+32+1"},
+            "far-negative",
+            64407,
+        ),
+    ],
+    ids=["one row", "documents"],
+)
+def test_dS_may_be_scaled_before_it_is_multiplied(fields: dict[str, object], regime: str, seed: int):
+    result = hold(BackwardProblem(**fields), regime, ON_CHIP, seed, scales_dS=True)
+    assert result.passed and not result.suspicious, (result.reason, result.error_over_expected)
 
 
 def hold(problem: BackwardProblem, regime: str, numerics: Numerics, seed: int = 1, **options: object) -> Accuracy:
