@@ -77,6 +77,13 @@ class Documents(Mask):
             ((3 * t + 2, 1), (t // 2, t, 2 * t, t, t), (1, 0)),
             ((t + 1,) * 12, (10**6,)),
             ((2, t - 1, t), (t + 2, 1, 1), (1, 1, 1)),
+            # What begins in a later tile in one begins earlier in another, and the other way round.
+            ((t + t // 2, 0), (t // 3 + 1, 0)),
+            ((t // 3 + 1, 0), (2 * t, 0)),
+            ((2 * t, 0), (t // 2 + 1, t + 1, 0)),
+            # One document beside several, in a sequence of any length.
+            ((10**6,), (1, 2, 1, 0)),
+            ((t // 2, 1, 0, 2, 0), (3, 0)),
         )
         return tuple(cls(each) for each in dict.fromkeys(lists))
 
