@@ -75,7 +75,7 @@ def test_rows_that_see_a_key_are_a_run_too(mask: Mask, batch: int, q_len: int, k
         return
     first, end = arrays[FIRST_ROWS], arrays[END_ROWS]
     assert first.dtype == end.dtype == np.int32 and first.shape == end.shape == (batch, kv_len)
-    assert (np.diff(first) >= 0).all() and (np.diff(end) >= 0).all()
+    assert (np.diff(first) >= 0).all() and (np.diff(end) >= 0).all() and (first <= end).all()
     rows, keys = np.arange(q_len)[:, None], np.arange(kv_len)
     for sequence in range(batch):
         seen = mask.of_sequence(sequence).visible(rows, keys, q_len, kv_len)
