@@ -2,8 +2,9 @@
 
 `written_outside/` has right kernels, in the styles that people write them in, and `slips.json` one realistic slip
 after the other, each with a problem at which it shows. Its folders have further sets, written later by others:
-`u-...` are the first one's, `v-...` those of `second/`, `w-...` those of `third/`, `x-...` those of `fourth/`. They are as they came: what
-the fuzzer draws was not known to whoever wrote them, and they were not known to whoever wrote the fuzzer.
+`u-...` are the first one's, `v-...` those of `second/`, `w-...` those of `third/`, `x-...`, of gradients, those of
+`fourth/`. They are as they came: what the fuzzer draws was not known to whoever wrote them, and they were not known to
+whoever wrote the fuzzer.
 """
 
 from __future__ import annotations
