@@ -18,6 +18,7 @@ from harness.operations.attention.problem import Problem
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT
 from harness.studies.fuzz.isolation import Worker
+from harness.support.child_process import processor_seconds
 from harness.support.errors import SandboxError
 
 SHORT = Case(Problem(heads=1, q_len=2, kv_len=3, head_dim=4))
@@ -60,11 +61,17 @@ def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.Monk
 
 
 def test_a_kernel_that_is_slow_but_not_stuck_is_waited_for(monkeypatch: pytest.MonkeyPatch):
-    """An eighth of its thread blocks take less than a case may, all of them more."""
-    alone, many = (Case(Problem(heads=heads, q_len=2, kv_len=3, head_dim=4)) for heads in (1, 512))
-    with worker(fuzzed_variants.slow, seconds=0.5) as asked:
+    """An eighth of its thread blocks take less than a case may, all of them more, on however fast a machine."""
+    alone, many = (Case(Problem(heads=heads, q_len=2, kv_len=3, head_dim=4)) for heads in (1, 1024))
+    with worker(fuzzed_variants.slow, seconds=60.0) as asked:
         asked.ask(alone)  # compiles
-        assert asked.seconds_for(many) == 0.5
+        assert asked._process is not None and asked._process.pid is not None
+        began = processor_seconds(asked._process.pid)
+        assert asked.ask(many).finding is None
+        seconds = (processor_seconds(asked._process.pid) - began) / 3
+    with worker(fuzzed_variants.slow, seconds=seconds) as asked:
+        asked.ask(alone)
+        assert asked.seconds_for(many) == seconds > 0
         monkeypatch.setattr("harness.studies.fuzz.isolation.STEADY", 60.0)
         assert asked.ask(many).finding is None
         monkeypatch.setattr("harness.studies.fuzz.isolation.STEADY", 1.0)

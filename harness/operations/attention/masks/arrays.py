@@ -46,7 +46,7 @@ def runs_of_keys(problem: Problem) -> dict[str, np.ndarray]:
 
     Since runs of rows never move backwards, the rows that see a key are a run, too: from the first that ends behind the
     key up to the first that begins behind it. FlashMask's column-wise spans say the same (Wang et al. 2024, arXiv
-    2410.01359, section 3), of the rows that do not see a key.
+    2410.01359), of the rows that do not see a key.
     """
     rows = runs_of_rows(problem)
     if not rows:
