@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 from harness import Launch, Plan, Problem  # noqa: E402
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.execution.protocol import Execution  # noqa: E402 - the repository need not be installed
+from harness.support.cores import usable_cores  # noqa: E402
 
 REQUIRED_RATIO = 1000
 SMALL = Problem(heads=8, q_len=128, kv_len=128, head_dim=64)
@@ -180,7 +181,8 @@ def main() -> int:
     simulator_seconds = statistics.median(simulated)
     small_seconds, large_seconds = (statistics.median(run.seconds for run in runs) for runs in (small, large))
     print(
-        f"medians of {options.repeats} rounds, taking turns; outputs agree to {difference:.1g}; {cores()} CPU cores\n"
+        f"medians of {options.repeats} rounds, taking turns; outputs agree to {difference:.1g}; "
+        f"{usable_cores()} CPU cores\n"
     )
     print(f"{'':<18}{'heads x q x kv x d':<20}{'seconds':>10}{'1e6 FMA/s':>12}", end="")
     print(f"{'1e9 lane instr/s':>18}{'1e6 warp instr/s':>18}")
@@ -194,11 +196,6 @@ def main() -> int:
         f"{per_fma:,.0f} times per FMA on the larger one."
     )
     return 0 if min(same, per_fma) >= REQUIRED_RATIO else 1
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def line(label: str, problem: Problem, seconds: float, run: Run | None = None) -> None:

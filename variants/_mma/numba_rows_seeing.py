@@ -27,11 +27,11 @@ def rows_seeing_keys(spans: bool, keys_kept: int) -> SimpleNamespace:
     keys, and whether any row may see one. And from which row on, up to which, a key is seen that is `further` behind
     `key`, counted from `row`.
     """
-    kept = numba_spans(keys_kept, 0)
-    first_seen, end_seen = (kept if spans else numba_mma).first_seen, (kept if spans else numba_mma).end_seen
-    keep_limits = kept.keep_limits
+    seen = numba_spans(keys_kept, 0) if spans else numba_mma
+    first_seen, end_seen = seen.first_seen, seen.end_seen
 
     if spans:  # keys beyond the last are kept, too, and seen by nobody
+        keep_limits = seen.keep_limits
 
         @cuda.jit(device=True, forceinline=True)
         def keep_limits_of_keys(first_rows, end_rows, first_key, keys, q_len, kv_len):

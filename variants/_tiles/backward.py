@@ -13,10 +13,10 @@ import numpy as np
 
 from harness import Numerics, Plan, Problem, Registry, Traffic
 from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, rawkernel
-from variants._tiles.band import SPAN_FEATURES, has_spans
+from variants._tiles.band import SPAN_FEATURES
 from variants._tiles.registration import Kernels, register_languages
-from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
-from variants._tiles.sectors import Integers, run_bytes
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.sectors import Integers
 from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
 
 COMMON = (*rawkernel.COMMON, rawkernel.ROWS_SEEING, ("_tiles", "backward.cuh"))
@@ -105,10 +105,7 @@ class BackwardSchedule(Schedule):
 
         None where the mask is a band, as in `limit_bytes`.
         """
-        p = self.problem
-        first = self._heads(1) * p.kv_len + self.first_keys
-        runs = 2 * np.sum(run_bytes(first, self._keys, INT32_BYTES), axis=1)
-        return p.kv_heads_count * runs if has_spans(p) else np.zeros_like(runs)
+        return self._limits_of(self.problem.kv_heads_count, self.problem.kv_len, self.first_keys, self._keys)
 
 
 def register_backward(

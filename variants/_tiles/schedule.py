@@ -109,10 +109,12 @@ class Schedule:
 
         None where the mask is a band, which is two numbers.
         """
-        p = self.problem
-        first = self._heads(1) * p.q_len + self.first_rows
-        runs = 2 * np.sum(run_bytes(first, self._rows, INT32_BYTES), axis=1)
-        return p.heads * runs if has_spans(p) else np.zeros_like(runs)
+        return self._limits_of(self.problem.heads, self.problem.q_len, self.first_rows, self._rows)
+
+    def _limits_of(self, readers: int, length: int, first: Integers, extents: Integers) -> Integers:
+        """(S, blocks): the same of blocks of rows, or of keys, of which there are `length`, read so often each."""
+        runs = 2 * np.sum(run_bytes(self._heads(1) * length + first, extents, INT32_BYTES), axis=1)
+        return readers * runs if has_spans(self.problem) else np.zeros_like(runs)
 
     @property
     def _rows(self) -> Integers:

@@ -141,13 +141,12 @@ def over_blocks(
     So it may write to the block's own places alone, and has an `np.errstate` of its own.
     """
     asked = _asked(problem, part)
-    places = list(_slices(problem, asked))
     scores = problem.kv_len * math.prod(extent.stop - extent.start for extent in asked)
     if kept is None and scores >= FEWEST_SCORES_TO_SPREAD:
-        on_all_cores(lambda where: work(_block(problem, inputs, asked, where)), places)
-        return
-    for block in blocks_of(problem, inputs, part) if kept is None else kept:
-        work(block)
+        on_all_cores(lambda where: work(_block(problem, inputs, asked, where)), list(_slices(problem, asked)))
+    else:
+        for block in blocks_of(problem, inputs, part) if kept is None else kept:
+            work(block)
 
 
 def _block(

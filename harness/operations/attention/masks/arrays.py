@@ -34,11 +34,8 @@ def runs_of_rows(problem: Problem) -> dict[str, np.ndarray]:
     """`first_keys` and `end_keys`; none of a band. Neither ever goes down from a row to the next."""
     if problem.mask.runs.is_band:
         return {}
-    first, end = problem.spans
-    shape = (problem.batch, problem.q_len)
-    # A row that sees nothing ends where it begins, which keeps runs from moving backwards.
-    runs = {FIRST_KEYS: first, END_KEYS: np.maximum(first, end)}
-    return {name: np.ascontiguousarray(np.broadcast_to(each, shape).astype(np.int32)) for name, each in runs.items()}
+    first, end = _runs(problem)
+    return _of_all_sequences(problem.batch, {FIRST_KEYS: first, END_KEYS: end})
 
 
 def runs_of_keys(problem: Problem) -> dict[str, np.ndarray]:
@@ -48,12 +45,26 @@ def runs_of_keys(problem: Problem) -> dict[str, np.ndarray]:
     key up to the first that begins behind it. FlashMask's column-wise spans say the same (Wang et al. 2024, arXiv
     2410.01359), of the rows that do not see a key.
     """
-    rows = runs_of_rows(problem)
-    if not rows:
+    if problem.mask.runs.is_band:
         return {}
+    first, end = _runs(problem)
     keys = np.arange(problem.kv_len)
 
     def behind(limits: np.ndarray) -> np.ndarray:
-        return np.stack([np.searchsorted(of_sequence, keys, side="right") for of_sequence in limits]).astype(np.int32)
+        return np.stack([np.searchsorted(of_sequence, keys, side="right") for of_sequence in limits])
 
-    return {FIRST_ROWS: behind(rows[END_KEYS]), END_ROWS: behind(rows[FIRST_KEYS])}
+    return _of_all_sequences(problem.batch, {FIRST_ROWS: behind(end), END_ROWS: behind(first)})
+
+
+def _runs(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """(first, end) of each row, once for all sequences that see alike: (sequences, q_len)."""
+    first, end = problem.spans
+    # A row that sees nothing ends where it begins, which keeps runs from moving backwards.
+    return first, np.maximum(first, end)
+
+
+def _of_all_sequences(batch: int, runs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        name: np.ascontiguousarray(np.broadcast_to(each, (batch, each.shape[1])).astype(np.int32))
+        for name, each in runs.items()
+    }
