@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel, in_tiles
+from tests.mutants.planting import in_kernel, in_tiles, planted
+
+_ACROSS = ("attention/fa2/kernel.cu", "_tiles/numba_grids.py")
 
 MUTANTS = (
     *in_tiles(
-        "fa2", "query head dropped",
+        "two-pass", "query head dropped",
         ("{ return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }", "{ return (size_t)blockIdx.z * gridDim.y; }"),
         ("return cuda.blockIdx.y & MASK", "return cuda.blockIdx.y & 0"),
+    ),
+    *planted(
+        "fa2", "query head dropped", *_ACROSS,
+        (
+            (
+                ("const size_t head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;",
+                 "const size_t head = (size_t)blockIdx.z * gridDim.x;"),
+                ("return cuda.blockIdx.x & MASK", "return cuda.blockIdx.x & 0"),
+            ),
+        ),
     ),
     *in_tiles(
         "fa1", "batch dropped",
@@ -17,18 +29,25 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "batch dropped for V",
-        ("V + kv_head_index(group) * kv_len * D", "V + (size_t)(blockIdx.y / group) * kv_len * D"),
-        ("V[batch_index(), kv_head_index(group)]", "V[0, kv_head_index(group)]"),
+        ("V + kv_head * kv_len * D", "V + (size_t)(blockIdx.x / group) * kv_len * D"),
+        ("V[batch_index(), kv_head_across(group)]", "V[0, kv_head_across(group)]"),
     ),
-    *(
-        mutant
-        for algorithm in ("three-pass", "fa2")
-        for mutant in in_tiles(
-            algorithm, "grouped heads by tiling instead of repetition",
-            ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y % (gridDim.y / group);"),
-            ("uint32(cuda.blockIdx.y) // uint32(group)",
-             "uint32(cuda.blockIdx.y) % (uint32(cuda.gridDim.y) // uint32(group))"),
-        )
+    *in_tiles(
+        "three-pass", "grouped heads by tiling instead of repetition",
+        ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y % (gridDim.y / group);"),
+        ("uint32(cuda.blockIdx.y) // uint32(group)",
+         "uint32(cuda.blockIdx.y) % (uint32(cuda.gridDim.y) // uint32(group))"),
+    ),
+    *planted(
+        "fa2", "grouped heads by tiling instead of repetition", *_ACROSS,
+        (
+            (
+                ("(gridDim.x / group) + blockIdx.x / group;",
+                 "(gridDim.x / group) + blockIdx.x % (gridDim.x / group);"),
+                ("uint32(cuda.blockIdx.x) // uint32(group)",
+                 "uint32(cuda.blockIdx.x) % (uint32(cuda.gridDim.x) // uint32(group))"),
+            ),
+        ),
     ),
     *in_tiles(
         "two-pass", "query head used for K and V",
@@ -61,7 +80,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "lse without the head",
         ("lse[first_stat + t] =", "lse[first_row + t] ="),
-        ("lse[batch_index(), head_index()]", "lse[0, 0]"),
+        ("lse[batch_index(), head_across()]", "lse[0, 0]"),
     ),
     *in_kernel(
         "fa1", "row of the running O dropped",

@@ -95,8 +95,8 @@ _COUNTED = (
     ),
     *in_kernel(
         "fa2", "numbers of the key/value head",
-        ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(blockIdx.y / group, blockIdx.z)"),
-        ("thread_column(), head_index(), batch_index())", "thread_column(), kv_head_index(group), batch_index())"),
+        ("DROPOUT_OF(blockIdx.x, blockIdx.z)", "DROPOUT_OF(blockIdx.x / group, blockIdx.z)"),
+        ("thread_column(), head_across(), batch_index())", "thread_column(), kv_head_across(group), batch_index())"),
     ),
     *in_kernel(
         "three-pass", "numbers of the first batch entry",
@@ -176,12 +176,17 @@ _ON_TENSOR_CORES = (
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first warp's rows",
-        ("seen, poisoned DROPOUT_OF_TILE(warp_row,", "seen, poisoned DROPOUT_OF_TILE(first_row,"),
+        ("poisoned DROPOUT_OF_TILE(head, entry, warp_row,", "poisoned DROPOUT_OF_TILE(head, entry, first_row,"),
         ("poisoned, draw, warp_row, first_key,", "poisoned, draw, first_row, first_key,"),
     ),
     *in_kernel(
+        "fa2-mma", "numbers of the first sequence for all",
+        ("entry = head_index() / heads;", "entry = 0;"),
+        ("head_of_entry(heads), entry_of_head(heads))", "head_of_entry(heads), uint32(0))"),
+    ),
+    *in_kernel(
         "fa2-mma", "numbers of the first tile of keys",
-        ("seen, false DROPOUT_OF_TILE(warp_row, first_key)", "seen, false DROPOUT_OF_TILE(warp_row, 0)"),
+        ("false DROPOUT_OF_TILE(head, entry, warp_row, first_key)", "false DROPOUT_OF_TILE(head, entry, warp_row, 0)"),
         ("poisoned, draw, warp_row, first_key,", "poisoned, draw, warp_row, int32(0),"),
     ),
     *in_kernel(
@@ -294,7 +299,7 @@ _OF_GRADIENTS = (
     *in_kernel(
         "bwd-mma-ordered", "numbers of the first tile of keys",
         ("warp_row, key, 0);", "warp_row, 0, 0);"),
-        ("draw, warp_row, key, cuda.blockIdx.x)", "draw, warp_row, int32(0), cuda.blockIdx.x)"),
+        ("draw, warp_row, key, cuda.blockIdx.x", "draw, warp_row, int32(0), cuda.blockIdx.x"),
     ),
 )  # fmt: skip
 

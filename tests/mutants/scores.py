@@ -123,9 +123,14 @@ _ALIBI = (
         ("SCORING(slope, first_row + kv_len - q_len - first_key)", "SCORING(slope, first_row - first_key)"),
         ("place = first_row + kv_len - q_len - first_key", "place = first_row - first_key"),
     ),
+    *in_kernel(
+        "fa2", "slope of the key/value head",
+        ("slopes[blockIdx.x]", "slopes[blockIdx.x / group]"),
+        ("slope_of(slopes, head_across())", "slope_of(slopes, kv_head_across(group))"),
+    ),
     *(
         mutant
-        for algorithm in ("fa2", "two-pass", "three-pass")
+        for algorithm in ("two-pass", "three-pass")
         for mutant in in_kernel(
             algorithm, "slope of the key/value head",
             ("slopes[blockIdx.y]", "slopes[blockIdx.y / group]"),
@@ -134,12 +139,12 @@ _ALIBI = (
     ),
     *in_kernel(
         _MMA, "slope of the key/value head",
-        ("slopes[blockIdx.y]", "slopes[blockIdx.y / group]"),
-        ("slope_of(slopes, cuda.blockIdx.y)", "slope_of(slopes, uint32(cuda.blockIdx.y) // uint32(group))"),
+        ("slopes[head]", "slopes[head / group]"),
+        ("slope_of(slopes, head_of_entry(heads))", "slope_of(slopes, head_of_entry(heads) // uint32(group))"),
     ),
     *in_kernel(
         _MMA, "slopes in powers of e",
-        ("LOG2_E * slopes[blockIdx.y]", "slopes[blockIdx.y]"),
+        ("LOG2_E * slopes[head]", "slopes[head]"),
         ("LOG2_E * slope_of(", "slope_of("),
     ),
     *_in_scoring(
@@ -204,26 +209,26 @@ _SINKS = (
     ),
     *in_kernel(
         _MMA, "sink in powers of e",
-        ("LOG2_E * sinks[blockIdx.y]", "sinks[blockIdx.y]"), ("LOG2_E * sink_of(", "sink_of("),
+        ("LOG2_E * sinks[head]", "sinks[head]"), ("LOG2_E * sink_of(", "sink_of("),
     ),
     *in_kernel(
         _MMA, "sink of the key/value head",
-        ("LOG2_E * sinks[blockIdx.y]", "LOG2_E * sinks[blockIdx.y / group]"),
-        ("sink_of(sinks, cuda.blockIdx.y)", "sink_of(sinks, uint32(cuda.blockIdx.y) // uint32(group))"),
+        ("LOG2_E * sinks[head]", "LOG2_E * sinks[head / group]"),
+        ("sink_of(sinks, head_of_entry(heads))", "sink_of(sinks, head_of_entry(heads) // uint32(group))"),
     ),
     *(
         mutant
-        for algorithm in ("fa2", "two-pass")
+        for algorithm, axis, name in (("fa2", "x", "across"), ("two-pass", "y", "index"))
         for mutant in (
             *in_kernel(
                 algorithm, "sink of the key/value head",
-                ("SINK(blockIdx.y)", "SINK(blockIdx.y / group)"),
-                ("sink_of(sinks, head_index())", "sink_of(sinks, kv_head_index(group))"),
+                (f"SINK(blockIdx.{axis})", f"SINK(blockIdx.{axis} / group)"),
+                (f"sink_of(sinks, head_{name}())", f"sink_of(sinks, kv_head_{name}(group))"),
             ),
             *in_kernel(
                 algorithm, "sink scaled",
-                ("SINK(blockIdx.y)", "tau * SINK(blockIdx.y)"),
-                ("sink_of(sinks, head_index())", "tau * sink_of(sinks, head_index())"),
+                (f"SINK(blockIdx.{axis})", f"tau * SINK(blockIdx.{axis})"),
+                (f"sink_of(sinks, head_{name}())", f"tau * sink_of(sinks, head_{name}())"),
             ),
         )
     ),

@@ -340,11 +340,19 @@ _MASKS = (
     ),
     *_here(
         "grouped heads by tiling instead of repetition",
-        ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y % (gridDim.y / group);"),
         (
-            "uint32(cuda.blockIdx.y) // uint32(group)",
-            "uint32(cuda.blockIdx.y) % (uint32(cuda.gridDim.y) // uint32(group))",
+            "V + (size_t)(head_index() / group) * kv_len * D",
+            "V + (size_t)(entry * (heads / group) + head % (heads / group)) * kv_len * D",
         ),
+        (
+            "uint64(head_index_across() // uint32(group))",
+            "uint64(entry_of_head(heads) * uint32(heads // group) + head_of_entry(heads) % uint32(heads // group))",
+        ),
+    ),
+    *_here(
+        "rows of the first of the heads that start side by side for all",
+        ("return blockIdx.z * gridDim.x + blockIdx.x;", "return blockIdx.z * gridDim.x;"),
+        ("first = (uint64(head_index_across())", "first = (uint64(uint32(cuda.blockIdx.z) * uint32(cuda.gridDim.x))"),
     ),
 )
 

@@ -67,14 +67,14 @@ MUTANTS = (
     *_in(
         ("_tiles/visits.cuh", "attention/fa2/numba_visits.py"),
         "blocks of the first head noted for all",
-        ("RULE(blockIdx.y * lists_per_head)", "RULE(0)"),
+        ("RULE((head) * lists_per_head)", "RULE(0)"),
         ("rule_2, head)", "rule_2, 0)"),
     ),
     *_in(
         _NOTING,
         "list of the first head for all",
-        (" + blockIdx.y * lists_per_head, row_block", ", row_block"),
-        ("cuda.blockIdx.y & MASK if lists_per_head else 0", "0"),
+        (" + (head) * lists_per_head, row_block", ", row_block"),
+        ("head if lists_per_head else 0", "0"),
     ),
     *_in(
         _EXTREMES,
@@ -160,8 +160,8 @@ MUTANTS = (
     *_in(
         _VISITING,
         "list of the first block of rows for all",
-        ("VISITS_OF(blockIdx.x)", "VISITS_OF(0)"),
-        ("visits[sequence, head, block_index()]", "visits[sequence, head, 0]"),
+        ("VISITS_OF(blockIdx.z, blockIdx.x, row_block, gridDim.y)", "VISITS_OF(blockIdx.z, blockIdx.x, 0, gridDim.y)"),
+        ("visits[sequence, head, row_block_across()]", "visits[sequence, head, 0]"),
     ),
     *_in_mma("copies of the next tile, listed or not", "return listed[n].tile();", "return n;"),
     *_in_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),

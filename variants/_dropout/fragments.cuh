@@ -145,7 +145,7 @@ struct DrawnKeys {
 
 // For kernels that draw as they make P, of rows.
 #define DROPOUT_OF_TILE_PARAMETERS , const Dropout &dropout, int warp_row, int first_key
-#define DROPOUT_OF_TILE(warp_row, first_key) , DROPOUT_OF(blockIdx.y, blockIdx.z), warp_row, first_key
+#define DROPOUT_OF_TILE(head, entry, warp_row, first_key) , DROPOUT_OF(head, entry), warp_row, first_key
 #define DRAWN_ROWS DrawnRows<TM, TN> drawn;
 #define DRAW(s) drawn.draw(dropout, warp_row, first_key, s);
 #define DRAWN_PARAMETERS , const DrawnRows<TM, TN> &drawn
@@ -156,7 +156,7 @@ struct DrawnKeys {
 #define GROWN_LESS(dp, delta, i, h, j, c) fmaf(kept_factor, drawn.left(dp, i, h, j, c), -(delta))
 #else
 #define DROPOUT_OF_TILE_PARAMETERS
-#define DROPOUT_OF_TILE(warp_row, first_key)
+#define DROPOUT_OF_TILE(head, entry, warp_row, first_key)
 #define DRAWN_ROWS
 #define DRAW(s)
 #define DRAWN_PARAMETERS

@@ -77,14 +77,14 @@ def drawn_rows(features: tuple[str, ...], row_tiles: int, key_tiles: int) -> Sim
 
         # For keys 16 s to 16 s + 15 of the tile, in ascending order.
         @cuda.jit(device=True, forceinline=True)
-        def draw_rows(marks, s, draw, warp_row, first_key, head):
+        def draw_rows(marks, s, draw, warp_row, first_key, head, entry):
             if not (WHOLE_BLOCKS and s & 1):  # else drawn with the keys before
                 lane, key = uint32(cuda.threadIdx.x & 31), uint32(first_key + 16 * s)
                 for block in range(MARKS[0]):
                     row = uint32(warp_row + (32 if IN_PAIRS else 16) * block)
                     for c in range(2):
                         g, column = lane >> uint32(2), (lane & uint32(3)) * uint32(2) + uint32(c)
-                        drawn = numbers(draw, row >> uint32(5), g, key >> uint32(5), column, head, cuda.blockIdx.z)
+                        drawn = numbers(draw, row >> uint32(5), g, key >> uint32(5), column, head, entry)
                         from_key_16 = not WHOLE_BLOCKS and (key & uint32(31)) != 0
                         from_row_16 = not IN_PAIRS and (row & uint32(31)) != 0
                         set_marks(marks, block, c, drawn, draw[0], from_key_16, from_row_16)
@@ -106,7 +106,7 @@ def drawn_rows(features: tuple[str, ...], row_tiles: int, key_tiles: int) -> Sim
         MARKS = (1, 1, 1)
 
         @cuda.jit(device=True, forceinline=True)
-        def draw_rows(marks, s, draw, warp_row, first_key, head):
+        def draw_rows(marks, s, draw, warp_row, first_key, head, entry):
             pass
 
         @cuda.jit(device=True, forceinline=True)

@@ -38,9 +38,6 @@ LARGEST_BLOCK_BYTES = SHARED_BYTES_PER_SM - RESERVED_BYTES
 """Of shared memory."""
 ROWS_PER_REQUEST = 8
 """Of lse: those of which a warp has one row each in a quarter of its lanes."""
-L2_BYTES = 32 * 2**20
-"""Of K and V of the heads that blocks are at work on at once, where a mask makes some rows longer than others: what
-stays in the 50 MB of L2 of an H200 beside Q and O."""
 BC_CHOICES = (64, 80, 96, 112, 128, 144, 176, 208)
 
 

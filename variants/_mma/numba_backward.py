@@ -42,12 +42,6 @@ NOTHING = np.uint32(0)
 load_pair, store_word = load_shared(8), store_shared(4)
 
 
-# The grid is (heads, tiles, batch): tiles that most others see, or see most, of all heads start first.
-@cuda.jit(device=True, forceinline=True)
-def head_index_across():
-    return uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
-
-
 # PTX ISA: stmatrix, sm_90.
 @intrinsic
 def store_four_matrices(typing_context, at, x):

@@ -21,7 +21,7 @@ from numba.cuda import libdevice
 from variants._dropout.numba_dropout import numba_dropout
 from variants._dropout.numba_fragments import drawn_keys
 from variants._mma.backward import BackwardMmaTile
-from variants._mma.numba_backward import NOTHING, ZERO, head_index_across, load_floats, numba_backward
+from variants._mma.numba_backward import NOTHING, ZERO, load_floats, numba_backward
 from variants._mma.numba_dq_fragments import FLOAT_BYTES, FRAGMENT
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
@@ -43,6 +43,7 @@ from variants._mma.numba_mma import (
 from variants._mma.numba_not_finite import numba_not_finite
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
+from variants._tiles.numba_grids import head_index_across
 
 NOT_A_NUMBER = np.uint32(0x7FFFFFFF)
 NOTHINGS = (NOTHING, NOTHING, NOTHING, NOTHING)
@@ -103,7 +104,7 @@ def keys_kernel(
     def copy_rows(chip, rows_of, seen_by, member, first_row, stage):
         Q, dO, L, delta, group = rows_of
         rows = int32(min(int32(BR), int32(seen_by[0] - first_row)))
-        head = head_index_across() * uint64(uint32(group)) + uint64(uint32(member))
+        head = uint64(head_index_across()) * uint64(uint32(group)) + uint64(uint32(member))
         first = head * uint64(uint32(seen_by[0])) + uint64(uint32(first_row))
         Q_tile = uint32(chip[0] + SHARED_ROWS + uint32(stage) * uint32(2 * ROWS_BYTES))
         copy_tile_again(Q_tile, global_address(Q) + first * uint64(D * STORED_BYTES), rows)
@@ -238,7 +239,7 @@ def keys_kernel(
             add_handed_Wt_Y(sums[0], W_lane, Y_lane, int32(STEPS - own_step))
         if SUMS_DQ:
             # Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
-            head = head_index_across() * uint64(uint32(group)) + uint64(uint32(member))
+            head = uint64(head_index_across()) * uint64(uint32(group)) + uint64(uint32(member))
             fragments = head * uint64(uint32(seen_by[0] + 15) >> uint32(4)) * uint64(DQ_TILES)
             add_dS_K(dQ + fragments * uint64(FRAGMENT * FLOAT_BYTES), W_tile, chip[0], first_row, seen_by[0])
 
@@ -254,7 +255,7 @@ def keys_kernel(
     # Where the block's keys begin in K, V, dK and dV.
     @cuda.jit(device=True, forceinline=True)
     def place_of_keys(first_key, kv_len):
-        first = head_index_across() * uint64(uint32(kv_len)) + uint64(uint32(first_key))
+        first = uint64(head_index_across()) * uint64(uint32(kv_len)) + uint64(uint32(first_key))
         return first * uint64(D * STORED_BYTES)
 
     # A block owns K_j and V_j of one head, and the query heads that share them. L is lse times log2 e, D = rowsum(dO o

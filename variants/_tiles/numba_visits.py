@@ -21,10 +21,11 @@ ALL_LANES = 0xFFFFFFFF
 WARPS = THREADS // 32
 
 
-# Which list is that of a block of rows, besides its own number: how many tiles it has, and then each one's entry.
+# Which list is that of a block of rows of a head, besides its own number: how many tiles it has, and then each one's
+# entry.
 @cuda.jit(device=True, forceinline=True)
-def list_of(lists_per_sequence, lists_per_head):
-    return batch_index() if lists_per_sequence else 0, cuda.blockIdx.y & MASK if lists_per_head else 0
+def list_of(lists_per_sequence, lists_per_head, head):
+    return batch_index() if lists_per_sequence else 0, head if lists_per_head else 0
 
 
 def numba_visits(tile: Tile, of_rule: NumbaRule) -> SimpleNamespace:

@@ -15,17 +15,16 @@ struct Visit {
     __device__ __forceinline__ bool is_mixed() const { return entry % 2 != 0; }
 };
 
-// A list is how many tiles it has, and these. There is one for each block of rows, of which VISITS_OF takes a grid to have
-// gridDim.x, and room for all tiles in each.
+// A list is how many tiles it has, and these. There is one for each of a head's `row_blocks`, and room for all tiles in each.
 struct Visits {
     const int *list;
     int count;
 
     __device__ __forceinline__ Visit operator[](int n) const { return {list[1 + n]}; }
 };
-#define VISITS_OF(row_block)                                                     \
-    visits_of(visits, blockIdx.z * lists_per_sequence + blockIdx.y * lists_per_head, row_block, gridDim.x, kv_len)
-#define RULE_OF_HEAD RULE(blockIdx.y * lists_per_head)
+#define VISITS_OF(sequence, head, row_block, row_blocks)                         \
+    visits_of(visits, (sequence) * lists_per_sequence + (head) * lists_per_head, row_block, row_blocks, kv_len)
+#define RULE_OF(head) RULE((head) * lists_per_head)
 __device__ __forceinline__ Visits visits_of(const int *__restrict__ visits, int lists, int row_block, int row_blocks,
                                             int kv_len)
 {

@@ -36,9 +36,10 @@ from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_a
 from variants._dropout import SOURCE as DROPOUT
 from variants._scores import FEATURES as SCORES
 from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
-from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, grid
+from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.copies import elements_per_copy
+from variants._tiles.grids import grid_across
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -111,7 +112,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(factor(p)), *limits(p))
     args += (*visits.arguments, *score_arguments(p, *SCORES, always=not lengths))
     args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
-    owners = grid(p, blocks(p.q_len, tile.Br))
+    owners = grid_across(p, blocks(p.q_len, tile.Br))
     launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p.head_dim, tile) * FLOAT32_BYTES)
     return Plan(
         launches=(*visits.launches(listing), launch),

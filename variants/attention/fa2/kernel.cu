@@ -55,22 +55,25 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     __shared__ Noted noted;
 #endif
 
-    // Line 3: the block owns Q_i and O_i of one head.
-    const int first_row = blockIdx.x * BR;
+    // Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of all
+    // heads start first, which see most keys where causal. `group` heads share K and V.
+    const int row_block = gridDim.y - 1 - blockIdx.y, first_row = row_block * BR;
     const int rows = min(BR, q_len - first_row);
-    const size_t first_stat = head_index() * q_len + first_row;
+    const size_t head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;
+    const size_t kv_head = (size_t)blockIdx.z * (gridDim.x / group) + blockIdx.x / group;
+    const size_t first_stat = head * q_len + first_row;
     const size_t first_element = first_stat * D;
-    const stored *K_head = K + kv_head_index(group) * kv_len * D;
-    const stored *V_head = V + kv_head_index(group) * kv_len * D;
+    const stored *K_head = K + kv_head * kv_len * D;
+    const stored *V_head = V + kv_head * kv_len * D;
 
     // Line 4: load Q_i.
     copy_tile<BR>(Q_tile, Q + first_element, rows);
 
 #ifdef ALIBI
-    const float slope = slopes[blockIdx.y];
+    const float slope = slopes[blockIdx.x];
 #endif
     // Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
-    const float sink = SINK(blockIdx.y);
+    const float sink = SINK(blockIdx.x);
     float O_acc[TM][TD], l[TM], m[TM];
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -95,7 +98,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         const int next_key = first_key + BC;
         const bool is_last = next_key >= end_by_last;
 #else  // those that are listed
-    const Visits listed = VISITS_OF(blockIdx.x);
+    const Visits listed = VISITS_OF(blockIdx.z, blockIdx.x, row_block, gridDim.y);
     Visit next = listed.count > 0 ? listed[0] : Visit{0};
     if (listed.count > 0) copy_keys(K_tile, K_head, next.tile() * BC, kv_len);
     for (int n = 0; n < listed.count; ++n) {
@@ -113,7 +116,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         copy_keys(V_tile, V_head, first_key, kv_len);
 #ifdef VISITS
         if (visit.is_mixed()) {
-            note_seen<ROWS_NOTED * 32 / THREADS>(noted, RULE_OF_HEAD, first_row, rows, first_key, keys, thread_index());
+            note_seen<ROWS_NOTED * 32 / THREADS>(noted, RULE_OF(blockIdx.x), first_row, rows, first_key, keys, thread_index());
             __syncthreads();
         }
 #endif
@@ -139,7 +142,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
             // Dropout leaves the sum as it is.
 #ifdef DROPOUT
             const unsigned kept =
-                DROPOUT_OF(blockIdx.y, blockIdx.z).kept<TN>(first_row + row_of(i), first_key, thread_column());
+                DROPOUT_OF(blockIdx.x, blockIdx.z).kept<TN>(first_row + row_of(i), first_key, thread_column());
 #endif
             float sum = 0.0f;
 #pragma unroll

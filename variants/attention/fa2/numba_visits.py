@@ -18,6 +18,7 @@ from variants._dropout.numba_dropout import numba_dropout
 from variants._scores.numba_scores import numba_scores
 from variants._tiles import Tile
 from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
+from variants._tiles.numba_grids import head_across, kv_head_across, row_block_across
 from variants._tiles.numba_shared import shared_tile
 from variants._tiles.numba_tiles import (
     MASK,
@@ -25,11 +26,8 @@ from variants._tiles.numba_tiles import (
     THREADS,
     ZERO,
     batch_index,
-    block_index,
     copies,
     exp_below,
-    head_index,
-    kv_head_index,
     numba_tiles,
     row_sum,
     thread_column,
@@ -106,21 +104,21 @@ def fa2_visits_kernel(
         first = cuda.local.array(TM, int32)
         end = cuda.local.array(TM, int32)
 
-        # Line 3: the block owns Q_i and O_i of one head.
+        # Line 3: the block owns Q_i and O_i of one head. The last rows of all heads start first.
         q_len, kv_len = Q.shape[2], K.shape[2]
-        first_row = block_index() * BR
+        first_row = row_block_across() * BR
         rows = min(BR, q_len - first_row)
-        Q_head = Q[batch_index(), head_index()]
-        K_head = K[batch_index(), kv_head_index(group)]
-        V_head = V[batch_index(), kv_head_index(group)]
-        O_head = O[batch_index(), head_index()]
-        lse_head = lse[batch_index(), head_index()]
+        Q_head = Q[batch_index(), head_across()]
+        K_head = K[batch_index(), kv_head_across(group)]
+        V_head = V[batch_index(), kv_head_across(group)]
+        O_head = O[batch_index(), head_across()]
+        lse_head = lse[batch_index(), head_across()]
 
         # Line 4: load Q_i.
         copy_rows(Q_tile, Q_head, first_row, rows)
 
         # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
-        slope, sink = slope_of(slopes, head_index()), sink_of(sinks, head_index())
+        slope, sink = slope_of(slopes, head_across()), sink_of(sinks, head_across())
         for i in range(TM):
             l[i] = SINK_WEIGHT
             m[i] = sink
@@ -132,9 +130,9 @@ def fa2_visits_kernel(
         before, after = keep_limits(before, after, first_row, rows, kv_len)
         first_by_last = first_seen(last_row, q_len, kv_len, before)
         end_by_first = end_seen(first_row, q_len, kv_len, after)
-        sequence, head = list_of(lists_per_sequence, lists_per_head)
+        sequence, head = list_of(lists_per_sequence, lists_per_head, head_across())
         rule = (rule_0, rule_1, rule_2, head)
-        listed = visits[sequence, head, block_index()]
+        listed = visits[sequence, head, row_block_across()]
         # Line 7 of the first: load K_j. Ever after K_j comes while the V before it is multiplied, and V_j while K_j is.
         count, next_entry = listed[0], int32(0)
         if count > 0:
@@ -172,7 +170,7 @@ def fa2_visits_kernel(
                 m[i] = m_new
 
                 # Dropout leaves the sum as it is.
-                bits = kept(draw, first_row + row_of(i), first_key, thread_column(), head_index(), batch_index())
+                bits = kept(draw, first_row + row_of(i), first_key, thread_column(), head_across(), batch_index())
                 total = ZERO
                 for j in range(TN):
                     p = exp_below(S[i, j], m_new)

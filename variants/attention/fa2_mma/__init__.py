@@ -34,8 +34,8 @@ from variants._dropout import SOURCE_OF_FRAGMENTS as DROPOUT_IN_FRAGMENTS
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, unsupported_on_tensor_cores
 from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
-from variants._tiles import blocks, grid
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
+from variants._tiles.grids import grid_side_by_side
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.visits import FEATURES as NO_RUNS
@@ -119,14 +119,16 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Pla
     unit = LOG2_E if p.softcap is None else 1.0
     tau2, sign = np.float32(abs(factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
     (fa2_mma, *listing), lengths = kernels(p, tile)
-    visits = Visits(Schedule(p, tile), pads_arguments=not lengths)
+    schedule = Schedule(p, tile)
+    visits = Visits(schedule, pads_arguments=not lengths)
     changes = score_arguments(p, *SCORES, always=not lengths, unit=LOG2_E)
     changes += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
+    heads = (np.int32(p.heads), np.int32(p.group))
     launch = Launch(
         fa2_mma,
-        grid(p, blocks(p.q_len, tile.Br)),
+        grid_side_by_side(schedule),
         (32 * tile.warps,),
-        ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), tau2, sign, *limits(p), *visits.arguments, *changes),
+        ("Q", "K", "V", "O", "lse", *lengths, *heads, tau2, sign, *limits(p), *visits.arguments, *changes),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers)

@@ -34,12 +34,9 @@ struct Query {
     unsigned lane;
 };
 
-// The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
-__device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
-__device__ __forceinline__ size_t kv_head_index(unsigned group)
-{
-    return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
-}
+// The grid is (heads side by side, blocks of a head, groups of so many heads), see _tiles/grids.py. Heads are counted
+// through the batch; `group` of them share K and V.
+__device__ __forceinline__ unsigned head_index() { return blockIdx.z * gridDim.x + blockIdx.x; }
 
 // tau2 is positive: Q_i takes the sign of tau, or becomes 0.
 __device__ __forceinline__ void give_sign(unsigned char *Q_tile, int sign)
@@ -248,19 +245,20 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
-    float *__restrict__ lse, int q_len, int kv_len, int group, float tau, int sign, LIMITS VISITS_PARAMETERS
-        SCORE_PARAMETERS SINKS_PARAMETER DRAW_PARAMETERS FACTOR_PARAMETER)
+    float *__restrict__ lse, int q_len, int kv_len, unsigned heads, unsigned group, float tau, int sign,
+    LIMITS VISITS_PARAMETERS SCORE_PARAMETERS SINKS_PARAMETER DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;  // K_j, V_j of one stage, then of the next
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     // Line 3: the block owns Q_i and O_i of one head. The last rows, which see most keys where causal, start first.
-    const int first_row = (gridDim.x - 1 - blockIdx.x) * BR;
+    const int first_row = (gridDim.y - 1 - blockIdx.y) * BR;
     const int rows = min(BR, q_len - first_row);
-    const size_t first_stat = head_index() * q_len + first_row;
-    const stored *const K_head = K + kv_head_index(group) * kv_len * D;
-    const stored *const V_head = V + kv_head_index(group) * kv_len * D;
+    [[maybe_unused]] const unsigned head = head_index() % heads, entry = head_index() / heads;
+    const size_t first_stat = (size_t)head_index() * q_len + first_row;
+    const stored *const K_head = K + (size_t)(head_index() / group) * kv_len * D;
+    const stored *const V_head = V + (size_t)(head_index() / group) * kv_len * D;
 
     // Columns beyond D belong to the last step of a product: zeros, once and for all.
     if constexpr (D % 16 != 0) {
@@ -279,7 +277,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int end_visit = (end_seen(last_row, q_len, kv_len, after) + BC - 1) / BC;
 #else  // those that are listed
     __shared__ Noted noted;
-    const Visits listed = VISITS_OF(first_row / BR);
+    const Visits listed = VISITS_OF(entry, head, first_row / BR, gridDim.y);
     const int first_visit = 0, end_visit = listed.count;
 #endif
     // In which order. ALiBi takes least off the keys that are nearest: where they come first, those before them next, and
@@ -340,7 +338,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
 #ifdef ALIBI
-    const float slope = LOG2_E * slopes[blockIdx.y], per_key = penalty_per_key(slope, SCORE_UNIT);
+    const float slope = LOG2_E * slopes[head], per_key = penalty_per_key(slope, SCORE_UNIT);
 #endif
 
     // Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
@@ -375,7 +373,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         const int keys = kv_len - first_key;
 #ifdef VISITS
         if (mixed) {  // a warp notes its own rows
-            note_seen<WARP_ROWS>(noted, RULE_OF_HEAD, first_row, rows, first_key, min(BC, keys), threadIdx.x);
+            note_seen<WARP_ROWS>(noted, RULE_OF(head), first_row, rows, first_key, min(BC, keys), threadIdx.x);
             __syncwarp();
         }
 #endif
@@ -386,9 +384,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         const KeysSeen seen = {keys, first_key, before, after AND_NOTED};
 #endif
         if (!mixed && first_key >= warp_sees_from && first_key + BC <= warp_sees_to && scoring.splits<TM, TN>()) {
-            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen, false DROPOUT_OF_TILE(warp_row, first_key));
+            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen, false DROPOUT_OF_TILE(head, entry, warp_row, first_key));
         } else if (first_key < warps_end_key && first_key + BC > warps_first_key) {
-            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen, poisoned DROPOUT_OF_TILE(warp_row, first_key));
+            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen, poisoned DROPOUT_OF_TILE(head, entry, warp_row, first_key));
         }
     }
 
@@ -399,7 +397,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     __syncthreads();
     float *const L_tile = reinterpret_cast<float *>(KV_tiles);
 #ifdef SINKS
-    const float sink = LOG2_E * sinks[blockIdx.y];
+    const float sink = LOG2_E * sinks[head];
 #endif
 #pragma unroll
     for (int i = 0; i < TM; ++i)

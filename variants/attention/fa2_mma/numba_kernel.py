@@ -37,7 +37,6 @@ from variants._mma.numba_mma import (
     commit_copies,
     exp2_approx,
     global_address,
-    head_index,
     lane_index,
     load_matrices,
     load_matrices_transposed,
@@ -54,6 +53,7 @@ from variants._mma.numba_mma import (
 from variants._mma.numba_spans import numba_spans
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
+from variants._tiles.numba_grids import entry_of_head, head_index_across, head_of_entry
 from variants.attention.fa2_mma.numba_scoring import numba_scoring
 
 ZERO = np.float32(0)
@@ -69,13 +69,6 @@ SLACK = np.float32(2)
 KEPT_REGISTERS = 160
 # The same where weights drop out, of which some are drawn at once.
 BESIDE_DROPOUT = 152
-
-
-# `group` heads share K and V, see `head_index`.
-@cuda.jit(device=True, forceinline=True)
-def kv_head_index(group):
-    kv_heads, kv_head = uint32(cuda.gridDim.y) // uint32(group), uint32(cuda.blockIdx.y) // uint32(group)
-    return uint64(cuda.blockIdx.z) * uint64(kv_heads) + uint64(kv_head)
 
 
 @functools.cache
@@ -209,8 +202,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     # Line 9, second half, for keys 16 s to 16 s + 15: P[s] = exp(tau S - m), rounded to 16 bits, and l += rowsum(P),
     # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key):
-        draw_rows(marks, s, draw, warp_row, first_key, cuda.blockIdx.y)
+    def exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key, heads):
+        draw_rows(marks, s, draw, warp_row, first_key, head_of_entry(heads), entry_of_head(heads))
         for i in range(TM):
             for h in range(2):
                 minus_m = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
@@ -235,8 +228,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
 
     # 16 keys at a time: exponentials of the next are under way with the products of these.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate_and_add(s, O, P, m, l, S, tau2, marks, draw, warp_row, first_key, V_lane):
-        exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key)
+    def exponentiate_and_add(s, O, P, m, l, S, tau2, marks, draw, warp_row, first_key, heads, V_lane):
+        exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key, heads)
         add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
 
     exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
@@ -303,6 +296,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         draw,
         warp_row,
         first_key,
+        heads,
     ):
         marks = cuda.local.array(MARKS, uint32)
         S = cuda.local.array((TM, TN, 4), float32)
@@ -313,24 +307,24 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
             mask(S, keys, place, before, after)
         raise_maximum(O, m, l, S, unit)
         if masked and poisoned:
-            exponentiate_all(P, m, l, S, unit, marks, draw, warp_row, first_key)
+            exponentiate_all(P, m, l, S, unit, marks, draw, warp_row, first_key, heads)
             add_P_V_where_seen(O, P, V_tile, keys, place, before, after)
         else:
             V_lane = V_tile + lane_in_A()
-            exponentiate_and_add_all(O, P, m, l, S, unit, marks, draw, warp_row, first_key, V_lane)
+            exponentiate_and_add_all(O, P, m, l, S, unit, marks, draw, warp_row, first_key, heads, V_lane)
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def fa2_mma(Q, K, V, O, lse, group, tau2, sign, before, after, softcap, slopes, sinks, draw, kept_factor):
+    def fa2_mma(Q, K, V, O, lse, heads, group, tau2, sign, before, after, softcap, slopes, sinks, draw, kept_factor):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
         first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
 
         # Line 3: the block owns Q_i and O_i of one head. The last rows, which see most keys where causal, start first.
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
-        first_row = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x) * BR)
+        first_row = int32((cuda.gridDim.y - 1 - cuda.blockIdx.y) * BR)
         rows = int32(min(BR, q_len - first_row))
-        first = (head_index() * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
-        kv_first = kv_head_index(group) * uint64(kv_len) * uint64(D * STORED_BYTES)
+        first = (uint64(head_index_across()) * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
+        kv_first = uint64(head_index_across() // uint32(group)) * uint64(kv_len) * uint64(D * STORED_BYTES)
         K_head, V_head = global_address(K) + kv_first, global_address(V) + kv_first
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
@@ -347,7 +341,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         end_key = end_seen(last_row, q_len, kv_len, after)
 
         # Read ahead of a barrier: LLVM would put it into the loop, which a block that sees no key does not enter.
-        slope = LOG2_E * slope_of(slopes, cuda.blockIdx.y)
+        slope = LOG2_E * slope_of(slopes, head_of_entry(heads))
 
         # Line 4: load Q_i.
         copy_tile(Q_tile, BR, global_address(Q) + first, rows)
@@ -407,7 +401,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
                 place = place_of(warp_row, q_len, kv_len, first_key)
                 visit_tile(
                     O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, softcap, slope, int32(warp_row - q_len + keys),
-                    masked, keys, place, before, after, poisoned, draw, warp_row, first_key,
+                    masked, keys, place, before, after, poisoned, draw, warp_row, first_key, heads,
                 )  # fmt: skip
             first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 
@@ -416,7 +410,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         # A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
         wait_for_all()
         cuda.syncthreads()
-        sink = LOG2_E * sink_of(sinks, cuda.blockIdx.y)
+        sink = LOG2_E * sink_of(sinks, head_of_entry(heads))
         thread, lane = thread_index(), lane_index()
         first_of_lane = uint32(uint32(thread) // uint32(32) * uint32(WARP_ROWS) + (lane >> uint32(2)))
         column = lane & uint32(3)
@@ -442,6 +436,6 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         store_tile(global_address(O) + first, Q_tile, rows)
         if thread < rows:
             L = libdevice.int_as_float(int32(load_word(KV_tiles + thread * 4)))
-            lse[cuda.blockIdx.z, cuda.blockIdx.y, first_row + thread] = L
+            lse[entry_of_head(heads), head_of_entry(heads), first_row + thread] = L
 
     return fa2_mma

@@ -32,7 +32,6 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._hopper import (
-    L2_BYTES,
     MULTIPROCESSORS,
     ROWS_PER_REQUEST,
     WARPGROUP_ROWS,
@@ -50,6 +49,7 @@ from variants._hopper import (
 from variants._mma import LOG2_E
 from variants._tiles import blocks
 from variants._tiles.band import FEATURES, SPAN_FEATURES, has_spans, limits
+from variants._tiles.grids import L2_BYTES
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, Integers

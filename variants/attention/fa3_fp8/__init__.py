@@ -20,7 +20,6 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._hopper import (
-    L2_BYTES,
     MULTIPROCESSORS,
     ROWS_PER_REQUEST,
     boxes_bytes,
@@ -34,6 +33,7 @@ from variants._hopper.e4m3 import ByteTile, byte_tile_space, bytes_map, key_plac
 from variants._mma import LOG2_E
 from variants._tiles import blocks
 from variants._tiles.band import band
+from variants._tiles.grids import L2_BYTES
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, run_bytes

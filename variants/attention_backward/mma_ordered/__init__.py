@@ -43,6 +43,7 @@ from variants._mma.backward import (
 )
 from variants._tiles import blocks
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits, limits_of_keys
+from variants._tiles.grids import grid_across
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES
 
@@ -98,7 +99,7 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None
     of_keys_args = (*inputs, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p), always=always))
     of_rows_args = (*inputs, "dQ", *lengths, *scalars(p, limits(p), always=always))
     keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim, sums_dQ=False), shared_bytes_owning_rows(p.head_dim)
-    row_blocks = (p.heads, blocks(p.q_len, rows.Br), p.batch)  # the last rows of all heads start first
+    row_blocks = grid_across(p, blocks(p.q_len, rows.Br))  # the last rows start first
     return Plan(
         launches=(
             end_launch(p, prepare, ("O", "dO", "lse", "L", "D", *lengths[:1]), tiles=2),

@@ -14,7 +14,7 @@ from numba.cuda import libdevice
 
 from variants._dropout.numba_fragments import drawn_rows
 from variants._mma import MmaTile
-from variants._mma.numba_backward import NOTHING, ZERO, head_index_across
+from variants._mma.numba_backward import NOTHING, ZERO
 from variants._mma.numba_band import BAND
 from variants._mma.numba_dq_fragments import FLOAT_BYTES
 from variants._mma.numba_mma import (
@@ -40,6 +40,7 @@ from variants._mma.numba_not_finite import numba_not_finite
 from variants._mma.numba_spans import numba_spans
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
+from variants._tiles.numba_grids import head_index_across
 
 KEYS_AT_ONCE = 32  # of which S and dP are in registers
 TN = KEYS_AT_ONCE // 8
@@ -182,7 +183,7 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
         first_row = int32((cuda.gridDim.y - 1 - cuda.blockIdx.y) * BR)
         rows = int32(min(int32(BR), int32(q_len - first_row)))
-        first = head_index_across() * uint64(q_len) + uint64(first_row)
+        first = uint64(head_index_across()) * uint64(q_len) + uint64(first_row)
         kv_heads, kv_head = uint32(cuda.gridDim.x) // uint32(group), uint32(cuda.blockIdx.x) // uint32(group)
         of_kv_head = (uint64(cuda.blockIdx.z) * uint64(kv_heads) + uint64(kv_head)) * uint64(kv_len)
         kv_first = of_kv_head * uint64(D * STORED_BYTES)
@@ -261,7 +262,7 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
                     multiply_A_Bt(S, Q_lane, uint32(K_lane + lane_in_K()))
                     multiply_A_Bt(dS, uint32(Q_lane + ROWS_BYTES), uint32(K_lane + KV_BYTES + lane_in_K()))
                     marks = cuda.local.array(MARKS, uint32)
-                    draw_rows(marks, 0, draw, warp_row, key, cuda.blockIdx.x)
+                    draw_rows(marks, 0, draw, warp_row, key, cuda.blockIdx.x, cuda.blockIdx.z)
                     multiply_P(dS, S, L_i, D_i, tau2, marks, kept_factor)
                     if key < warp_sees_from or int32(key + KEYS_AT_ONCE) > warp_sees_to:
                         mask(dS, place_of(warp_row, q_len, kv_len, key), int32(kv_len - key), before, after)

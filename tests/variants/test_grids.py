@@ -1,0 +1,77 @@
+"""Blocks of several heads side by side, the longest first: how many heads, in which order, and answers either way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_fa2_mma import VARIANTS, assert_right, skip_further_compilation
+
+from harness.model.operation import draw_inputs
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
+from variants._tiles import Tile, grids
+from variants._tiles.grids import grid_side_by_side, heads_side_by_side
+from variants._tiles.schedule import Schedule
+
+LONG = {"dtype": "bfloat16", "heads": 16, "head_dim": 128}
+"""K and V of a head: 512 bytes for each key."""
+
+
+def side_by_side(**fields: object) -> int:
+    return heads_side_by_side(Schedule(Problem(**{**LONG, **fields}), Tile(128, 64)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "heads"),
+    [
+        ({"q_len": 4096, "kv_len": 4096, "mask": "causal"}, 16),  # 2 MiB each
+        ({"q_len": 16384, "kv_len": 16384, "mask": "causal"}, 4),
+        ({"q_len": 16384, "kv_len": 16384, "mask": "causal", "kv_heads": 4}, 16),  # four share them
+        ({"q_len": 131072, "kv_len": 131072, "mask": "causal"}, 1),
+        ({"q_len": 131072, "kv_len": 131072, "mask": "causal+window:1000"}, 16),  # of which little is met at a time
+        ({"q_len": 4096, "kv_len": 4096}, 1),  # all blocks are as long
+        ({"q_len": 4096, "kv_len": 4096, "mask": "documents:96+4000"}, 16),
+        ({"q_len": 16384, "kv_len": 16384, "mask": "causal", "heads": 6}, 3),  # a divisor: 4 heads' K and V would fit
+        ({"q_len": 64, "kv_len": 64, "batch": 60_000, "heads": 4}, 4),  # z has no more than 65,535
+        ({"q_len": 64, "kv_len": 64, "batch": 20_000, "heads": 6}, 2),
+    ],
+)
+def test_as_many_heads_start_side_by_side_as_leave_what_they_read_in_l2(fields: dict[str, object], heads: int):
+    assert side_by_side(**fields) == heads
+
+
+def test_a_grid_has_a_block_for_all_rows_of_all_heads_and_starts_with_the_longest():
+    schedule = Schedule(Problem(**LONG, batch=3, q_len=1000, kv_len=1000, mask="causal"), Tile(128, 64))
+    heads, row_blocks, groups = grid_side_by_side(schedule)
+    assert (heads, row_blocks, groups) == (16, 8, 3)
+    started = np.repeat(schedule.visits[0][::-1], heads)  # of a group
+    assert (np.diff(started) <= 0).all()
+    assert started[0] == 16
+
+
+FEATURES: dict[str, dict[str, object]] = {
+    "plain": {"mask": "causal"},
+    "scores": {"mask": "causal", "alibi": True, "softcap": 20.0, "sinks": True},
+    "dropout": {"mask": "causal", "dropout": 0.25},
+    "blocks": {"mask": "causal+blocks:64x32,3"},
+}
+
+
+@pytest.mark.parametrize("heads_at_once", [1, 2, 6])
+@pytest.mark.parametrize(
+    ("variant", "features"),
+    [
+        pytest.param(variant, features, id=f"{variant.name}-{name}")
+        for variant in VARIANTS
+        for name, features in FEATURES.items()
+        if name != "blocks" or name in variant.takes
+    ],
+)
+def test_answers_and_bytes_are_the_same_however_many_heads_start_at_once(
+    variant: Variant, features: dict[str, object], heads_at_once: int, monkeypatch: pytest.MonkeyPatch
+):
+    problem = Problem(dtype="float16", batch=2, heads=6, kv_heads=3, q_len=200, kv_len=230, head_dim=48, **features)
+    skip_further_compilation(variant, problem)
+    monkeypatch.setattr(grids, "heads_side_by_side", lambda schedule: heads_at_once)
+    assert variant.plan(problem).launches[-1].grid == (heads_at_once, 2, 12 // heads_at_once)
+    assert_right(variant, problem, draw_inputs(problem, "normal", seed=1))

@@ -1,0 +1,46 @@
+"""Which rows and which head a block owns where heads start side by side, see grids.py."""
+
+from __future__ import annotations
+
+from numba import cuda, uint32
+
+from variants._tiles.numba_tiles import MASK
+
+# --- The grid is (heads, blocks of a head, batch) ---------------------------------------------------------------------
+
+
+# From the last block of rows on.
+@cuda.jit(device=True, forceinline=True)
+def row_block_across():
+    return (cuda.gridDim.y - 1 - cuda.blockIdx.y) & MASK
+
+
+@cuda.jit(device=True, forceinline=True)
+def head_across():
+    return cuda.blockIdx.x & MASK
+
+
+# `group` heads share K and V.
+@cuda.jit(device=True, forceinline=True)
+def kv_head_across(group):
+    return uint32(cuda.blockIdx.x) // uint32(group)
+
+
+# --- The grid is (heads side by side, blocks of a head, groups of so many heads) --------------------------------------
+
+
+# Counted through the batch.
+@cuda.jit(device=True, forceinline=True)
+def head_index_across():
+    return uint32(cuda.blockIdx.z) * uint32(cuda.gridDim.x) + uint32(cuda.blockIdx.x)
+
+
+# Of `heads` in each batch entry.
+@cuda.jit(device=True, forceinline=True)
+def head_of_entry(heads):
+    return uint32(head_index_across() % uint32(heads))
+
+
+@cuda.jit(device=True, forceinline=True)
+def entry_of_head(heads):
+    return uint32(head_index_across() // uint32(heads))
