@@ -85,13 +85,13 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2-ordered", "group's heads mapped by tiling",
-        ("(head_index() * group + member) * q_len", "(member * gridDim.y + head_index()) * q_len"),
-        ("head = head_index() * group + member", "head = head_index() + member * cuda.gridDim.y"),
+        ("(kv_head * group + member) * q_len", "(member * gridDim.x + kv_head) * q_len"),
+        ("head = head_across() * group + member", "head = head_across() + member * cuda.gridDim.x"),
     ),
     *in_kernel(
         "bwd-fa1", "last tile of rows left out",
-        ("first_row < end_row; first_row += ROWS", "first_row + ROWS <= end_row; first_row += ROWS"),
-        ("// ROWS * ROWS, end_row, ROWS)", "// ROWS * ROWS, end_row - ROWS + 1, ROWS)"),
+        ("first_row < seeing.end; first_row += ROWS", "first_row + ROWS <= seeing.end; first_row += ROWS"),
+        ("range(start_row, end_row, ROWS)", "range(start_row, end_row - ROWS + 1, ROWS)"),
     ),
     *in_kernel(
         "bwd-fa2-ordered", "last tile of keys left out of dQ",
@@ -118,8 +118,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2", "dK written to the query head",
-        ("store_tile(dK + first_kv * D,", "store_tile(dK + (head_index() / group * kv_len + first_key) * D,"),
-        ("dK_head = dK[batch_index(), head_index()]", "dK_head = dK[batch_index(), head_index() // group]"),
+        ("store_tile(dK + first_kv * D,", "store_tile(dK + (kv_head / group * kv_len + first_key) * D,"),
+        ("dK_head = dK[batch_index(), head_across()]", "dK_head = dK[batch_index(), head_across() // group]"),
     ),
     *in_kernel(
         "bwd-fa2-ordered", "no barrier before the next rows are loaded",

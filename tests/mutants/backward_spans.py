@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
+from tests.mutants.planting import Replacement, in_backward, in_kernel, in_plan, planted
 
 _KEPT = "_tiles/rows_seeing.cuh"
 _PRODUCTS, _ROWS = "_mma/backward.cuh", "attention_backward/mma_ordered/kernel.cu"
@@ -83,26 +83,26 @@ _READING = (
     ),
 )
 _VISITING = (
-    *in_kernel(
+    *in_backward(
         "bwd-fa2",
         "rows left out that see a tile's last keys alone",
-        ("end_row_seeing = end_seen(last_key,", "end_row_seeing = end_seen(first_key,"),
-        ("end_row_seeing = end_seen(last_key,", "end_row_seeing = end_seen(first_key,"),
+        (", end = end_seen(last_key,", ", end = end_seen(first_key,"),
+        ("end = end_seen(last_key,", "end = end_seen(first_key,"),
     ),
-    *in_kernel(
+    *in_backward(
         "bwd-fa1",
         "rows left out that see a tile's first keys alone",
-        ("first_row_seeing = first_seen(first_key,", "first_row_seeing = first_seen(last_key,"),
-        ("first_row_seeing = first_seen(first_key,", "first_row_seeing = first_seen(last_key,"),
+        ("const int first = first_seen(first_key, kv_len", "const int first = first_seen(last_key, kv_len"),
+        (" first = first_seen(first_key, kv_len", " first = first_seen(last_key, kv_len"),
     ),
-    *in_kernel(
+    *in_backward(
         "bwd-fa2-ordered",
         "rows that see a tile's first key taken to see all",
-        ("first_row_by_all = first_seen(last_key,", "first_row_by_all = first_seen(first_key,"),
-        ("first_row_by_all = first_seen(last_key,", "first_row_by_all = first_seen(first_key,"),
+        ("first_by_all = first_seen(last_key,", "first_by_all = first_seen(first_key,"),
+        ("first_by_all = first_seen(last_key,", "first_by_all = first_seen(first_key,"),
         (
-            ("end_row_by_all = end_seen(first_key,", "end_row_by_all = end_seen(last_key,"),
-            ("end_row_by_all = end_seen(first_key,", "end_row_by_all = end_seen(last_key,"),
+            ("end_by_all = end_seen(first_key,", "end_by_all = end_seen(last_key,"),
+            ("end_by_all = end_seen(first_key,", "end_by_all = end_seen(last_key,"),
         ),
     ),
     *planted(

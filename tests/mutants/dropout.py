@@ -235,8 +235,8 @@ _OF_GRADIENTS = (
     ),
     *in_kernel(
         "bwd-fa2", "numbers of the key/value head",
-        ("DROPOUT_OF(blockIdx.y * group + member, blockIdx.z)", "DROPOUT_OF(blockIdx.y, blockIdx.z)"),
-        ("(draw, kept_factor, head, first_row", "(draw, kept_factor, head_index(), first_row"),
+        ("DROPOUT_OF(blockIdx.x * group + member, blockIdx.z)", "DROPOUT_OF(blockIdx.x, blockIdx.z)"),
+        ("(draw, kept_factor, head, first_row", "(draw, kept_factor, head_across(), first_row"),
     ),
     *in_kernel(
         "bwd-fa2", "dV not grown",

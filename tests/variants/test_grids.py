@@ -6,19 +6,24 @@ import numpy as np
 import pytest
 from test_fa2_mma import VARIANTS, assert_right, skip_further_compilation
 
+from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
+from harness.operations.attention_backward.problem import BackwardProblem
 from variants._tiles import Tile, grids
-from variants._tiles.grids import grid_side_by_side, heads_side_by_side
+from variants._tiles.grids import grid_side_by_side
 from variants._tiles.schedule import Schedule
 
 LONG = {"dtype": "bfloat16", "heads": 16, "head_dim": 128}
 """K and V of a head: 512 bytes for each key."""
+REGISTRY = discover().registry
 
 
-def side_by_side(**fields: object) -> int:
-    return heads_side_by_side(Schedule(Problem(**{**LONG, **fields}), Tile(128, 64)))
+def grid_of(name: str, **fields: object) -> tuple[int, int, int]:
+    (variant,) = (variant for variant in REGISTRY if variant.name == name)
+    problem = (BackwardProblem if name.startswith("bwd") else Problem)(**{**LONG, **fields})
+    return variant.plan(problem).launches[1 if name.startswith("bwd") else -1].grid
 
 
 @pytest.mark.parametrize(
@@ -37,14 +42,33 @@ def side_by_side(**fields: object) -> int:
     ],
 )
 def test_as_many_heads_start_side_by_side_as_leave_what_they_read_in_l2(fields: dict[str, object], heads: int):
-    assert side_by_side(**fields) == heads
+    assert grid_of("fa2-mma-cupy", **fields)[0] == heads
+
+
+@pytest.mark.parametrize(
+    ("fields", "heads"),
+    [
+        ({"mask": "causal"}, 2),  # 16 MiB of Q, dO and dQ each
+        ({"mask": "causal", "kv_heads": 4}, 1),
+        ({}, 1),
+        ({"dropout": 0.1}, 16),  # by sequence
+        ({"mask": "documents:10000+6384"}, 16),
+    ],
+)
+def test_blocks_that_own_keys_start_side_by_side_for_what_they_read_of_rows(fields: dict[str, object], heads: int):
+    assert grid_of("bwd-mma-cupy", q_len=16384, kv_len=16384, **fields) == (
+        heads,
+        128,
+        fields.get("kv_heads", 16) // heads,
+    )
 
 
 def test_a_grid_has_a_block_for_all_rows_of_all_heads_and_starts_with_the_longest():
-    schedule = Schedule(Problem(**LONG, batch=3, q_len=1000, kv_len=1000, mask="causal"), Tile(128, 64))
-    heads, row_blocks, groups = grid_side_by_side(schedule)
+    problem = Problem(**LONG, batch=3, q_len=1000, kv_len=1000, mask="causal")
+    visits = Schedule(problem, Tile(128, 64)).visits
+    heads, row_blocks, groups = grid_side_by_side(problem, 16, visits, tile_bytes=64 * 512, by_sequence=False)
     assert (heads, row_blocks, groups) == (16, 8, 3)
-    started = np.repeat(schedule.visits[0][::-1], heads)  # of a group
+    started = np.repeat(visits[0][::-1], heads)  # of a group
     assert (np.diff(started) <= 0).all()
     assert started[0] == 16
 
@@ -72,6 +96,7 @@ def test_answers_and_bytes_are_the_same_however_many_heads_start_at_once(
 ):
     problem = Problem(dtype="float16", batch=2, heads=6, kv_heads=3, q_len=200, kv_len=230, head_dim=48, **features)
     skip_further_compilation(variant, problem)
-    monkeypatch.setattr(grids, "heads_side_by_side", lambda schedule: heads_at_once)
+    monkeypatch.setattr(grids, "heads_side_by_side", lambda *_: heads_at_once)
+    heads_at_once = heads_at_once if problem.mask.is_band else 6
     assert variant.plan(problem).launches[-1].grid == (heads_at_once, 2, 12 // heads_at_once)
     assert_right(variant, problem, draw_inputs(problem, "normal", seed=1))

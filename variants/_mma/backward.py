@@ -26,6 +26,7 @@ from variants._mma.rawkernel import COMMON_WITH_TILES
 from variants._tiles import Tile, blocks, grid
 from variants._tiles.backward import BackwardSchedule
 from variants._tiles.band import Limits, has_spans
+from variants._tiles.grids import grid_side_by_side
 from variants._tiles.rawkernel import ROWS_SEEING, span_options
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import Integers
@@ -146,8 +147,11 @@ def tiles_owning_keys(problem: Problem) -> list[dict[str, int]]:
 
 
 def keys_grid(problem: Problem, tile: BackwardMmaTile) -> tuple[int, int, int]:
-    """Heads side by side: blocks start with the first keys of all heads, which most rows see where causal."""
-    return problem.kv_heads_count, blocks(problem.kv_len, tile.Bc), problem.batch
+    """Heads side by side: blocks start with the first keys of several heads, which most rows see where causal."""
+    p, visits = problem, MmaBackwardSchedule(problem, tile).key_visits
+    # Q_i and dO_i, and dQ_i, of all heads that share K and V.
+    tile_bytes = p.group * tile.Br * p.head_dim * (2 * p.itemsize_bytes + FLOAT32_BYTES)
+    return grid_side_by_side(p, p.kv_heads_count, visits, tile_bytes, by_sequence=has_spans(p) or p.dropout > 0)
 
 
 def row_bytes(head_dim: int) -> int:

@@ -9,6 +9,21 @@ constexpr int KEYS = BR;
 constexpr int ROWS = BC;
 constexpr int TQ = (ROWS + TY - 1) / TY;  // query rows per thread
 
+// Which rows see keys from first_key to last_key: some of them no row ahead of that which the tile of rows at `start` begins
+// with, and none from `end` on, which is 0 where nobody does; all of them the rows from first_by_all to before end_by_all.
+struct RowsSeeing {
+    int start, end, first_by_all, end_by_all;
+};
+
+__device__ __forceinline__ RowsSeeing rows_seeing(int first_key, int last_key, int q_len, int kv_len, Limit ahead,
+                                                  Limit behind)
+{
+    const int first = first_seen(first_key, kv_len, q_len, ahead), end = end_seen(last_key, kv_len, q_len, behind);
+    const int first_by_all = first_seen(last_key, kv_len, q_len, ahead);
+    const int end_by_all = end_seen(first_key, kv_len, q_len, behind);
+    return {first / ROWS * ROWS, first < end ? end : 0, first_by_all, end_by_all};
+}
+
 // D_i = rowsum(dO_i o O_i). TX lanes share a row; all threads go round equally often, for shuffles want whole warps.
 __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile, const float *O_tile)
 {

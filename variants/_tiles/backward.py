@@ -71,6 +71,11 @@ def key_grid(problem: Problem, tile: Tile) -> tuple[int, int, int]:
     return blocks(problem.kv_len, tile.Bc), problem.kv_heads_count, problem.batch
 
 
+def key_grid_across(problem: Problem, tile: Tile) -> tuple[int, int, int]:
+    """The same with the heads side by side, see grids.py: the first keys of all of them start first."""
+    return problem.kv_heads_count, blocks(problem.kv_len, tile.Bc), problem.batch
+
+
 class BackwardSchedule(Schedule):
     """The bytes of the backward pass's tiles; sums over batch and heads."""
 

@@ -1,4 +1,4 @@
-"""A grid whose blocks start with the longest ones, of several heads at once.
+"""Grids whose blocks start with the longest ones, of several heads at once.
 
 A GPU starts blocks by their numbers, x first, each as another one ends. Where rows see the more keys the further back
 they are, it has work for all of its multiprocessors to the end only if the last rows of several heads start first and
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from harness import Problem
 from variants._tiles import blocks
-from variants._tiles.band import has_spans
-from variants._tiles.schedule import Schedule
+from variants._tiles.sectors import Integers
 
 L2_BYTES = 32 * 2**20
-"""Of K and V of the heads that blocks are at work on at once, where a mask makes some rows longer than others: what
-stays in the 50 MB of L2 of an H200 beside Q and O."""
+"""Of what the heads read that blocks are at work on at once: what stays in the 50 MB of L2 of an H200."""
 MOST_BLOCKS = 65_535
 """Along y and z."""
 
@@ -25,31 +23,26 @@ def grid_across(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
     return problem.heads, blocks_per_head, problem.batch
 
 
-def grid_side_by_side(schedule: Schedule) -> tuple[int, int, int]:
-    """(heads side by side, blocks of a head, groups of so many heads); blocks of a head are counted from the last on."""
-    p, heads = schedule.problem, heads_side_by_side(schedule)
-    return heads, len(schedule.first_rows), p.batch * p.heads // heads
+def grid_side_by_side(
+    problem: Problem, heads: int, visits: Integers, tile_bytes: int, by_sequence: bool
+) -> tuple[int, int, int]:
+    """(heads side by side, blocks of a head, groups of so many heads), of as many heads as `heads_side_by_side` says.
 
-
-def heads_side_by_side(schedule: Schedule) -> int:
-    """How many query heads' blocks start side by side: a divisor of `heads`.
-
-    One head after the other where all blocks visit equally many tiles. Else as many as leave K and V in L2, of those
-    keys that a block meets at a time. All heads of a sequence where arrays tell what its rows see: z is the sequence.
+    `by_sequence`: all of a sequence's, whose number z is then, and x its head's.
     """
-    p, visits = schedule.problem, schedule.visits
-    if has_spans(p):
-        return p.heads
-    kv_bytes = 2 * max(1, int(visits.max())) * schedule.tile.Bc * p.head_dim * p.itemsize_bytes
-    most = max(L2_BYTES // kv_bytes, 1) * p.group
-    if p.mask.is_run and visits.min() == visits.max():
-        most = 1
-    return _divisor(p, most)
+    at_once = heads if by_sequence else heads_side_by_side(heads, problem.batch, visits, tile_bytes)
+    return at_once, visits.shape[-1], problem.batch * heads // at_once
 
 
-def _divisor(problem: Problem, most: int) -> int:
-    """The largest divisor of `heads` up to `most`, or the next one with which a grid has no more groups than it may."""
-    heads = problem.heads
+def heads_side_by_side(heads: int, batch: int, visits: Integers, tile_bytes: int) -> int:
+    """How many heads' blocks start side by side: a divisor of `heads`, which each of `batch` sequences has.
+
+    `visits`: (..., blocks of a head), how many tiles a block visits; `tile_bytes`: of one of them, for each head. One
+    head after the other where all blocks visit equally many. Else about as many as leave what they visit in L2.
+    """
+    alike = visits.min() == visits.max()
+    most = 1 if alike else round(L2_BYTES / (max(1, int(visits.max())) * tile_bytes))
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-    fewest = blocks(problem.batch * heads, MOST_BLOCKS)
-    return max((n for n in divisors if fewest <= n <= most), default=next(n for n in divisors if n >= fewest))
+    # A grid has no more groups than it may.
+    enough = [n for n in divisors if n >= blocks(batch * heads, MOST_BLOCKS)]
+    return max((n for n in enough if n <= most), default=enough[0])

@@ -68,6 +68,17 @@ def numba_backward(head_dim: int, tile: Tile, spans: bool = False, features: tup
         def keep_limits_of_keys(first_rows, end_rows, first_key, keys, q_len):
             return keep_limits(first_rows, end_rows, first_key, keys, q_len)
 
+    # Which rows see keys from first_key to last_key: (start, end, first_by_all, end_by_all). Some of them no row ahead
+    # of that which the tile of rows at `start` begins with, and none from `end` on, which is 0 where nobody does; all
+    # of them the rows from first_by_all to before end_by_all.
+    @cuda.jit(device=True, forceinline=True)
+    def rows_seeing(first_key, last_key, q_len, kv_len, ahead, behind):
+        first = first_seen(first_key, kv_len, q_len, ahead)
+        end = end_seen(last_key, kv_len, q_len, behind)
+        first_by_all = first_seen(last_key, kv_len, q_len, ahead)
+        end_by_all = end_seen(first_key, kv_len, q_len, behind)
+        return first // ROWS * ROWS, end if first < end else 0, first_by_all, end_by_all
+
     # D_i = rowsum(dO_i o O_i). TX lanes share a row; all threads go round equally often, for shuffles want whole warps.
     @cuda.jit(device=True, forceinline=True)
     def row_dots(delta_tile, dO_tile, O_tile):
@@ -158,6 +169,7 @@ def numba_backward(head_dim: int, tile: Tile, spans: bool = False, features: tup
         ROWS=ROWS,
         TQ=TQ,
         keep_limits_of_keys=keep_limits_of_keys,
+        rows_seeing=rows_seeing,
         row_dots=row_dots,
         weights_and_gradients=weights_and_gradients,
         multiply_dS_K=multiply_dS_K,

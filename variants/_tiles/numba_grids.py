@@ -15,6 +15,12 @@ def row_block_across():
     return (cuda.gridDim.y - 1 - cuda.blockIdx.y) & MASK
 
 
+# From the first block of keys on.
+@cuda.jit(device=True, forceinline=True)
+def key_block_across():
+    return cuda.blockIdx.y & MASK
+
+
 @cuda.jit(device=True, forceinline=True)
 def head_across():
     return cuda.blockIdx.x & MASK

@@ -123,10 +123,10 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Pla
     visits = Visits(schedule, pads_arguments=not lengths)
     changes = score_arguments(p, *SCORES, always=not lengths, unit=LOG2_E)
     changes += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
-    heads = (np.int32(p.heads), np.int32(p.group))
+    heads, kv_bytes = (np.int32(p.heads), np.int32(p.group)), 2 * tile.Bc * p.head_dim * p.itemsize_bytes // p.group
     launch = Launch(
         fa2_mma,
-        grid_side_by_side(schedule),
+        grid_side_by_side(p, p.heads, schedule.visits, kv_bytes, by_sequence=not p.mask.is_band),
         (32 * tile.warps,),
         ("Q", "K", "V", "O", "lse", *lengths, *heads, tau2, sign, *limits(p), *visits.arguments, *changes),
         shared_bytes=tile.shared_bytes(p.head_dim),

@@ -41,13 +41,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa1(
         // Line 7: load K_j, V_j, if any row sees one of the keys, once nobody reads what was gathered there any more.
         __syncthreads();
         KEEP_LIMITS_OF_KEYS(P_ROWS, first_key, keys)
-        const int last_key = first_key + keys - 1;
-        const int first_row_seeing = first_seen(first_key, kv_len, q_len, ahead);
-        const int end_row_seeing = end_seen(last_key, kv_len, q_len, behind);
-        // All keys of the tile are seen by the rows from the last key's first to the first key's end.
-        const int first_row_by_all = first_seen(last_key, kv_len, q_len, ahead);
-        const int end_row_by_all = end_seen(first_key, kv_len, q_len, behind);
-        if (first_row_seeing < end_row_seeing) {
+        const RowsSeeing seeing = rows_seeing(first_key, first_key + keys - 1, q_len, kv_len, ahead, behind);
+        if (seeing.start < seeing.end) {
             load_tile<KEYS>(K_tile, K + first_kv * D, keys);
             load_tile<KEYS>(V_tile, V + first_kv * D, keys);
         }
@@ -60,10 +55,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa1(
             for (int j = 0; j < TD; ++j) dK_acc[i][j] = dV_acc[i][j] = 0.0f;
 
         // Line 9: for all Q_i with a row that sees some key of the tile, of all heads that share it.
-        const int end_row = first_row_seeing < end_row_seeing ? end_row_seeing : 0;
         for (int member = 0; member < group; ++member) {
             const size_t first_q = (head_index() * group + member) * q_len;
-            for (int first_row = first_row_seeing / ROWS * ROWS; first_row < end_row; first_row += ROWS) {
+            for (int first_row = seeing.start; first_row < seeing.end; first_row += ROWS) {
                 // Line 10: load Q_i, O_i, dO_i and the log-sum-exp. Behind the barrier of line 21 nobody reads the last
                 // ones any more but the thread itself that overwrites them.
                 const int rows = min(ROWS, q_len - first_row);
@@ -86,7 +80,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa1(
                 __syncthreads();
 
                 // Line 16: dV_j = dV_j + P^T dO_i. Line 22: dK_j = dK_j + dS^T Q_i.
-                const int first_by_all = first_row_by_all - first_row, end_by_all = end_row_by_all - first_row;
+                const int first_by_all = seeing.first_by_all - first_row, end_by_all = seeing.end_by_all - first_row;
                 add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end);
                 add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end);
 

@@ -40,7 +40,7 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Simpl
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     keep_limits_of_keys, row_dots = backward.keep_limits_of_keys, backward.row_dots
-    first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
+    rows_seeing, span_in_tile = backward.rows_seeing, tiles.span_in_tile
     weights_and_gradients, gather = backward.weights_and_gradients, backward.gather
     add_P_V, multiply_dS_K = tiles.add_P_V, backward.multiply_dS_K
 
@@ -87,12 +87,10 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Simpl
             cuda.syncthreads()
             ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
             last_key = first_key + keys - 1
-            first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
-            end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
-            # All keys of the tile are seen by the rows from the last key's first to the first key's end.
-            first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
-            end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
-            if first_row_seeing < end_row_seeing:
+            start_row, end_row, first_row_by_all, end_row_by_all = rows_seeing(
+                first_key, last_key, q_len, kv_len, ahead, behind
+            )
+            if start_row < end_row:
                 load_tile(K_tile, KEYS, K_head, first_key, keys)
                 load_tile(V_tile, KEYS, V_head, first_key, keys)
 
@@ -103,7 +101,6 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Simpl
                     dV_acc[i, j] = ZERO
 
             # Line 9: for all Q_i with a row that sees some key of the tile, of all heads that share it.
-            end_row = end_row_seeing if first_row_seeing < end_row_seeing else 0
             for member in range(group):
                 head = head_index() * group + member
                 Q_head = Q[batch_index(), head]
@@ -111,7 +108,7 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Simpl
                 dO_head = dO[batch_index(), head]
                 lse_head = lse[batch_index(), head]
                 dQ_head = dQ[batch_index(), head]
-                for first_row in range(first_row_seeing // ROWS * ROWS, end_row, ROWS):
+                for first_row in range(start_row, end_row, ROWS):
                     # Line 10: load Q_i, O_i, dO_i and the log-sum-exp. Behind the barrier of line 21 nobody reads the
                     # last ones any more but the thread itself that overwrites them.
                     rows = min(ROWS, q_len - first_row)

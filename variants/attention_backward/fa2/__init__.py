@@ -34,7 +34,7 @@ from variants._tiles.backward import (
     COMMON,
     BackwardSchedule,
     backward_tiles,
-    key_grid,
+    key_grid_across,
     owning_keys_floats,
     register_backward,
     scalars,
@@ -96,7 +96,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     main_args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
     launches = [
         Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, *lengths[:1])),
-        Launch(main, key_grid(p, tile), BLOCK, main_args, owning_keys_floats(p.head_dim, tile) * FLOAT32_BYTES),
+        Launch(main, key_grid_across(p, tile), BLOCK, main_args, owning_keys_floats(p.head_dim, tile) * FLOAT32_BYTES),
     ]
     buffers = [Buffer("D", p.lse_shape, "float32")]
     if running_dQ != "dQ":

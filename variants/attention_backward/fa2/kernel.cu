@@ -30,12 +30,13 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_prepare(
 
 #ifdef DROPOUT
 #define DROPOUT_ARGUMENTS \
-    , DROPOUT_OF(blockIdx.y * group + member, blockIdx.z), first_key, first_row, kept_factor
+    , DROPOUT_OF(blockIdx.x * group + member, blockIdx.z), first_key, first_row, kept_factor
 #else
 #define DROPOUT_ARGUMENTS
 #endif
 
-// Lines 5 to 19: a block owns K_j and V_j of one head, and the query heads that share them.
+// Lines 5 to 19: a block owns K_j and V_j of one head, and the query heads that share them. The grid is (heads of K and V,
+// blocks of a head, batch): the first keys of all heads start first, which most rows see where causal.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
@@ -48,19 +49,14 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     float *lse_tile = dS_tile + P_ROWS * LP, *delta_tile = lse_tile + ROWS;
 
     const int t = thread_index();
-    const int first_key = blockIdx.x * KEYS;
+    const int first_key = blockIdx.y * KEYS;
     const int keys = min(KEYS, kv_len - first_key);
-    const size_t first_kv = head_index() * kv_len + first_key;
+    const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x, first_kv = kv_head * kv_len + first_key;
     KEEP_LIMITS_OF_KEYS(P_ROWS, first_key, keys)
-    const int last_key = first_key + keys - 1;
-    const int first_row_seeing = first_seen(first_key, kv_len, q_len, ahead);
-    const int end_row_seeing = end_seen(last_key, kv_len, q_len, behind);
-    // All keys of the tile are seen by the rows from the last key's first to the first key's end.
-    const int first_row_by_all = first_seen(last_key, kv_len, q_len, ahead);
-    const int end_row_by_all = end_seen(first_key, kv_len, q_len, behind);
+    const RowsSeeing seeing = rows_seeing(first_key, first_key + keys - 1, q_len, kv_len, ahead, behind);
 
     // Line 6: load K_j, V_j, if any row sees one of the keys.
-    if (first_row_seeing < end_row_seeing) {
+    if (seeing.start < seeing.end) {
         load_tile<KEYS>(K_tile, K + first_kv * D, keys);
         load_tile<KEYS>(V_tile, V + first_kv * D, keys);
     }
@@ -73,14 +69,12 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
         for (int j = 0; j < TD; ++j) dK_acc[i][j] = dV_acc[i][j] = 0.0f;
 
     // Line 8: for all Q_i with a row that sees some key of the tile, of all heads that share it.
-    const int start_row = first_row_seeing / ROWS * ROWS;
-    const int end_row = first_row_seeing < end_row_seeing ? end_row_seeing : 0;
-    if (start_row < end_row) {
-        copy_tile<ROWS>(Q_tile, Q + (head_index() * group * q_len + start_row) * D, min(ROWS, q_len - start_row));
+    if (seeing.start < seeing.end) {
+        copy_tile<ROWS>(Q_tile, Q + (kv_head * group * q_len + seeing.start) * D, min(ROWS, q_len - seeing.start));
     }
     for (int member = 0; member < group; ++member) {
-        const size_t first_q = (head_index() * group + member) * q_len;
-        for (int first_row = start_row; first_row < end_row; first_row += ROWS) {
+        const size_t first_q = (kv_head * group + member) * q_len;
+        for (int first_row = seeing.start; first_row < seeing.end; first_row += ROWS) {
             // Line 9: load dO_i, once nobody adds what is gathered there any more, L_i and D_i; Q_i is on its way.
             const int rows = min(ROWS, q_len - first_row);
             __syncthreads();
@@ -100,7 +94,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
             __syncthreads();
 
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-            const int first_by_all = first_row_by_all - first_row, end_by_all = end_row_by_all - first_row;
+            const int first_by_all = seeing.first_by_all - first_row, end_by_all = seeing.end_by_all - first_row;
             add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end);
             add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end);
 
@@ -110,10 +104,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
             multiply_dS_K(dQ_part, dS_tile, K_tile, first_by_all, end_by_all, first_key, keys, first_row, rows, q_len,
                           kv_len, ahead, behind);
             __syncthreads();
-            const bool of_next_head = first_row + ROWS >= end_row;
+            const bool of_next_head = first_row + ROWS >= seeing.end;
             if (!of_next_head || member + 1 < group) {
                 const size_t next_head = of_next_head ? first_q + q_len : first_q;
-                const int next_row = of_next_head ? start_row : first_row + ROWS;
+                const int next_row = of_next_head ? seeing.start : first_row + ROWS;
                 copy_tile<ROWS>(Q_tile, Q + (next_head + next_row) * D, min(ROWS, q_len - next_row));
             }
             gather<ROWS>(dO_tile, dQ_part, tau);

@@ -15,6 +15,7 @@ from variants._dropout.numba_dropout import numba_dropout
 from variants._tiles import Tile
 from variants._tiles.numba_backward import numba_backward
 from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
+from variants._tiles.numba_grids import head_across, key_block_across
 from variants._tiles.numba_shared import shared_tile
 from variants._tiles.numba_tiles import (
     THREADS,
@@ -46,7 +47,7 @@ def bwd_fa2_kernels(
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     keep_limits_of_keys, row_dots = backward.keep_limits_of_keys, backward.row_dots
-    first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
+    rows_seeing, span_in_tile = backward.rows_seeing, tiles.span_in_tile
     K_place, V_place = shared_tile(0, KEYS, LD), shared_tile(KEYS * LD, KEYS, LD)
     Q_place, dO_place = shared_tile(2 * KEYS * LD, ROWS, LD), shared_tile((2 * KEYS + ROWS) * LD, ROWS, LD)
     weights = 2 * (KEYS + ROWS) * LD
@@ -81,7 +82,8 @@ def bwd_fa2_kernels(
         if t < rows:
             delta_head[first_row + t] = delta_tile[t]
 
-    # Lines 5 to 19: a block owns K_j and V_j of one head, and the query heads that share them.
+    # Lines 5 to 19: a block owns K_j and V_j of one head, and the query heads that share them. The first keys of all
+    # heads start first, which most rows see where causal.
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
     def bwd_fa2(Q, K, V, dO, lse, delta, dQ, dK, dV, group, tau, before, after, draw, kept_factor):
         K_tile, V_tile, Q_tile, dO_tile = K_place(), V_place(), Q_place(), dO_place()
@@ -96,22 +98,20 @@ def bwd_fa2_kernels(
 
         t = thread_index()
         q_len, kv_len = Q.shape[2], K.shape[2]
-        first_key = block_index() * KEYS
+        first_key = key_block_across() * KEYS
         keys = min(KEYS, kv_len - first_key)
         ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
         last_key = first_key + keys - 1
-        first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
-        end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
-        # All keys of the tile are seen by the rows from the last key's first to the first key's end.
-        first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
-        end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
-        K_head = K[batch_index(), head_index()]
-        V_head = V[batch_index(), head_index()]
-        dK_head = dK[batch_index(), head_index()]
-        dV_head = dV[batch_index(), head_index()]
+        start_row, end_row, first_row_by_all, end_row_by_all = rows_seeing(
+            first_key, last_key, q_len, kv_len, ahead, behind
+        )
+        K_head = K[batch_index(), head_across()]
+        V_head = V[batch_index(), head_across()]
+        dK_head = dK[batch_index(), head_across()]
+        dV_head = dV[batch_index(), head_across()]
 
         # Line 6: load K_j, V_j, if any row sees one of the keys.
-        if first_row_seeing < end_row_seeing:
+        if start_row < end_row:
             load_tile(K_tile, KEYS, K_head, first_key, keys)
             load_tile(V_tile, KEYS, V_head, first_key, keys)
 
@@ -122,12 +122,10 @@ def bwd_fa2_kernels(
                 dV_acc[i, j] = ZERO
 
         # Line 8: for all Q_i with a row that sees some key of the tile, of all heads that share it.
-        start_row = first_row_seeing // ROWS * ROWS
-        end_row = end_row_seeing if first_row_seeing < end_row_seeing else 0
         if start_row < end_row:
-            copy_tile(Q_tile, Q[batch_index(), head_index() * group], start_row, min(ROWS, q_len - start_row))
+            copy_tile(Q_tile, Q[batch_index(), head_across() * group], start_row, min(ROWS, q_len - start_row))
         for member in range(group):
-            head = head_index() * group + member
+            head = head_across() * group + member
             dO_head = dO[batch_index(), head]
             lse_head = lse[batch_index(), head]
             delta_head = delta[batch_index(), head]

@@ -29,13 +29,14 @@ from variants._tiles.backward import (
     BackwardSchedule,
     backward_tiles,
     default_backward_tile,
-    key_grid,
+    key_grid_across,
     owning_keys_floats,
     register_backward,
     scalars,
     turned,
 )
 from variants._tiles.band import has_spans, limits, limits_of_keys
+from variants._tiles.grids import grid_across
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.space import P_floats, rows_floats
 
@@ -75,8 +76,8 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     return Plan(
         launches=(
             Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", *lengths[:1])),
-            Launch(of_keys, key_grid(p, tile), BLOCK, of_keys_args),
-            Launch(of_rows, row_blocks, BLOCK, of_rows_args),
+            Launch(of_keys, key_grid_across(p, tile), BLOCK, of_keys_args),
+            Launch(of_rows, grid_across(p, blocks(p.q_len, tile.Br)), BLOCK, of_rows_args),
         ),
         buffers=(Buffer("D", p.lse_shape, "float32"),),
     )

@@ -22,7 +22,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_prepare(
     if (t < rows) delta[first_stat + t] = delta_tile[t];
 }
 
-// Lines 5 to 19 without 15: a block owns K_j and V_j of one head, and the query heads that share them.
+// Lines 5 to 19 without 15: a block owns K_j and V_j of one head, and the query heads that share them. The grid is (heads of
+// K and V, blocks of a head, batch): the first keys of all heads start first, which most rows see where causal.
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
@@ -38,19 +39,14 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
     TILE delta_tile[ROWS];
 
     const int t = thread_index();
-    const int first_key = blockIdx.x * KEYS;
+    const int first_key = blockIdx.y * KEYS;
     const int keys = min(KEYS, kv_len - first_key);
-    const size_t first_kv = head_index() * kv_len + first_key;
+    const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x, first_kv = kv_head * kv_len + first_key;
     KEEP_LIMITS_OF_KEYS(P_ROWS, first_key, keys)
-    const int last_key = first_key + keys - 1;
-    const int first_row_seeing = first_seen(first_key, kv_len, q_len, ahead);
-    const int end_row_seeing = end_seen(last_key, kv_len, q_len, behind);
-    // All keys of the tile are seen by the rows from the last key's first to the first key's end.
-    const int first_row_by_all = first_seen(last_key, kv_len, q_len, ahead);
-    const int end_row_by_all = end_seen(first_key, kv_len, q_len, behind);
+    const RowsSeeing seeing = rows_seeing(first_key, first_key + keys - 1, q_len, kv_len, ahead, behind);
 
     // Line 6: load K_j, V_j, if any row sees one of the keys.
-    if (first_row_seeing < end_row_seeing) {
+    if (seeing.start < seeing.end) {
         load_tile<KEYS>(K_tile, K + first_kv * D, keys);
         load_tile<KEYS>(V_tile, V + first_kv * D, keys);
     }
@@ -63,10 +59,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
         for (int j = 0; j < TD; ++j) dK_acc[i][j] = dV_acc[i][j] = 0.0f;
 
     // Line 8: for all Q_i with a row that sees some key of the tile, of all heads that share it.
-    const int end_row = first_row_seeing < end_row_seeing ? end_row_seeing : 0;
     for (int member = 0; member < group; ++member) {
-        const size_t first_q = (head_index() * group + member) * q_len;
-        for (int first_row = first_row_seeing / ROWS * ROWS; first_row < end_row; first_row += ROWS) {
+        const size_t first_q = (kv_head * group + member) * q_len;
+        for (int first_row = seeing.start; first_row < seeing.end; first_row += ROWS) {
             // Line 9: load Q_i, dO_i, L_i, D_i, once nobody reads the last ones any more.
             const int rows = min(ROWS, q_len - first_row);
             __syncthreads();
@@ -86,7 +81,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
             __syncthreads();
 
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-            const int first_by_all = first_row_by_all - first_row, end_by_all = end_row_by_all - first_row;
+            const int first_by_all = seeing.first_by_all - first_row, end_by_all = seeing.end_by_all - first_row;
             add_P_V(dV_acc, P_tile, dO_tile, first_by_all, end_by_all, rows, first, end);
             add_P_V(dK_acc, dS_tile, Q_tile, first_by_all, end_by_all, rows, first, end);
         }
@@ -102,7 +97,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
 }
 
 // Line 15 alone: a block owns Q_i and dO_i of one head, as in the forward pass, and the tile is not turned: BR rows, BC
-// keys. S and dP are worked out once more.
+// keys. S and dP are worked out once more. The grid is (heads, blocks of a head, batch): the last rows start first.
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_rows(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
@@ -117,11 +112,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_rows(
     TILE delta_tile[BR];
 
     const int t = thread_index();
-    const int first_row = blockIdx.x * BR;
+    const int first_row = (gridDim.y - 1 - blockIdx.y) * BR;
     const int rows = min(BR, q_len - first_row);
-    const size_t first_stat = head_index() * q_len + first_row;
-    const stored *K_head = K + kv_head_index(group) * kv_len * D;
-    const stored *V_head = V + kv_head_index(group) * kv_len * D;
+    const size_t head = (size_t)blockIdx.z * gridDim.x + blockIdx.x, first_stat = head * q_len + first_row;
+    const size_t kv_head = (size_t)blockIdx.z * (gridDim.x / group) + blockIdx.x / group;
+    const stored *K_head = K + kv_head * kv_len * D;
+    const stored *V_head = V + kv_head * kv_len * D;
     load_tile<BR>(Q_tile, Q + first_stat * D, rows);
     load_tile<BR>(dO_tile, dO + first_stat * D, rows);
     if (t < BR) {

@@ -13,6 +13,7 @@ from numba.cuda import libdevice
 
 from variants._tiles import Tile
 from variants._tiles.numba_backward import numba_backward
+from variants._tiles.numba_grids import head_across, key_block_across, kv_head_across, row_block_across
 from variants._tiles.numba_tiles import (
     ONE,
     ZERO,
@@ -20,7 +21,6 @@ from variants._tiles.numba_tiles import (
     block_index,
     copies,
     head_index,
-    kv_head_index,
     numba_tiles,
     thread_index,
 )
@@ -38,7 +38,7 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> tuple
     KEYS, ROWS = backward.KEYS, backward.ROWS
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     keep_limits_of_keys, row_dots = backward.keep_limits_of_keys, backward.row_dots
-    first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
+    rows_seeing, span_in_tile = backward.rows_seeing, tiles.span_in_tile
     weights_and_gradients, gather, add_P_V = backward.weights_and_gradients, backward.gather, tiles.add_P_V
 
     # Line 4: D = rowsum(dO o O).
@@ -63,7 +63,8 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> tuple
         if t < rows:
             delta_head[first_row + t] = delta_tile[t]
 
-    # Lines 5 to 19 without 15: a block owns K_j and V_j of one head, and the query heads that share them.
+    # Lines 5 to 19 without 15: a block owns K_j and V_j of one head, and the query heads that share them. The first
+    # keys of all heads start first, which most rows see where causal.
     @cuda.jit
     def bwd_fa2_ordered_of_keys(Q, K, V, dO, lse, delta, dK, dV, group, tau, before, after):
         K_tile = cuda.shared.array((KEYS, LD), float32, alignment=16)
@@ -81,22 +82,20 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> tuple
 
         t = thread_index()
         q_len, kv_len = Q.shape[2], K.shape[2]
-        first_key = block_index() * KEYS
+        first_key = key_block_across() * KEYS
         keys = min(KEYS, kv_len - first_key)
         ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
         last_key = first_key + keys - 1
-        first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
-        end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
-        # All keys of the tile are seen by the rows from the last key's first to the first key's end.
-        first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
-        end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
-        K_head = K[batch_index(), head_index()]
-        V_head = V[batch_index(), head_index()]
-        dK_head = dK[batch_index(), head_index()]
-        dV_head = dV[batch_index(), head_index()]
+        start_row, end_row, first_row_by_all, end_row_by_all = rows_seeing(
+            first_key, last_key, q_len, kv_len, ahead, behind
+        )
+        K_head = K[batch_index(), head_across()]
+        V_head = V[batch_index(), head_across()]
+        dK_head = dK[batch_index(), head_across()]
+        dV_head = dV[batch_index(), head_across()]
 
         # Line 6: load K_j, V_j, if any row sees one of the keys.
-        if first_row_seeing < end_row_seeing:
+        if start_row < end_row:
             load_tile(K_tile, KEYS, K_head, first_key, keys)
             load_tile(V_tile, KEYS, V_head, first_key, keys)
 
@@ -107,14 +106,13 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> tuple
                 dV_acc[i, j] = ZERO
 
         # Line 8: for all Q_i with a row that sees some key of the tile, of all heads that share it.
-        end_row = end_row_seeing if first_row_seeing < end_row_seeing else 0
         for member in range(group):
-            head = head_index() * group + member
+            head = head_across() * group + member
             Q_head = Q[batch_index(), head]
             dO_head = dO[batch_index(), head]
             lse_head = lse[batch_index(), head]
             delta_head = delta[batch_index(), head]
-            for first_row in range(first_row_seeing // ROWS * ROWS, end_row, ROWS):
+            for first_row in range(start_row, end_row, ROWS):
                 # Line 9: load Q_i, dO_i, L_i, D_i, once nobody reads the last ones any more.
                 rows = min(ROWS, q_len - first_row)
                 cuda.syncthreads()
@@ -161,7 +159,7 @@ def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Any:
     row_of, key_of, tile_row = tiles.row_of, tiles.key_of, tiles.tile_row
     multiply_Q_Kt, span_in_tile, add_P_V = tiles.multiply_Q_Kt, tiles.span_in_tile, tiles.add_P_V
 
-    # Line 15 alone: a block owns Q_i and dO_i of one head. S and dP are worked out once more.
+    # Line 15 alone: a block owns Q_i and dO_i of one head. S and dP are worked out once more. Last rows start first.
     @cuda.jit
     def bwd_fa2_ordered_of_rows(Q, K, V, dO, lse, delta, dQ, group, tau, before, after):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
@@ -179,15 +177,15 @@ def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, spans: bool) -> Any:
 
         t = thread_index()
         q_len, kv_len = Q.shape[2], K.shape[2]
-        first_row = block_index() * BR
+        first_row = row_block_across() * BR
         rows = min(BR, q_len - first_row)
-        Q_head = Q[batch_index(), head_index()]
-        dO_head = dO[batch_index(), head_index()]
-        lse_head = lse[batch_index(), head_index()]
-        delta_head = delta[batch_index(), head_index()]
-        dQ_head = dQ[batch_index(), head_index()]
-        K_head = K[batch_index(), kv_head_index(group)]
-        V_head = V[batch_index(), kv_head_index(group)]
+        Q_head = Q[batch_index(), head_across()]
+        dO_head = dO[batch_index(), head_across()]
+        lse_head = lse[batch_index(), head_across()]
+        delta_head = delta[batch_index(), head_across()]
+        dQ_head = dQ[batch_index(), head_across()]
+        K_head = K[batch_index(), kv_head_across(group)]
+        V_head = V[batch_index(), kv_head_across(group)]
         load_tile(Q_tile, BR, Q_head, first_row, rows)
         load_tile(dO_tile, BR, dO_head, first_row, rows)
         if t < BR:

@@ -135,15 +135,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_of_keys(
     // All X_i with a row that sees some key of the tile, of all heads that share it.
     KEEP_LIMITS_OF_KEYS(P_ROWS, first_key, keys)
     const int last_key = first_key + keys - 1;
-    const int first_row_seeing = first_seen(first_key, kv_len, q_len, ahead);
-    const int end_row_seeing = end_seen(last_key, kv_len, q_len, behind);
-    // All keys of the tile are seen by the rows from the last key's first to the first key's end.
-    const int first_row_by_all = first_seen(last_key, kv_len, q_len, ahead);
-    const int end_row_by_all = end_seen(first_key, kv_len, q_len, behind);
-    const int end_row = first_row_seeing < end_row_seeing ? end_row_seeing : 0;
+    const RowsSeeing seeing = rows_seeing(first_key, last_key, q_len, kv_len, ahead, behind);
     for (int member = 0; member < group; ++member) {
         const size_t first_q = (head_index() * group + member) * q_len;
-        for (int first_row = first_row_seeing / ROWS * ROWS; first_row < end_row; first_row += ROWS) {
+        for (int first_row = seeing.start; first_row < seeing.end; first_row += ROWS) {
             // Load X_i and the tile of W, a row per warp, once nobody reads the last ones any more. Zeros: not seen.
             const int rows = min(ROWS, q_len - first_row);
             __syncthreads();
@@ -163,7 +158,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_three_pass_of_keys(
 
             int first[TM], end[TM];
             span_in_tile(first, end, first_key, first_row, rows, kv_len, q_len, ahead, behind);
-            add_P_V(Y_acc, W_tile, X_tile, first_row_by_all - first_row, end_row_by_all - first_row, rows, first, end);
+            const int first_by_all = seeing.first_by_all - first_row, end_by_all = seeing.end_by_all - first_row;
+            add_P_V(Y_acc, W_tile, X_tile, first_by_all, end_by_all, rows, first, end);
         }
     }
 

@@ -123,6 +123,7 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> An
     MOST = max(KEYS, ROWS)
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     first_seen, end_seen, span_in_tile = tiles.first_seen, tiles.end_seen, tiles.span_in_tile
+    rows_seeing = backward.rows_seeing
     keep_limits_of_keys, add_P_V, gather = backward.keep_limits_of_keys, tiles.add_P_V, backward.gather
 
     # Line 1: dV = P^T dO, and line 5: dK = tau dS^T Q: read W and X by blocks, write Y. A block owns a tile of keys of
@@ -145,17 +146,14 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str, spans: bool) -> An
         # All X_i with a row that sees some key of the tile, of all heads that share it.
         ahead, behind = keep_limits_of_keys(before, after, first_key, keys, q_len)
         last_key = first_key + keys - 1
-        first_row_seeing = first_seen(first_key, kv_len, q_len, ahead)
-        end_row_seeing = end_seen(last_key, kv_len, q_len, behind)
-        # All keys of the tile are seen by the rows from the last key's first to the first key's end.
-        first_row_by_all = first_seen(last_key, kv_len, q_len, ahead)
-        end_row_by_all = end_seen(first_key, kv_len, q_len, behind)
-        end_row = end_row_seeing if first_row_seeing < end_row_seeing else 0
+        start_row, end_row, first_row_by_all, end_row_by_all = rows_seeing(
+            first_key, last_key, q_len, kv_len, ahead, behind
+        )
         for member in range(group):
             head = head_index() * group + member
             X_head = X[batch_index(), head]
             W_head = W[batch_index(), head]
-            for first_row in range(first_row_seeing // ROWS * ROWS, end_row, ROWS):
+            for first_row in range(start_row, end_row, ROWS):
                 # Load X_i and the tile of W, a row per warp, once nobody reads the last ones any more. Zeros: not seen.
                 rows = min(ROWS, q_len - first_row)
                 cuda.syncthreads()
