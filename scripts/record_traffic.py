@@ -30,7 +30,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -143,12 +143,12 @@ def is_too_slow(variant: Variant, problem: BaseProblem) -> bool:
 
 def record(
     kept: Sequence[dict[str, Any]], share: tuple[int, int], seconds: float, variants: str = "*"
-) -> dict[str, Any]:
-    """The whole record: what `kept` have of the same plans, and what is measured now of the others.
+) -> Iterator[dict[str, Any]]:
+    """The record, whole each time that some more is measured: first what `kept` have of the same plans.
 
-    Of these, those of `variants`, every share[1]-th from number share[0] on, as long as there are `seconds`: small
-    problems first. A run that fails under ncu is named and left out. Raises `UsageError` where a kept record is from
-    another machine.
+    Of the others those of `variants` are measured, every share[1]-th from number share[0] on, as long as there are
+    `seconds`: small problems first. A run that fails under ncu is named and left out. Raises `UsageError` where a kept
+    record is from another machine.
     """
     runs, registry = all_runs(), discover().registry
     plans = {case: registry.get(case[1].variant).plan(case[1].problem) for case in runs}
@@ -162,6 +162,26 @@ def record(
         known |= new
     missing = [case for case in runs if name_of(case) not in known and fnmatch(case[1].variant, variants)]
     missing = sorted(missing, key=lambda case: case[1].problem.flops)[share[0] :: share[1]]
+    order = {name_of(case): number for number, case in enumerate(runs)}
+
+    def so_far() -> dict[str, Any]:
+        for rows in (entries, ranges):
+            rows.sort(key=lambda row: (order[row["problem"], row["variant"]], row.get("launch", 0)))
+        return {
+            **made_on,
+            "metrics": METRICS,
+            "range_metrics": RANGE_METRICS,
+            "problems": PROBLEMS,
+            "plans": [
+                {"problem": index, "variant": variant, "hash": hashes[case]}
+                for case, (index, variant) in ((case, name_of(case)) for case in runs)
+                if (index, variant) in known
+            ],
+            "ranges": ranges,
+            "launches": entries,
+        }
+
+    yield so_far()
     end = time.monotonic() + seconds
     with progress_bar(len(missing)) as progress:
         for some in (missing[at : at + AT_ONCE] for at in range(0, len(missing), AT_ONCE)):
@@ -178,23 +198,8 @@ def record(
                 known.add((index, variant))
             for case in some:
                 progress.step(case[1].variant)
+            yield so_far()
     print(f"{len(known)} of {len(runs)} plans, {len(entries)} launches", flush=True)
-    order = {name_of(case): number for number, case in enumerate(runs)}
-    for rows in (entries, ranges):
-        rows.sort(key=lambda row: (order[row["problem"], row["variant"]], row.get("launch", 0)))
-    return {
-        **made_on,
-        "metrics": METRICS,
-        "range_metrics": RANGE_METRICS,
-        "problems": PROBLEMS,
-        "plans": [
-            {"problem": index, "variant": variant, "hash": hashes[case]}
-            for case, (index, variant) in ((case, name_of(case)) for case in runs)
-            if (index, variant) in known
-        ],
-        "ranges": ranges,
-        "launches": entries,
-    }
 
 
 def name_of(case: Case) -> tuple[int, str]:
@@ -263,7 +268,7 @@ def ncu_version() -> str:
 
 
 def main() -> None:
-    """Parse, record, write whole."""
+    """Parse, record, write whole after each call of ncu: what was measured outlives a run that is cut off."""
     parser = argparse.ArgumentParser(description="Record the hardware's counters of every variant.")
     parser.add_argument("output", type=Path, help="where the record goes (JSON)")
     parser.add_argument(
@@ -278,8 +283,8 @@ def main() -> None:
     try:
         require_writable(output)
         kept = [json.loads(path.read_text()) for path in arguments.keep]
-        found = record(kept, share_of(arguments.share), arguments.seconds, arguments.variants)
-        replace_files({output: text_of(found).encode()})
+        for found in record(kept, share_of(arguments.share), arguments.seconds, arguments.variants):
+            replace_files({output: text_of(found).encode()})
     except (CountersUnavailable, UsageError) as error:
         sys.exit(str(error))
     print(f"recorded in {output}")

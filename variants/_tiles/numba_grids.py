@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import cuda, uint32
+from numba import cuda, int32, uint32
 
 from variants._tiles.numba_tiles import MASK
 
@@ -12,7 +12,7 @@ from variants._tiles.numba_tiles import MASK
 # From the last block of rows on.
 @cuda.jit(device=True, forceinline=True)
 def row_block_across():
-    return (cuda.gridDim.y - 1 - cuda.blockIdx.y) & MASK
+    return int32(cuda.gridDim.y - 1 - cuda.blockIdx.y) & MASK
 
 
 # From the first block of keys on.
