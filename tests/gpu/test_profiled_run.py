@@ -68,7 +68,7 @@ def test_the_tile_that_was_asked_for(tmp_path: Path, executor: Executor):
     tile = {"Br": 32, "Bc": 32}
     assert ask(tmp_path, {"variant": "fa2-cupy", "tile": tile}, {"variant": "fa2-cupy"})[0] == 0
     grids = [plan.launches[0].grid for _, plan, _ in executor.ran]
-    assert grids[0] == (2, 1, 1)
+    assert grids[0] == (1, 2, 1)
     assert "-DBR=32" in executor.ran[0][1].launches[0].kernel.options
 
 
