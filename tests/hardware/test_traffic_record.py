@@ -1,4 +1,4 @@
-"""The emulator's counts against what an H200's own counters said (scripts/record_traffic.py made the record)."""
+"""The emulator's counts against what GPUs' own counters said (scripts/record_traffic.py made the records)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import pytest
 from emulators import emulator
@@ -23,10 +22,11 @@ from harness.model.problem import ELEMENT_BYTES, BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
+from scripts.recording.merged_records import merged
 from scripts.recording.plan_hash import plan_hash, recorded_hashes
 from scripts.recording.recorded_problem import recorded_problem
 
-RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "traffic_h200.json").read_text())
+RECORD = merged([json.loads(path.read_text()) for path in sorted(Path(__file__).parent.glob("traffic_*.json"))])
 LARGEST_EMULATED_FLOPS = 1.4e7
 """Beyond, the variant's claim, which other tests hold against counts, stands in for the emulator."""
 LARGEST_EMULATED_OF_BOXES = 2e8
@@ -100,6 +100,30 @@ def test_the_record_is_of_these_kernels(name: str) -> None:
     reasons = [stale(index, name) for index, variant in CASES if variant == name] or [stale(0, name)]
     if any(reasons):
         pytest.skip(next(filter(None, reasons)))
+
+
+def test_of_each_plan_the_latest_record_counts() -> None:
+    plan = {"variant": "a", "hash": "1"}
+    launch = {"variant": "a", "launch": 0, "kernel": "k"}
+    old = {
+        "date": "2026-01-01",
+        "metrics": {"loads": "l", "stores": "s"},
+        "problems": [{}, {"heads": 3}],
+        "plans": [{**plan, "problem": 0}, {**plan, "problem": 1}],
+        "launches": [{**launch, "problem": 0, "values": [1, 2]}, {**launch, "problem": 1, "values": [3, 4]}],
+    }
+    new = {
+        "date": "2026-01-02",
+        "metrics": {"stores": "s", "loads": "l"},
+        "problems": [{"heads": 3}, {"heads": 5}],
+        "plans": [{**plan, "problem": 0, "hash": "2"}],
+        "launches": [{**launch, "problem": 0, "values": [40, 30]}],
+    }
+    for records in ([old, new], [new, old]):
+        found = merged(records)
+        assert (found["date"], found["problems"]) == ("2026-01-02", [{}, {"heads": 3}, {"heads": 5}])
+        assert found["plans"] == [{**plan, "problem": 0}, {**plan, "problem": 1, "hash": "2"}]
+        assert [(row["problem"], row["values"]) for row in found["launches"]] == [(0, [1, 2]), (1, [30, 40])]
 
 
 def test_what_is_not_recorded_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

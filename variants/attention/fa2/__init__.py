@@ -17,6 +17,8 @@ K_j and V_j have a place each in shared memory, Q_i and P one more, beyond what 
 one is multiplied the other comes (cp.async where float32 is stored, which needs no registers; what is widened passes
 through them), and two barriers per tile are enough.
 
+Blocks start with the last rows of all heads, which see most keys where causal (_tiles/grids.py).
+
 Where what a row sees is no run of keys (masks of blocks, FlashMask), a launch of its own lists the tiles of which some
 row of a block sees a key, and J_i leaves out the others; what that costs says _tiles/visits.py. A tile whose keys all
 rows see is worked on as without that mask.

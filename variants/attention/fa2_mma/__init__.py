@@ -14,6 +14,8 @@ Where what a row sees is no run of keys (masks of blocks, FlashMask), a launch o
 of rows visits, so that copies know what comes next, and J_i leaves out the others; what that costs says
 _tiles/visits.py. A tile whose keys all rows see is worked on as without that mask. The Numba kernel takes runs alone.
 
+Blocks start with the last rows of several heads, which see most keys where causal: _tiles/grids.py says of how many.
+
 A cap's tangents are tanh.approx, one per score; ALiBi is an addition and a fused multiply-add per score, after which
 scores are no longer scaled with the maximum's subtraction. Sinks come in once per row, at the end. Dropout
 is two calls of Philox for the 32 weights that a lane has of 32 rows and 32 keys; a byte for each stays in registers, of
