@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from test_fa2_mma import VARIANTS, assert_right, skip_further_compilation
@@ -100,3 +102,23 @@ def test_answers_and_bytes_are_the_same_however_many_heads_start_at_once(
     heads_at_once = heads_at_once if problem.mask.is_band else 6
     assert variant.plan(problem).launches[-1].grid == (heads_at_once, 2, 12 // heads_at_once)
     assert_right(variant, problem, draw_inputs(problem, "normal", seed=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("fa2-cupy", {"q_len": 65_535 * 64 + 1, "kv_len": 1}),
+        ("fa2-mma-numba", {"q_len": 65_535 * 128 + 1, "kv_len": 1, "dtype": "float16"}),
+        ("bwd-fa2-numba", {"q_len": 1, "kv_len": 65_535 * 64 + 1}),
+        ("bwd-fa2-ordered-cupy", {"q_len": 65_535 * 32 + 1, "kv_len": 1}),
+    ],
+)
+def test_more_blocks_than_a_grid_has_along_y_are_refused_with_the_reason(name: str, fields: dict[str, Any]):
+    (variant,) = (variant for variant in REGISTRY if variant.name == name)
+    kind = BackwardProblem if name.startswith("bwd") else Problem
+    longest = "q_len" if fields["q_len"] != 1 else "kv_len"
+    refusal = variant.supports(kind(heads=1, head_dim=64, **fields))
+    assert refusal is not None and refusal.startswith(
+        f"{longest} is {fields[longest]}; a grid has at most 65,535 blocks"
+    )
+    assert variant.supports(kind(heads=1, head_dim=64, **{**fields, longest: fields[longest] - 1})) is None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness import Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, rawkernel
+from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, rawkernel, unsupported
 from variants._tiles.band import SPAN_FEATURES
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
@@ -125,6 +125,7 @@ def register_backward(
     numerics: Numerics = NUMERICS,
     deterministic: bool = True,
     takes: tuple[str, ...] = SPAN_FEATURES,
+    supports: Callable[[Problem], str | None] = unsupported,
 ) -> None:
     """Add `<algorithm>-<language>` for each of `languages`, as variants of attention-backward."""
     register_languages(
@@ -139,6 +140,7 @@ def register_backward(
         operation="attention-backward",
         deterministic=deterministic,
         takes=takes,
+        supports=supports,
     )
 
 

@@ -18,6 +18,14 @@ MOST_BLOCKS = 65_535
 """Along y and z."""
 
 
+def beyond_y(**blocks_along_y: tuple[int, int]) -> str | None:
+    """Why a grid cannot have so many blocks along y, or None: q_len=(extent, rows of a block), and kv_len likewise."""
+    for name, (extent, size) in blocks_along_y.items():
+        if blocks(extent, size) > MOST_BLOCKS:
+            return f"{name} is {extent}; a grid has at most 65,535 blocks along y, of {size} each here"
+    return None
+
+
 def grid_across(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
     """(heads, blocks_per_head, batch): all query heads of a sequence side by side."""
     return problem.heads, blocks_per_head, problem.batch

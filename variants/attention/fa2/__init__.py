@@ -38,10 +38,10 @@ from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_a
 from variants._dropout import SOURCE as DROPOUT
 from variants._scores import FEATURES as SCORES
 from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
-from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks
+from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.copies import elements_per_copy
-from variants._tiles.grids import grid_across
+from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -150,7 +150,12 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
     return tile_space(problem.head_dim, default, floats, has_spans(problem), MORE_SHARED_BYTES)
 
 
+def supports(problem: Problem) -> str | None:
+    """Why it cannot take the problem, or None."""
+    return unsupported(problem) or beyond_y(q_len=(problem.q_len, default_tile(problem.head_dim).Br))
+
+
 def register(registry: Registry) -> None:
     """Add `fa2-cupy` and `fa2-numba`."""
     idea = "FlashAttention-2: Q blocks outside, O stays on chip and is written once"
-    register_languages(registry, "fa2", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES)
+    register_languages(registry, "fa2", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES, supports=supports)

@@ -37,7 +37,7 @@ from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, un
 from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.grids import grid_side_by_side
+from variants._tiles.grids import beyond_y, grid_side_by_side
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.visits import FEATURES as NO_RUNS
@@ -162,6 +162,11 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
     )
 
 
+def supports(problem: Problem) -> str | None:
+    """Why it cannot take the problem, or None."""
+    return unsupported_on_tensor_cores(problem) or beyond_y(q_len=(problem.q_len, tile_of(problem).Br))
+
+
 def register(registry: Registry) -> None:
     """Add `fa2-mma-cupy` and `fa2-mma-numba`."""
     for language, (kernels, takes) in LANGUAGES.items():
@@ -175,6 +180,6 @@ def register(registry: Registry) -> None:
             tiles,
             NUMERICS,
             takes=takes,
-            supports=unsupported_on_tensor_cores,
+            supports=supports,
             tile_class=MmaTile,
         )

@@ -384,9 +384,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         const KeysSeen seen = {keys, first_key, before, after AND_NOTED};
 #endif
         if (!mixed && first_key >= warp_sees_from && first_key + BC <= warp_sees_to && scoring.splits<TM, TN>()) {
-            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen, false DROPOUT_OF_TILE(head, entry, warp_row, first_key));
+            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen,
+                              false DROPOUT_OF_TILE(head, entry, warp_row, first_key));
         } else if (first_key < warps_end_key && first_key + BC > warps_first_key) {
-            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen, poisoned DROPOUT_OF_TILE(head, entry, warp_row, first_key));
+            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen,
+                             poisoned DROPOUT_OF_TILE(head, entry, warp_row, first_key));
         }
     }
 

@@ -29,7 +29,17 @@ import numpy as np
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
 from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
 from variants._dropout import SOURCE as DROPOUT
-from variants._tiles import BLOCK, MORE_SHARED_BYTES, SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, grid
+from variants._tiles import (
+    BLOCK,
+    MORE_SHARED_BYTES,
+    SHARED_BYTES,
+    THREADS_X,
+    THREADS_Y,
+    Tile,
+    blocks,
+    grid,
+    unsupported,
+)
 from variants._tiles.backward import (
     COMMON,
     BackwardSchedule,
@@ -42,6 +52,7 @@ from variants._tiles.backward import (
 )
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits_of_keys
 from variants._tiles.copies import elements_per_copy
+from variants._tiles.grids import beyond_y
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.space import rows_floats
@@ -131,7 +142,15 @@ def preparing_floats(head_dim: int, rows: int) -> int:
     return rows_floats(2 * rows, head_dim) + rows
 
 
+def supports(problem: Problem) -> str | None:
+    """Why it cannot take the problem, or None."""
+    tile = default_tile(problem.head_dim)
+    return unsupported(problem) or beyond_y(kv_len=(problem.kv_len, tile.Bc))
+
+
 def register(registry: Registry) -> None:
     """Add `bwd-fa2-cupy` and `bwd-fa2-numba`."""
     idea = "FlashAttention-2 backward: K/V tiles outside, dK and dV on chip, dQ summed by atomics"
-    register_backward(registry, "bwd-fa2", idea, LANGUAGES, plan, claim, tiles, deterministic=False, takes=TAKES)
+    register_backward(
+        registry, "bwd-fa2", idea, LANGUAGES, plan, claim, tiles, deterministic=False, takes=TAKES, supports=supports
+    )

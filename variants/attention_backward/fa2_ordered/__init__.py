@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
-from variants._tiles import BLOCK, Tile, blocks, grid
+from variants._tiles import BLOCK, Tile, blocks, grid, unsupported
 from variants._tiles.backward import (
     COMMON,
     BackwardSchedule,
@@ -36,7 +36,7 @@ from variants._tiles.backward import (
     turned,
 )
 from variants._tiles.band import has_spans, limits, limits_of_keys
-from variants._tiles.grids import grid_across
+from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.space import P_floats, rows_floats
 
@@ -106,7 +106,13 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
     return backward_tiles(problem.head_dim, default, shared_floats, has_spans(problem))
 
 
+def supports(problem: Problem) -> str | None:
+    """Why it cannot take the problem, or None."""
+    tile = default_backward_tile(problem.head_dim)
+    return unsupported(problem) or beyond_y(q_len=(problem.q_len, tile.Br), kv_len=(problem.kv_len, tile.Bc))
+
+
 def register(registry: Registry) -> None:
     """Add `bwd-fa2-ordered-cupy` and `bwd-fa2-ordered-numba`."""
     idea = "FlashAttention-2 backward without atomics: dQ in a launch of its own, rows outside"
-    register_backward(registry, "bwd-fa2-ordered", idea, LANGUAGES, plan, claim, tiles)
+    register_backward(registry, "bwd-fa2-ordered", idea, LANGUAGES, plan, claim, tiles, supports=supports)
