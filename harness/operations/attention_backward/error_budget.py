@@ -150,12 +150,14 @@ class _Totals:
     """How many are added up."""
     runs: Sums
     """Sums over the rows of each head, or over keys, in magnitude: as large as partial sums become."""
+    bounds: Sums
+    """What `runs` would come to if each head's summands were equal: Cauchy's bound."""
     open: Sums
     """Above 0 where nothing is promised."""
 
     @classmethod
     def zeros(cls, problem: BackwardProblem, part: Part) -> _Totals:
-        return cls(*(Sums.zeros(problem, part) for _ in range(8)))
+        return cls(*(Sums.zeros(problem, part) for _ in dataclasses.fields(cls)))
 
     def tolerances(self, answer: Mapping[str, Float64Array], r: Roundings, largest: float) -> dict[str, Tolerance]:
         by_name = {field.name: getattr(self, field.name).as_outputs() for field in dataclasses.fields(self)}
@@ -166,8 +168,8 @@ class _Totals:
             allowed = total["errors"] + r.proved_sum(terms) * total["magnitudes"] + TINY * terms
             allowed += np.maximum(SLACK * r.output * (size + allowed), r.output_step)
             expected = np.sqrt(total["squares"]) + total["common"] + r.factor * size
-            # Of summands of about one size and sign many may be equal, as those of each head of a group.
-            alike = _equal(np.square(total["runs"]), total["terms"], total["products"], share=ABOUT_EQUAL)
+            # Of a head's summands of about one size and sign many may be equal, whatever those of others are.
+            alike = np.square(total["runs"]) > ABOUT_EQUAL * np.square(total["bounds"])
             steps = np.where(alike, r.proved_sum(terms), r.expected_sum(terms))
             expected += steps * np.sqrt(np.square(total["runs"]) + total["products"]) + TINY * terms
             expected += np.maximum(SLACK * r.output * (size + expected), r.output_step)
@@ -196,11 +198,13 @@ def error_budget(
             totals.errors.add(block, *_through(block, worst, np.abs))
             sizes = _Pairs(block.dropped_p + worst.P, np.abs(block.ds) + worst.dS)
             totals.magnitudes.add(block, *_through(block, sizes, np.abs))
-            totals.products.add(block, *_through(block, _squared(_Pairs(block.dropped_p, block.ds)), np.square))
             _add_expected(totals, block, r)
             totals.runs.add(block, *_runs(block))
             seen = np.broadcast_to(block.visible, block.s.shape)
             totals.terms.add(block, *_counts(block, seen))
+            products, bounds = _products_and_bounds(block, seen)
+            totals.products.add(block, *products)
+            totals.bounds.add(block, *bounds)
             totals.open.add(block, *_counts(block, seen & (block.spoilt | _may_overflow(block, sizes, problem))))
     return totals.tolerances(answer, r, LARGEST[problem.dtype])
 
@@ -225,6 +229,23 @@ def _runs(block: Block) -> tuple[Float64Array | None, Float64Array | None, Float
         None if block.keys is None else tau * np.abs(block.ds.mT @ block.q).sum(axis=2),
         None if block.keys is None else np.abs(block.dropped_p.mT @ block.do).sum(axis=2),
     )
+
+
+def _products_and_bounds(
+    block: Block, seen: npt.NDArray[np.bool_]
+) -> tuple[tuple[Float64Array | None, ...], tuple[Float64Array | None, ...]]:
+    """See `_Totals.products` and `_Totals.bounds`: of the block's rows, dQ, dK and dV."""
+    pairs, tau = _squared(_Pairs(block.dropped_p, block.ds)), np.square(block.problem.tau)
+    of_rows = None if block.rows is None else tau * (pairs.dS @ np.square(block.k))
+    keys_seen = seen.sum(axis=-1, dtype=np.float64)[..., None]
+    bounds = [None if of_rows is None else np.sqrt(keys_seen * of_rows)]
+    products = [of_rows]
+    rows_seeing = seen.sum(axis=-2, dtype=np.float64)[..., None]  # of each head
+    for factors in ((tau * pairs.dS, block.q), (pairs.P, block.do)):
+        of_heads = None if block.keys is None else factors[0].mT @ np.square(factors[1])
+        products.append(None if of_heads is None else of_heads.sum(axis=2))
+        bounds.append(None if of_heads is None else np.sqrt(rows_seeing * of_heads).sum(axis=2))
+    return tuple(products), tuple(bounds)
 
 
 def _counts(block: Block, pairs: npt.NDArray[np.bool_]) -> tuple[Float64Array | None, ...]:
@@ -291,14 +312,12 @@ def _flushed_of_row(block: Block) -> Float64Array:
     return flushed
 
 
-def _equal(
-    square: Float64Array, terms: Float64Array | int, squares: Float64Array, share: float = 1 - 1e-4
-) -> npt.NDArray[np.bool_]:
+def _equal(square: Float64Array, terms: Float64Array | int, squares: Float64Array) -> npt.NDArray[np.bool_]:
     """Where all terms of a sum are equal, by Cauchy: then so are its roundings, and nothing is random about them.
 
-    `square` is the sum's, `squares` the sum of squares; `share` says how much less than equal will do.
+    `square` is the sum's, `squares` the sum of squares.
     """
-    equal: npt.NDArray[np.bool_] = square > share * terms * squares
+    equal: npt.NDArray[np.bool_] = square > (1 - 1e-4) * terms * squares
     return equal
 
 

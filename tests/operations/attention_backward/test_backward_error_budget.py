@@ -180,13 +180,16 @@ def test_a_rounding_that_is_not_declared_is_out():
     assert not result.passed or result.suspicious
 
 
-def test_equal_summands_are_rounded_alike():
-    # One key has the weight 1 in all rows, and all dO are one row: dV is a sum of 384 equal terms, one after the other.
-    problem = BackwardProblem(heads=3, kv_heads=1, q_len=128, kv_len=1, head_dim=16)
-    question = Question.draw(problem, "one-gradient", 0)
+@pytest.mark.parametrize("sizes", [(1.0, 1.0, 1.0, 1.0), (7.4, -0.15, 0.8, 1.7)], ids=["all", "of each head"])
+def test_equal_summands_are_rounded_alike(sizes: tuple[float, ...]):
+    # One key has the weight 1 in all rows, and all dO of a head are one row: dV is a sum of 1,200 terms, one after
+    # the other, of which all are equal, or those of each head of the group.
+    problem = BackwardProblem(heads=4, kv_heads=1, q_len=300, kv_len=1, head_dim=16)
+    inputs = Question.draw(problem, "one-gradient", 25).inputs
+    dO = inputs["dO"] * np.array(sizes, np.float32)[:, None, None]
+    question = Question.pose(problem, {**inputs, "dO": dO})
     outputs = kernel(problem, question.inputs)
-    rows = question.inputs["dO"].reshape(-1, 16)
-    outputs["dV"] = np.cumsum(rows, axis=0, dtype=np.float32)[-1].reshape(1, 1, 1, 16)
+    outputs["dV"] = np.cumsum(dO.reshape(-1, 16), axis=0, dtype=np.float32)[-1].reshape(1, 1, 1, 16)
     result = question.hold(outputs, ON_CHIP)
     assert result.passed and not result.suspicious, result.error_over_expected
 
