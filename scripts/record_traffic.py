@@ -144,11 +144,11 @@ def is_too_slow(variant: Variant, problem: BaseProblem) -> bool:
 def record(
     kept: Sequence[dict[str, Any]], share: tuple[int, int], seconds: float, variants: str = "*"
 ) -> Iterator[dict[str, Any]]:
-    """The record, whole each time that some more is measured: first what `kept` have of the same plans.
+    """The record, whole each time that some more is measured, and at the end.
 
-    Of the others those of `variants` are measured, every share[1]-th from number share[0] on, as long as there are
-    `seconds`: small problems first. A run that fails under ncu is named and left out. Raises `UsageError` where a kept
-    record is from another machine.
+    It has what `kept` have of the same plans. Of the others those of `variants` are measured, every share[1]-th from
+    number share[0] on, as long as there are `seconds`: small problems first. A run that fails under ncu is named and
+    left out. Raises `UsageError` where a kept record is from another machine.
     """
     runs, registry = all_runs(), discover().registry
     plans = {case: registry.get(case[1].variant).plan(case[1].problem) for case in runs}
@@ -181,7 +181,6 @@ def record(
             "launches": entries,
         }
 
-    yield so_far()
     end = time.monotonic() + seconds
     with progress_bar(len(missing)) as progress:
         for some in (missing[at : at + AT_ONCE] for at in range(0, len(missing), AT_ONCE)):
@@ -200,6 +199,7 @@ def record(
                 progress.step(case[1].variant)
             yield so_far()
     print(f"{len(known)} of {len(runs)} plans, {len(entries)} launches", flush=True)
+    yield so_far()
 
 
 def name_of(case: Case) -> tuple[int, str]:

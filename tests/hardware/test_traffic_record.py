@@ -16,12 +16,15 @@ from harness.compilers.ptxas import find_ptxas
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
+from harness.gpu.hardware_counters import Run
+from harness.gpu.nsight_compute import Counters
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.problem import ELEMENT_BYTES, BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
+from scripts import record_traffic
 from scripts.recording.merged_records import merged
 from scripts.recording.plan_hash import plan_hash, recorded_hashes
 from scripts.recording.recorded_problem import recorded_problem
@@ -124,6 +127,28 @@ def test_of_each_plan_the_latest_record_counts() -> None:
         assert (found["date"], found["problems"]) == ("2026-01-02", [{}, {"heads": 3}, {"heads": 5}])
         assert found["plans"] == [{**plan, "problem": 0}, {**plan, "problem": 1, "hash": "2"}]
         assert [(row["problem"], row["values"]) for row in found["launches"]] == [(0, [1, 2]), (1, [30, 40])]
+
+
+def test_what_was_measured_outlives_a_run_that_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [(index, Run("fa2-cupy", problem(index))) for index in (0, 1, 2)]
+    asked: list[str] = []
+
+    def measured(some: list[record_traffic.Case], plans: object) -> dict[record_traffic.Case, record_traffic.Measured]:
+        asked.extend(case[1].variant for case in some)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {case: ((Counters("fa2", {}),), ()) for case in some}
+
+    monkeypatch.setattr(record_traffic, "all_runs", lambda: cases)
+    monkeypatch.setattr(record_traffic, "environment", lambda: {"gpu": "some", "date": "2026-01-01"})
+    monkeypatch.setattr(record_traffic, "ncu_version", lambda: "1")
+    monkeypatch.setattr(record_traffic, "AT_ONCE", 1)
+    monkeypatch.setattr(record_traffic, "measured", measured)
+    records = record_traffic.record([], (0, 1), math.inf)
+    # Nothing takes the place of an older record before something is measured.
+    assert [len(next(records)["plans"]) for _ in range(2)] == [1, 2]
+    with pytest.raises(KeyboardInterrupt):
+        next(records)
 
 
 def test_what_is_not_recorded_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
