@@ -23,7 +23,7 @@ REGISTRY = discover().registry
 
 
 def grid_of(name: str, **fields: object) -> tuple[int, int, int]:
-    (variant,) = (variant for variant in REGISTRY if variant.name == name)
+    variant = REGISTRY.get(name)
     problem = (BackwardProblem if name.startswith("bwd") else Problem)(**{**LONG, **fields})
     return variant.plan(problem).launches[1 if name.startswith("bwd") else -1].grid
 
@@ -114,7 +114,7 @@ def test_answers_and_bytes_are_the_same_however_many_heads_start_at_once(
     ],
 )
 def test_more_blocks_than_a_grid_has_along_y_are_refused_with_the_reason(name: str, fields: dict[str, Any]):
-    (variant,) = (variant for variant in REGISTRY if variant.name == name)
+    variant = REGISTRY.get(name)
     kind = BackwardProblem if name.startswith("bwd") else Problem
     longest = "q_len" if fields["q_len"] != 1 else "kv_len"
     refusal = variant.supports(kind(heads=1, head_dim=64, **fields))

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import PagedProblem
-from variants._tiles import blocks
+from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
 INT32_BYTES, FLOAT32_BYTES = 4, 4
 WARP_LANES = 32
-MOST_BLOCKS_ALONG_Y = 65_535
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def unsupported(problem: PagedProblem) -> str | None:
         return f"head_dim is {problem.head_dim}; tiles of more than 256 elements per row do not fit shared memory"
     for field, count in (("kv_heads", problem.kv_heads), ("batch", problem.sequences)):
         if count > MOST_BLOCKS_ALONG_Y:
-            return f"{field} is {count}; a grid has at most 65,535 blocks along y and z"
+            return f"{field} is {count}; a grid has at most {MOST_BLOCKS_ALONG_Y:,} blocks along y and z"
     if abs(problem.tau) > float(np.finfo(np.float32).max):
         return f"scale is {problem.tau:g}; float32, in which scores are computed, does not hold that"
     return None

@@ -23,6 +23,8 @@ SHARED_BYTES = 48 * 1024
 """What a block may have of shared memory on every GPU without asking for more."""
 MORE_SHARED_BYTES = 99 * 1024
 """What one may ask for on every GPU since Ampere."""
+MOST_BLOCKS_ALONG_Y = 65_535
+"""Of a grid; along z as well."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,10 @@ def unsupported(problem: Problem) -> str | None:
     if problem.head_dim > 256:
         return f"head_dim is {problem.head_dim}; tiles of more than 256 elements per row do not fit shared memory"
     for field in ("heads", "batch"):
-        if getattr(problem, field) > 65_535:
-            return f"{field} is {getattr(problem, field)}; a grid has at most 65,535 blocks along y and z"
+        if getattr(problem, field) > MOST_BLOCKS_ALONG_Y:
+            return (
+                f"{field} is {getattr(problem, field)}; a grid has at most {MOST_BLOCKS_ALONG_Y:,} blocks along y and z"
+            )
     if abs(problem.tau) > float(np.finfo(np.float32).max):
         return f"scale is {problem.tau:g}; float32, in which scores are computed, does not hold that"
     if problem.softcap is not None and not SMALLEST_CAP <= problem.softcap <= LARGEST_CAP:

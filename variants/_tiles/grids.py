@@ -9,20 +9,18 @@ code. The other way round, heads one after the other, all wait for the last rows
 from __future__ import annotations
 
 from harness import Problem
-from variants._tiles import blocks
+from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import Integers
 
 L2_BYTES = 32 * 2**20
 """Of what the heads read that blocks are at work on at once: what stays in the 50 MB of L2 of an H200."""
-MOST_BLOCKS = 65_535
-"""Along y and z."""
 
 
 def beyond_y(**blocks_along_y: tuple[int, int]) -> str | None:
     """Why a grid cannot have so many blocks along y, or None: q_len=(extent, rows of a block), and kv_len likewise."""
     for name, (extent, size) in blocks_along_y.items():
-        if blocks(extent, size) > MOST_BLOCKS:
-            return f"{name} is {extent}; a grid has at most 65,535 blocks along y, of {size} each here"
+        if blocks(extent, size) > MOST_BLOCKS_ALONG_Y:
+            return f"{name} is {extent}; a grid has at most {MOST_BLOCKS_ALONG_Y:,} blocks along y, of {size} each here"
     return None
 
 
@@ -52,5 +50,5 @@ def heads_side_by_side(heads: int, batch: int, visits: Integers, tile_bytes: int
     most = 1 if alike else round(L2_BYTES / (max(1, int(visits.max())) * tile_bytes))
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
     # A grid has no more groups than it may.
-    enough = [n for n in divisors if n >= blocks(batch * heads, MOST_BLOCKS)]
+    enough = [n for n in divisors if n >= blocks(batch * heads, MOST_BLOCKS_ALONG_Y)]
     return max((n for n in enough if n <= most), default=enough[0])

@@ -235,17 +235,20 @@ def _products_and_bounds(
     block: Block, seen: npt.NDArray[np.bool_]
 ) -> tuple[tuple[Float64Array | None, ...], tuple[Float64Array | None, ...]]:
     """See `_Totals.products` and `_Totals.bounds`: of the block's rows, dQ, dK and dV."""
-    pairs, tau = _squared(_Pairs(block.dropped_p, block.ds)), np.square(block.problem.tau)
-    of_rows = None if block.rows is None else tau * (pairs.dS @ np.square(block.k))
-    keys_seen = seen.sum(axis=-1, dtype=np.float64)[..., None]
-    bounds = [None if of_rows is None else np.sqrt(keys_seen * of_rows)]
-    products = [of_rows]
-    rows_seeing = seen.sum(axis=-2, dtype=np.float64)[..., None]  # of each head
-    for factors in ((tau * pairs.dS, block.q), (pairs.P, block.do)):
-        of_heads = None if block.keys is None else factors[0].mT @ np.square(factors[1])
-        products.append(None if of_heads is None else of_heads.sum(axis=2))
-        bounds.append(None if of_heads is None else np.sqrt(rows_seeing * of_heads).sum(axis=2))
-    return tuple(products), tuple(bounds)
+    tau = np.square(block.problem.tau)
+    P, dS = np.square(block.dropped_p), np.square(block.ds)
+    dQ: tuple[Float64Array | None, Float64Array | None] = (None, None)
+    dK, dV = dQ, dQ
+    if block.rows is not None:
+        squares = tau * (dS @ np.square(block.k))
+        dQ = squares, np.sqrt(seen.sum(axis=-1, dtype=np.float64)[..., None] * squares)
+    if block.keys is not None:
+        rows_seeing = seen.sum(axis=-2, dtype=np.float64)[..., None]  # of each head
+        dK, dV = (
+            (squares.sum(axis=2), np.sqrt(rows_seeing * squares).sum(axis=2))
+            for squares in ((tau * dS).mT @ np.square(block.q), P.mT @ np.square(block.do))
+        )
+    return (dQ[0], dK[0], dV[0]), (dQ[1], dK[1], dV[1])
 
 
 def _counts(block: Block, pairs: npt.NDArray[np.bool_]) -> tuple[Float64Array | None, ...]:
@@ -253,10 +256,6 @@ def _counts(block: Block, pairs: npt.NDArray[np.bool_]) -> tuple[Float64Array | 
     of_rows = None if block.rows is None else pairs.sum(axis=-1, dtype=np.float64)[..., None]
     of_keys = None if block.keys is None else pairs.sum(axis=(2, 3), dtype=np.float64)[..., None]
     return of_rows, of_keys, of_keys
-
-
-def _squared(pairs: _Pairs) -> _Pairs:
-    return _Pairs(np.square(pairs.P), np.square(pairs.dS))
 
 
 def _proved(block: Block, r: Roundings) -> _Pairs:

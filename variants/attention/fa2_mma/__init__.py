@@ -125,7 +125,8 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Pla
     visits = Visits(schedule, pads_arguments=not lengths)
     changes = score_arguments(p, *SCORES, always=not lengths, unit=LOG2_E)
     changes += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
-    heads, kv_bytes = (np.int32(p.heads), np.int32(p.group)), 2 * tile.Bc * p.head_dim * p.itemsize_bytes // p.group
+    heads = (np.int32(p.heads), np.int32(p.group))
+    kv_bytes = 2 * tile.Bc * p.head_dim * p.itemsize_bytes // p.group  # which a group of heads shares
     launch = Launch(
         fa2_mma,
         grid_side_by_side(p, p.heads, schedule.visits, kv_bytes, by_sequence=not p.mask.is_band),
