@@ -176,7 +176,7 @@ _ON_TENSOR_CORES = (
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first warp's rows",
-        ("poisoned DROPOUT_OF_TILE(head, entry, warp_row,", "poisoned DROPOUT_OF_TILE(head, entry, first_row,"),
+        ("true DROPOUT_OF_TILE(head, entry, warp_row,", "true DROPOUT_OF_TILE(head, entry, first_row,"),
         ("poisoned, draw, warp_row, first_key,", "poisoned, draw, first_row, first_key,"),
     ),
     *in_kernel(
@@ -191,7 +191,7 @@ _ON_TENSOR_CORES = (
     ),
     *in_kernel(
         "fa2-mma", "dropped before the denominator",
-        ("rows.l[i][h] += low;", "if (LEFT_OF_BOTH(1u, i, h, s, j)) rows.l[i][h] += low;"),
+        (" l[i][h] += low;", " if (LEFT_OF_BOTH(1u, i, h, s, j)) l[i][h] += low;"),
         ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
     ),
     *in_kernel(

@@ -197,11 +197,17 @@ _VISITING = (
             ),
         ),
     ),
-    *in_kernel(
+    *planted(
         "fa2-mma",
         "whole tiles taken for those that a warp's first row sees",
-        ("const int warp_sees_from = first_seen(warps_last,", "const int warp_sees_from = first_seen(warp_row,"),
-        ("warp_sees_from = first_seen(warps_last,", "warp_sees_from = first_seen(warp_row,"),
+        "attention/fa2_mma/seen.cuh",
+        "attention/fa2_mma/numba_kernel.py",
+        (
+            (
+                ("before.of[last] <= first_key", "before.of[own] <= first_key"),
+                ("warp_sees_from = first_seen(warps_last,", "warp_sees_from = first_seen(warp_row,"),
+            ),
+        ),
     ),
 )
 _SPLITS = (

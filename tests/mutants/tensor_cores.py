@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.mutants.patching import Mutant
+from tests.mutants.patching import Mutant, Patch
 from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
 
 _ALGORITHM = "fa2-mma"
@@ -23,6 +23,17 @@ def _in_fragments(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[M
 def _in_bands(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
     """Planted in what rows see of a tile, for which Numba has a file of its own."""
     return planted(_ALGORITHM, bug, "attention/fa2_mma/seen.cuh", "_mma/numba_band.py", ((cuda, numba),))
+
+
+def _where_all_see(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted where a warp asks whether its rows see the whole tile, which in Numba is in the kernel."""
+    files = ("attention/fa2_mma/seen.cuh", "attention/fa2_mma/numba_kernel.py")
+    return planted(_ALGORITHM, bug, *files, ((cuda, numba),))
+
+
+def _in_cuda(bug: str, old: str, new: str) -> Mutant:
+    """Planted in what the Numba twin has otherwise."""
+    return Mutant(bug, f"{_ALGORITHM}-cupy", (Patch("attention/fa2_mma/kernel.cu", old, new),))
 
 
 def _in_tiles(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -108,7 +119,7 @@ _SWIZZLE = (
 _ZEROS = (
     *_in_tiles(
         "keys beyond the last copied",
-        ("valid ? from + further * UNIT : source, valid);", "from + further * UNIT, true);"),
+        ("source + (valid ? e : 0) * UNIT, valid);", "source + e * UNIT, true);"),
         ("mine + uint64(further * UNIT_BYTES), further < left)", "mine + uint64(further * UNIT_BYTES), True)"),
     ),
     *_in_tiles(
@@ -119,8 +130,8 @@ _ZEROS = (
     *_in_tiles(
         "rows beyond the last left as they were",
         (
-            "            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?",
-            "            if (valid) copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ?",
+            "            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), source +",
+            "            if (valid) copy_async<UNIT_BYTES>(shared_address(tile) + place(e), source +",
         ),
         (
             "                copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)",
@@ -167,10 +178,7 @@ _COPIES = (
     ),
     *_here(
         "no barrier after the wait",
-        (
-            "        } else {\n            __syncthreads();\n        }\n        copy_keys",
-            "        }\n        copy_keys",
-        ),
+        ("        __syncthreads();\n        copy_keys", "        copy_keys"),
         ("            else:\n                cuda.syncthreads()\n            free_tile", "            free_tile"),
         sanitize=True,
     ),
@@ -189,7 +197,7 @@ _COPIES = (
 _BARRIERS = (
     *_here(
         "no barrier between zeros and copies",
-        ("        __syncthreads();\n    }\n\n    // Lines 6 and 7", "    }\n\n    // Lines 6 and 7"),
+        ("        __syncthreads();\n    }\n\n    // Line 4", "    }\n\n    // Line 4"),
         ("            cuda.syncthreads()\n\n        # Lines 6 and 7", "\n        # Lines 6 and 7"),
         sanitize=True,
     ),
@@ -250,8 +258,8 @@ _SOFTMAX = (
     *_here(
         "l summed of P as rounded",
         (
-            "rows.l[i][h] += low;\n                rows.l[i][h] += high;\n",
-            "const float2 p = unpacked(packed(low, high));\n                rows.l[i][h] += p.x + p.y;\n",
+            " l[i][h] += low;\n                l[i][h] += high;\n",
+            " const float2 p = unpacked(packed(low, high));\n                l[i][h] += p.x + p.y;\n",
         ),
         (
             "l[i, h] += low\n                    l[i, h] += high\n",
@@ -261,14 +269,14 @@ _SOFTMAX = (
     *_here("lse to base 2", ("= m * LN_2 +", "= m +"), ("m_row * LN_2 +", "m_row +")),
 )
 _MASKS = (
-    *_here(
+    *_where_all_see(
         "a tile on the diagonal taken for unmasked",
-        ("first_key + BC <= warp_sees_to &&", "first_key <= warp_sees_to &&"),
+        ("min(place + after + 1, keys) >= BC", "min(place + after + 1, keys) >= 0"),
         ("or int32(first_key + BC) > warp_sees_to", "or first_key > warp_sees_to"),
     ),
-    *_here(
+    *_where_all_see(
         "a tile that lacks one key taken for unmasked",
-        ("first_key + BC <= warp_sees_to &&", "first_key + BC <= warp_sees_to + 1 &&"),
+        ("min(place + after + 1, keys) >= BC", "min(place + after + 1, keys) >= BC - 1"),
         ("or int32(first_key + BC) > warp_sees_to", "or first_key + BC > warp_sees_to + 1"),
     ),
     *_in_bands(
@@ -302,9 +310,9 @@ _MASKS = (
             "uint32(first_seen(first_row, q_len, kv_len, before) + BC - 1) //",
         ),
     ),
-    *_here(
+    *_where_all_see(
         "first tile of a window taken for unmasked",
-        ("if (!mixed && first_key >= warp_sees_from && first_key", "if (!mixed && first_key"),
+        ("place + WARP_ROWS - 1 - before <= 0 &&", ""),
         ("masked = first_key < warp_sees_from or int32", "masked = int32"),
     ),
     *_here(
@@ -314,10 +322,7 @@ _MASKS = (
     ),
     *_here(
         "V ahead of the window not looked at",
-        (
-            "if (mixed || first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {",
-            "if (mixed || (first_key + BC > seen_to && seen_to < kv_len)) {",
-        ),
+        ("LATE_VOTE(poisoned)", "LATE_VOTE(poisoned && seen.first(0, 0) <= 0)"),
         (
             "if first_key < seen_from or (int32(first_key + BC) > seen_to and seen_to < kv_len):",
             "if int32(first_key + BC) > seen_to and seen_to < kv_len:",
@@ -325,18 +330,28 @@ _MASKS = (
     ),
     *_here(
         "V behind the mask not looked at",
-        ("__syncthreads_or(copied_not_finite<BC>(V_tile))", "__syncthreads_or(0)"),
+        ("multiply_Q_Kt<MASKED>(", "multiply_Q_Kt<false>("),
         ("cuda.syncthreads_or(copied_not_finite(V_tile, BC))", "cuda.syncthreads_or(0)"),
     ),
     *_here(
         "V of the first tile on the diagonal not looked at",
-        ("(first_key + BC > seen_to &&", "(first_key > seen_to &&"),
+        ("LATE_VOTE(poisoned)", "LATE_VOTE(poisoned && seen.end(0, 0) <= 0)"),
         ("(int32(first_key + BC) > seen_to and", "(first_key > seen_to and"),
     ),
     *_here(
         "NaN and infinity in V dropped",
-        ("        add_not_finite(O, P[0], V_tile, 16 * s, seen);\n", ""),
+        ("        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen.behind(key));\n", ""),
         ("            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)\n", ""),
+    ),
+    _in_cuda(
+        "V looked at in the first step of elements alone", "if constexpr (LOOKS_AT_V) {", "if (LOOKS_AT_V && k == 0) {"
+    ),
+    _in_cuda("V looked at under the first 16 keys alone", "if constexpr (LOOKS_AT_V) {", "if (LOOKS_AT_V && j == 0) {"),
+    _in_cuda(
+        "weights of a tile's first 16 keys for all, beside NaN", "(S, Q, K_tile + key * ROW_BYTES)", "(S, Q, K_tile)"
+    ),
+    _in_cuda(
+        "what rows see of a tile's first 16 keys for all, beside NaN", "mask(S, seen.behind(key));", "mask(S, seen);"
     ),
     *_here(
         "grouped heads by tiling instead of repetition",

@@ -165,11 +165,11 @@ MUTANTS = (
     ),
     *_in_mma("copies of the next tile, listed or not", "return listed[n].tile();", "return n;"),
     *_in_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
-    *_in_mma("bits of the first 32 keys for all", "noted[row_of(i, h)][j / 4]", "noted[row_of(i, h)][0]", _SEEN_BY_MMA),
+    *_in_mma("bits of the first 32 keys for all", "[row_of(i, h)][key / 32]", "[row_of(i, h)][0]", _SEEN_BY_MMA),
     *_in_mma(
         "keys of a tile noted as its first 32", "min(32 * w + lane, keys - 1)", "min(lane, keys - 1)", _NOTING[0]
     ),
     *_in_mma("columns of a lane counted from the tile's first", ">> (int)threadIdx.x % 4 * 2;", ";", _SEEN_BY_MMA),
-    *_in_mma("mixed tile taken for what all rows see", "if (!mixed && first_key", "if (first_key"),
+    *_in_mma("mixed tile taken for what all rows see", "#define IS_RUN !mixed", "#define IS_RUN true", _SEEN_BY_MMA),
     *_in_mma("noted bits read before all are there", "            __syncwarp();\n", "", sanitize=True),
 )  # fmt: skip

@@ -143,12 +143,13 @@ struct DrawnKeys {
     }
 };
 
-// For kernels that draw as they make P, of rows.
+// For kernels that draw as they make P, of rows; `tiles` of 8 keys.
 #define DROPOUT_OF_TILE_PARAMETERS , const Dropout &dropout, int warp_row, int first_key
 #define DROPOUT_OF_TILE(head, entry, warp_row, first_key) , DROPOUT_OF(head, entry), warp_row, first_key
-#define DRAWN_ROWS DrawnRows<TM, TN> drawn;
-#define DRAW(s) drawn.draw(dropout, warp_row, first_key, s);
-#define DRAWN_PARAMETERS , const DrawnRows<TM, TN> &drawn
+#define DROPOUT_OF_TILE_ARGUMENTS , dropout, warp_row, first_key
+#define DRAWN_ROWS(tiles) DrawnRows<TM, tiles> drawn;
+#define DRAW(key, s) drawn.draw(dropout, warp_row, first_key + (key), s);
+#define DRAWN_PARAMETERS(tiles) , const DrawnRows<TM, tiles> &drawn
 #define DRAWN_ARGUMENTS , drawn
 #define LEFT_OF_BOTH(two, i, h, s, j) ((two) & drawn.mask(i, h, s, j))
 
@@ -157,9 +158,10 @@ struct DrawnKeys {
 #else
 #define DROPOUT_OF_TILE_PARAMETERS
 #define DROPOUT_OF_TILE(head, entry, warp_row, first_key)
-#define DRAWN_ROWS
-#define DRAW(s)
-#define DRAWN_PARAMETERS
+#define DROPOUT_OF_TILE_ARGUMENTS
+#define DRAWN_ROWS(tiles)
+#define DRAW(key, s)
+#define DRAWN_PARAMETERS(tiles)
 #define DRAWN_ARGUMENTS
 #define LEFT_OF_BOTH(two, i, h, s, j) (two)
 #define GROWN_LESS(dp, delta, i, h, j, c) ((dp) - (delta))

@@ -42,7 +42,7 @@ __device__ __forceinline__ void copy_tile(unsigned char *tile, const stored *sou
         if (EXTENT * UNITS % THREADS != 0 && e >= EXTENT * UNITS) break;
         const bool valid = e < rows * UNITS;
         if constexpr (UNIT > 1) {
-            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), valid ? from + further * UNIT : source, valid);
+            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), source + (valid ? e : 0) * UNIT, valid);
         } else {
             *reinterpret_cast<stored *>(tile + place(e)) = valid ? from[further] : stored();
         }
@@ -67,11 +67,12 @@ __device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
     return found;
 }
 
-// The first `rows` rows of a tile of EXTENT rows -> global memory, as one run.
-template <int EXTENT>
+// The first `rows` rows of a tile of EXTENT rows -> global memory, as one run, of which a thread
+// has AT_ONCE units under way.
+template <int EXTENT, int AT_ONCE = 1>
 __device__ __forceinline__ void store_tile(stored *target, const unsigned char *tile, int rows)
 {
-#pragma unroll 1
+#pragma unroll AT_ONCE
     for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
         const int e = threadIdx.x + further;
         if (e >= rows * UNITS) break;

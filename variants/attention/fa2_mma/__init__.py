@@ -49,6 +49,9 @@ NUMERICS = Numerics(
 )
 """P is rounded to 16 bits, as tensor cores take it; what they add up they cut off. O is divided once."""
 
+ROOMY_PART = 176
+"""Elements of S and O together that leave a thread room for more than products: for what rows see, and for scores."""
+
 
 def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
     """The fastest of `tiles` on an H200 at head_dim 64, 80, 96, 128, 192 and 256, long sequences, bfloat16.
@@ -62,7 +65,7 @@ def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
     if head_dim <= 96:
         return MmaTile(Br=128, Bc=32 if crowded else 64, warps=4, stages=2)
     if head_dim <= 128:
-        return MmaTile(Br=128, Bc=32 if crowded else 48, warps=4, stages=2)
+        return MmaTile(Br=128, Bc=32 if crowded else 48 if head_dim <= 112 else 64, warps=4, stages=2)
     return MmaTile(Br=128, Bc=32 if crowded else 64, warps=8, stages=2)
 
 
@@ -76,7 +79,12 @@ def tile_of(problem: Problem) -> MmaTile:
     noted = not problem.mask.is_run
     crowded = noted or (problem.head_dim > 64 and problem.score_features == SCORES)
     tile = default_tile(problem.head_dim, crowded)
-    return replace(tile, Bc=64) if problem.dropout and not crowded else tile
+    if crowded:
+        return tile
+    if problem.dropout:
+        return replace(tile, Bc=64)
+    beside = has_spans(problem) or problem.score_features
+    return replace(tile, Bc=48) if beside and tile.part(problem.head_dim) > ROOMY_PART else tile
 
 
 def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
@@ -95,7 +103,9 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tupl
     dropout_texts = (DROPOUT, DROPOUT_IN_FRAGMENTS)
     common = (*rawkernel.COMMON_WITH_TILES, (FOLDER, "scoring.cuh"), (FOLDER, "seen.cuh"))
     texts = (*dropout_texts, *rule_texts, SOURCE, *common)
-    options = (*options, *score_options(problem), *dropout_options(problem), *rule_options)
+    # Two bodies of the loop take a few registers more, which a thread with so much of S and O does not have.
+    in_one = tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
+    options = (*options, *score_options(problem), *dropout_options(problem), *rule_options, *(("-DIN_ONE",) * in_one))
     kernel = raw_kernel(FOLDER, "fa2_mma", options, texts)
     return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
 

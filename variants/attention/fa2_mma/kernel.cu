@@ -3,7 +3,8 @@
 // text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is numba_kernel.py, which takes runs alone.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
-// chip), BLOCKS_PER_SM, and KEPT_REGISTERS, which S, O_i and as much of Q_i as fits may take of a thread's.
+// chip), BLOCKS_PER_SM, and KEPT_REGISTERS, which S, O_i and as much of Q_i as fits may take of a thread's. IN_ONE: tiles
+// that are masked and those that are not share their code.
 
 constexpr int STEPS = (D + 15) / 16;      // of 16 elements in which Q K^T is summed; zeros fill the last
 constexpr int TD = 2 * STEPS;             // tiles of 8 elements of O
@@ -12,6 +13,15 @@ constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
 // As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of keys.
 constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);
 constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
+
+// Whether any lane has found so is asked where that takes fewer registers.
+#ifdef IN_ONE
+#define EARLY_VOTE(found) __any_sync(0xffffffff, found)
+#define LATE_VOTE(found) (found)
+#else
+#define EARLY_VOTE(found) (found)
+#define LATE_VOTE(found) __any_sync(0xffffffff, found)
+#endif
 
 // m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
 // whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
@@ -50,10 +60,13 @@ __device__ __forceinline__ void give_sign(unsigned char *Q_tile, int sign)
 
 // --- Products --------------------------------------------------------------------------------------------------------
 
-// Line 8: S = Q_i K_j^T for the warp's rows.
-__device__ __forceinline__ void multiply_Q_Kt(Scores &S, const Query &Q, const unsigned char *K_tile)
+// Line 8: S = Q_i K_j^T for the warp's rows. Where LOOKS_AT_V, the same places of V_j are read between products, which take
+// longer than that: whether this lane finds NaN or infinity there.
+template <bool LOOKS_AT_V, int TILES>
+__device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Query &Q, const unsigned char *K_tile)
 {
     const unsigned K_lane = shared_address(K_tile) + lane_in_K();
+    unsigned nothing[4] = {};
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         unsigned q[TM][4];
@@ -67,16 +80,25 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, const Query &Q, const u
             }
         }
 #pragma unroll
-        for (int j = 0; j < TN; j += 2) {
+        for (int j = 0; j < TILES; j += 2) {
+            const unsigned at = chunks_further(K_lane, 2 * k) + j * 8 * ROW_BYTES;
             unsigned key[4];
-            load_matrices(key, chunks_further(K_lane, 2 * k) + j * 8 * ROW_BYTES);
+            load_matrices(key, at);
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
                 multiply_add(S[i][j], q[i], key[0], key[1]);
                 multiply_add(S[i][j + 1], q[i], key[2], key[3]);
             }
+            if constexpr (LOOKS_AT_V) {
+                unsigned v[4];
+                load_matrices(v, at + KV_BYTES);
+#pragma unroll
+                for (int c = 0; c < 4; ++c) nothing[c] = add_nothing_of(v[c], nothing[c]);
+            }
         }
     }
+    const bool found = not_finite(nothing[0]) || not_finite(nothing[1]) || not_finite(nothing[2]) || not_finite(nothing[3]);
+    return LOOKS_AT_V && found;
 }
 
 // Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, and l_i likewise.
@@ -113,21 +135,22 @@ __device__ __forceinline__ void raise_maximum(Rows &rows, const Scores &S, const
 
 // Line 9, second half, for keys 16 s to 16 s + 15: P = exp(tau S - m), rounded to 16 bits, and l += rowsum(P), not
 // rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
-__device__ __forceinline__ void exponentiate(Weights &P, Rows &rows, const Scores &S, const Powers<TM> &powers,
-                                             int s DRAWN_PARAMETERS)
+template <int TILES>
+__device__ __forceinline__ void exponentiate(Weights &P, PerRow &l, const PerRow &m, const float (&S)[TM][TILES][4],
+                                             const Powers<TM> &powers, int s DRAWN_PARAMETERS(TILES))
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float minus_m = rows.m[i][h] == MINUS_INFINITY ? 0.0f : -rows.m[i][h];
+            const float minus_m = m[i][h] == MINUS_INFINITY ? 0.0f : -m[i][h];
             const float addend = powers.relative_to(minus_m, i, h);
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
                 const float low = exp2_approx(fmaf(S[i][2 * s + j][2 * h], powers.factor, addend));
                 const float high = exp2_approx(fmaf(S[i][2 * s + j][2 * h + 1], powers.factor, addend));
-                rows.l[i][h] += low;
-                rows.l[i][h] += high;
+                l[i][h] += low;
+                l[i][h] += high;
                 P[i][2 * j + h] = LEFT_OF_BOTH(packed(low, high), i, h, s, j);
             }
         }
@@ -154,21 +177,19 @@ __device__ __forceinline__ void add_P_V(Output &O, const Weights &P, unsigned V_
     }
 }
 
-// O += p v over the same keys for each v that is NaN or infinity, in rows that see its key.
-__device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, const unsigned char *V_tile, int first_key,
-                                               const KeysSeen &seen)
+// O += p v over 16 keys for each v that is NaN or infinity, in rows that see its key.
+__device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, const unsigned char *V_tile, const KeysSeen &seen)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int k = 0; k < 16; ++k) {
-        const int key = first_key + k;
+    for (int key = 0; key < 16; ++key) {
         PerRow p;
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const unsigned both = __shfl_sync(0xffffffff, k < 8 ? P[i][h] : P[i][2 + h], (lane & ~3) | k % 8 / 2);
-                p[i][h] = k % 2 ? unpacked(both).y : unpacked(both).x;
+                const unsigned both = __shfl_sync(0xffffffff, key < 8 ? P[i][h] : P[i][2 + h], (lane & ~3) | key % 8 / 2);
+                p[i][h] = key % 2 ? unpacked(both).y : unpacked(both).x;
             }
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
@@ -181,7 +202,7 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
                 for (int h = 0; h < 2; ++h) {
                     if (key < seen.first(i, h) || key >= seen.end(i, h)) continue;
 #ifdef VISITS
-                    if (seen.mixed && !is_noted(seen.noted, row_of(i, h), key)) continue;
+                    if (seen.mixed && !is_noted(seen.noted, row_of(i, h), seen.from + key)) continue;
 #endif
                     if (!isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
                     if (!isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
@@ -190,56 +211,69 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
     }
 }
 
-// O += P V where V holds NaN or infinity at keys that some rows do not see: a row must not even multiply such a value by
-// its zero weight. Rows that see none of them get the bits that they would get without.
-__device__ __forceinline__ void add_P_V_where_seen(Output &O, Weights (&P)[TN / 2], const unsigned char *V_tile,
-                                                   const KeysSeen &seen)
+// Lines 9 and 10 once more, after m is known, where V holds NaN or infinity at keys that some rows do not see: a row must
+// not even multiply such a value by its zero weight. Rows that see none of them get the bits that they would get without.
+// Of 16 keys at a time: S is worked out anew, since registers have no index at run time.
+__device__ __forceinline__ void add_P_V_where_seen(Rows &rows, const Query &Q, const unsigned char *K_tile,
+                                                   const unsigned char *V_tile, const TileScoring &scoring,
+                                                   const KeysSeen &seen DROPOUT_OF_TILE_PARAMETERS)
 {
 #pragma unroll 1
-    for (int s = 0; s < TN / 2; ++s) {
-        add_P_V<false>(O, P[0], shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
-        add_not_finite(O, P[0], V_tile, 16 * s, seen);
-        // The next 16 keys move up: registers have no index at run time.
-#pragma unroll
-        for (int t = 1; t < TN / 2; ++t)
-#pragma unroll
-            for (int i = 0; i < TM; ++i)
-#pragma unroll
-                for (int c = 0; c < 4; ++c) P[t - 1][i][c] = P[t][i][c];
+    for (int key = 0; key < BC; key += 16) {
+        float S[TM][2][4];
+        const TileScoring scoring_behind = scoring.behind(key);
+        Powers<TM> powers = start_scores<false>(S, scoring_behind);
+        multiply_Q_Kt<false>(S, Q, K_tile + key * ROW_BYTES);
+        finish_scores<false>(S, powers, scoring_behind);
+        mask(S, seen.behind(key));
+        Weights P;
+        DRAWN_ROWS(2)
+        DRAW(key, 0)
+        exponentiate(P, rows.l, rows.m, S, powers, 0 DRAWN_ARGUMENTS);
+        add_P_V<false>(rows.O, P, shared_address(V_tile) + lane_in_A() + key * ROW_BYTES);
+        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen.behind(key));
     }
 }
 
-// Lines 8 to 10 for the warp's rows and one tile of keys. Only where MASKED is looked at which of them rows have `seen`,
-// and whether V_j is `poisoned`: not finite; else scores are SPLIT.
+// S, before what rows have `seen` is looked at. Only where MASKED is looked at V_j, see multiply_Q_Kt; else scores are SPLIT.
 template <bool MASKED>
+__device__ __forceinline__ bool scores_of_tile(Scores &S, Powers<TM> &powers, const Query &Q, const unsigned char *K_tile,
+                                               const TileScoring &scoring)
+{
+    powers = start_scores<!MASKED>(S, scoring);
+    const bool poisoned = multiply_Q_Kt<MASKED>(S, Q, K_tile);
+    finish_scores<!MASKED>(S, powers, scoring);
+    return poisoned;
+}
+
+// Lines 8 to 10 for the warp's rows and one tile of keys. Only where it is `masked` is looked at which of them rows have
+// `seen`, and whether V_j is finite.
 __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const unsigned char *K_tile,
                                            const unsigned char *V_tile, const TileScoring &scoring, const KeysSeen &seen,
-                                           bool poisoned DROPOUT_OF_TILE_PARAMETERS)
+                                           bool masked DROPOUT_OF_TILE_PARAMETERS)
 {
     Scores S;
-    Powers<TM> powers = start_scores<!MASKED>(S, scoring);
-    multiply_Q_Kt(S, Q, K_tile);
-    finish_scores<!MASKED>(S, powers, scoring);
-    if constexpr (MASKED) mask(S, seen);
-    raise_maximum(rows, S, powers);
-    DRAWN_ROWS
-    if (MASKED && poisoned) {
-        Weights P[TN / 2];
-#pragma unroll
-        for (int s = 0; s < TN / 2; ++s) {
-            DRAW(s)
-            exponentiate(P[s], rows, S, powers, s DRAWN_ARGUMENTS);
-        }
-        add_P_V_where_seen(rows.O, P, V_tile, seen);
+    Powers<TM> powers;
+    bool poisoned = false;
+    if (masked) {
+        poisoned = EARLY_VOTE(scores_of_tile<true>(S, powers, Q, K_tile, scoring));
     } else {
-        // 16 keys at a time: exponentials of the next are under way with the products of these.
+        scores_of_tile<false>(S, powers, Q, K_tile, scoring);
+    }
+    if (masked) mask(S, seen);
+    raise_maximum(rows, S, powers);
+    if (masked && LATE_VOTE(poisoned)) {
+        add_P_V_where_seen(rows, Q, K_tile, V_tile, scoring, seen DROPOUT_OF_TILE_ARGUMENTS);
+        return;
+    }
+    // 16 keys at a time: exponentials of the next are under way with the products of these.
+    DRAWN_ROWS(TN)
 #pragma unroll
-        for (int s = 0; s < TN / 2; ++s) {
-            Weights P;
-            DRAW(s)
-            exponentiate(P, rows, S, powers, s DRAWN_ARGUMENTS);
-            add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
-        }
+    for (int s = 0; s < TN / 2; ++s) {
+        Weights P;
+        DRAW(0, s)
+        exponentiate(P, rows.l, rows.m, S, powers, s DRAWN_ARGUMENTS);
+        add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
     }
 }
 
@@ -267,6 +301,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         }
         __syncthreads();
     }
+
+    // Line 4: load Q_i.
+    copy_tile<BR>(Q_tile, Q + first_stat * D, rows);
+    commit_copies();
 
     // Lines 6 and 7: all K_j, V_j of which a row of Q_i sees a key, STAGES - 1 of them ahead of their use. What a row sees
     // moves on with the row, so the first row's first key is the block's, and the last row's end is.
@@ -304,9 +342,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         commit_copies();
     };
 
-    // Line 4: load Q_i.
-    copy_tile<BR>(Q_tile, Q + first_stat * D, rows);
-    commit_copies();
 #pragma unroll
     for (int n = 0; n < STAGES - 1; ++n) copy_keys(first_visit + n);
     wait_for_copies<STAGES - 1>();
@@ -341,17 +376,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const float slope = LOG2_E * slopes[head], per_key = penalty_per_key(slope, SCORE_UNIT);
 #endif
 
-    // Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
-    const int seen_from = first_seen(last_row, q_len, kv_len, before), seen_to = end_seen(first_row, q_len, kv_len, after);
+    // Some row of the warp sees the keys from its first row's first to its last row's end.
     const int warp_row = first_row + warp * WARP_ROWS, warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
-    const int warp_sees_from = first_seen(warps_last, q_len, kv_len, before);
-    const int warp_sees_to = end_seen(warp_row, q_len, kv_len, after);
     const int warps_first_key = first_seen(warp_row, q_len, kv_len, before);
     const int warps_end_key = end_seen(warps_last, q_len, kv_len, after);
 #pragma unroll 1
     for (int n = first_visit; n < end_visit; ++n) {
-        // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile
-        // that holds keys which only some rows see, V_j must be finite, or products are not enough.
+        // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite.
 #ifndef VISITS
         const int first_key = tile_of(n) * BC;
         constexpr bool mixed = false;
@@ -362,12 +393,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
 #endif
         unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
         wait_for_copies<STAGES - 2>();
-        bool poisoned = false;
-        if (mixed || first_key < seen_from || (first_key + BC > seen_to && seen_to < kv_len)) {
-            poisoned = __syncthreads_or(copied_not_finite<BC>(V_tile));
-        } else {
-            __syncthreads();
-        }
+        __syncthreads();
         copy_keys(n + STAGES - 1);
 
         const int keys = kv_len - first_key;
@@ -381,14 +407,22 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
 #ifndef SPANS
         const KeysSeen seen = {keys, warp_row - q_len + keys, before, after AND_NOTED};
 #else
-        const KeysSeen seen = {keys, first_key, before, after AND_NOTED};
+        const KeysSeen seen = {keys, first_key, warps_last - first_row, before, after AND_NOTED};
 #endif
-        if (!mixed && first_key >= warp_sees_from && first_key + BC <= warp_sees_to && scoring.splits<TM, TN>()) {
-            visit_tile<false>(own, Q_i, K_tile, V_tile, scoring, seen,
-                              false DROPOUT_OF_TILE(head, entry, warp_row, first_key));
-        } else if (first_key < warps_end_key && first_key + BC > warps_first_key) {
-            visit_tile<true>(own, Q_i, K_tile, V_tile, scoring, seen,
-                             poisoned DROPOUT_OF_TILE(head, entry, warp_row, first_key));
+        if (first_key < warps_end_key && first_key + BC > warps_first_key) {
+            const bool masked = !seen.by_all() || !scoring.splits<TM, TN>();
+#ifdef IN_ONE
+            visit_tile(own, Q_i, K_tile, V_tile, scoring, seen,
+                       masked DROPOUT_OF_TILE(head, entry, warp_row, first_key));
+#else
+            if (masked) {
+                visit_tile(own, Q_i, K_tile, V_tile, scoring, seen,
+                           true DROPOUT_OF_TILE(head, entry, warp_row, first_key));
+            } else {
+                visit_tile(own, Q_i, K_tile, V_tile, scoring, seen,
+                           false DROPOUT_OF_TILE(head, entry, warp_row, first_key));
+            }
+#endif
         }
     }
 
@@ -425,6 +459,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     __syncthreads();
 
     // Lines 14 and 15: write O_i and L_i.
-    store_tile<BR>(O + first_stat * D, Q_tile, rows);
+    store_tile<BR, 8>(O + first_stat * D, Q_tile, rows);
     if (threadIdx.x < rows) lse[first_stat + threadIdx.x] = L_tile[threadIdx.x];
 }

@@ -31,6 +31,16 @@ struct TileScoring : Scoring {
 #ifdef ALIBI
     template <int TN> __device__ __forceinline__ bool is_before() const { return place >= 8 * TN - 1; }
 #endif
+
+    // Of the tile's keys from that one on.
+    __device__ __forceinline__ TileScoring behind([[maybe_unused]] int key) const
+    {
+        TileScoring scoring = *this;
+#ifdef ALIBI
+        scoring.place -= key;
+#endif
+        return scoring;
+    }
 };
 
 #ifdef ALIBI
