@@ -90,14 +90,21 @@ _CAPS = (
         _MMA,
         "capped after the mask",
         (
-            "    finish_scores<!MASKED>(S, powers, scoring);\n    if constexpr (MASKED) mask(S, seen);\n",
-            "    if constexpr (MASKED) mask(S, seen);\n    finish_scores<!MASKED>(S, powers, scoring);\n",
+            "    finish_scores<!MASKED>(S, powers, scoring);\n    return poisoned;",
+            "    if (!MASKED) finish_scores<true>(S, powers, scoring);\n    return poisoned;",
         ),
         (
             "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n        if masked:\n"
             "            mask(S, keys, place, before, after)\n",
             "        if masked:\n            mask(S, keys, place, before, after)\n"
             "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n",
+        ),
+        (
+            (
+                "    if (masked) mask(S, seen);\n",
+                "    if (masked) mask(S, seen), finish_scores<false>(S, powers, scoring);\n",
+            ),
+            None,
         ),
     ),
     *in_plan(_MMA, "scores capped in powers of two", "LOG2_E if p.softcap is None else 1.0", "LOG2_E"),
