@@ -23,6 +23,12 @@ def _in_tiles(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -
     return planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba),))
 
 
+def _in_order(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted where blocks of rows are put in order, and seen through `fa2-mma`."""
+    files = ("_tiles/longest_first.cu", "_tiles/numba_longest_first.py")
+    return planted("fa2-mma", bug, *files, ((cuda, numba),))
+
+
 def _in_split_kv(bug: str, *replacements: Replacement, sanitize: bool = False) -> Mutant:
     patches = tuple(Patch("attention/split_kv/kernel.cu", *each) for each in replacements)
     return Mutant(bug, "split-kv-cupy", patches, sanitize)
@@ -210,6 +216,14 @@ _VISITING = (
         ),
     ),
 )
+_ORDER = (
+    *_in_order(
+        "blocks of rows that visit as many tiles ranked alike",
+        (" || (visits[i] == own_visits && first + i > own);", ";"),
+        (" or (other == own_visits and first + i > own):", ":"),
+    ),
+    *_in_order("ranks from one", ("int rank = 0;", "int rank = 1;"), ("rank = int32(0)", "rank = int32(1)")),
+)
 _SPLITS = (
     _in_split_kv(
         "runs of the first sequence for all",
@@ -240,4 +254,4 @@ _SPLITS = (
         sanitize=True,
     ),
 )
-MUTANTS = (*_READING, *_VISITING, *_SPLITS)  # fmt: skip
+MUTANTS = (*_READING, *_VISITING, *_ORDER, *_SPLITS)  # fmt: skip

@@ -159,13 +159,6 @@ __device__ __forceinline__ unsigned finite_or_zero(unsigned both)
     return high | low;
 }
 
-// sum + 0 x, both halves: NaN from the first x on that is infinity or NaN.
-__device__ __forceinline__ unsigned add_nothing_of(unsigned x, unsigned sum)
-{
-    asm("fma.rn." MMA_TYPE "x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
-    return sum;
-}
-
 // 2^x, to 2 ulp; 0 for -inf (PTX ISA: ex2.approx.ftz.f32).
 __device__ __forceinline__ float exp2_approx(float x)
 {

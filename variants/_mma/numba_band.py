@@ -37,6 +37,12 @@ def place_of(warp_row, q_len, kv_len, first_key):
     return int32(warp_row - q_len + int32(kv_len - first_key))
 
 
+# The last rows, which see most keys where causal, start first.
+@cuda.jit(device=True, forceinline=True)
+def row_block(order):
+    return int32(cuda.gridDim.y - 1 - cuda.blockIdx.y)
+
+
 BAND = SimpleNamespace(
     first_seen=first_seen,
     end_seen=end_seen,
@@ -44,4 +50,5 @@ BAND = SimpleNamespace(
     place_of=place_of,
     first_of_row=first_of_row,
     end_of_row=end_of_row,
+    row_block=row_block,
 )

@@ -37,6 +37,12 @@ def place_of(warp_row, q_len, kv_len, first_key):
     return first_key
 
 
+# Which block of rows this one owns, see _tiles/longest_first.py.
+@cuda.jit(device=True, forceinline=True)
+def row_block(order):
+    return int32(order[cuda.blockIdx.z, cuda.blockIdx.y])
+
+
 def numba_spans(rows_kept: int, warp_rows: int) -> SimpleNamespace:
     """Device functions for blocks of so many rows, and warps of so many of them."""
     ROWS_KEPT, WARP_ROWS = rows_kept, warp_rows
@@ -79,4 +85,5 @@ def numba_spans(rows_kept: int, warp_rows: int) -> SimpleNamespace:
         place_of=place_of,
         first_of_row=first_of_row,
         end_of_row=end_of_row,
+        row_block=row_block,
     )

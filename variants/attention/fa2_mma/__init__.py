@@ -15,6 +15,7 @@ of rows visits, so that copies know what comes next, and J_i leaves out the othe
 _tiles/visits.py. A tile whose keys all rows see is worked on as without that mask. The Numba kernel takes runs alone.
 
 Blocks start with the last rows of several heads, which see most keys where causal: _tiles/grids.py says of how many.
+Where the mask is no band, a launch of its own finds those that visit most tiles of keys: _tiles/longest_first.py.
 
 A cap's tangents are tanh.approx, one per score; ALiBi is an addition and a fused multiply-add per score, after which
 scores are no longer scaled with the maximum's subtraction. Sinks come in once per row, at the end. Dropout
@@ -24,7 +25,9 @@ which the sign becomes a mask of the weight as it is packed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +41,7 @@ from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.grids import beyond_y, grid_side_by_side
+from variants._tiles.longest_first import LongestFirst, cuda_ordering, numba_ordering
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.visits import FEATURES as NO_RUNS
@@ -72,9 +76,10 @@ def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
 def tile_of(problem: Problem) -> MmaTile:
     """What the problem is computed with unless another tile is asked for.
 
-    Where a thread keeps more than S, O and Q take, the usual tile would spill: what is noted of a tile (blocks of a
-    mask are mostly whole numbers of the smaller tiles besides), or all that scores may become, beside wide rows. Which
-    weights drop out is drawn for 32 keys at a time, and 64 are the most that leave room for that.
+    Where a thread keeps more than S, O and Q take, the usual tile would spill: what rows see, or what scores become,
+    see `ROOMY_PART`; what is noted of a tile (blocks of a mask are mostly whole numbers of the smaller tiles besides),
+    or all that scores may become, beside wide rows. Which weights drop out is drawn for 32 keys at a time, and 64 are
+    the most that leave room for that.
     """
     noted = not problem.mask.is_run
     crowded = noted or (problem.head_dim > 64 and problem.score_features == SCORES)
@@ -83,8 +88,17 @@ def tile_of(problem: Problem) -> MmaTile:
         return tile
     if problem.dropout:
         return replace(tile, Bc=64)
-    beside = has_spans(problem) or problem.score_features
-    return replace(tile, Bc=48) if beside and tile.part(problem.head_dim) > ROOMY_PART else tile
+    return _roomy(tile, problem.head_dim) if has_spans(problem) or problem.score_features else tile
+
+
+def numba_tile_of(problem: Problem) -> MmaTile:
+    """The same in Numba, whose kernel needs the room that `ROOMY_PART` leaves whatever the problem."""
+    tile = tile_of(problem)
+    return tile if problem.dropout else _roomy(tile, problem.head_dim)
+
+
+def _roomy(tile: MmaTile, head_dim: int) -> MmaTile:
+    return replace(tile, Bc=48) if tile.part(head_dim) > ROOMY_PART else tile
 
 
 def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
@@ -107,7 +121,7 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tupl
     in_one = tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
     options = (*options, *score_options(problem), *dropout_options(problem), *rule_options, *(("-DIN_ONE",) * in_one))
     kernel = raw_kernel(FOLDER, "fa2_mma", options, texts)
-    return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
+    return (kernel, *cuda_listing(problem, tile), *cuda_ordering(problem, tile)), pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
@@ -115,40 +129,42 @@ def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np
     from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 
     kernel = fa2_mma_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.compiled_features)
-    return (kernel,), ()
+    return (kernel, *numba_ordering(problem, tile)), ()
 
 
 TAKES = (*SPAN_FEATURES, *SCORES, FEATURE)
-LANGUAGES = {"cupy": (cupy_kernels, (*TAKES, *NO_RUNS)), "numba": (numba_kernels, TAKES)}
-"""With what each takes."""
+LANGUAGES = {"cupy": (cupy_kernels, (*TAKES, *NO_RUNS), tile_of), "numba": (numba_kernels, TAKES, numba_tile_of)}
+"""With what each takes, and its usual tile."""
+TileOf = Callable[[Problem], MmaTile]
 
 
-def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None) -> Plan:
-    """One launch, behind that which lists tiles; `tile` is `tile_of(problem)` unless given."""
+def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Plan:
+    """One launch, behind that which lists tiles, or puts blocks in order; `tile` is `tile_of(problem)` unless given."""
     p, tile = problem, tile or tile_of(problem)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     # Under a cap it is the cap that has log2 e in it.
     unit = LOG2_E if p.softcap is None else 1.0
     tau2, sign = np.float32(abs(factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
-    (fa2_mma, *listing), lengths = kernels(p, tile)
+    (fa2_mma, *ahead), lengths = kernels(p, tile)
     schedule = Schedule(p, tile)
-    visits = Visits(schedule, pads_arguments=not lengths)
+    visits, order = Visits(schedule, pads_arguments=not lengths), LongestFirst(schedule)
     changes = score_arguments(p, *SCORES, always=not lengths, unit=LOG2_E)
     changes += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
     heads = (np.int32(p.heads), np.int32(p.group))
     kv_bytes = 2 * tile.Bc * p.head_dim * p.itemsize_bytes // p.group  # which a group of heads shares
+    of_rows = (*order.arguments(always=not lengths), *visits.arguments)
     launch = Launch(
         fa2_mma,
         grid_side_by_side(p, p.heads, schedule.visits, kv_bytes, by_sequence=not p.mask.is_band),
         (32 * tile.warps,),
-        ("Q", "K", "V", "O", "lse", *lengths, *heads, tau2, sign, *limits(p), *visits.arguments, *changes),
+        ("Q", "K", "V", "O", "lse", *lengths, *heads, tau2, sign, *limits(p), *of_rows, *changes),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
-    buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers)
-    return Plan(launches=(*visits.launches(listing), launch), buffers=buffers)
+    buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers, *order.buffers)
+    return Plan(launches=(*visits.launches(ahead), *order.launches(ahead), launch), buffers=buffers)
 
 
-def claim(problem: Problem, tile: MmaTile | None = None) -> Traffic:
+def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
     tile, at_once = tile or tile_of(p), elements_per_copy(p.head_dim)
@@ -157,13 +173,16 @@ def claim(problem: Problem, tile: MmaTile | None = None) -> Traffic:
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
     # An entry is read when a tile's copies are issued, and when they have come.
     mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, entry_reads=2, elements_per_lane=at_once)
-    read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum()
+    order_read, order_written = LongestFirst(schedule).traffic(tile.warps)
+    read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + order_read
     warps = schedule.owners * tile.warps
     score_bytes = slope_bytes(p, warps) + sink_bytes(p, warps)
-    return Traffic(read_bytes=int(read_bytes) + score_bytes, write_bytes=int(q_bytes + lse_bytes) + listed_bytes)
+    return Traffic(
+        read_bytes=int(read_bytes) + score_bytes, write_bytes=int(q_bytes + lse_bytes) + listed_bytes + order_written
+    )
 
 
-def tiles(problem: Problem) -> list[dict[str, int]]:
+def tiles(problem: Problem, tile_of: TileOf = tile_of) -> list[dict[str, int]]:
     """What may be chosen, `tile_of(problem)` first."""
     return mma_tile_space(
         problem.head_dim,
@@ -173,24 +192,24 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
     )
 
 
-def supports(problem: Problem) -> str | None:
+def supports(problem: Problem, tile_of: TileOf = tile_of) -> str | None:
     """Why it cannot take the problem, or None."""
     return unsupported_on_tensor_cores(problem) or beyond_y(q_len=(problem.q_len, tile_of(problem).Br))
 
 
 def register(registry: Registry) -> None:
     """Add `fa2-mma-cupy` and `fa2-mma-numba`."""
-    for language, (kernels, takes) in LANGUAGES.items():
+    for language, (kernels, takes, tile_of) in LANGUAGES.items():
         register_languages(
             registry,
             "fa2-mma",
             "FlashAttention-2 on tensor cores: asynchronous copies, P in registers",
             {language: kernels},
-            plan,
-            claim,
-            tiles,
+            partial(plan, tile_of=tile_of),
+            partial(claim, tile_of=tile_of),
+            partial(tiles, tile_of=tile_of),
             NUMERICS,
             takes=takes,
-            supports=supports,
+            supports=partial(supports, tile_of=tile_of),
             tile_class=MmaTile,
         )

@@ -23,6 +23,16 @@ constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
 #define LATE_VOTE(found) __any_sync(0xffffffff, found)
 #endif
 
+// Which block of rows starts as the first, the second and so on of a head's: see _tiles/longest_first.py, or the last rows
+// first, which see most keys where causal.
+#if defined(SPANS) && !defined(VISITS)
+#define ORDER_PARAMETER , const int *__restrict__ order
+#define ROW_BLOCK order[(size_t)blockIdx.z * gridDim.y + blockIdx.y]
+#else
+#define ORDER_PARAMETER
+#define ROW_BLOCK (int)(gridDim.y - 1 - blockIdx.y)
+#endif
+
 // m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
 // whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 constexpr float SLACK = 2.0f;
@@ -59,6 +69,13 @@ __device__ __forceinline__ void give_sign(unsigned char *Q_tile, int sign)
 }
 
 // --- Products --------------------------------------------------------------------------------------------------------
+
+// sum + 0 x, both halves: NaN from the first x on that is infinity or NaN.
+__device__ __forceinline__ unsigned add_nothing_of(unsigned x, unsigned sum)
+{
+    asm("fma.rn." MMA_TYPE "x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
+    return sum;
+}
 
 // Line 8: S = Q_i K_j^T for the warp's rows. Where LOOKS_AT_V, the same places of V_j are read between products, which take
 // longer than that: whether this lane finds NaN or infinity there.
@@ -280,14 +297,14 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, unsigned heads, unsigned group, float tau, int sign,
-    LIMITS VISITS_PARAMETERS SCORE_PARAMETERS SINKS_PARAMETER DRAW_PARAMETERS FACTOR_PARAMETER)
+    LIMITS ORDER_PARAMETER VISITS_PARAMETERS SCORE_PARAMETERS SINKS_PARAMETER DRAW_PARAMETERS FACTOR_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;  // K_j, V_j of one stage, then of the next
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // Line 3: the block owns Q_i and O_i of one head. The last rows, which see most keys where causal, start first.
-    const int first_row = (gridDim.y - 1 - blockIdx.y) * BR;
+    // Line 3: the block owns Q_i and O_i of one head.
+    const int first_row = ROW_BLOCK * BR;
     const int rows = min(BR, q_len - first_row);
     [[maybe_unused]] const unsigned head = head_index() % heads, entry = head_index() / heads;
     const size_t first_stat = (size_t)head_index() * q_len + first_row;

@@ -103,7 +103,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
 
     seen = numba_spans(BR, WARP_ROWS) if spans else BAND
     first_seen, end_seen, keep_limits, place_of = seen.first_seen, seen.end_seen, seen.keep_limits, seen.place_of
-    first_of_row, end_of_row = seen.first_of_row, seen.end_of_row
+    first_of_row, end_of_row, row_block = seen.first_of_row, seen.end_of_row, seen.row_block
     mma = numba_mma(dtype)
     multiply_add, packed, unpacked = mma.multiply_add, mma.packed, mma.unpacked
     not_finite, finite_or_zero = mma.not_finite, mma.finite_or_zero
@@ -314,14 +314,16 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
             exponentiate_and_add_all(O, P, m, l, S, unit, marks, draw, warp_row, first_key, heads, V_lane)
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def fa2_mma(Q, K, V, O, lse, heads, group, tau2, sign, before, after, softcap, slopes, sinks, draw, kept_factor):
+    def fa2_mma(
+        Q, K, V, O, lse, heads, group, tau2, sign, before, after, order, softcap, slopes, sinks, draw, kept_factor
+    ):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
         first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
 
-        # Line 3: the block owns Q_i and O_i of one head. The last rows, which see most keys where causal, start first.
+        # Line 3: the block owns Q_i and O_i of one head.
         q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
-        first_row = int32((cuda.gridDim.y - 1 - cuda.blockIdx.y) * BR)
+        first_row = int32(row_block(order) * BR)
         rows = int32(min(BR, q_len - first_row))
         first = (uint64(head_index_across()) * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
         kv_first = uint64(head_index_across() // uint32(group)) * uint64(kv_len) * uint64(D * STORED_BYTES)
