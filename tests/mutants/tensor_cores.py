@@ -36,8 +36,8 @@ def _in_cuda(bug: str, old: str, new: str) -> Mutant:
     return Mutant(bug, f"{_ALGORITHM}-cupy", (Patch("attention/fa2_mma/kernel.cu", old, new),))
 
 
-def _in_tiles(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "_mma/numba_tiles.py", ((cuda, numba),))
+def _in_tiles(bug: str, cuda: Replacement, numba: Replacement, sanitize: bool = False) -> Iterator[Mutant]:
+    return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "_mma/numba_tiles.py", ((cuda, numba),), sanitize)
 
 
 _FRAGMENTS = (
@@ -138,6 +138,7 @@ _ZEROS = (
             "                if further < left:\n"
             "                    copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), True)",
         ),
+        sanitize=True,  # NaN that lies there is looked for, and does no harm
     ),
     *_here(
         "what rows are padded with not zeroed",

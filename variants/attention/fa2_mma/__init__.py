@@ -115,7 +115,8 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tupl
     options = rawkernel.mma_options(problem.head_dim, tile, problem.dtype, has_spans(problem), kept_registers)
     rule_texts, rule_options = cuda_parts(problem, tile)
     dropout_texts = (DROPOUT, DROPOUT_IN_FRAGMENTS)
-    common = (*rawkernel.COMMON_WITH_TILES, (FOLDER, "scoring.cuh"), (FOLDER, "seen.cuh"))
+    own = ((FOLDER, "scoring.cuh"), (FOLDER, "seen.cuh"), (FOLDER, "registers.cuh"))
+    common = (*rawkernel.COMMON_WITH_TILES, *own)
     texts = (*dropout_texts, *rule_texts, SOURCE, *common)
     # Two bodies of the loop take a few registers more, which a thread with so much of S and O does not have.
     in_one = tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout

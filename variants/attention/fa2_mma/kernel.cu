@@ -1,27 +1,10 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
-// _dropout/dropout.cuh and fragments.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh and seen.cuh are put before this
-// text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is numba_kernel.py, which takes runs alone.
+// _dropout/dropout.cuh and fragments.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh, seen.cuh and
+// registers.cuh are put before this text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is
+// numba_kernel.py, which takes runs alone, and looks at V_j where it was copied.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
-// chip), BLOCKS_PER_SM, and KEPT_REGISTERS, which S, O_i and as much of Q_i as fits may take of a thread's. IN_ONE: tiles
-// that are masked and those that are not share their code.
-
-constexpr int STEPS = (D + 15) / 16;      // of 16 elements in which Q K^T is summed; zeros fill the last
-constexpr int TD = 2 * STEPS;             // tiles of 8 elements of O
-constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
-
-// As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of keys.
-constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);
-constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
-
-// Whether any lane has found so is asked where that takes fewer registers.
-#ifdef IN_ONE
-#define EARLY_VOTE(found) __any_sync(0xffffffff, found)
-#define LATE_VOTE(found) (found)
-#else
-#define EARLY_VOTE(found) (found)
-#define LATE_VOTE(found) __any_sync(0xffffffff, found)
-#endif
+// chip), BLOCKS_PER_SM, and those of registers.cuh.
 
 // Which block of rows starts as the first, the second and so on of a head's: see _tiles/longest_first.py, or the last rows
 // first, which see most keys where causal.
@@ -36,23 +19,6 @@ constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
 // m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
 // whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 constexpr float SLACK = 2.0f;
-
-// In the layout of C, as Scores.
-typedef float Output[TM][TD][4];
-typedef float PerRow[TM][2];
-typedef unsigned Weights[TM][4];  // A: P for 16 keys
-
-// What a warp carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
-struct Rows {
-    Output O;
-    PerRow m, l;
-};
-
-// Q_i of the warp's rows: as A, as far as it is kept, and where this lane reads the rest.
-struct Query {
-    unsigned kept[TM][KEPT ? KEPT : 1][4];
-    unsigned lane;
-};
 
 // The grid is (heads side by side, blocks of a head, groups of so many heads), see _tiles/grids.py. Heads are counted
 // through the batch; `group` of them share K and V.
