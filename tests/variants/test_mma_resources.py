@@ -88,6 +88,29 @@ def test_tiles_to_choose_from_start_with_the_default_and_differ(head_dim: int):
     assert len(set(chosen)) == len(chosen) > 3
 
 
+@pytest.mark.parametrize(
+    ("fields", "cupy", "numba"),
+    [
+        ({"head_dim": 128}, 64, 48),
+        ({"head_dim": 128, "mask": "causal"}, 64, 48),
+        ({"head_dim": 112}, 48, 48),
+        ({"head_dim": 128, "mask": "documents:20+44"}, 48, 48),
+        ({"head_dim": 128, "softcap": 20.0}, 48, 48),
+        ({"head_dim": 128, "dropout": 0.1}, 64, 64),
+        ({"head_dim": 64, "mask": "documents:20+44"}, 96, 96),
+        ({"head_dim": 256}, 64, 64),
+    ],
+)
+def test_the_usual_tile_leaves_room_for_what_a_thread_keeps_besides(fields: dict[str, object], cupy: int, numba: int):
+    problem = Problem(**{"q_len": 64, "kv_len": 64, "dtype": "bfloat16", **fields})  # type: ignore[arg-type]
+    keys = {}
+    for variant in discover().registry:
+        if variant.algorithm == "fa2-mma":
+            assert variant.tiles is not None
+            keys[variant.backend] = variant.tiles(problem)[0]["Bc"]
+    assert keys == {"cupy": cupy, "numba": numba}
+
+
 def test_a_threads_part_of_s_and_o():
     # 128 rows of 96 keys and 64 elements, shared by 128 threads; head_dim 33 is padded to 48.
     assert MmaTile(Br=128, Bc=96, warps=4, stages=2).part(64) == 96 + 64

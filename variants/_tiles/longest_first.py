@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Problem
-from variants._tiles import blocks
+from variants._tiles import WARPS, blocks
 from variants._tiles.band import has_spans, limits
 from variants._tiles.schedule import INT32_BYTES, Schedule, Sizes
 from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers
 
-THREADS = 128
+THREADS = LANES * WARPS
 """Of a block, each of which ranks a block of rows."""
 ORDER = "order"
 """(batch, T_r): blocks of rows, those that visit most tiles first."""

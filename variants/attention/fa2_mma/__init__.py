@@ -61,8 +61,9 @@ def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
     """The fastest of `tiles` on an H200 at head_dim 64, 80, 96, 128, 192 and 256, long sequences, bfloat16.
 
     A warp owns 32 rows, so that each fragment of K and V that it loads is multiplied twice; beyond 128 elements per row
-    O would not leave room for S, and it owns 16. Where registers are `crowded`, tiles have fewer keys. Beyond 192
-    elements a block has more shared memory than an A100's 163 KiB: there, `--tile Br=128,Bc=32,warps=8,stages=2`.
+    O would not leave room for S, and it owns 16. Where registers are `crowded`, tiles have fewer keys. An A100 has 163
+    KiB of shared memory for its blocks: there, `--tile Br=128,Bc=48,warps=4,stages=2` at 128 elements, so that two fit,
+    and `--tile Br=128,Bc=32,warps=8,stages=2` beyond 192, where none does.
     """
     if head_dim <= 64:
         return MmaTile(Br=128, Bc=64 if crowded else 96, warps=4, stages=2)
