@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -199,6 +199,12 @@ def supports(problem: Problem, tile_of: TileOf = tile_of) -> str | None:
     return unsupported_on_tensor_cores(problem) or beyond_y(q_len=(problem.q_len, tile_of(problem).Br))
 
 
+@cache
+def _with_tile_of(function: Callable[..., Any], tile_of: TileOf) -> Callable[..., Any]:
+    # One object, however often variants are registered: they are the same then.
+    return partial(function, tile_of=tile_of)
+
+
 def register(registry: Registry) -> None:
     """Add `fa2-mma-cupy` and `fa2-mma-numba`."""
     for language, (kernels, takes, tile_of) in LANGUAGES.items():
@@ -207,11 +213,11 @@ def register(registry: Registry) -> None:
             "fa2-mma",
             "FlashAttention-2 on tensor cores: asynchronous copies, P in registers",
             {language: kernels},
-            partial(plan, tile_of=tile_of),
-            partial(claim, tile_of=tile_of),
-            partial(tiles, tile_of=tile_of),
+            _with_tile_of(plan, tile_of),
+            _with_tile_of(claim, tile_of),
+            _with_tile_of(tiles, tile_of),
             NUMERICS,
             takes=takes,
-            supports=partial(supports, tile_of=tile_of),
+            supports=_with_tile_of(supports, tile_of),
             tile_class=MmaTile,
         )

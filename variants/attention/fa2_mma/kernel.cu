@@ -49,7 +49,7 @@ template <bool LOOKS_AT_V, int TILES>
 __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Query &Q, const unsigned char *K_tile)
 {
     const unsigned K_lane = shared_address(K_tile) + lane_in_K();
-    unsigned nothing[4] = {};
+    unsigned nothing[SUMS] = {};
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         unsigned q[TM][4];
@@ -76,11 +76,12 @@ __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Qu
                 unsigned v[4];
                 load_matrices(v, at + KV_BYTES);
 #pragma unroll
-                for (int c = 0; c < 4; ++c) nothing[c] = add_nothing_of(v[c], nothing[c]);
+                for (int c = 0; c < 4; ++c) nothing[c % SUMS] = add_nothing_of(v[c], nothing[c % SUMS]);
             }
         }
     }
-    const bool found = not_finite(nothing[0]) || not_finite(nothing[1]) || not_finite(nothing[2]) || not_finite(nothing[3]);
+    const bool found = not_finite(nothing[0]) || not_finite(nothing[1]) || not_finite(nothing[2 % SUMS]) ||
+                       not_finite(nothing[3 % SUMS]);
     return LOOKS_AT_V && found;
 }
 

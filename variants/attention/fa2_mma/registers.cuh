@@ -11,6 +11,15 @@ constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
 constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);
 constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
 
+// Sums in which a lane looks for NaN in V_j: as many as there is room for, for one addition waits for another.
+#if defined(ALIBI)
+constexpr int SUMS = 1;
+#elif defined(SOFTCAP)
+constexpr int SUMS = 2;
+#else
+constexpr int SUMS = 4;
+#endif
+
 // Whether any lane has found so is asked where that takes fewer registers.
 #ifdef IN_ONE
 #define EARLY_VOTE(found) __any_sync(0xffffffff, found)
