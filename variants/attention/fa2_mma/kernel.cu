@@ -369,7 +369,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite.
 #ifndef VISITS
         const int first_key = tile_of(n) * BC;
-        constexpr bool mixed = false;
 #else
         const Visit visit = listed[n];
         const int first_key = visit.tile() * BC;
