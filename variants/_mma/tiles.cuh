@@ -67,8 +67,8 @@ __device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
     return found;
 }
 
-// The first `rows` rows of a tile of EXTENT rows -> global memory, as one run, of which a thread
-// has AT_ONCE units under way.
+// The first `rows` rows of a tile of EXTENT rows -> global memory, as one run, of which a thread has AT_ONCE units
+// under way.
 template <int EXTENT, int AT_ONCE = 1>
 __device__ __forceinline__ void store_tile(stored *target, const unsigned char *tile, int rows)
 {

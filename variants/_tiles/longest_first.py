@@ -82,9 +82,8 @@ class LongestFirst:
             return 0, 0
         p, s = self._problem, self._schedule
         sequences = np.arange(p.batch)[:, None]
-        last_rows = np.minimum(s.first_rows + s.tile.Br, p.q_len) - 1
         # All rankers read them all; before that, each reads its own.
-        looks = sum(_request_sectors(sequences * p.q_len + rows) for rows in (s.first_rows, last_rows))
+        looks = sum(_request_sectors(sequences * p.q_len + rows) for rows in (s.first_rows, self._last_rows))
         written = _request_sectors(sequences * self._shape[1] + self.ranks)
         read = looks * (1 + self._rankers) + s.owners * warps
         return SECTOR_BYTES * int(read), SECTOR_BYTES * int(written)
@@ -94,12 +93,17 @@ class LongestFirst:
         """(S, T_r): how many blocks of rows start before it: those that visit more tiles, and later rows of as many."""
         s = self._schedule
         first, end = self._problem.spans
-        last_rows = np.minimum(s.first_rows + s.tile.Br, self._problem.q_len) - 1
-        visits = blocks(end[:, last_rows], s.tile.Bc) - first[:, s.first_rows] // s.tile.Bc
+        visits = blocks(end[:, self._last_rows], s.tile.Bc) - first[:, s.first_rows] // s.tile.Bc
         order = np.argsort(-visits[:, ::-1], axis=1, kind="stable")
         ranks = np.empty_like(order)
         np.put_along_axis(ranks, order, np.arange(order.shape[1])[None], axis=1)
         return ranks[:, ::-1]
+
+    @property
+    def _last_rows(self) -> Integers:
+        """(T_r,): of each block."""
+        s = self._schedule
+        return np.minimum(s.first_rows + s.tile.Br, self._problem.q_len) - 1
 
     @property
     def _shape(self) -> tuple[int, int]:

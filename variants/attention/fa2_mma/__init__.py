@@ -195,7 +195,7 @@ def tiles(problem: Problem, tile_of: TileOf = tile_of) -> list[dict[str, int]]:
     )
 
 
-def supports(problem: Problem, tile_of: TileOf = tile_of) -> str | None:
+def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
     return unsupported_on_tensor_cores(problem) or beyond_y(q_len=(problem.q_len, tile_of(problem).Br))
 
@@ -219,6 +219,6 @@ def register(registry: Registry) -> None:
             _with_tile_of(tiles, tile_of),
             NUMERICS,
             takes=takes,
-            supports=_with_tile_of(supports, tile_of),
+            supports=supports,
             tile_class=MmaTile,
         )

@@ -6,6 +6,8 @@
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
 // chip), BLOCKS_PER_SM, and those of registers.cuh.
 
+constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
+
 // Which block of rows starts as the first, the second and so on of a head's: see _tiles/longest_first.py, or the last rows
 // first, which see most keys where causal.
 #if defined(SPANS) && !defined(VISITS)

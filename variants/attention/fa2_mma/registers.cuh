@@ -3,9 +3,8 @@
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and KEPT_REGISTERS, which S, O_i
 // and as much of Q_i as fits may take of a thread's. IN_ONE: tiles that are masked and those that are not share their code.
 
-constexpr int STEPS = (D + 15) / 16;      // of 16 elements in which Q K^T is summed; zeros fill the last
-constexpr int TD = 2 * STEPS;             // tiles of 8 elements of O
-constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
+constexpr int STEPS = (D + 15) / 16;  // of 16 elements in which Q K^T is summed; zeros fill the last
+constexpr int TD = 2 * STEPS;         // tiles of 8 elements of O
 
 // As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of keys.
 constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);

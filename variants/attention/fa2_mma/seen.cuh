@@ -8,8 +8,7 @@ constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows
 constexpr int TN = BC / 8;             // tiles of 8 keys
 
 // In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
-template <int TILES> using ScoresOf = float[TM][TILES][4];
-typedef ScoresOf<TN> Scores;
+typedef float Scores[TM][TN][4];
 
 #ifdef VISITS
 // Besides, which row sees which key of a tile that is mixed.
