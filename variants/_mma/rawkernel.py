@@ -6,14 +6,16 @@ from variants._mma import MmaTile
 from variants._tiles.rawkernel import SPANS_OPTION
 
 COMMON = (("_mma", "mma.cuh"),)
-COMMON_WITH_SPLITS = (*COMMON, ("_mma", "splits.cuh"))
+COMMON_WITH_SPLITS = (*COMMON, ("_mma", "splits.cuh"), ("_mma", "combine.cuh"))
 COMMON_WITH_TILES = (*COMMON, ("_mma", "tiles.cuh"))
 KEPT_REGISTERS = 176
 """What S, O and the kept part of Q may take of a thread's 255 registers."""
 BESIDE_SCORING = 168
 """The same where scores become something before the mask, which takes a few."""
-BESIDE_VISITS = 160
+BESIDE_VISITS = 144
 """The same where tiles are listed."""
+BESIDE_WINDOW = 152
+"""The same where a window's first tile and its last are visited at once."""
 BESIDE_DROPOUT = 160
 """The same where weights drop out, of which some are drawn at once."""
 

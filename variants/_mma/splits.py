@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from variants._mma import LINE_BYTES, LINE_ELEMENTS
 from variants._tiles import blocks
+from variants._tiles.sectors import SECTOR_BYTES, Integers
 
 BR, BC = 16, 16
 """Rows of queries per block, and keys that a warp takes at once: as many as one mma has."""
-WARPS, COMBINE_WARPS = 4, 8
-"""Per block, of the kernel that has a split, and of the one that puts splits together."""
+WARPS = 4
+"""Per block of the kernel that has a split."""
+SHARE, MOST_COMBINE_WARPS = 16, 16
+"""Splits that a warp puts together at once, and most warps that do so for one row: see combine.cuh."""
 THREADS_PER_WARP = 32
 FLOAT32_BYTES = 4
 RING_BYTES = 64 * 1024
@@ -22,7 +25,7 @@ sequences to fill a GPU."""
 
 def split_options(head_dim: int, split: int, dtype: str) -> tuple[str, ...]:
     """The compile-time parameters of splits.cuh, and of kernels that it is put before."""
-    sizes = {"D": head_dim, "SPLIT": split, "WARPS": WARPS, "COMBINE_WARPS": COMBINE_WARPS}
+    sizes = {"D": head_dim, "SPLIT": split, "WARPS": WARPS}
     sizes |= {"SLOTS": slots(head_dim), "BLOCKS_PER_SM": blocks_per_sm(head_dim)}
     return (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{dtype}")
 
@@ -40,6 +43,22 @@ def shared_bytes(head_dim: int) -> int:
 def blocks_per_sm(head_dim: int) -> int:
     """Blocks that share a multiprocessor, as slots and registers allow; a thread has head_dim / 2 for O alone."""
     return 3 if head_dim <= 128 else 2
+
+
+def combine_warps(splits: int) -> int:
+    """Warps that put a row's splits together, of which it has so many at most: one for each share of them."""
+    return min(MOST_COMBINE_WARPS, max(1, int(blocks(splits, SHARE))))
+
+
+def combined_stat_bytes(number: Integers, stat: Integers, stride: int) -> Integers:
+    """Bytes of reading l and m of one of a row's splits, which is that `number` of those that the row sees.
+
+    They are element `stat` of their arrays, and those of the row's next split lie `stride` further. A warp asks for those
+    of a share of splits at once: where they lie in the sector of those before them, they cost nothing.
+    """
+    per_sector = SECTOR_BYTES // FLOAT32_BYTES
+    begins = (number % SHARE == 0) | (stat // per_sector != (stat - stride) // per_sector)
+    return 2 * SECTOR_BYTES * begins
 
 
 def _slot_bytes(head_dim: int) -> int:

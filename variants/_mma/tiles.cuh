@@ -67,6 +67,15 @@ __device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
     return found;
 }
 
+// What one thread copies at once, from a tile.
+__device__ __forceinline__ void store_unit(stored *to, const unsigned char *from)
+{
+    if constexpr (UNIT == 8) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+    if constexpr (UNIT == 4) *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(from);
+    if constexpr (UNIT == 2) *reinterpret_cast<unsigned *>(to) = *reinterpret_cast<const unsigned *>(from);
+    if constexpr (UNIT == 1) *to = *reinterpret_cast<const stored *>(from);
+}
+
 // The first `rows` rows of a tile of EXTENT rows -> global memory, as one run, of which a thread has AT_ONCE units
 // under way.
 template <int EXTENT, int AT_ONCE = 1>
@@ -76,12 +85,19 @@ __device__ __forceinline__ void store_tile(stored *target, const unsigned char *
     for (int further = 0; further < EXTENT * UNITS; further += THREADS) {
         const int e = threadIdx.x + further;
         if (e >= rows * UNITS) break;
-        stored *const to = target + e * UNIT;
-        const unsigned char *const from = tile + place(e);
-        if constexpr (UNIT == 8) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
-        if constexpr (UNIT == 4) *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(from);
-        if constexpr (UNIT == 2) *reinterpret_cast<unsigned *>(to) = *reinterpret_cast<const unsigned *>(from);
-        if constexpr (UNIT == 1) *to = *reinterpret_cast<const stored *>(from);
+        store_unit(target + e * UNIT, tile + place(e));
+    }
+}
+
+// The same by one warp, of rows that it has to itself.
+template <int EXTENT, int AT_ONCE = 1>
+__device__ __forceinline__ void store_rows_of_warp(stored *target, const unsigned char *tile, int rows)
+{
+#pragma unroll AT_ONCE
+    for (int further = 0; further < EXTENT * UNITS; further += 32) {
+        const int e = threadIdx.x % 32 + further;
+        if (e >= rows * UNITS) break;
+        store_unit(target + e * UNIT, tile + place(e));
     }
 }
 

@@ -25,6 +25,12 @@ def has_spans(problem: Problem) -> bool:
     return not problem.mask.runs.is_band
 
 
+def is_window(problem: Problem) -> bool:
+    """Whether the mask is a band that is limited on both sides, so that rows see neither the first keys nor the last."""
+    beyond = problem.q_len + problem.kv_len
+    return problem.mask.is_band and bool(max(band(problem)) < beyond)
+
+
 def limits(problem: Problem) -> Limits:
     """(before, after), or the names of the arrays that stand for them."""
     return ("first_keys", "end_keys") if has_spans(problem) else band(problem)

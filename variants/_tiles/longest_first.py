@@ -1,9 +1,9 @@
 """The order in which blocks of rows start where what they visit does not simply grow with their rows: longest first.
 
-Under a band the last rows see most keys, and grids.py starts with these. Packed documents end in the middle, and a
-long one at the end of the order would have a GPU wait for it: a launch of its own, longest_first.cu, ranks the blocks
-of rows by how many tiles of keys they visit (Graham 1969, "Bounds on multiprocessing timing anomalies"), and the kernel
-reads which block it owns.
+Under a band the last rows see most keys, and grids.py starts with these. Packed documents end in the middle, blocks of a
+mask are on or off, and a long one at the end of the order would have a GPU wait for it: a launch of its own,
+longest_first.cu, ranks the blocks of rows by how many tiles of keys they visit (Graham 1969, "Bounds on multiprocessing
+timing anomalies"), and the kernel reads which block it owns.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from variants._tiles import WARPS, blocks
 from variants._tiles.band import has_spans, limits
 from variants._tiles.schedule import INT32_BYTES, Schedule, Sizes
 from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers
+from variants._tiles.visits import LISTS, Visits, cuda_parts
 
 THREADS = LANES * WARPS
 """Of a block, each of which ranks a block of rows."""
 ORDER = "order"
-"""(batch, T_r): blocks of rows, those that visit most tiles first."""
+"""Blocks of rows, those that visit most tiles first: (batch, T_r), or (sequences, lists, T_r) where tiles are listed."""
 
 
 def is_ordered(problem: Problem) -> bool:
-    """Whether kernels read which block of rows they own: what rows see is read, too, and tiles are not listed."""
-    return has_spans(problem) and problem.mask.is_run
+    """Whether kernels read which block of rows they own: where tiles are listed, or what rows see is read, too."""
+    return has_spans(problem) or not problem.mask.is_run
 
 
 def cuda_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
@@ -38,8 +39,9 @@ def cuda_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
     if not is_ordered(problem):
         return ()
     # No row of Q, K or V is touched: their elements are parameters in name alone.
-    options = (*size_options(1, tile, "float32"), *span_options(problem))
-    return (raw_kernel("_tiles", "longest_first", options, COMMON, file="longest_first.cu"),)
+    texts, options = cuda_parts(problem, tile)
+    options += (*size_options(1, tile, "float32"), *span_options(problem))
+    return (raw_kernel("_tiles", "longest_first", options, (*texts, *COMMON), file="longest_first.cu"),)
 
 
 def numba_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
@@ -56,6 +58,7 @@ class LongestFirst:
         """Of the blocks of rows of this schedule."""
         self._schedule = schedule
         self._problem = schedule.problem
+        self._visits = Visits(schedule)
         self._is_there = is_ordered(schedule.problem)
 
     def launches(self, kernels: Sequence[Any]) -> tuple[Launch, ...]:
@@ -64,13 +67,17 @@ class LongestFirst:
             return ()
         p = self._problem
         (longest_first,) = kernels
-        args = (ORDER, np.int32(p.q_len), np.int32(p.kv_len), *limits(p))
-        return (Launch(longest_first, (self._rankers, 1, p.batch), (THREADS,), args),)
+        sequences, lists, _ = self._shape
+        visited = limits(p) if p.mask.is_run else (LISTS,)
+        args = (ORDER, np.int32(p.q_len), np.int32(p.kv_len), *visited)
+        return (Launch(longest_first, (self._rankers, lists, sequences), (THREADS,), args),)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The order."""
-        return (Buffer(ORDER, self._shape, "int32"),) if self._is_there else ()
+        sequences, lists, row_blocks = self._shape
+        shape = (sequences, row_blocks) if self._problem.mask.is_run else (sequences, lists, row_blocks)
+        return (Buffer(ORDER, shape, "int32"),) if self._is_there else ()
 
     def arguments(self, always: bool) -> tuple[Any, ...]:
         """What the kernel that reads the order is given; `always`: something in its place, too, as Numba's have."""
@@ -80,24 +87,39 @@ class LongestFirst:
         """Bytes read, by a kernel whose blocks have so many warps as well, and written, at the `sectors` level."""
         if not self._is_there:
             return 0, 0
-        p, s = self._problem, self._schedule
-        sequences = np.arange(p.batch)[:, None]
-        # All rankers read them all; before that, each reads its own.
-        looks = sum(_request_sectors(sequences * p.q_len + rows) for rows in (s.first_rows, self._last_rows))
-        written = _request_sectors(sequences * self._shape[1] + self.ranks)
+        s, (sequences, lists, row_blocks) = self._schedule, self._shape
+        number = np.arange(sequences * lists)[:, None]
+        # Each ranker reads of its own, and then all read of all.
+        looks = sum(_request_sectors(elements) for elements in self._elements_read(number))
+        ranks = np.broadcast_to(self.ranks, self._shape).reshape(-1, row_blocks)
+        written = _request_sectors(number * row_blocks + ranks)
         read = looks * (1 + self._rankers) + s.owners * warps
         return SECTOR_BYTES * int(read), SECTOR_BYTES * int(written)
 
+    def _elements_read(self, number: Integers) -> tuple[Integers, ...]:
+        """(lists of all sequences, T_r) each: where that is read from which it is known how many tiles are visited."""
+        s, (_, _, row_blocks) = self._schedule, self._shape
+        if self._problem.mask.is_run:
+            return tuple(number * self._problem.q_len + rows for rows in (s.first_rows, self._last_rows))
+        return ((number * row_blocks + np.arange(row_blocks)) * self._visits.shape[-1],)
+
     @functools.cached_property
     def ranks(self) -> Integers:
-        """(S, T_r): how many blocks of rows start before it: those that visit more tiles, and later rows of as many."""
-        s = self._schedule
-        first, end = self._problem.spans
-        visits = blocks(end[:, self._last_rows], s.tile.Bc) - first[:, s.first_rows] // s.tile.Bc
-        order = np.argsort(-visits[:, ::-1], axis=1, kind="stable")
+        """(S, L, T_r): how many blocks of rows start before it: those that visit more tiles, and later ones of as many."""
+        counts = self._counts
+        order = np.argsort(-counts[..., ::-1], axis=-1, kind="stable")
         ranks = np.empty_like(order)
-        np.put_along_axis(ranks, order, np.arange(order.shape[1])[None], axis=1)
-        return ranks[:, ::-1]
+        np.put_along_axis(ranks, order, np.arange(order.shape[-1]), axis=-1)
+        return ranks[..., ::-1]
+
+    @property
+    def _counts(self) -> Integers:
+        """(S, L, T_r): tiles that a block visits, where its rows see nothing as the kernel works it out."""
+        if not self._problem.mask.is_run:
+            return self._visits.counts
+        s, (first, end) = self._schedule, self._problem.spans
+        visits: Integers = blocks(end[:, self._last_rows], s.tile.Bc) - first[:, s.first_rows] // s.tile.Bc
+        return visits[:, None]
 
     @property
     def _last_rows(self) -> Integers:
@@ -106,16 +128,18 @@ class LongestFirst:
         return np.minimum(s.first_rows + s.tile.Br, self._problem.q_len) - 1
 
     @property
-    def _shape(self) -> tuple[int, int]:
-        return self._problem.batch, len(self._schedule.first_rows)
+    def _shape(self) -> tuple[int, int, int]:
+        if self._problem.mask.is_run:
+            return self._problem.batch, 1, len(self._schedule.first_rows)
+        return self._visits.shape[:3]
 
     @property
     def _rankers(self) -> int:
-        """Blocks that rank those of a sequence."""
-        return int(blocks(self._shape[1], THREADS))
+        """Blocks that rank those of a list."""
+        return int(blocks(self._shape[-1], THREADS))
 
 
 def _request_sectors(elements: Integers) -> int:
-    """Sectors that warps touch whose lanes each move one int32 of these, (sequences, lanes), in one request each."""
+    """Sectors that warps touch whose lanes each move one int32 of these, (lists, lanes), in one request each."""
     sectors = elements * INT32_BYTES // SECTOR_BYTES
     return sum(len(np.unique(row[at : at + LANES])) for row in sectors for at in range(0, len(row), LANES))

@@ -25,6 +25,8 @@ from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers, run_bytes
 FEATURES = ("blocks", "flashmask")
 """What a variant whose kernels visit tiles of a list says that it `takes` besides masks of runs."""
 OPTION = "-DVISITS"
+LISTS = "visits"
+"""(sequences, L, T_r, 1 + T_c): for each block of rows how many tiles it visits, and then each one's entry."""
 ARGUMENTS = 3
 """Parameters that Numba's kernels have for a rule: an empty tuple says that there is none."""
 Booleans = np.ndarray
@@ -161,7 +163,8 @@ class Visits:
         return self._problem.batch if has_spans(self._problem) else 1
 
     @property
-    def _shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the lists: sequences that have some of their own, lists of each, blocks of rows, room of each."""
         assert self._rule is not None
         row_blocks, tiles = len(self._schedule.first_rows), len(self._schedule.first_keys)
         return self._sequences, self._rule.lists, row_blocks, 1 + tiles
@@ -171,8 +174,8 @@ class Visits:
         if self._rule is None:
             return ()
         p = self._problem
-        sequences, lists, row_blocks, _ = self._shape
-        args = ("visits", np.int32(p.q_len), np.int32(p.kv_len), *limits(p), *self._rule_arguments)
+        sequences, lists, row_blocks, _ = self.shape
+        args = (LISTS, np.int32(p.q_len), np.int32(p.kv_len), *limits(p), *self._rule_arguments)
         list_visits, *of_rule = kernels
         listing = Launch(list_visits, (row_blocks, lists, sequences), BLOCK, args)
         return (*self._rule.launches(tuple(of_rule)), listing)
@@ -180,16 +183,16 @@ class Visits:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The lists: how many tiles, and then each one's entry; and what the rule has worked out."""
-        return () if self._rule is None else (Buffer("visits", self._shape, "int32"), *self._rule.buffers)
+        return () if self._rule is None else (Buffer(LISTS, self.shape, "int32"), *self._rule.buffers)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """What the kernel that visits tiles is given besides."""
         if self._rule is None:
             return ()
-        sequences, lists, _, _ = self._shape
+        sequences, lists, _, _ = self.shape
         per_sequence, per_head = lists * (sequences > 1), lists > 1
-        return ("visits", np.int32(per_sequence), np.int32(per_head), *self._rule_arguments)
+        return (LISTS, np.int32(per_sequence), np.int32(per_head), *self._rule_arguments)
 
     @property
     def _rule_arguments(self) -> tuple[Any, ...]:
@@ -211,13 +214,14 @@ class Visits:
         entry_reads: int,
         elements_per_lane: int = 1,
         *,
+        reads_ahead: int = 0,
         key_bytes: Integers | None = None,
         others: int = 0,
     ) -> tuple[int, int]:
         """Bytes read of K, V and the mask, and bytes written of lists, at the `sectors` level, in all launches.
 
-        A block of the kernel has so many warps; each reads how many tiles there are, and each tile `entry_reads` times,
-        and so do `others`, who take no notes. `key_bytes`: (S, heads that K_j comes for, T_c), of K_j; those of copies
+        A block of the kernel has so many warps; each reads how many tiles there are, each tile `entry_reads` times, and
+        `reads_ahead` besides, and so do `others`, who take no notes. `key_bytes`: (S, heads that K_j comes for, T_c), of K_j; those of copies
         of `elements_per_lane` at once unless given.
         """
         s, p = self._schedule, self._problem
@@ -232,7 +236,8 @@ class Visits:
         of_keys = 2 * int((visited.sum(axis=2)[:, None] * by_list).sum())
         alike = p.batch * p.heads // (len(visited) * lists)
         of_notes = alike * int(((visited & ~all_seen) * self._rule.note_bytes(warps)).sum())
-        of_lists = SECTOR_BYTES * (warps + others) * (s.owners + entry_reads * alike * int(visited.sum()))
+        reads = (1 + reads_ahead) * s.owners + entry_reads * alike * int(visited.sum())
+        of_lists = SECTOR_BYTES * (warps + others) * reads
         listing_read, listing_written = self._listing
         rule_read, rule_written = self._rule.traffic
         return of_keys + of_notes + of_lists + listing_read + rule_read, listing_written + rule_written
@@ -256,7 +261,7 @@ class Visits:
     def _listing(self) -> tuple[int, int]:
         """Bytes read and written by the launch that lists tiles."""
         assert self._rule is not None
-        sequences, lists, row_blocks, room = self._shape
+        sequences, lists, row_blocks, room = self.shape
         alike = sequences // len(self._looked_at)
         looks = alike * int((self._looked_at[:, None] * self._rule.look_bytes).sum())
         owners = sequences * lists * row_blocks

@@ -40,7 +40,7 @@ from variants._dropout import SOURCE_OF_FRAGMENTS as DROPOUT_IN_FRAGMENTS
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, unsupported_on_tensor_cores
 from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
+from variants._tiles.band import SPAN_FEATURES, has_spans, is_window, limits
 from variants._tiles.grids import beyond_y, grid_side_by_side
 from variants._tiles.longest_first import LongestFirst, cuda_ordering, numba_ordering
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
@@ -83,14 +83,21 @@ def tile_of(problem: Problem) -> MmaTile:
     or all that scores may become, beside wide rows. Which weights drop out is drawn for 32 keys at a time, and 64 are
     the most that leave room for that.
     """
-    noted = not problem.mask.is_run
-    crowded = noted or (problem.head_dim > 64 and problem.score_features == SCORES)
+    crowded = _is_crowded_by_notes(problem) or (problem.head_dim > 64 and problem.score_features == SCORES)
     tile = default_tile(problem.head_dim, crowded)
     if crowded:
         return tile
     if problem.dropout:
         return replace(tile, Bc=64)
-    return _roomy(tile, problem.head_dim) if has_spans(problem) or problem.score_features else tile
+    changed = set(problem.score_features) - {"sinks"}
+    return _roomy(tile, problem.head_dim) if has_spans(problem) or changed else tile
+
+
+def _is_crowded_by_notes(problem: Problem) -> bool:
+    """Whether what is noted of a tile leaves no room for the usual one: but for blocks of a mask alone, beside wide rows."""
+    noted = not problem.mask.is_run
+    alone = problem.flashmask is None and not problem.compiled_features and not has_spans(problem)
+    return noted and not (alone and problem.head_dim > 112)
 
 
 def numba_tile_of(problem: Problem) -> MmaTile:
@@ -104,7 +111,7 @@ def _roomy(tile: MmaTile, head_dim: int) -> MmaTile:
 
 
 def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`: that of the algorithm, and the one that lists tiles."""
+    """See `Kernels`: that of the algorithm, that which puts blocks of rows in order, and those that list tiles."""
     from variants._mma import rawkernel
     from variants._tiles.rawkernel import raw_kernel
 
@@ -112,19 +119,29 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tupl
         (changes_scores(problem), rawkernel.BESIDE_SCORING),
         (not problem.mask.is_run, rawkernel.BESIDE_VISITS),
         (problem.dropout > 0, rawkernel.BESIDE_DROPOUT),
+        (ends_at_once(problem), rawkernel.BESIDE_WINDOW),
     )
     kept_registers = min((left for is_there, left in beside if is_there), default=rawkernel.KEPT_REGISTERS)
     options = rawkernel.mma_options(problem.head_dim, tile, problem.dtype, has_spans(problem), kept_registers)
     rule_texts, rule_options = cuda_parts(problem, tile)
     dropout_texts = (DROPOUT, DROPOUT_IN_FRAGMENTS)
-    own = ((FOLDER, "scoring.cuh"), (FOLDER, "seen.cuh"), (FOLDER, "registers.cuh"))
+    own = tuple((FOLDER, file) for file in ("scoring.cuh", "seen.cuh", "registers.cuh", "output.cuh"))
     common = (*rawkernel.COMMON_WITH_TILES, *own)
     texts = (*dropout_texts, *rule_texts, SOURCE, *common)
     # Two bodies of the loop take a few registers more, which a thread with so much of S and O does not have.
-    in_one = tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
-    options = (*options, *score_options(problem), *dropout_options(problem), *rule_options, *(("-DIN_ONE",) * in_one))
+    in_one = (tile.part(problem.head_dim) > ROOMY_PART or (not problem.mask.is_run and tile.Bc == 64)) and not problem.dropout
+    options = (*options, *("-DIN_ONE",) * in_one, *("-DENDS_AT_ONCE",) * ends_at_once(problem))
+    options = (*options, *score_options(problem), *dropout_options(problem), *rule_options)
     kernel = raw_kernel(FOLDER, "fa2_mma", options, texts)
-    return (kernel, *cuda_listing(problem, tile), *cuda_ordering(problem, tile)), pointer_lengths(problem)
+    return (kernel, *cuda_ordering(problem, tile), *cuda_listing(problem, tile)), pointer_lengths(problem)
+
+
+def ends_at_once(problem: Problem) -> bool:
+    """Whether a block may visit its first tile of keys and its last at once, which different warps see.
+
+    Under a window. Where scores become something, or weights drop out, there are no registers for it.
+    """
+    return is_window(problem) and not set(problem.compiled_features) - {"sinks"}
 
 
 def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
@@ -164,7 +181,8 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers, *order.buffers)
-    return Plan(launches=(*visits.launches(ahead), *order.launches(ahead), launch), buffers=buffers)
+    listing = (*visits.launches(ahead[1:]), *order.launches(ahead[:1]))
+    return Plan(launches=(*listing, launch), buffers=buffers)
 
 
 def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Traffic:
@@ -174,8 +192,9 @@ def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_
     schedule = Schedule(p, tile)
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, at_once).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
-    # An entry is read when a tile's copies are issued, and when they have come.
-    mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, entry_reads=2, elements_per_lane=at_once)
+    # Entries are read as many visits ahead as there are stages, behind the last one, too.
+    reads = {"entry_reads": 1, "reads_ahead": tile.stages}
+    mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, **reads, elements_per_lane=at_once)
     order_read, order_written = LongestFirst(schedule).traffic(tile.warps)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + order_read
     warps = schedule.owners * tile.warps

@@ -1,6 +1,6 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
-// _dropout/dropout.cuh and fragments.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh, seen.cuh and
-// registers.cuh are put before this text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is
+// _dropout/dropout.cuh and fragments.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh, seen.cuh,
+// registers.cuh and output.cuh are put before this text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is
 // numba_kernel.py, which takes runs alone, and looks at V_j where it was copied.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
@@ -10,7 +10,10 @@ constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
 
 // Which block of rows starts as the first, the second and so on of a head's: see _tiles/longest_first.py, or the last rows
 // first, which see most keys where causal.
-#if defined(SPANS) && !defined(VISITS)
+#if defined(VISITS)
+#define ORDER_PARAMETER , const int *__restrict__ order
+#define ROW_BLOCK order[(size_t)(entry * lists_per_sequence + head * lists_per_head) * gridDim.y + blockIdx.y]
+#elif defined(SPANS)
 #define ORDER_PARAMETER , const int *__restrict__ order
 #define ROW_BLOCK order[(size_t)blockIdx.z * gridDim.y + blockIdx.y]
 #else
@@ -21,6 +24,13 @@ constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
 // m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
 // whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 constexpr float SLACK = 2.0f;
+
+// From the number of a visit to that of the next.
+#ifdef VISITS
+constexpr int AHEAD = -1;
+#else
+constexpr int AHEAD = 1;
+#endif
 
 // The grid is (heads side by side, blocks of a head, groups of so many heads), see _tiles/grids.py. Heads are counted
 // through the batch; `group` of them share K and V.
@@ -273,9 +283,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     // Line 3: the block owns Q_i and O_i of one head.
+    [[maybe_unused]] const unsigned head = head_index() % heads, entry = head_index() / heads;
     const int first_row = ROW_BLOCK * BR;
     const int rows = min(BR, q_len - first_row);
-    [[maybe_unused]] const unsigned head = head_index() % heads, entry = head_index() / heads;
     const size_t first_stat = (size_t)head_index() * q_len + first_row;
     const stored *const K_head = K + (size_t)(head_index() / group) * kv_len * D;
     const stored *const V_head = V + (size_t)(head_index() / group) * kv_len * D;
@@ -297,30 +307,50 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int last_row = first_row + rows - 1;
     KEEP_LIMITS(first_row, rows)
 #ifndef VISITS
-    const int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;
+    int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;
     const int end_visit = (end_seen(last_row, q_len, kv_len, after) + BC - 1) / BC;
-#else  // those that are listed
+#else  // those that are listed, the last one first: how many there were need not be kept
     __shared__ Noted noted;
     const Visits listed = VISITS_OF(entry, head, first_row / BR, gridDim.y);
-    const int first_visit = 0, end_visit = listed.count;
+    const int first_visit = listed.count - 1, end_visit = -1;
+    Visit coming[STAGES];  // from this one on, read before they are copied; behind the last one, how many there were
+#pragma unroll
+    for (int n = 0; n < STAGES; ++n) coming[n] = listed[max(first_visit - n, -1)];
 #endif
     // In which order. ALiBi takes least off the keys that are nearest: where they come first, those before them next, and
     // those behind them last, m is mostly what it stays, and O_i need not be rescaled.
 #if defined(ALIBI) && !defined(VISITS)
     const int nearest = min(max((last_row + kv_len - q_len) / BC, first_visit), end_visit - 1);
 #endif
-    const auto tile_of = [&](int n) {
+    // Under a window the first warps alone see its first tile, and others alone the last one: these two are visited at
+    // once then, at the end.
+#ifdef ENDS_AT_ONCE
+    bool apart = first_visit + 1 < end_visit;
+#pragma unroll
+    for (int row = first_row; row < first_row + BR; row += WARP_ROWS) {
+        const int of_warp = min(row, last_row), last_of_warp = min(row + WARP_ROWS - 1, last_row);
+        apart &= first_seen(of_warp, q_len, kv_len, before) >= (first_visit + 1) * BC ||
+                 end_seen(last_of_warp, q_len, kv_len, after) <= (end_visit - 1) * BC;
+    }
+    first_visit += apart;
+    const int end_copy = end_visit + apart;
+#else
+    const int end_copy = end_visit;
+#endif
+    const auto tile_of = [&](int n, int further) {
 #ifdef VISITS
-        return listed[n].tile();
+        return coming[further].tile();
 #elif defined(ALIBI)
         return n <= nearest ? first_visit + nearest - n : n;
+#elif defined(ENDS_AT_ONCE)
+        return n < end_visit ? n : first_visit - 1;
 #else
         return n;
 #endif
     };
-    const auto copy_keys = [&](int n) {
-        if (n < end_visit) {
-            const int j = tile_of(n);
+    const auto copy_keys = [&](int n, int further) {
+        if (AHEAD > 0 ? n < end_copy : n > end_copy) {
+            const int j = tile_of(n, further);
             unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES;
             copy_tile<BC>(K_tile, K_head + (size_t)j * BC * D, kv_len - j * BC);
             copy_tile<BC>(K_tile + KV_BYTES, V_head + (size_t)j * BC * D, kv_len - j * BC);
@@ -329,7 +359,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     };
 
 #pragma unroll
-    for (int n = 0; n < STAGES - 1; ++n) copy_keys(first_visit + n);
+    for (int n = 0; n < STAGES - 1; ++n) copy_keys(first_visit + n * AHEAD, n);
     wait_for_copies<STAGES - 1>();
     __syncthreads();
     if (sign != 1) {
@@ -367,19 +397,26 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int warps_first_key = first_seen(warp_row, q_len, kv_len, before);
     const int warps_end_key = end_seen(warps_last, q_len, kv_len, after);
 #pragma unroll 1
-    for (int n = first_visit; n < end_visit; ++n) {
+    for (int n = first_visit; AHEAD > 0 ? n < end_visit : n > end_visit; n += AHEAD) {
         // Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite.
-#ifndef VISITS
-        const int first_key = tile_of(n) * BC;
-#else
-        const Visit visit = listed[n];
-        const int first_key = visit.tile() * BC;
-        const bool mixed = visit.is_mixed();
-#endif
-        unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
         wait_for_copies<STAGES - 2>();
         __syncthreads();
-        copy_keys(n + STAGES - 1);
+        copy_keys(n + (STAGES - 1) * AHEAD, STAGES - 1);
+#ifdef ENDS_AT_ONCE
+        if (n == end_visit - 1 && end_copy > end_visit) {
+            wait_for_copies<0>();
+            __syncthreads();
+            n += warps_end_key <= (end_visit - 1) * BC;
+        }
+#endif
+        const int first_key = tile_of(n, 0) * BC;
+#ifdef VISITS
+        const bool mixed = coming[0].is_mixed();
+#pragma unroll
+        for (int further = 1; further < STAGES; ++further) coming[further - 1] = coming[further];
+        coming[STAGES - 1] = listed[max(n - STAGES, -1)];
+#endif
+        unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
 
         const int keys = kv_len - first_key;
 #ifdef VISITS
@@ -411,39 +448,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         }
     }
 
-    // Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
-    // Line 13: L_i = m_i + log(l_i), which is -inf then, gathered where K_j was.
-    // A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
-    wait_for_copies<0>();
-    __syncthreads();
-    float *const L_tile = reinterpret_cast<float *>(KV_tiles);
-#ifdef SINKS
-    const float sink = LOG2_E * sinks[head];
-#endif
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int row = warp * WARP_ROWS + 16 * i + 8 * h + lane / 4;
-#ifdef SINKS
-            const float m = fmaxf(own.m[i][h], sink), minus_m = m == MINUS_INFINITY ? 0.0f : -m;
-            const float correction = exp2_approx(own.m[i][h] + minus_m);
-            const float l = correction * quad_sum(own.l[i][h]) + exp2_approx(sink + minus_m);
-            const float inverse = l == 0.0f ? 0.0f : KEPT_FACTOR * correction / l;
-#else
-            const float m = own.m[i][h], l = quad_sum(own.l[i][h]);
-            const float inverse = l == 0.0f ? 0.0f : KEPT_FACTOR / l;
-#endif
-#pragma unroll
-            for (int j = 0; j < TD; ++j) {
-                unsigned char *const at = Q_tile + swizzled<ROW_BYTES>(row, j) + lane % 4 * 4;
-                *reinterpret_cast<unsigned *>(at) = packed(own.O[i][j][2 * h] * inverse, own.O[i][j][2 * h + 1] * inverse);
-            }
-            if (lane % 4 == 0) L_tile[row] = m * LN_2 + logf(l);
-        }
-    __syncthreads();
-
-    // Lines 14 and 15: write O_i and L_i.
-    store_tile<BR, 8>(O + first_stat * D, Q_tile, rows);
-    if (threadIdx.x < rows) lse[first_stat + threadIdx.x] = L_tile[threadIdx.x];
+    // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
+    write_rows(O, lse, first_stat, rows, own, Q_tile, warp, lane , KEPT_FACTOR, SINK(head));
 }

@@ -10,13 +10,14 @@ constexpr int TD = 2 * STEPS;         // tiles of 8 elements of O
 constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);
 constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
 
-// Sums in which a lane looks for NaN in V_j: as many as there is room for, for one addition waits for another.
-#if defined(ALIBI)
+// Sums in which a lane looks for NaN in V_j: one addition waits for another, but how many leave ptxas without spills is
+// what it was tried out with.
+#if defined(ALIBI) || defined(ENDS_AT_ONCE) || defined(VISITS)
 constexpr int SUMS = 1;
-#elif defined(SOFTCAP)
-constexpr int SUMS = 2;
+#elif defined(SPANS) && !defined(SOFTCAP) && !defined(SINKS)
+constexpr int SUMS = TM > 1 ? 4 : 1;
 #else
-constexpr int SUMS = 4;
+constexpr int SUMS = TM > 1 && D >= 64 ? 2 : 1;
 #endif
 
 // Whether any lane has found so is asked where that takes fewer registers.

@@ -14,7 +14,8 @@ Bytes, per key/value head with g query heads, R = g N_q rows, T_r = ceil(R / 16)
     split_kv    S g X_q + T_r 2 X_k read, 4 S R (d + 2) written
     combine     S R (4 d + 2 * 32) read, g X_q + 32 R written
 
-The second kernel asks for one l_s, m_s or L at a time, and each costs a sector. A mask that is no band adds, per
+The second kernel puts a row's splits together, each of its warps 16 at once: those of a row lie far apart, so that l_s,
+m_s and L cost a sector each, and fewer where there are less than 8 rows in all. A mask that is no band adds, per
 block of the first, two requests for the first keys and the ends that its 16 rows see, and two sectors per row of the
 second. Under a mask a tile of rows meets the keys from the first to the last that any of its rows sees; where it has
 the last queries of one head and the first of the next, and these see nothing in common, the tiles of 16 keys in
@@ -37,10 +38,11 @@ from variants._mma.rawkernel import COMMON_WITH_SPLITS
 from variants._mma.splits import (
     BC,
     BR,
-    COMBINE_WARPS,
     SPLITS,
     THREADS_PER_WARP,
     WARPS,
+    combine_warps,
+    combined_stat_bytes,
     shared_bytes,
     split_options,
 )
@@ -89,7 +91,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     return Plan(
         launches=(
             Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)),
-            Launch(combine, (_rows(p),), (THREADS_PER_WARP * COMBINE_WARPS,), combine_args),
+            Launch(combine, (_rows(p),), (THREADS_PER_WARP * combine_warps(splits),), combine_args),
         ),
         buffers=(
             Buffer("O_split", (splits, *p.q_shape), "float32"),
@@ -142,7 +144,8 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     def combine_bytes(index: int) -> Integers:
         """O, l and m of one split, read for all rows."""
         there = _meets((seen_first, seen_end), index, split)
-        return (run_bytes((index * _rows(p) + rows) * d, there * d, FLOAT32_BYTES) + there * 2 * SECTOR_BYTES).sum()
+        stat_bytes = combined_stat_bytes(index - seen_first // split, index * _rows(p) + rows, _rows(p))
+        return (run_bytes((index * _rows(p) + rows) * d, there * d, FLOAT32_BYTES) + there * stat_bytes).sum()
 
     combine = np.sum([combine_bytes(index) for index in splits], dtype=np.int64)
     output_bytes = run_bytes(rows * d, d, p.itemsize_bytes).sum() + _rows(p) * SECTOR_BYTES

@@ -1,8 +1,7 @@
 // Flash-Decoding: Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference"; these are its steps.
 // _scores/scores.cuh, _mma/mma.cuh and _mma/splits.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS and COMBINE_WARPS (per block of the one
-// and the other kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
+// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block of the first kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
 //
 // A block takes one split of the keys of one key/value head, and 16 rows of the queries that go with it. The rows of
 // all heads that share K and V lie one after the other in Q and in O, so they are counted through: row r of the group
@@ -231,9 +230,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     }
 }
 
-// Step 3: the splits put together, a block per row, each warp with a share once more: every COMBINE_WARPS-th split.
-// What a row sees nothing of is not read: nobody may have written it.
-extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combine(
+// Step 3: the splits put together, a block per row. What a row sees nothing of is not read: nobody may have written it.
+extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
     stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, LIMITS LIMITS_OF_ROW
 #if defined(SINKS) && !defined(SPANS)
@@ -241,78 +239,16 @@ extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void split_kv_combin
 #endif
     SINKS_PARAMETER)
 {
-    __shared__ float O_warps[COMBINE_WARPS][D], l_warps[COMBINE_WARPS], m_warps[COMBINE_WARPS];
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     const size_t row = blockIdx.x, rows = gridDim.x;
     const int query = blockIdx.x % q_len;
     KEEP_LIMITS_OF_ROW(query)
     const int first_split = first_seen(query, q_len, kv_len, before) / SPLIT;
     const int end_split = (end_seen(query, q_len, kv_len, after) + SPLIT - 1) / SPLIT;
-
-    constexpr int PARTS = (D + 31) / 32;  // elements of O per lane
-    constexpr int AT_ONCE = 4;            // splits whose loads are under way together
     // A sink is a key more, without a value, of the first warp's share: once per row.
-    float O_row[PARTS] = {}, l = warp == 0 ? SINK_WEIGHT : 0.0f, m = MINUS_INFINITY;
-    if (warp == 0) m = SINK(blockIdx.x / q_len % heads);
-#pragma unroll 1
-    for (int first = first_split + warp; first < end_split; first += AT_ONCE * COMBINE_WARPS) {
-        float O_i[AT_ONCE][PARTS], l_i[AT_ONCE], m_i[AT_ONCE], m_new = m;
-#pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) {
-            const int i = first + c * COMBINE_WARPS;
-            const size_t stat = i * rows + row;
-            l_i[c] = i < end_split ? l_split[stat] : 0.0f;
-            m_i[c] = i < end_split ? m_split[stat] : MINUS_INFINITY;
-#pragma unroll
-            for (int j = 0; j < PARTS; ++j) {
-                const int e = lane + 32 * j;
-                O_i[c][j] = i < end_split && e < D ? O_split[stat * D + e] : 0.0f;
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) m_new = fmaxf(m_new, m_i[c]);
-        const float correction = exp_below(m, m_new);
-        m = m_new;
-        l *= correction;
-#pragma unroll
-        for (int j = 0; j < PARTS; ++j) O_row[j] *= correction;
-#pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) {
-            const float weight = exp_below(m_i[c], m_new);
-            l += weight * l_i[c];
-#pragma unroll
-            for (int j = 0; j < PARTS; ++j) O_row[j] += weight * O_i[c][j];
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < PARTS; ++j) {
-        const int e = lane + 32 * j;
-        if (e < D) O_warps[warp][e] = O_row[j];
-    }
-    if (lane == 0) {
-        l_warps[warp] = l;
-        m_warps[warp] = m;
-    }
-    __syncthreads();
-
-    float weight[COMBINE_WARPS];
-    m = MINUS_INFINITY;
-    l = 0.0f;
-#pragma unroll
-    for (int w = 0; w < COMBINE_WARPS; ++w) m = fmaxf(m, m_warps[w]);
-#pragma unroll
-    for (int w = 0; w < COMBINE_WARPS; ++w) {
-        weight[w] = exp_below(m_warps[w], m);
-        l += weight[w] * l_warps[w];
-    }
-    // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
-    const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-    static_assert(D <= 32 * COMBINE_WARPS, "an element per thread");
-    if (t < D) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int w = 0; w < COMBINE_WARPS; ++w) sum += weight[w] * O_warps[w][t];
-        O[row * D + t] = stored(sum * inverse);
-    }
-    if (t == 0) lse[row] = m + logf(l);
+    const bool is_first_warp = threadIdx.x < 32;
+    const float l = is_first_warp ? SINK_WEIGHT : 0.0f;
+    float m = MINUS_INFINITY;
+    if (is_first_warp) m = SINK(blockIdx.x / q_len % heads);
+    combine_splits(O + row * D, lse + row, O_split, l_split, m_split, first_split * rows + row, rows,
+                   end_split - first_split, l, m);
 }

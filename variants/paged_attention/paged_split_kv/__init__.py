@@ -18,8 +18,8 @@ S = ceil(L / split) splits, where q_len is 1; a split that a tile of rows sees n
     split_kv    S X_q + T_r (K and V of L keys) + S T_r (entries of its pages + lengths) read, 4 S R (d + 2) written
     combine     R (S (4 d + 2 * 32) + 4 (b + 1)) read, X_q + 32 R written
 
-The lengths are those of B sequences or of the first 32 ceil((b + 1) / 32), if these are fewer. The second kernel asks
-for one l_s, m_s or L at a time, and each costs a sector. Copies are runs of consecutive elements (see
+The lengths are those of B sequences or of the first 32 ceil((b + 1) / 32), if these are fewer. Splits are put together
+as in attention/split_kv. Copies are runs of consecutive elements (see
 _tiles/sectors.py), those of Q, K and V with up to 16 bytes per lane.
 """
 
@@ -33,7 +33,7 @@ from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traf
 from variants import _paged
 from variants._mma import elements_per_copy
 from variants._mma.rawkernel import COMMON_WITH_SPLITS
-from variants._mma.splits import BC, BR, COMBINE_WARPS, SPLITS, THREADS_PER_WARP, WARPS, shared_bytes, split_options
+from variants._mma.splits import BC, BR, SPLITS, THREADS_PER_WARP, WARPS, combine_warps, combined_stat_bytes, shared_bytes, split_options
 from variants._paged import FLOAT32_BYTES, INT32_BYTES, WARP_LANES, PackedRows, key_bytes, row_tiles
 from variants._tiles import blocks
 from variants._tiles.rawkernel import raw_kernel
@@ -57,12 +57,12 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     )
     splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len
     partial, q_len = ("O_split", "l_split", "m_split"), np.int32(p.q_len)
-    sizes = (np.int32(p.sequences), q_len, np.int32(p.table_shape[1]), np.int32(p.group))
+    sizes = (np.int32(p.sequences), q_len, np.int32(p.table_shape[1]), np.int32(p.kv_heads), np.int32(p.group))
     args = ("Q", "K", "V", "table", "lengths", *partial, *sizes, np.float32(p.tau))
     combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows))
-    grid = (row_tiles(p, BR) * splits, p.kv_heads, 1)
+    grid = (row_tiles(p, BR) * p.kv_heads * splits, 1, 1)
     first = Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)) if splits else None
-    second = Launch(combine, (p.sequences * sequence_rows,), (THREADS_PER_WARP * COMBINE_WARPS,), combine_args)
+    second = Launch(combine, (p.sequences * sequence_rows,), (THREADS_PER_WARP * combine_warps(max(_splits(p, split))),), combine_args)
     kept = max(1, splits)
     return Plan(
         launches=tuple(launch for launch in (first, second) if launch is not None),
@@ -105,7 +105,9 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     row = np.arange(sequence_rows, dtype=np.int64)
     seen = packed.end_seen(row % p.q_len)[sequence] > first_key[:, None]
     of_split = run_bytes(((number * sequence_rows)[:, None] + row) * d, seen * d, FLOAT32_BYTES)
-    combine = (of_split + seen * 2 * SECTOR_BYTES).sum()
+    of_sequence = (first_key // split)[:, None]
+    stats = combined_stat_bytes(of_sequence, (number * sequence_rows)[:, None] + row, sequence_rows)
+    combine = (of_split + seen * stats).sum()
     combine += sequence_rows * run_bytes(0, np.arange(p.sequences) + 1, INT32_BYTES).sum()
 
     all_rows = np.arange(p.sequences * sequence_rows, dtype=np.int64)
@@ -132,7 +134,7 @@ def supports(problem: PagedProblem) -> str | None:
     if problem.dtype == "float32":
         return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
     rows = problem.sequences * problem.heads * problem.q_len
-    most = max(rows, row_tiles(problem, BR) * sum(_splits(problem, min(SPLITS))))
+    most = max(rows, row_tiles(problem, BR) * problem.kv_heads * sum(_splits(problem, min(SPLITS))))
     if most > MOST_BLOCKS:
         return f"it takes {most:,} blocks; a grid has at most 2^31 - 1 along x"
     return _paged.unsupported(problem)

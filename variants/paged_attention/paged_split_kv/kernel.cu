@@ -2,8 +2,7 @@
 // lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). _mma/mma.cuh and _mma/splits.cuh are put before
 // this text; attention/split_kv is the same for sequences of one length, side by side.
 //
-// Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), COMBINE_WARPS (warps per block of the second
-// kernel), BLOCKS_PER_SM (at least).
+// Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least).
 //
 // Splits are counted through all sequences, each of which has as many as its length takes: a sequence without keys has
 // none. A block takes one split, and 16 rows of the query heads that share one key/value head of its sequence.
@@ -73,17 +72,19 @@ __device__ __forceinline__ Work work_of_sequence(const int *lengths, int sequenc
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split_kv(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const int *__restrict__ table, const int *__restrict__ lengths, float *__restrict__ O_split,
-    float *__restrict__ l_split, float *__restrict__ m_split, int batch, int q_len, int table_len, int group, float tau)
+    float *__restrict__ l_split, float *__restrict__ m_split, int batch, int q_len, int table_len, int kv_heads,
+    int group, float tau)
 {
     __shared__ Work found;
     __shared__ int pages[PAGES];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
 
-    // Step 1: this block's rows, sequence, split and key/value head. Blocks with the same keys are neighbours.
+    // Step 1: this block's rows, sequence, split and key/value head. Blocks with the same keys are neighbours, and so are
+    // those whose keys lie in the same pages.
     const int group_rows = group * q_len, row_tiles = (group_rows + BR - 1) / BR;
-    const int first_row = blockIdx.x % row_tiles * BR, split = blockIdx.x / row_tiles;
+    const int first_row = blockIdx.x % row_tiles * BR, kv_head = blockIdx.x / row_tiles % kv_heads;
+    const int split = blockIdx.x / row_tiles / kv_heads;
     const int rows = min(BR, group_rows - first_row);
-    const int kv_head = blockIdx.y, kv_heads = gridDim.y;
     if (warp == 0) {
         const Work work = work_of_split(lengths, batch, split, lane);
         if (lane == 0) found = work;
@@ -250,87 +251,21 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
     }
 }
 
-// Step 3: the splits put together, a block per row, each warp with a share once more: every COMBINE_WARPS-th split.
-// What a row sees nothing of is not read: nobody may have written it.
-extern "C" __global__ __launch_bounds__(32 * COMBINE_WARPS) void paged_split_kv_combine(
+// Step 3: the splits put together, a block per row. What a row sees nothing of is not read: nobody may have written it.
+extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void paged_split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
     const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, int q_len, int sequence_rows)
 {
-    __shared__ float O_warps[COMBINE_WARPS][D], l_warps[COMBINE_WARPS], m_warps[COMBINE_WARPS];
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     __shared__ Work found;
     const size_t row = blockIdx.x;
     const int sequence = blockIdx.x / sequence_rows, query = blockIdx.x % q_len;
-    if (warp == 0) {
-        const Work work = work_of_sequence(lengths, sequence, lane);
-        if (lane == 0) found = work;
+    if (threadIdx.x < 32) {
+        const Work work = work_of_sequence(lengths, sequence, threadIdx.x);
+        if (threadIdx.x == 0) found = work;
     }
     __syncthreads();
-    const int end_split = splits_of(end_seen(query, q_len, found.kv_len, 0));
+    const int splits = splits_of(end_seen(query, q_len, found.kv_len, 0));
     const size_t first_stat = (size_t)found.first_split * sequence_rows + blockIdx.x % sequence_rows;
-
-    constexpr int PARTS = (D + 31) / 32;  // elements of O per lane
-    constexpr int AT_ONCE = 4;            // splits whose loads are under way together
-    float O_row[PARTS] = {}, l = 0.0f, m = MINUS_INFINITY;
-#pragma unroll 1
-    for (int first = warp; first < end_split; first += AT_ONCE * COMBINE_WARPS) {
-        float O_i[AT_ONCE][PARTS], l_i[AT_ONCE], m_i[AT_ONCE], m_new = m;
-#pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) {
-            const int i = first + c * COMBINE_WARPS;
-            const size_t stat = first_stat + (size_t)i * sequence_rows;
-            l_i[c] = i < end_split ? l_split[stat] : 0.0f;
-            m_i[c] = i < end_split ? m_split[stat] : MINUS_INFINITY;
-#pragma unroll
-            for (int j = 0; j < PARTS; ++j) {
-                const int e = lane + 32 * j;
-                O_i[c][j] = i < end_split && e < D ? O_split[stat * D + e] : 0.0f;
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) m_new = fmaxf(m_new, m_i[c]);
-        const float correction = exp_below(m, m_new);
-        m = m_new;
-        l *= correction;
-#pragma unroll
-        for (int j = 0; j < PARTS; ++j) O_row[j] *= correction;
-#pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) {
-            const float weight = exp_below(m_i[c], m_new);
-            l += weight * l_i[c];
-#pragma unroll
-            for (int j = 0; j < PARTS; ++j) O_row[j] += weight * O_i[c][j];
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < PARTS; ++j) {
-        const int e = lane + 32 * j;
-        if (e < D) O_warps[warp][e] = O_row[j];
-    }
-    if (lane == 0) {
-        l_warps[warp] = l;
-        m_warps[warp] = m;
-    }
-    __syncthreads();
-
-    float weight[COMBINE_WARPS];
-    m = MINUS_INFINITY;
-    l = 0.0f;
-#pragma unroll
-    for (int w = 0; w < COMBINE_WARPS; ++w) m = fmaxf(m, m_warps[w]);
-#pragma unroll
-    for (int w = 0; w < COMBINE_WARPS; ++w) {
-        weight[w] = exp_below(m_warps[w], m);
-        l += weight[w] * l_warps[w];
-    }
-    // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
-    const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-    static_assert(D <= 32 * COMBINE_WARPS, "an element per thread");
-    if (t < D) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int w = 0; w < COMBINE_WARPS; ++w) sum += weight[w] * O_warps[w][t];
-        O[row * D + t] = stored(sum * inverse);
-    }
-    if (t == 0) lse[row] = m + logf(l);
+    combine_splits(O + row * D, lse + row, O_split, l_split, m_split, first_stat, sequence_rows, splits, 0.0f,
+                   MINUS_INFINITY);
 }
