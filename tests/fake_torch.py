@@ -186,7 +186,7 @@ class FakeTorch(types.ModuleType):
             "torch.nn.attention.bias": module(causal_lower_right=lambda rows, keys: "lower right"),
             "torch.nn.attention.flex_attention": module(
                 flex_attention=flex_attention,
-                create_block_mask=create_block_mask,
+                BlockMask=BlockMask,
                 AuxRequest=lambda lse: SimpleNamespace(lse=lse),
             ),
         }
@@ -227,23 +227,51 @@ def pad(tensor: Any, widths: tuple[int, int], value: float) -> FakeTensor:
     return as_tensor(np.pad(tensor, [(0, 0)] * (tensor.ndim - 1) + [widths], constant_values=value))
 
 
-def create_block_mask(
-    rule: Any, batch: int | None, heads: int | None, q_len: int, kv_len: int, device: str
-) -> tuple[Any, tuple[int | None, int | None]]:
-    """The rule, and whether it may look at the batch entry and at the head."""
-    return rule, (batch, heads)
+class BlockMask:
+    """Which tiles of keys are looked at: those that are mixed, and those that are seen whole, which are not masked."""
+
+    def __init__(self, mixed: FakeTensor, whole: FakeTensor, tile: tuple[int, int], rule: Any) -> None:
+        self.mixed, self.whole, self.tile, self.rule = mixed, whole, tile, rule
+
+    @classmethod
+    def from_kv_blocks(
+        cls,
+        kv_num_blocks: FakeTensor,
+        kv_indices: FakeTensor,
+        full_kv_num_blocks: FakeTensor,
+        full_kv_indices: FakeTensor,
+        *,
+        BLOCK_SIZE: tuple[int, int],
+        mask_mod: Any,
+        seq_lengths: tuple[int, int],
+    ) -> BlockMask:
+        """As PyTorch has it: how many tiles of keys each tile of rows has of a kind, and their numbers, in front."""
+        tiles = tuple(-(-extent // size) for extent, size in zip(seq_lengths, BLOCK_SIZE, strict=True))
+        kinds = []
+        for count, numbers in ((kv_num_blocks, kv_indices), (full_kv_num_blocks, full_kv_indices)):
+            assert count.dtype == numbers.dtype == np.int32 and numbers.shape == (*count.shape, tiles[1])
+            assert count.shape[2] == tiles[0]
+            chosen = np.zeros(numbers.shape, bool)
+            np.put_along_axis(chosen, np.asarray(numbers), np.arange(tiles[1]) < np.asarray(count)[..., None], axis=-1)
+            kinds.append(chosen)
+        assert not (kinds[0] & kinds[1]).any()
+        return cls(kinds[0], kinds[1], BLOCK_SIZE, mask_mod)
+
+    def seen(self, batch: int, heads: int, q_len: int, kv_len: int) -> np.ndarray:
+        """Pairs of rows and keys, as a kernel finds them."""
+        alike = self.mixed.shape[:2]
+        assert all(own in (1, extent) for own, extent in zip(alike, (batch, heads), strict=True))
+        rows, keys = np.arange(q_len) // self.tile[0], np.arange(kv_len) // self.tile[1]
+        mixed, whole = (tiles[:, :, rows][..., keys] for tiles in (self.mixed, self.whole))
+        ruled = np.broadcast_to(self.rule(*indices((*alike, q_len, kv_len))), (*alike, q_len, kv_len))
+        return np.broadcast_to(whole | (mixed & np.asarray(ruled)), (batch, heads, q_len, kv_len))
 
 
 def flex_attention(
     Q: Any, K: Any, V: Any, *, block_mask: Any, score_mod: Any, scale: float, enable_gqa: bool, return_aux: Any = None
 ) -> Any:
     assert enable_gqa or Q.shape[1] == K.shape[1]
-    seen: Seen = True
-    if block_mask is not None:
-        rule, (batch, heads) = block_mask
-        shape = (batch or 1, heads or 1, Q.shape[2], K.shape[2])
-        assert (batch or Q.shape[0], heads or Q.shape[1]) == Q.shape[:2]
-        seen = np.broadcast_to(rule(*indices(shape)), shape)
+    seen: Seen = True if block_mask is None else block_mask.seen(*Q.shape[:3], K.shape[2])
     O, lse = attention(Q, K, V, scale, seen, score_mod=score_mod)
     return O if return_aux is None else (O, SimpleNamespace(lse=as_tensor(lse)))
 

@@ -14,7 +14,7 @@ import pytest
 from harness.execution.spot_check import check_spots, choose_spots
 from harness.model.operation import draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
-from harness.operations.attention.libraries import mask_tensor
+from harness.operations.attention.libraries import flex_attention, mask_tensor
 from harness.operations.attention_backward.libraries.flex_gradients import FlexGradients
 from harness.support.errors import ProblemError, UnsupportedProblem
 from tests import fake_cudnn, fake_torch
@@ -139,6 +139,30 @@ def test_flex_attention_takes_what_scores_become(fields: dict[str, Any]) -> None
     assert told.pop("torch-flex") is None
     features = " and ".join(name for name in ("softcap", "alibi", "sinks") if name in fields)
     assert set(told.values()) == {f"unsupported: not handed on to it: {features}"}
+
+
+@pytest.mark.parametrize("mask", ["window:20+causal", "documents:50+20/10+30+30", "blocks:16x8,3,heads"])
+@pytest.mark.parametrize("lengths", [(70, 70), (70, 83)], ids=str)
+def test_flex_attention_leaves_out_tiles_that_nobody_sees_and_masks_none_that_all_see(
+    mask: str, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[fake_torch.BlockMask] = []
+    seen_in = fake_torch.BlockMask.seen
+    monkeypatch.setattr(flex_attention, "TILE", 8)
+    monkeypatch.setattr(fake_torch.BlockMask, "seen", lambda *args: made.append(args[0]) or seen_in(*args))
+    q_len, kv_len = lengths
+    problem = posed("attention", **{**SMALL, "q_len": q_len, "kv_len": kv_len}, mask=mask)
+    assert verdicts(problem, "torch-flex") == {"torch-flex": None}
+    rows, keys = -(-q_len // 8), -(-kv_len // 8)
+    seen = np.zeros((problem.batch, problem.heads, rows * 8, keys * 8), bool)
+    for entry, head in np.ndindex(*seen.shape[:2]):
+        own = problem.mask.of_sequence(entry).of_head(head)
+        visible = own.visible(np.arange(q_len)[:, None], np.arange(kv_len)[None], q_len, kv_len)
+        seen[entry, head, :q_len, :kv_len] = visible
+    tiles = seen.reshape(*seen.shape[:2], rows, 8, keys, 8)
+    whole, some = tiles.all(axis=(3, 5)), tiles.any(axis=(3, 5))
+    assert (made[0].whole == whole).all() and (made[0].mixed == some & ~whole).all()
+    assert whole.any() and not some.all()
 
 
 @pytest.mark.parametrize("operation", ["attention", "attention-backward"])

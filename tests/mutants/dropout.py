@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_backward, in_kernel, in_plan, planted
+from tests.mutants.planting import Replacement, in_backward, in_kernel, in_output, in_plan, planted
 
 
 def _in_dropout(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -194,9 +194,9 @@ _ON_TENSOR_CORES = (
         (" l[i][h] += low;", " if (LEFT_OF_BOTH(1u, i, h, s, j)) l[i][h] += low;"),
         ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
     ),
-    *in_kernel(
-        "fa2-mma", "what is left is not scaled beside a sink",
-        ("KEPT_FACTOR * correction / l;", "correction / l;"),
+    *in_output(
+        "what is left is not scaled beside a sink",
+        ("kept_factor * correction / l;", "correction / l;"),
         ("factor_of(kept_factor) * correction / total", "correction / total"),
     ),
 )  # fmt: skip

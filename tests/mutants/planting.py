@@ -25,6 +25,27 @@ def in_kernel(
     yield from planted(algorithm, bug, f"{folder}/kernel.cu", f"{folder}/numba_kernel.py", pairs, sanitize)
 
 
+def in_output(
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted where `fa2-mma` divides and writes O, for which CUDA has a file of its own."""
+    folder = folder_of("fa2-mma")
+    yield from planted(
+        "fa2-mma", bug, f"{folder}/output.cuh", f"{folder}/numba_kernel.py", ((cuda, numba), *more), sanitize
+    )
+
+
+def in_cuda_of_mma(
+    bug: str, old: str, new: str, file: str = "attention/fa2_mma/kernel.cu", sanitize: bool = False
+) -> Mutant:
+    """Planted in what the Numba twin of `fa2-mma` has otherwise, or not at all."""
+    return Mutant(bug, f"fa2-mma-{CUDA}", (Patch(file, old, new),), sanitize)
+
+
 def in_tiles(
     algorithm: str,
     bug: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import CUDA, NUMBA, Replacement, in_kernel, in_plan, in_tiles, planted
+from tests.mutants.planting import CUDA, NUMBA, Replacement, in_kernel, in_output, in_plan, in_tiles, planted
 
 _MMA = "fa2-mma"
 _COUNTED_TWICE = "sink counted twice"
@@ -184,43 +184,44 @@ _SINKS = (
              ("np.float32(1 if SINKS else 0)", "np.float32(2 if SINKS else 0)")),
         )
     ),
-    *in_kernel(
-        _MMA, _COUNTED_TWICE,
+    *in_output(
+        _COUNTED_TWICE,
         ("+ exp2_approx(sink + minus_m);", "+ 2 * exp2_approx(sink + minus_m);"),
         ("+ exp2_approx(sink + minus_m)", "+ np.float32(2) * exp2_approx(sink + minus_m)"),
     ),
-    *in_kernel(
-        _MMA, "sink not brought to the row's maximum",
+    *in_output(
+        "sink not brought to the row's maximum",
         ("+ exp2_approx(sink + minus_m);", "+ exp2_approx(sink);"),
         ("+ exp2_approx(sink + minus_m)", "+ exp2_approx(sink)"),
     ),
-    *in_kernel(
-        _MMA, "l not brought to the sink's maximum",
+    *in_output(
+        "l not brought to the sink's maximum",
         ("correction * quad_sum(own.l[i][h])", "quad_sum(own.l[i][h])"),
         ("total = correction * total +", "total = total +"),
     ),
-    *in_kernel(
-        _MMA, "O not brought to the sink's maximum",
+    *in_output(
+        "O not brought to the sink's maximum",
         ("correction / l;", "1.0f / l;"),
         ("correction / total", "ONE / total"),
     ),
-    *in_kernel(
-        _MMA, "maximum not raised to the sink",
+    *in_output(
+        "maximum not raised to the sink",
         ("const float m = fmaxf(own.m[i][h], sink), minus_m", "const float m = own.m[i][h], minus_m"),
         ("m_row = max(m_row, sink)", "pass"),
     ),
-    *in_kernel(
-        _MMA, "lse without the sink",
-        ("L_tile[row] = m * LN_2 + logf(l);", "L_tile[row] = own.m[i][h] * LN_2 + logf(quad_sum(own.l[i][h]));"),
+    *in_output(
+        "lse without the sink",
+        ("own_m = m;\n                own_l = l;",
+         "own_m = own.m[i][h];\n                own_l = quad_sum(own.l[i][h]);"),
         ("L = m_row * LN_2 + libdevice.logf(total)", "L = m[i, h] * LN_2 + libdevice.logf(quad_sum(l[i, h]))"),
     ),
-    *in_kernel(
-        _MMA, "sink in powers of e",
-        ("LOG2_E * sinks[head]", "sinks[head]"), ("LOG2_E * sink_of(", "sink_of("),
+    *in_output(
+        "sink in powers of e",
+        ("LOG2_E * head_sink", "head_sink"), ("LOG2_E * sink_of(", "sink_of("),
     ),
     *in_kernel(
         _MMA, "sink of the key/value head",
-        ("LOG2_E * sinks[head]", "LOG2_E * sinks[head / group]"),
+        ("SINK(head));", "SINK(head / group));"),
         ("sink_of(sinks, head_of_entry(heads))", "sink_of(sinks, head_of_entry(heads) // uint32(group))"),
     ),
     *(
@@ -251,11 +252,11 @@ _SINKS = (
     ),
     _in_split_kv(
         "sink counted by every warp",
-        ("l = warp == 0 ? SINK_WEIGHT : 0.0f", "l = SINK_WEIGHT"), ("if (warp == 0) m = SINK", "m = SINK"),
+        ("l = is_first_warp ? SINK_WEIGHT : 0.0f", "l = SINK_WEIGHT"), ("if (is_first_warp) m = SINK", "m = SINK"),
     ),
     _in_split_kv("sink of a head counted through the batch", ("blockIdx.x / q_len % heads", "blockIdx.x / q_len")),
     _in_split_kv("sink of the row's number", ("blockIdx.x / q_len % heads", "blockIdx.x % heads")),
-    _in_split_kv("sink without its weight", ("warp == 0 ? SINK_WEIGHT : 0.0f", "0.0f")),
+    _in_split_kv("sink without its weight", ("is_first_warp ? SINK_WEIGHT : 0.0f", "0.0f")),
 )  # fmt: skip
 
 MUTANTS = (*_CAPS, *_ALIBI, *_SINKS)

@@ -156,8 +156,8 @@ _VISITING = (
         "fa2-mma",
         "first tile of a document skipped",
         (
-            "const int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;",
-            "const int first_visit = (first_seen(first_row, q_len, kv_len, before) + BC - 1) / BC;",
+            "int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;",
+            "int first_visit = (first_seen(first_row, q_len, kv_len, before) + BC - 1) / BC;",
         ),
         (
             "int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))",
@@ -219,7 +219,7 @@ _VISITING = (
 _ORDER = (
     *_in_order(
         "blocks of rows that visit as many tiles ranked alike",
-        (" || (visits[i] == own_visits && first + i > own);", ";"),
+        (" || (counts[i] == own_visits && first + i > own);", ";"),
         (" or (other == own_visits and first + i > own):", ":"),
     ),
     *_in_order("ranks from one", ("int rank = 0;", "int rank = 1;"), ("rank = int32(0)", "rank = int32(1)")),

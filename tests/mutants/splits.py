@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 
+def _in_combine(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
+    patches = tuple(Patch("_mma/combine.cuh", *replacement) for replacement in ((old, new), *more))
+    return Mutant(bug, "split-kv-cupy", patches, sanitize)
+
+
 def _in_kernel(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
     patches = tuple(Patch("attention/split_kv/kernel.cu", *replacement) for replacement in ((old, new), *more))
     return Mutant(bug, "split-kv-cupy", patches, sanitize)
@@ -25,15 +30,19 @@ _PUT_TOGETHER = (
         "(first_seen(query, q_len, kv_len, before) + SPLIT - 1) / SPLIT;",
     ),
     _in_kernel("every split writes l where the first does", "l_split[split_stat + t]", "l_split[first_stat + t]"),
-    _in_kernel(
+    _in_combine(
         "splits not brought to one maximum",
-        "const float weight = exp_below(m_i[c], m_new);", "const float weight = m_i[c] > MINUS_INFINITY;",
-        ("weight[w] = exp_below(m_warps[w], m);", "weight[w] = m_warps[w] > MINUS_INFINITY;"),
+        "weight = exp_below(m_own, m_new);", "weight = m_own > MINUS_INFINITY;",
+        ("l += exp_below(m_warps[w], m) *", "l += (m_warps[w] > MINUS_INFINITY) *"),
+        ("sum += exp_below(m_warps[w], m) *", "sum += (m_warps[w] > MINUS_INFINITY) *"),
     ),
-    _in_kernel("only one warp's splits", "w < COMBINE_WARPS; ++w) sum += weight", "w < 1; ++w) sum += weight"),
-    _in_kernel(
+    _in_combine("only one warp's splits", "w < warps; ++w) sum +=", "w < 1; ++w) sum +="),
+    _in_combine("weight of a share's first split for all", "weight, start + s);", "weight, 0);"),
+    _in_combine("l of a share's first split alone", "warp_sum(weight * l_own);", "weight * l_own;"),
+    _in_combine("maximum of a lane's own split", "fmaxf(m, warp_max(m_own))", "fmaxf(m, m_own)"),
+    _in_combine(
         "no barrier before splits are added up",
-        "    __syncthreads();\n\n    float weight[COMBINE_WARPS];", "    float weight[COMBINE_WARPS];", sanitize=True,
+        "    __syncthreads();\n\n    m = MINUS_INFINITY;", "    m = MINUS_INFINITY;", sanitize=True,
     ),
     _in_kernel(
         "warps not brought to one maximum",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
+from tests.mutants.planting import NUMBA, Replacement, in_cuda_of_mma, in_kernel, in_output, in_plan, planted
 
 _ALGORITHM = "fa2-mma"
+_LAST_LINES_OF_STORES = "\n        store_unit(target + e * UNIT, tile + place(e));\n    }\n}\n\n// The same by one warp"
+_OUTPUT = "attention/fa2_mma/output.cuh"
 
 
 def _here(
@@ -31,17 +33,12 @@ def _where_all_see(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[
     return planted(_ALGORITHM, bug, *files, ((cuda, numba),))
 
 
-def _in_cuda(bug: str, old: str, new: str) -> Mutant:
-    """Planted in what the Numba twin has otherwise."""
-    return Mutant(bug, f"{_ALGORITHM}-cupy", (Patch("attention/fa2_mma/kernel.cu", old, new),))
-
-
 def _in_tiles(bug: str, cuda: Replacement, numba: Replacement, sanitize: bool = False) -> Iterator[Mutant]:
     return planted(_ALGORITHM, bug, "_mma/tiles.cuh", "_mma/numba_tiles.py", ((cuda, numba),), sanitize)
 
 
 _FRAGMENTS = (
-    *_here(
+    *in_output(
         "rows g and g + 8 of C swapped",
         (
             "16 * i + 8 * h + lane / 4;\n#ifdef SINKS",
@@ -91,7 +88,7 @@ _FRAGMENTS = (
         ("return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));", "return x;"),
         ("return max(x, cuda.shfl_xor_sync(ALL_LANES, x, 2))", "return x"),
     ),
-    *_here(
+    *in_output(
         "l summed in one lane only",
         ("= quad_sum(own.l[i][h]);", "= own.l[i][h];"),
         (", quad_sum(l[i, h]), ONE", ", l[i, h], ONE"),
@@ -147,11 +144,15 @@ _ZEROS = (
     ),
     *_in_tiles(
         "one unit too many stored",
-        ("if (e >= rows * UNITS) break;", "if (e > rows * UNITS) break;"),
+        (
+            f"if (e >= rows * UNITS) break;{_LAST_LINES_OF_STORES}",
+            f"if (e > rows * UNITS) break;{_LAST_LINES_OF_STORES}",
+        ),
         ("if e < units:", "if e <= units:"),
     ),
 )
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies<STAGES - 2>();\n", "            wait_for_oldest()\n"
+_REFILL_CUDA = "        copy_keys(n + (STAGES - 1) * AHEAD, STAGES - 1);\n"
 _REFILL_NUMBA = (
     "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))\n"
     "            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), end_key, kv_len)\n"
@@ -186,10 +187,10 @@ _COPIES = (
     # Shows from three tiles of keys on: the third is the first to use a stage anew.
     *_here(
         "a stage filled while it is read",
-        (_WAIT_CUDA, "        copy_keys(n + STAGES - 1);\n" + _WAIT_CUDA),
+        (_WAIT_CUDA, _REFILL_CUDA + _WAIT_CUDA),
         (_WAIT_NUMBA, _REFILL_NUMBA + _WAIT_NUMBA),
         (
-            ("        copy_keys(n + STAGES - 1);\n\n", ""),
+            ("        __syncthreads();\n" + _REFILL_CUDA, "        __syncthreads();\n"),
             ("cuda.syncthreads()\n" + _REFILL_NUMBA, "cuda.syncthreads()\n"),
         ),
         sanitize=True,
@@ -217,16 +218,48 @@ _BARRIERS = (
         ),
         sanitize=True,
     ),
-    *_here(
+    Mutant(
         "no barrier before lse is gathered where K was",
-        ("    wait_for_copies<0>();\n    __syncthreads();\n", "    wait_for_copies<0>();\n"),
-        ("        wait_for_all()\n        cuda.syncthreads()\n", "        wait_for_all()\n"),
+        f"{_ALGORITHM}-{NUMBA}",
+        (
+            Patch(
+                "attention/fa2_mma/numba_kernel.py",
+                "        wait_for_all()\n        cuda.syncthreads()\n",
+                "        wait_for_all()\n",
+            ),
+        ),
         sanitize=True,
     ),
-    *_here(
+    *in_output(
         "no barrier before O is stored",
-        ("    __syncthreads();\n\n    // Lines 14 and 15", "\n    // Lines 14 and 15"),
+        ("    __syncthreads();\n    store_tile", "    store_tile"),
         ("        cuda.syncthreads()\n\n        # Lines 14 and 15", "\n        # Lines 14 and 15"),
+        sanitize=True,
+    ),
+    in_cuda_of_mma(
+        "a warp's own rows stored before all lanes have gathered them",
+        "    __syncwarp();\n    store_rows_of_warp",
+        "    store_rows_of_warp",
+        file=_OUTPUT,
+        sanitize=True,
+    ),
+    in_cuda_of_mma("lse of a lane's number", "own_row = lane % 4 * 8 + lane / 4;", "own_row = lane;", file=_OUTPUT),
+)
+_ENDS_AT_ONCE = (
+    in_cuda_of_mma(
+        "ends of a window visited at once by warps that see both",
+        "apart &= first_seen(of_warp, q_len, kv_len, before) >= (first_visit + 1) * BC ||",
+        "apart &= true ||",
+    ),
+    in_cuda_of_mma(
+        "first tile of a window visited by warps that see the last",
+        "            n += warps_end_key <= (end_visit - 1) * BC;\n",
+        "            n += 1;\n",
+    ),
+    in_cuda_of_mma(
+        "ends of a window not waited for",
+        "            wait_for_copies<0>();\n            __syncthreads();\n            n +=",
+        "            n +=",
         sanitize=True,
     ),
 )
@@ -267,7 +300,7 @@ _SOFTMAX = (
             "p, q = unpacked(packed(low, high))\n                    l[i, h] += p + q\n",
         ),
     ),
-    *_here("lse to base 2", ("= m * LN_2 +", "= m +"), ("m_row * LN_2 +", "m_row +")),
+    *in_output("lse to base 2", ("own_m * LN_2 +", "own_m +"), ("m_row * LN_2 +", "m_row +")),
 )
 _MASKS = (
     *_where_all_see(
@@ -344,14 +377,16 @@ _MASKS = (
         ("        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen.behind(key));\n", ""),
         ("            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)\n", ""),
     ),
-    _in_cuda(
+    in_cuda_of_mma(
         "V looked at in the first step of elements alone", "if constexpr (LOOKS_AT_V) {", "if (LOOKS_AT_V && k == 0) {"
     ),
-    _in_cuda("V looked at under the first 16 keys alone", "if constexpr (LOOKS_AT_V) {", "if (LOOKS_AT_V && j == 0) {"),
-    _in_cuda(
+    in_cuda_of_mma(
+        "V looked at under the first 16 keys alone", "if constexpr (LOOKS_AT_V) {", "if (LOOKS_AT_V && j == 0) {"
+    ),
+    in_cuda_of_mma(
         "weights of a tile's first 16 keys for all, beside NaN", "(S, Q, K_tile + key * ROW_BYTES)", "(S, Q, K_tile)"
     ),
-    _in_cuda(
+    in_cuda_of_mma(
         "what rows see of a tile's first 16 keys for all, beside NaN", "mask(S, seen.behind(key));", "mask(S, seen);"
     ),
     *_here(
@@ -372,4 +407,4 @@ _MASKS = (
     ),
 )
 
-MUTANTS = (*_FRAGMENTS, *_SWIZZLE, *_ZEROS, *_COPIES, *_BARRIERS, *_SOFTMAX, *_MASKS)
+MUTANTS = (*_FRAGMENTS, *_SWIZZLE, *_ZEROS, *_COPIES, *_BARRIERS, *_ENDS_AT_ONCE, *_SOFTMAX, *_MASKS)

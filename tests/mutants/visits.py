@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import Replacement, planted
+from tests.mutants.patching import Mutant
+from tests.mutants.planting import Replacement, in_cuda_of_mma, planted
 
 _LOOKING = ("_tiles/blocks.cuh", "_tiles/numba_block_rule.py")
 _EXTREMES = ("_tiles/tile_extremes.cu", "_tiles/numba_flashmask_rule.py")
 _HIDING = ("_tiles/flashmask.cuh", "_tiles/numba_flashmask_rule.py")
 _LISTING = ("_tiles/list_visits.cu", "_tiles/numba_visits.py")
 _NOTING = ("_tiles/visits.cuh", "_tiles/numba_visits.py")
-_IN_MMA, _SEEN_BY_MMA = "attention/fa2_mma/kernel.cu", "attention/fa2_mma/seen.cuh"
+_SEEN_BY_MMA = "attention/fa2_mma/seen.cuh"
 _VISITING = ("attention/fa2/kernel.cu", "attention/fa2/numba_visits.py")
 
 
@@ -21,10 +21,6 @@ def _in(
 ) -> Iterator[Mutant]:
     """Seen through fa2."""
     yield from planted("fa2", bug, *files, ((cuda, numba),), sanitize)
-
-
-def _in_mma(bug: str, old: str, new: str, file: str = _IN_MMA, sanitize: bool = False) -> Iterator[Mutant]:
-    yield Mutant(bug, "fa2-mma-cupy", (Patch(file, old, new),), sanitize)
 
 
 MUTANTS = (
@@ -163,13 +159,25 @@ MUTANTS = (
         ("VISITS_OF(blockIdx.z, blockIdx.x, row_block, gridDim.y)", "VISITS_OF(blockIdx.z, blockIdx.x, 0, gridDim.y)"),
         ("visits[sequence, head, row_block_across()]", "visits[sequence, head, 0]"),
     ),
-    *_in_mma("copies of the next tile, listed or not", "return listed[n].tile();", "return n;"),
-    *_in_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
-    *_in_mma("bits of the first 32 keys for all", "[row_of(i, h)][key / 32]", "[row_of(i, h)][0]", _SEEN_BY_MMA),
-    *_in_mma(
+    in_cuda_of_mma("copies of the next tile, listed or not", "return coming[further].tile();", "return n;"),
+    in_cuda_of_mma(
+        "each tile of a list but the first visited twice",
+        "listed[max(n - STAGES, -1)]", "listed[max(n + 1 - STAGES, -1)]",
+    ),
+    in_cuda_of_mma(
+        "order of the first list for all",
+        "order[(size_t)(entry * lists_per_sequence + head * lists_per_head)", "order[0",
+    ),
+    in_cuda_of_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
+    in_cuda_of_mma("bits of the first 32 keys for all", "[row_of(i, h)][key / 32]", "[row_of(i, h)][0]", _SEEN_BY_MMA),
+    in_cuda_of_mma(
         "keys of a tile noted as its first 32", "min(32 * w + lane, keys - 1)", "min(lane, keys - 1)", _NOTING[0]
     ),
-    *_in_mma("columns of a lane counted from the tile's first", ">> (int)threadIdx.x % 4 * 2;", ";", _SEEN_BY_MMA),
-    *_in_mma("mixed tile taken for what all rows see", "#define IS_RUN !mixed", "#define IS_RUN true", _SEEN_BY_MMA),
-    *_in_mma("noted bits read before all are there", "            __syncwarp();\n", "", sanitize=True),
+    in_cuda_of_mma(
+        "columns of a lane counted from the tile's first", ">> (int)threadIdx.x % 4 * 2;", ";", _SEEN_BY_MMA
+    ),
+    in_cuda_of_mma(
+        "mixed tile taken for what all rows see", "#define IS_RUN !mixed", "#define IS_RUN true", _SEEN_BY_MMA
+    ),
+    in_cuda_of_mma("noted bits read before all are there", "            __syncwarp();\n", "", sanitize=True),
 )  # fmt: skip

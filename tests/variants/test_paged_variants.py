@@ -171,7 +171,7 @@ def test_what_is_out_of_reach_is_said(variant: Variant):
         assert said in (variant.supports(PagedProblem(**fields)) or "")
 
 
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 def test_nothing_spills(head_dim: int):
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
@@ -186,6 +186,23 @@ def test_splits_are_as_many_as_keys_take_and_no_sequence_has_more_than_its_own()
     variant = discover().registry.get("paged-split-kv-cupy")
     lengths = (0, 1, 512, 513, 5000, 0)
     first, second = variant.plan(PagedProblem(lengths=lengths, heads=8, kv_heads=2)).launches
-    assert first.grid == (1 + 1 + 2 + 10, 2, 1) and second.grid == (6 * 8,)
+    assert first.grid == (2 * (1 + 1 + 2 + 10), 1, 1) and second.grid == (6 * 8,)
     (alone,) = variant.plan(PagedProblem(lengths=(0, 0))).launches
     assert alone.kernel_name == "paged_split_kv_combine"
+
+
+def test_how_many_warps_put_splits_together_changes_no_bit():
+    variant = discover().registry.get("paged-split-kv-cupy")
+    fields = {"heads": 2, "kv_heads": 1, "head_dim": 64, "dtype": "float16"}
+    both = PagedProblem(lengths=(1100, 17000), **fields)
+    inputs = draw_inputs(both, "normal", seed=4)
+    first = PagedProblem(lengths=(1100,), pages=both.pool_pages, table_len=both.table_shape[1], **fields)
+    own = {name: x[: first.sequences] if name in ("Q", "table", "lengths") else x for name, x in inputs.items()}
+    runs = []
+    for problem, given in ((both, inputs), (first, own)):
+        plan = variant.plan(problem, {"Br": 16, "split": 64})
+        runs.append((plan.launches[1].block, emulator().run(problem, plan, given).outputs))
+    (many, of_both), (few, alone) = runs
+    assert (many, few) == ((32 * 16,), (32 * 2,))
+    for name in ("O", "lse"):
+        assert (of_both[name][:1] == alone[name]).all()

@@ -19,7 +19,7 @@ BUILDS = [(7, "bfloat16"), (64, "bfloat16"), (96, "float16"), (128, "float16"), 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("head_dim", "dtype"), [*BUILDS, (256, "bfloat16")])
+@pytest.mark.parametrize(("head_dim", "dtype"), [*BUILDS, (192, "bfloat16"), (256, "bfloat16")])
 def test_nothing_spills_and_as_many_blocks_share_a_multiprocessor_as_planned(head_dim: int, dtype: str):
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")

@@ -6,9 +6,9 @@
 
 constexpr int MOST_COMBINE_WARPS = 16;
 constexpr int SHARE = 16;
-constexpr int PARTS = (D + 31) / 32;                         // elements of O per lane
-constexpr int AT_ONCE = 64 / PARTS < SHARE ? 64 / PARTS : SHARE;  // splits whose O are under way together
-static_assert(SHARE % AT_ONCE == 0 && SHARE <= 32, "a share is whole rounds, and each of its splits has a lane");
+constexpr int PARTS = (D + 31) / 32;                     // elements of O per lane
+constexpr int AT_ONCE = PARTS <= 4 ? SHARE : SHARE / 4;  // splits whose O are under way together
+static_assert(SHARE <= 32, "each split of a share has a lane");
 
 __device__ __forceinline__ float warp_max(float x)
 {

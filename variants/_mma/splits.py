@@ -53,8 +53,8 @@ def combine_warps(splits: int) -> int:
 def combined_stat_bytes(number: Integers, stat: Integers, stride: int) -> Integers:
     """Bytes of reading l and m of one of a row's splits, which is that `number` of those that the row sees.
 
-    They are element `stat` of their arrays, and those of the row's next split lie `stride` further. A warp asks for those
-    of a share of splits at once: where they lie in the sector of those before them, they cost nothing.
+    They are element `stat` of their arrays, and those of the row's next split lie `stride` further. A warp asks for
+    those of a share of splits at once: where they lie in the sector of those before them, they cost nothing.
     """
     per_sector = SECTOR_BYTES // FLOAT32_BYTES
     begins = (number % SHARE == 0) | (stat // per_sector != (stat - stride) // per_sector)

@@ -26,7 +26,7 @@ def has_spans(problem: Problem) -> bool:
 
 
 def is_window(problem: Problem) -> bool:
-    """Whether the mask is a band that is limited on both sides, so that rows see neither the first keys nor the last."""
+    """Whether the mask is a band with limits on both sides, so that rows see neither the first keys nor the last."""
     beyond = problem.q_len + problem.kv_len
     return problem.mask.is_band and bool(max(band(problem)) < beyond)
 

@@ -1,7 +1,7 @@
 """The order in which blocks of rows start where what they visit does not simply grow with their rows: longest first.
 
-Under a band the last rows see most keys, and grids.py starts with these. Packed documents end in the middle, blocks of a
-mask are on or off, and a long one at the end of the order would have a GPU wait for it: a launch of its own,
+Under a band the last rows see most keys, and grids.py starts with these. Packed documents end in the middle, blocks of
+a mask are on or off, and a long one at the end of the order would have a GPU wait for it: a launch of its own,
 longest_first.cu, ranks the blocks of rows by how many tiles of keys they visit (Graham 1969, "Bounds on multiprocessing
 timing anomalies"), and the kernel reads which block it owns.
 """
@@ -24,7 +24,7 @@ from variants._tiles.visits import LISTS, Visits, cuda_parts
 THREADS = LANES * WARPS
 """Of a block, each of which ranks a block of rows."""
 ORDER = "order"
-"""Blocks of rows, those that visit most tiles first: (batch, T_r), or (sequences, lists, T_r) where tiles are listed."""
+"""Blocks of rows, those that visit most tiles first: (batch, T_r); (sequences, lists, T_r) where tiles are listed."""
 
 
 def is_ordered(problem: Problem) -> bool:
@@ -105,7 +105,7 @@ class LongestFirst:
 
     @functools.cached_property
     def ranks(self) -> Integers:
-        """(S, L, T_r): how many blocks of rows start before it: those that visit more tiles, and later ones of as many."""
+        """(S, L, T_r): how many blocks of rows start before it: those that visit more tiles, and later of as many."""
         counts = self._counts
         order = np.argsort(-counts[..., ::-1], axis=-1, kind="stable")
         ranks = np.empty_like(order)

@@ -221,8 +221,8 @@ class Visits:
         """Bytes read of K, V and the mask, and bytes written of lists, at the `sectors` level, in all launches.
 
         A block of the kernel has so many warps; each reads how many tiles there are, each tile `entry_reads` times, and
-        `reads_ahead` besides, and so do `others`, who take no notes. `key_bytes`: (S, heads that K_j comes for, T_c), of K_j; those of copies
-        of `elements_per_lane` at once unless given.
+        `reads_ahead` besides, and so do `others`, who take no notes. `key_bytes`: (S, heads that K_j comes for, T_c),
+        of K_j; those of copies of `elements_per_lane` at once unless given.
         """
         s, p = self._schedule, self._problem
         if key_bytes is None:

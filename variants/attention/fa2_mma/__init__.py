@@ -94,7 +94,10 @@ def tile_of(problem: Problem) -> MmaTile:
 
 
 def _is_crowded_by_notes(problem: Problem) -> bool:
-    """Whether what is noted of a tile leaves no room for the usual one: but for blocks of a mask alone, beside wide rows."""
+    """Whether what is noted of a tile leaves no room for the usual one.
+
+    Blocks of a mask and nothing else, beside rows of more than 112 elements, do.
+    """
     noted = not problem.mask.is_run
     alone = problem.flashmask is None and not problem.compiled_features and not has_spans(problem)
     return noted and not (alone and problem.head_dim > 112)
@@ -129,7 +132,7 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tupl
     common = (*rawkernel.COMMON_WITH_TILES, *own)
     texts = (*dropout_texts, *rule_texts, SOURCE, *common)
     # Two bodies of the loop take a few registers more, which a thread with so much of S and O does not have.
-    in_one = (tile.part(problem.head_dim) > ROOMY_PART or (not problem.mask.is_run and tile.Bc == 64)) and not problem.dropout
+    in_one = tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
     options = (*options, *("-DIN_ONE",) * in_one, *("-DENDS_AT_ONCE",) * ends_at_once(problem))
     options = (*options, *score_options(problem), *dropout_options(problem), *rule_options)
     kernel = raw_kernel(FOLDER, "fa2_mma", options, texts)

@@ -5,7 +5,7 @@ few meet all keys before them. FlashAttention has a thread block per tile of row
 work. Here a block takes `split` keys of one key/value head and 16 rows of the query heads that share it, packed: K and
 V are read once per 16 rows of a group. It leaves O, not yet divided by l, and l and m in memory, and a second kernel
 puts the splits together: m = max m_s, O = sum exp(m_s - m) O_s over sum exp(m_s - m) l_s. Where splits begin depends on
-the tile sizes alone, so the bits of a row do not depend on what else is in the batch.
+how many keys there are, so the bits of a row do not depend on what else is in the batch.
 
 Products are those of tensor cores: float16 or bfloat16, summed in float32. P is rounded to 16 bits for the second.
 
@@ -50,10 +50,13 @@ from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, factor, score_arguments, score_options, sink_bytes
 from variants._tiles import blocks, unsupported
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
+from variants._tiles.grids import beyond_y
 from variants._tiles.rawkernel import raw_kernel, span_options
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
+LONG, LONG_SPLIT = 32768, 1024
+"""From so many keys on splits have that many unless others are asked for."""
 SLOPES_PER_SECTOR = SECTOR_BYTES // FLOAT32_BYTES
 Run = tuple[Integers, Integers]
 """Keys from the first to before the second."""
@@ -80,7 +83,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     )
 
     row_tiles, splits = blocks(p.group * p.q_len, BR), blocks(p.kv_len, split)
-    grid = (row_tiles * splits, p.kv_heads_count, p.batch)
+    grid = (row_tiles * p.kv_heads_count, splits, p.batch)
     partial = ("O_split", "l_split", "m_split")
     lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(factor(p))
     changes, sinks = (score_arguments(p, *names, always=False) for names in (SCORES[:2], SCORES[2:]))
@@ -156,8 +159,13 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
-    """How many keys a split may have, the default first. Br is no choice: it says where tiles of rows end."""
-    return [{"Br": BR, "split": split} for split in SPLITS]
+    """How many keys a split may have, the default first. Br is no choice: it says where tiles of rows end.
+
+    Twice as many where there are many keys: that takes 5 % off the time of 32,768, and 10 % more of 8,192 for a single
+    sequence on an H200. Nothing else of the problem counts, so that bits do not depend on the rest of a batch.
+    """
+    default = LONG_SPLIT if problem.kv_len >= LONG else SPLITS[0]
+    return [{"Br": BR, "split": split} for split in (default, *(other for other in SPLITS if other != default))]
 
 
 def _keys_seen(problem: Problem, first_queries: Integers, tile_rows: Integers) -> tuple[Run, Run]:
@@ -240,7 +248,7 @@ def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
     if problem.dtype == "float32":
         return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
-    return unsupported(problem)
+    return unsupported(problem) or beyond_y(kv_len=(problem.kv_len, min(SPLITS)))
 
 
 def register(registry: Registry) -> None:

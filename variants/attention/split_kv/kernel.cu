@@ -44,11 +44,12 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 {
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
 
-    // Step 1: this block's rows, split and key/value head. Blocks with the same keys are neighbours.
-    const int group_rows = group * q_len, row_tiles = (group_rows + BR - 1) / BR;
-    const int first_row = blockIdx.x % row_tiles * BR, split = blockIdx.x / row_tiles;
+    // Step 1: this block's rows, split and key/value head. Blocks with the same keys are neighbours, and then those with the
+    // same split of another head: what is read at once lies in different parts of memory.
+    const int group_rows = group * q_len, row_tiles = (group_rows + BR - 1) / BR, kv_heads = gridDim.x / row_tiles;
+    const int first_row = blockIdx.x % row_tiles * BR, own_head = blockIdx.x / row_tiles, split = blockIdx.y;
     const int rows = min(BR, group_rows - first_row);
-    const size_t kv_head = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
+    const size_t kv_head = (size_t)blockIdx.z * kv_heads + own_head;
     const size_t first_stat = kv_head * group_rows + first_row;
     const stored *const K_head = K + kv_head * kv_len * D;
     const stored *const V_head = V + kv_head * kv_len * D;
@@ -128,7 +129,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int row = first_row + lane / 4 + 8 * i;
-        row_slope[i] = slopes[blockIdx.y * group + min(row / q_len, group - 1)];
+        row_slope[i] = slopes[own_head * group + min(row / q_len, group - 1)];
         row_place[i] = row % q_len + kv_len - q_len;
     }
 #endif
@@ -207,7 +208,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     }
     __syncthreads();
 
-    const size_t split_stat = split * ((size_t)gridDim.z * gridDim.y * group_rows) + first_stat;
+    const size_t split_stat = split * ((size_t)gridDim.z * kv_heads * group_rows) + first_stat;
 #pragma unroll 1
     for (int start = 0; start < rows * D; start += THREADS) {
         const int e = start + t;

@@ -33,7 +33,17 @@ from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traf
 from variants import _paged
 from variants._mma import elements_per_copy
 from variants._mma.rawkernel import COMMON_WITH_SPLITS
-from variants._mma.splits import BC, BR, SPLITS, THREADS_PER_WARP, WARPS, combine_warps, combined_stat_bytes, shared_bytes, split_options
+from variants._mma.splits import (
+    BC,
+    BR,
+    SPLITS,
+    THREADS_PER_WARP,
+    WARPS,
+    combine_warps,
+    combined_stat_bytes,
+    shared_bytes,
+    split_options,
+)
 from variants._paged import FLOAT32_BYTES, INT32_BYTES, WARP_LANES, PackedRows, key_bytes, row_tiles
 from variants._tiles import blocks
 from variants._tiles.rawkernel import raw_kernel
@@ -62,7 +72,8 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows))
     grid = (row_tiles(p, BR) * p.kv_heads * splits, 1, 1)
     first = Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)) if splits else None
-    second = Launch(combine, (p.sequences * sequence_rows,), (THREADS_PER_WARP * combine_warps(max(_splits(p, split))),), combine_args)
+    combine_threads = THREADS_PER_WARP * combine_warps(max(_splits(p, split)))
+    second = Launch(combine, (p.sequences * sequence_rows,), (combine_threads,), combine_args)
     kept = max(1, splits)
     return Plan(
         launches=tuple(launch for launch in (first, second) if launch is not None),

@@ -10,14 +10,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from harness.model.torch_contender import Tensors
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
-from harness.operations.attention.masks import BLOCKS, rule_of_arrays
+from harness.operations.attention.masks import BLOCKS, Rule, rule_of_arrays
 from harness.operations.attention.problem import SCORE_FEATURES, SINKS, SLOPES, Problem
 from harness.support.errors import UnsupportedProblem
 
 NAME = "torch-flex"
+TILE = 128
+"""Rows, and keys, of a tile that its kernel may leave out: as many as PyTorch takes unless told otherwise."""
 
 
 class FlexAttention(TorchAttention):
@@ -91,7 +95,7 @@ class FlexAttention(TorchAttention):
 
     def _block_mask(self) -> Any:
         """Which tiles of keys have to be read; None: all."""
-        from torch.nn.attention.flex_attention import create_block_mask
+        from torch.nn.attention.flex_attention import BlockMask
 
         p, given = self._problem, dict(self._inputs[0])
         if BLOCKS in given:
@@ -100,11 +104,42 @@ class FlexAttention(TorchAttention):
         sees = rule_of_arrays(p, given)
         if sees is None:
             return None
-        batch = p.batch if p.mask.sequences > 1 else None
-        heads = p.heads if p.mask.tells_heads_apart else None
-        # Compiled, lest it makes a tensor of every pair of a row and a key.
-        made = self._torch.compile(create_block_mask, dynamic=False)
-        return made(sees, batch, heads, p.q_len, p.kv_len, given["Q"].device)
+        # PyTorch's own `create_block_mask` makes a tensor of every pair of a row and a key; or, compiled, a kernel that
+        # Triton is minutes at work on where there are many keys.
+        seen, seen_whole = self._tiles_seen(sees)
+        mixed, whole = self._listed(seen & ~seen_whole), self._listed(seen_whole)
+        sizes = {"BLOCK_SIZE": (TILE, TILE), "seq_lengths": (p.q_len, p.kv_len)}
+        return BlockMask.from_kv_blocks(*mixed, *whole, mask_mod=sees, **sizes)
+
+    def _tiles_seen(self, sees: Rule) -> tuple[np.ndarray, np.ndarray]:
+        """Whether any pair of a tile of rows and keys is seen, and whether all are: (batch, heads, tiles, tiles) each.
+
+        One tile of rows after the other. Batch and heads are 1 where all see alike. A tile with less rows or keys than
+        others is not seen whole.
+        """
+        p = self._problem
+        batch, heads = (p.batch if p.mask.sequences > 1 else 1), (p.heads if p.mask.tells_heads_apart else 1)
+        row_tiles, key_tiles = (-(-extent // TILE) for extent in (p.q_len, p.kv_len))
+        device = self._inputs[0]["Q"].device
+        numbers = self._torch.arange(max(row_tiles, key_tiles, batch, heads) * TILE, device=device)
+        keys = numbers[: key_tiles * TILE]
+        any_seen, all_seen = (np.empty((batch, heads, row_tiles, key_tiles), bool) for _ in range(2))
+        for entry, head, tile in np.ndindex(batch, heads, row_tiles):
+            rows = numbers[tile * TILE : (tile + 1) * TILE][:, None]
+            pairs = sees(numbers[entry], numbers[head], rows % p.q_len, keys % p.kv_len)
+            pairs = pairs & (rows < p.q_len) & (keys < p.kv_len)
+            of_tiles = pairs.reshape(TILE, key_tiles, TILE).swapaxes(0, 1).reshape(key_tiles, TILE * TILE)
+            any_seen[entry, head, tile] = of_tiles.any(axis=1).cpu().numpy()
+            all_seen[entry, head, tile] = of_tiles.all(axis=1).cpu().numpy()
+        return any_seen, all_seen
+
+    def _listed(self, chosen: np.ndarray) -> tuple[Any, Any]:
+        """How many tiles of keys are chosen for each tile of rows, and their numbers, before those of all others."""
+        numbers = np.argsort(~chosen, axis=-1, kind="stable")
+        device = self._inputs[0]["Q"].device
+        return tuple(  # type: ignore[return-value]
+            self._torch.as_tensor(each.astype(np.int32), device=device) for each in (chosen.sum(axis=-1), numbers)
+        )
 
 
 def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[..., Any] | None:
