@@ -236,13 +236,6 @@ _BARRIERS = (
         ("        cuda.syncthreads()\n\n        # Lines 14 and 15", "\n        # Lines 14 and 15"),
         sanitize=True,
     ),
-    in_cuda_of_mma(
-        "a warp's own rows stored before all lanes have gathered them",
-        "    __syncwarp();\n    store_rows_of_warp",
-        "    store_rows_of_warp",
-        file=_OUTPUT,
-        sanitize=True,
-    ),
     in_cuda_of_mma("lse of a lane's number", "own_row = lane % 4 * 8 + lane / 4;", "own_row = lane;", file=_OUTPUT),
 )
 _ENDS_AT_ONCE = (

@@ -165,8 +165,8 @@ MUTANTS = (
         "listed[max(n - STAGES, -1)]", "listed[max(n + 1 - STAGES, -1)]",
     ),
     in_cuda_of_mma(
-        "order of the first list for all",
-        "order[(size_t)(entry * lists_per_sequence + head * lists_per_head)", "order[0",
+        "orders a block of rows closer",
+        "* gridDim.y + blockIdx.y]\n#elif", "* (gridDim.y - 1) + blockIdx.y]\n#elif",
     ),
     in_cuda_of_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
     in_cuda_of_mma("bits of the first 32 keys for all", "[row_of(i, h)][key / 32]", "[row_of(i, h)][0]", _SEEN_BY_MMA),

@@ -12,6 +12,7 @@ from emulators import emulator
 from lanes import exhaustive_unless, is_exhaustive
 
 from harness.emulator.instruments import Instruments
+from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.counts import SharedTraffic
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -86,6 +87,8 @@ def test_tiles_of_any_size_give_the_answer(variant: Variant, mask: str, tile: di
         (150, 203, "causal+window:85"),
         (150, 203, "causal+window:86"),
         (150, 203, "window:1000"),
+        (500, 500, "causal+window:257"),  # of some blocks of rows no warp sees the first tile and the last
+        (500, 530, "window:300,20"),
         (40, 300, "window:30,3"),  # the first tiles are nobody's
         (1, 300, "window:100"),
         (300, 40, "window:7"),  # blocks that see nothing, and one with rows that do not
@@ -103,6 +106,21 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(
     problem = Problem(heads=2, kv_heads=1, q_len=q_len, kv_len=kv_len, head_dim=head_dim, dtype="bfloat16", mask=mask)
     skip_further_compilation(variant, problem)
     assert_right(variant, problem, draw_inputs(problem, "rising", 1))
+
+
+# At 128 elements per row warps write their own rows of O while others are at work; at 64 they do so together.
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "mask",
+    ["causal+window:100", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("none", "blocks:64x32,3"))],
+)
+def test_warps_that_are_done_before_others_race_with_nobody(mask: str):
+    (variant,) = (each for each in VARIANTS if each.backend == "cupy")
+    problem = Problem(heads=2, q_len=300, kv_len=300, head_dim=128, dtype="bfloat16", mask=mask)
+    findings = EmulatorSanitizer(shuffled_runs=1).check(
+        variant, problem, variant.plan(problem), draw_inputs(problem, "normal", 1)
+    )
+    assert list(findings) == []
 
 
 # NaN in V at element k of key k, or that many further: O shows which row saw which key, as far as windows are shorter

@@ -199,9 +199,9 @@ def test_how_many_warps_put_splits_together_changes_no_bit():
     first = PagedProblem(lengths=(1100,), pages=both.pool_pages, table_len=both.table_shape[1], **fields)
     own = {name: x[: first.sequences] if name in ("Q", "table", "lengths") else x for name, x in inputs.items()}
     runs = []
-    for problem, given in ((both, inputs), (first, own)):
+    for problem, arrays in ((both, inputs), (first, own)):
         plan = variant.plan(problem, {"Br": 16, "split": 64})
-        runs.append((plan.launches[1].block, emulator().run(problem, plan, given).outputs))
+        runs.append((plan.launches[1].block, emulator().run(problem, plan, arrays).outputs))
     (many, of_both), (few, alone) = runs
     assert (many, few) == ((32 * 16,), (32 * 2,))
     for name in ("O", "lse"):

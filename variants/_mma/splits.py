@@ -46,8 +46,8 @@ def blocks_per_sm(head_dim: int) -> int:
 
 
 def combine_warps(splits: int) -> int:
-    """Warps that put a row's splits together, of which it has so many at most: one for each share of them."""
-    return min(MOST_COMBINE_WARPS, max(1, int(blocks(splits, SHARE))))
+    """Warps that put a row's splits together, of which it has so many at most: one for each share, and at least two."""
+    return min(MOST_COMBINE_WARPS, max(2, int(blocks(splits, SHARE))))
 
 
 def combined_stat_bytes(number: Integers, stat: Integers, stride: int) -> Integers:
