@@ -232,7 +232,7 @@ _BARRIERS = (
     ),
     *in_output(
         "no barrier before O is stored",
-        ("    __syncthreads();\n    store_tile", "    store_tile"),
+        ("    __syncthreads();\n    if (TM == 1", "    if (TM == 1"),
         ("        cuda.syncthreads()\n\n        # Lines 14 and 15", "\n        # Lines 14 and 15"),
         sanitize=True,
     ),

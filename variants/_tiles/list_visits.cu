@@ -1,10 +1,10 @@
 // Which tiles of keys each block of rows visits under a mask that is no run of keys: those of which some row sees a key, as
 // FlexAttention lists them (Dong et al. 2024, arXiv 2412.05496). visits.cuh and tiles.cuh are put before this text. The Numba twin is in numba_visits.py.
 
-constexpr int WARPS = THREADS / 32;  // each looks at a tile at a time
+constexpr int WARPS = 32;  // each looks at a tile at a time, and then each lane of the first puts one into the list
 
 // The grid is (blocks of rows, lists of a sequence, sequences that differ).
-extern "C" __global__ __launch_bounds__(THREADS) void list_visits(int *__restrict__ visits, int q_len, int kv_len, LIMITS,
+extern "C" __global__ __launch_bounds__(32 * WARPS) void list_visits(int *__restrict__ visits, int q_len, int kv_len, LIMITS,
                                                                   RULE_PARAMETERS)
 {
     __shared__ bool seen[WARPS], seen_whole[WARPS];
@@ -30,7 +30,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void list_visits(int *__restric
         }
         __syncthreads();
         if (warp == 0) {  // a lane puts each into the list
-            const bool visited = lane < min(WARPS, end_tile - tile) && seen[lane];
+            const bool visited = lane < end_tile - tile && seen[lane];
             const unsigned all_visited = __ballot_sync(ALL_LANES, visited);
             const int before_this = __popc(all_visited & ((1u << lane) - 1));
             if (visited) list[1 + count + before_this] = 2 * (tile + lane) + !seen_whole[lane];

@@ -13,9 +13,9 @@ from typing import Any
 
 from numba import boolean, cuda, int32, uint32
 
-from variants._tiles import Tile
+from variants._tiles import THREADS_X, Tile
 from variants._tiles.numba_tiles import MASK, THREADS, batch_index, block_index, numba_tiles, thread_index
-from variants._tiles.visits import NumbaRule, words
+from variants._tiles.visits import LISTING_WARPS, NumbaRule, words
 
 ALL_LANES = 0xFFFFFFFF
 WARPS = THREADS // 32
@@ -65,12 +65,13 @@ def list_visits_kernel(tile: Tile, spans: bool, of_rule: NumbaRule) -> Any:
     look_at_tile = of_rule.look_at_tile
 
     # The grid is (blocks of rows, lists of a sequence, sequences that differ).
-    @cuda.jit(launch_bounds=(THREADS,))
+    @cuda.jit(launch_bounds=(32 * LISTING_WARPS,))
     def list_visits(visits, q_len, kv_len, before, after, rule_0, rule_1, rule_2):
-        seen = cuda.shared.array(WARPS, boolean)
-        seen_whole = cuda.shared.array(WARPS, boolean)
+        seen = cuda.shared.array(LISTING_WARPS, boolean)
+        seen_whole = cuda.shared.array(LISTING_WARPS, boolean)
         rule = (rule_0, rule_1, rule_2, cuda.blockIdx.y & MASK)
-        warp, lane = thread_index() // 32, thread_index() % 32
+        thread = int32(cuda.threadIdx.y * THREADS_X + cuda.threadIdx.x)  # of more than other kernels have
+        warp, lane = thread // 32, thread % 32
         first_row = block_index() * BR
         rows = min(BR, q_len - first_row)
         before, after = limits_in_memory(before, after)
@@ -79,7 +80,7 @@ def list_visits_kernel(tile: Tile, spans: bool, of_rule: NumbaRule) -> Any:
         listed = visits[batch_index(), cuda.blockIdx.y & MASK, block_index()]
 
         count = 0
-        for tile in range(first_tile, end_tile, WARPS):
+        for tile in range(first_tile, end_tile, LISTING_WARPS):
             if tile + warp < end_tile:  # each warp looks at a tile
                 first_key = (tile + warp) * BC
                 some, each = look_at_tile(rule, tile + warp, first_row, rows, first_key, min(BC, kv_len - first_key))
@@ -89,7 +90,7 @@ def list_visits_kernel(tile: Tile, spans: bool, of_rule: NumbaRule) -> Any:
             cuda.syncthreads()
             if warp == 0:  # a lane puts each into the list
                 visited = False
-                if lane < min(WARPS, end_tile - tile):
+                if lane < end_tile - tile:
                     visited = seen[lane & MASK]
                 all_visited = cuda.ballot_sync(ALL_LANES, visited)
                 before_this = cuda.popc(all_visited & ((uint32(1) << uint32(lane)) - uint32(1)))
@@ -98,7 +99,7 @@ def list_visits_kernel(tile: Tile, spans: bool, of_rule: NumbaRule) -> Any:
                     listed[(1 + count + before_this) & MASK] = entry
                 count += cuda.popc(all_visited)
             cuda.syncthreads()
-        if thread_index() == 0:
+        if thread == 0:
             listed[0] = count
 
     return list_visits

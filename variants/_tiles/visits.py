@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from harness import Buffer, Launch, Problem
-from variants._tiles import BLOCK, THREADS_Y, WARPS, Tile, blocks
+from variants._tiles import THREADS_X, THREADS_Y, Tile, blocks
 from variants._tiles.band import has_spans, limits
 from variants._tiles.block_rule import BlockRule
 from variants._tiles.flashmask_rule import FlashMaskRule
@@ -25,6 +25,8 @@ from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers, run_bytes
 FEATURES = ("blocks", "flashmask")
 """What a variant whose kernels visit tiles of a list says that it `takes` besides masks of runs."""
 OPTION = "-DVISITS"
+LISTING_WARPS = LANES
+"""Of a block that lists tiles: each looks at a tile at a time, and then each lane of one puts a tile into the list."""
 LISTS = "visits"
 """(sequences, L, T_r, 1 + T_c): for each block of rows how many tiles it visits, and then each one's entry."""
 ARGUMENTS = 3
@@ -177,7 +179,8 @@ class Visits:
         sequences, lists, row_blocks, _ = self.shape
         args = (LISTS, np.int32(p.q_len), np.int32(p.kv_len), *limits(p), *self._rule_arguments)
         list_visits, *of_rule = kernels
-        listing = Launch(list_visits, (row_blocks, lists, sequences), BLOCK, args)
+        block = (THREADS_X, LANES * LISTING_WARPS // THREADS_X)
+        listing = Launch(list_visits, (row_blocks, lists, sequences), block, args)
         return (*self._rule.launches(tuple(of_rule)), listing)
 
     @property
@@ -265,7 +268,7 @@ class Visits:
         alike = sequences // len(self._looked_at)
         looks = alike * int((self._looked_at[:, None] * self._rule.look_bytes).sum())
         owners = sequences * lists * row_blocks
-        limit_bytes = 2 * SECTOR_BYTES * WARPS * owners if has_spans(self._problem) else 0
+        limit_bytes = 2 * SECTOR_BYTES * LISTING_WARPS * owners if has_spans(self._problem) else 0
 
         def per_list(each: np.ndarray) -> np.ndarray:
             return np.broadcast_to(each, (sequences, lists, *each.shape[2:])).reshape(owners, *each.shape[3:])
@@ -277,7 +280,7 @@ class Visits:
         written = (
             SECTOR_BYTES * owners
         )  # how many tiles; those that warps have looked at together are put there at once
-        for tile in range(0, int(np.max(end - first, initial=0)), WARPS):
-            begin, stop = (before[own, np.minimum(first + each, end)] for each in (tile, tile + WARPS))
+        for tile in range(0, int(np.max(end - first, initial=0)), LISTING_WARPS):
+            begin, stop = (before[own, np.minimum(first + each, end)] for each in (tile, tile + LISTING_WARPS))
             written += int(run_bytes(own * room + 1 + begin, stop - begin, INT32_BYTES).sum())
         return looks + limit_bytes, written

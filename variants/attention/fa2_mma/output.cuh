@@ -3,13 +3,20 @@
 //
 // A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
 
+// Where there are registers for it, each warp writes its own rows, as soon as it has met its keys; else all write all. Warps of
+// 32 rows make the same requests then as all together.
+#if defined(IN_ONE) || (defined(SPANS) && D > 112 && D <= 128)
+#define WARPS_WRITE
+static_assert(TM == 2, "a warp's rows are whole requests of 32 units");
+#endif
+
 // The block's first row is `first_row` of all heads' rows, and so many `rows` from there on are the head's. They are gathered
-// in `tile`, of which each warp alone has read its part until now. Where tiles of both kinds share their code, each warp
-// writes its own part, as soon as it has met its keys; else all write all, which takes fewer registers.
+// in `tile`, of which each warp alone has read its part until now.
 __device__ __forceinline__ void write_rows(stored *__restrict__ O, float *__restrict__ lse, size_t first_row, int rows,
                                            const Rows &own, unsigned char *tile, int warp, int lane, float kept_factor,
                                            [[maybe_unused]] float head_sink)
 {
+    [[maybe_unused]] __shared__ float L_tile[TM == 1 ? BR : 1];
     // Line 12: O_i = diag(l_i)^-1 O_i. A row that saw nothing has l = 0: its O stays 0.
     __syncwarp();
     const int warps_row = warp * WARP_ROWS;
@@ -41,15 +48,21 @@ __device__ __forceinline__ void write_rows(stored *__restrict__ O, float *__rest
                 own_l = l;
             }
         }
+    // Lines 13 to 15: L_i = m_i + log(l_i), which is -inf where nothing was seen, and both are written. Of the lanes that share
+    // rows each has one of these; warps of 16 rows go together, so that requests are of 32 rows.
     const int own_row = lane % 4 * 8 + lane / 4;
-    if (own_row < min(WARP_ROWS, rows - warps_row)) lse[first_row + warps_row + own_row] = own_m * LN_2 + logf(own_l);
-
-    // Lines 14 and 15: O_i is written.
-#ifdef IN_ONE
+    const float L = own_m * LN_2 + logf(own_l);
+    if constexpr (TM == 2) {
+        if (own_row < rows - warps_row) lse[first_row + warps_row + own_row] = L;
+    } else if (own_row < WARP_ROWS) {
+        L_tile[warps_row + own_row] = L;
+    }
+#ifdef WARPS_WRITE
     __syncwarp();
     store_rows_of_warp<WARP_ROWS, 4>(O + (first_row + warps_row) * D, tile + warps_row * ROW_BYTES, rows - warps_row);
 #else
     __syncthreads();
+    if (TM == 1 && threadIdx.x < rows) lse[first_row + threadIdx.x] = L_tile[threadIdx.x];
     store_tile<BR, D <= 64 ? 8 : 4>(O + first_row * D, tile, rows);
 #endif
 }
