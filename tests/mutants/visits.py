@@ -119,13 +119,13 @@ MUTANTS = (
     *_in(
         _LISTING,
         "tile left out where one of its keys is hidden",
-        ("seen[warp] = any;", "seen[warp] = all;"),
+        ("seen[at] = any;", "seen[at] = all;"),
         ("seen[warp & MASK] = some", "seen[warp & MASK] = each"),
     ),
     *_in(
         _LISTING,
         "mixed tile taken for a full one",
-        ("+ !seen_whole[lane]", "+ !seen[lane]"),
+        ("+ !seen_whole[at]", "+ !seen[at]"),
         ("0 if seen_whole[lane & MASK] else 1", "0 if seen[lane & MASK] else 1"),
     ),
     *_in(
@@ -137,7 +137,7 @@ MUTANTS = (
     *_in(
         _LISTING,
         "tiles listed before all have been looked at",
-        ("__syncthreads();\n        if (warp == 0) {", "if (warp == 0) {"),
+        ("__syncthreads();\n        for (int at = lane;", "for (int at = lane;"),
         ("cuda.syncthreads()\n            if warp == 0:", "if warp == 0:"),
         sanitize=True,
     ),

@@ -30,24 +30,26 @@ def grid_across(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
 
 
 def grid_side_by_side(
-    problem: Problem, heads: int, visits: Integers, tile_bytes: int, by_sequence: bool
+    problem: Problem, heads: int, visits: Integers, tile_bytes: int, by_sequence: bool, reach: Integers | None = None
 ) -> tuple[int, int, int]:
     """(heads side by side, blocks of a head, groups of so many heads), of as many heads as `heads_side_by_side` says.
 
     `by_sequence`: all of a sequence's, whose number z is then, and x its head's.
     """
-    at_once = heads if by_sequence else heads_side_by_side(heads, problem.batch, visits, tile_bytes)
+    at_once = heads if by_sequence else heads_side_by_side(heads, problem.batch, visits, tile_bytes, reach)
     return at_once, visits.shape[-1], problem.batch * heads // at_once
 
 
-def heads_side_by_side(heads: int, batch: int, visits: Integers, tile_bytes: int) -> int:
+def heads_side_by_side(heads: int, batch: int, visits: Integers, tile_bytes: int, reach: Integers | None = None) -> int:
     """How many heads' blocks start side by side: a divisor of `heads`, which each of `batch` sequences has.
 
     `visits`: (..., blocks of a head), how many tiles a block visits; `tile_bytes`: of one of them, for each head. One
-    head after the other where all blocks visit equally many. Else about as many as leave what they visit in L2.
+    head after the other where all blocks visit equally many. Else about as many as leave what they visit in L2: that
+    is `reach` many tiles where blocks visit some of so many, each others.
     """
     alike = visits.min() == visits.max()
-    most = 1 if alike else round(L2_BYTES / (max(1, int(visits.max())) * tile_bytes))
+    tiles = max(1, int((visits if reach is None else reach).max()))
+    most = 1 if alike else round(L2_BYTES / (tiles * tile_bytes))
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
     # A grid has no more groups than it may.
     enough = [n for n in divisors if n >= blocks(batch * heads, MOST_BLOCKS_ALONG_Y)]

@@ -1,13 +1,15 @@
 // Which tiles of keys each block of rows visits under a mask that is no run of keys: those of which some row sees a key, as
 // FlexAttention lists them (Dong et al. 2024, arXiv 2412.05496). visits.cuh and tiles.cuh are put before this text. The Numba twin is in numba_visits.py.
 
-constexpr int WARPS = 32;  // each looks at a tile at a time, and then each lane of the first puts one into the list
+constexpr int WARPS = 32;
+constexpr int LOOKS = 8;  // at so many tiles each, one after the other, before the first warp puts them into the list
+constexpr int CHUNK = WARPS * LOOKS;
 
 // The grid is (blocks of rows, lists of a sequence, sequences that differ).
 extern "C" __global__ __launch_bounds__(32 * WARPS) void list_visits(int *__restrict__ visits, int q_len, int kv_len, LIMITS,
                                                                   RULE_PARAMETERS)
 {
-    __shared__ bool seen[WARPS], seen_whole[WARPS];
+    __shared__ bool seen[CHUNK], seen_whole[CHUNK];
     const Rule rule = RULE(blockIdx.y);
     const int warp = thread_index() / 32, lane = thread_index() % 32;
     const int first_row = blockIdx.x * BR, rows = min(BR, q_len - first_row);
@@ -18,22 +20,22 @@ extern "C" __global__ __launch_bounds__(32 * WARPS) void list_visits(int *__rest
     int *const list = visits + number * (1 + (kv_len + BC - 1) / BC);
 
     int count = 0;
-    for (int tile = first_tile; tile < end_tile; tile += WARPS) {
-        if (tile + warp < end_tile) {
-            const int first_key = (tile + warp) * BC;
+    for (int first = first_tile; first < end_tile; first += CHUNK) {
+        for (int at = warp; at < min(CHUNK, end_tile - first); at += WARPS) {
+            const int first_key = (first + at) * BC;
             bool any, all;
-            rule.look_at_tile(any, all, tile + warp, first_row, rows, first_key, min(BC, kv_len - first_key));
+            rule.look_at_tile(any, all, first + at, first_row, rows, first_key, min(BC, kv_len - first_key));
             if (lane == 0) {
-                seen[warp] = any;
-                seen_whole[warp] = all;
+                seen[at] = any;
+                seen_whole[at] = all;
             }
         }
         __syncthreads();
-        if (warp == 0) {  // a lane puts each into the list
-            const bool visited = lane < end_tile - tile && seen[lane];
+        for (int at = lane; warp == 0 && at - lane < min(CHUNK, end_tile - first); at += WARPS) {
+            const bool visited = at < end_tile - first && seen[at];  // a lane puts each into the list
             const unsigned all_visited = __ballot_sync(ALL_LANES, visited);
             const int before_this = __popc(all_visited & ((1u << lane) - 1));
-            if (visited) list[1 + count + before_this] = 2 * (tile + lane) + !seen_whole[lane];
+            if (visited) list[1 + count + before_this] = 2 * (first + at) + !seen_whole[at];
             count += __popc(all_visited);
         }
         __syncthreads();

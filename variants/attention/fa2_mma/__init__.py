@@ -178,7 +178,8 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
     of_rows = (*order.arguments(always=not lengths), *visits.arguments)
     launch = Launch(
         fa2_mma,
-        grid_side_by_side(p, p.heads, schedule.visits, kv_bytes, by_sequence=not p.mask.is_band),
+        # What rows see is read by the sequence, which is the grid's z then.
+        grid_side_by_side(p, p.heads, visits.counts, kv_bytes, by_sequence=has_spans(p), reach=schedule.visits),
         (32 * tile.warps,),
         ("Q", "K", "V", "O", "lse", *lengths, *heads, tau2, sign, *limits(p), *of_rows, *changes),
         shared_bytes=tile.shared_bytes(p.head_dim),

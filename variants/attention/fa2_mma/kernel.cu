@@ -25,13 +25,6 @@ constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
 // whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
 constexpr float SLACK = 2.0f;
 
-// From the number of a visit to that of the next.
-#ifdef VISITS
-constexpr int AHEAD = -1;
-#else
-constexpr int AHEAD = 1;
-#endif
-
 // The grid is (heads side by side, blocks of a head, groups of so many heads), see _tiles/grids.py. Heads are counted
 // through the batch; `group` of them share K and V.
 __device__ __forceinline__ unsigned head_index() { return blockIdx.z * gridDim.x + blockIdx.x; }

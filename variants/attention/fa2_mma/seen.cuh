@@ -16,6 +16,7 @@ typedef float Scores[TM][TN][4];
 #define AND_NOTED , noted, mixed, 0
 #define AND_NOTED_FROM(key) , noted, mixed, key
 #define IS_RUN !mixed
+constexpr int AHEAD = -1;  // from the number of a visit to that of the next
 __device__ __forceinline__ int row_of(int i, int h)
 {
     return (int)threadIdx.x / 32 * WARP_ROWS + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4;
@@ -26,6 +27,7 @@ __device__ __forceinline__ int row_of(int i, int h)
 #define AND_NOTED
 #define AND_NOTED_FROM(key)
 #define IS_RUN true
+constexpr int AHEAD = 1;
 #endif
 
 #ifndef SPANS
