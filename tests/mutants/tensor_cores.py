@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import NUMBA, Replacement, in_cuda_of_mma, in_kernel, in_output, in_plan, planted
+from tests.mutants.patching import Mutant
+from tests.mutants.planting import Replacement, in_cuda_of_mma, in_kernel, in_output, in_plan, planted
 
 _ALGORITHM = "fa2-mma"
 _LAST_LINES_OF_STORES = "\n        store_unit(target + e * UNIT, tile + place(e));\n    }\n}\n\n// The same by one warp"
@@ -215,18 +215,6 @@ _BARRIERS = (
         (
             "            give_sign(Q_tile, sign)\n            cuda.syncthreads()\n",
             "            give_sign(Q_tile, sign)\n",
-        ),
-        sanitize=True,
-    ),
-    Mutant(
-        "no barrier before lse is gathered where K was",
-        f"{_ALGORITHM}-{NUMBA}",
-        (
-            Patch(
-                "attention/fa2_mma/numba_kernel.py",
-                "        wait_for_all()\n        cuda.syncthreads()\n",
-                "        wait_for_all()\n",
-            ),
         ),
         sanitize=True,
     ),

@@ -136,10 +136,11 @@ class FlexAttention(TorchAttention):
     def _listed(self, chosen: np.ndarray) -> tuple[Any, Any]:
         """How many tiles of keys are chosen for each tile of rows, and their numbers, before those of all others."""
         numbers = np.argsort(~chosen, axis=-1, kind="stable")
-        device = self._inputs[0]["Q"].device
-        return tuple(  # type: ignore[return-value]
-            self._torch.as_tensor(each.astype(np.int32), device=device) for each in (chosen.sum(axis=-1), numbers)
+        count, order = (
+            self._torch.as_tensor(each.astype(np.int32), device=self._inputs[0]["Q"].device)
+            for each in (chosen.sum(axis=-1), numbers)
         )
+        return count, order
 
 
 def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[..., Any] | None:
