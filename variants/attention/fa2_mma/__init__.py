@@ -16,7 +16,8 @@ _tiles/visits.py. A tile whose keys all rows see is worked on as without that ma
 
 Blocks start with the last rows of several heads, which see most keys where causal: _tiles/grids.py says of how many.
 Where the mask is no band, a launch of its own finds those that visit most tiles of keys, and each warp reads which
-block it owns, 32 bytes: _tiles/longest_first.py.
+block it owns, 32 bytes: _tiles/longest_first.py. Under a window the first warps of a block alone see its first tile of
+keys, and others alone its last one: it visits these two at once.
 
 A cap's tangents are tanh.approx, one per score; ALiBi is an addition and a fused multiply-add per score, after which
 scores are no longer scaled with the maximum's subtraction. Sinks come in once per row, at the end. Dropout
