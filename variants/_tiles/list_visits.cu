@@ -1,5 +1,6 @@
 // Which tiles of keys each block of rows visits under a mask that is no run of keys: those of which some row sees a key, as
-// FlexAttention lists them (Dong et al. 2024, arXiv 2412.05496). visits.cuh and tiles.cuh are put before this text. The Numba twin is in numba_visits.py.
+// FlexAttention lists them (Dong et al. 2024, arXiv 2412.05496). visits.cuh and tiles.cuh are put before this text. The
+// Numba twin is in numba_visits.py.
 
 constexpr int WARPS = 32;
 constexpr int LOOKS = 8;  // at so many tiles each, one after the other, before the first warp puts them into the list

@@ -97,7 +97,7 @@ def tile_of(problem: Problem) -> MmaTile:
 def _is_crowded_by_notes(problem: Problem) -> bool:
     """Whether what is noted of a tile leaves no room for the usual one.
 
-    Blocks of a mask and nothing else, beside rows of more than 112 elements, do.
+    It does leave it where there are blocks of a mask and nothing else, beside rows of more than 112 elements.
     """
     noted = not problem.mask.is_run
     alone = problem.flashmask is None and not problem.compiled_features and not has_spans(problem)

@@ -1,7 +1,7 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // _dropout/dropout.cuh and fragments.cuh, _scores/scores.cuh, _mma/mma.cuh, _mma/tiles.cuh, scoring.cuh, seen.cuh,
-// registers.cuh and output.cuh are put before this text, and, where what a row sees is no run of keys, _tiles/visits.cuh. The Numba twin is
-// numba_kernel.py, which takes runs alone, and looks at V_j where it was copied.
+// registers.cuh and output.cuh are put before this text, and, where what a row sees is no run of keys, _tiles/visits.cuh.
+// The Numba twin is numba_kernel.py, which takes runs alone, and looks at V_j where it was copied.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
 // chip), BLOCKS_PER_SM, and those of registers.cuh.
@@ -442,5 +442,5 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
     // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
-    write_rows(O, lse, first_stat, rows, own, Q_tile, warp, lane , KEPT_FACTOR, SINK(head));
+    write_rows(O, lse, first_stat, rows, own, Q_tile, warp, lane, KEPT_FACTOR, SINK(head));
 }
