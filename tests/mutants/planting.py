@@ -39,6 +39,13 @@ def in_output(
     )
 
 
+def in_split_kv(
+    bug: str, *replacements: Replacement, file: str = "attention/split_kv/kernel.cu", sanitize: bool = False
+) -> Mutant:
+    """Planted in `split-kv`, which is CUDA alone."""
+    return Mutant(bug, f"split-kv-{CUDA}", tuple(Patch(file, *each) for each in replacements), sanitize)
+
+
 def in_cuda_of_mma(
     bug: str, old: str, new: str, file: str = "attention/fa2_mma/kernel.cu", sanitize: bool = False
 ) -> Mutant:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import CUDA, NUMBA, Replacement, in_kernel, in_output, in_plan, in_tiles, planted
+from tests.mutants.planting import (
+    CUDA,
+    NUMBA,
+    Replacement,
+    in_cuda_of_mma,
+    in_kernel,
+    in_output,
+    in_plan,
+    in_split_kv,
+    in_tiles,
+    planted,
+)
 
 _MMA = "fa2-mma"
 _COUNTED_TWICE = "sink counted twice"
@@ -31,11 +42,7 @@ def _in_scoring(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mut
 
 def _in_split_penalty(bug: str, old: str, new: str) -> Mutant:
     """Planted where fa2-mma-cupy splits ALiBi into a row's share and a column's, which its twin does not."""
-    return Mutant(bug, "fa2-mma-cupy", (Patch("attention/fa2_mma/scoring.cuh", old, new),))
-
-
-def _in_split_kv(bug: str, *replacements: Replacement) -> Mutant:
-    return Mutant(bug, "split-kv-cupy", tuple(Patch("attention/split_kv/kernel.cu", *each) for each in replacements))
+    return in_cuda_of_mma(bug, old, new, file="attention/fa2_mma/scoring.cuh")
 
 
 _CAPS = (
@@ -169,10 +176,10 @@ _ALIBI = (
     _in_split_penalty("keys behind taken for keys before", "return place >= 8 * TN - 1;", "return true;"),
     _in_split_penalty("a key behind taken for one before", "place >= 8 * TN - 1;", "place >= 8 * TN - 2;"),
     _in_split_penalty("a key before taken for one behind", "place + 16 * TM - 1 <= 0", "place + 16 * TM - 2 <= 0"),
-    _in_split_kv("slope of the group's first head", ("group + min(row / q_len, group - 1)", "group")),
-    _in_split_kv("distances from a place aligned top-left", ("row % q_len + kv_len - q_len", "row % q_len")),
-    _in_split_kv("distances of rows counted through the group", ("row % q_len + kv_len", "row + kv_len")),
-    _in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
+    in_split_kv("slope of the group's first head", ("group + min(row / q_len, group - 1)", "group")),
+    in_split_kv("distances from a place aligned top-left", ("row % q_len + kv_len - q_len", "row % q_len")),
+    in_split_kv("distances of rows counted through the group", ("row % q_len + kv_len", "row + kv_len")),
+    in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
 )  # fmt: skip
 _SINKS = (
     *(
@@ -250,13 +257,13 @@ _SINKS = (
         ("SINK(blockIdx.y)", "SINK(blockIdx.z)"),
         ("sink_of(sinks, head_index())", "sink_of(sinks, batch_index())"),
     ),
-    _in_split_kv(
+    in_split_kv(
         "sink counted by every warp",
         ("l = is_first_warp ? SINK_WEIGHT : 0.0f", "l = SINK_WEIGHT"), ("if (is_first_warp) m = SINK", "m = SINK"),
     ),
-    _in_split_kv("sink of a head counted through the batch", ("blockIdx.x / q_len % heads", "blockIdx.x / q_len")),
-    _in_split_kv("sink of the row's number", ("blockIdx.x / q_len % heads", "blockIdx.x % heads")),
-    _in_split_kv("sink without its weight", ("is_first_warp ? SINK_WEIGHT : 0.0f", "0.0f")),
+    in_split_kv("sink of a head counted through the batch", ("blockIdx.x / q_len % heads", "blockIdx.x / q_len")),
+    in_split_kv("sink of the row's number", ("blockIdx.x / q_len % heads", "blockIdx.x % heads")),
+    in_split_kv("sink without its weight", ("is_first_warp ? SINK_WEIGHT : 0.0f", "0.0f")),
 )  # fmt: skip
 
 MUTANTS = (*_CAPS, *_ALIBI, *_SINKS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import Replacement, in_kernel, planted
+from tests.mutants.patching import Mutant
+from tests.mutants.planting import Replacement, in_kernel, in_split_kv, planted
 
 _CUDA, _TILES, _ON_TENSOR_CORES = "_tiles/spans.cuh", "_tiles/numba_spans.py", "_mma/numba_spans.py"
 
@@ -27,11 +27,6 @@ def _in_order(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutan
     """Planted where blocks of rows are put in order, and seen through `fa2-mma`."""
     files = ("_tiles/longest_first.cu", "_tiles/numba_longest_first.py")
     return planted("fa2-mma", bug, *files, ((cuda, numba),))
-
-
-def _in_split_kv(bug: str, *replacements: Replacement, sanitize: bool = False) -> Mutant:
-    patches = tuple(Patch("attention/split_kv/kernel.cu", *each) for each in replacements)
-    return Mutant(bug, "split-kv-cupy", patches, sanitize)
 
 
 def _barrier_before(line: str) -> str:
@@ -225,27 +220,27 @@ _ORDER = (
     *_in_order("ranks from one", ("int rank = 0;", "int rank = 1;"), ("rank = int32(0)", "rank = int32(1)")),
 )
 _SPLITS = (
-    _in_split_kv(
+    in_split_kv(
         "runs of the first sequence for all",
         ("const size_t at = (size_t)blockIdx.z * q_len + (first_query", "const size_t at = (first_query"),
     ),
-    _in_split_kv(
+    in_split_kv(
         "splits put together by the first sequence's runs",
         ("kept[0] = first_keys[sequence * q_len + query]", "kept[0] = first_keys[query]"),
         ("kept[1] = end_keys[sequence * q_len + query]", "kept[1] = end_keys[query]"),
     ),
-    _in_split_kv(
+    in_split_kv(
         "sequences counted by heads",
         (
             "blockIdx.x / ((unsigned)heads * (unsigned)q_len);  ",
             "blockIdx.x / (unsigned)q_len;  ",
         ),
     ),
-    _in_split_kv(
+    in_split_kv(
         "queries of a packed head not counted anew",
         ("(first_query + threadIdx.x) % q_len;", "min(first_query + threadIdx.x, q_len - 1);"),
     ),
-    _in_split_kv(
+    in_split_kv(
         "no barrier after a tile's runs were kept",
         (
             _barrier_before("    const Limit before = {first_kept,"),

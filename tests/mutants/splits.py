@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutants.patching import Mutant, Patch
+from tests.mutants.patching import Mutant
+from tests.mutants.planting import Replacement, in_split_kv
 
 
-def _in_combine(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
-    patches = tuple(Patch("_mma/combine.cuh", *replacement) for replacement in ((old, new), *more))
-    return Mutant(bug, "split-kv-cupy", patches, sanitize)
+def _in_kernel(bug: str, old: str, new: str, *more: Replacement, sanitize: bool = False) -> Mutant:
+    return in_split_kv(bug, (old, new), *more, sanitize=sanitize)
 
 
-def _in_kernel(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
-    patches = tuple(Patch("attention/split_kv/kernel.cu", *replacement) for replacement in ((old, new), *more))
-    return Mutant(bug, "split-kv-cupy", patches, sanitize)
+def _in_combine(bug: str, old: str, new: str, *more: Replacement, sanitize: bool = False) -> Mutant:
+    """Planted where splits are put together, which pages have, too."""
+    return in_split_kv(bug, (old, new), *more, file="_mma/combine.cuh", sanitize=sanitize)
 
 
 _PUT_TOGETHER = (

@@ -1,7 +1,8 @@
 // Flash-Decoding: Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference"; these are its steps.
-// _scores/scores.cuh, _mma/mma.cuh and _mma/splits.cuh are put before this text.
+// _scores/scores.cuh, _mma/mma.cuh, splits.cuh and combine.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block of the first kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
+// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block of the first kernel), SLOTS (tiles
+// of K or V that a warp has room for), BLOCKS_PER_SM (at least).
 //
 // A block takes one split of the keys of one key/value head, and 16 rows of the queries that go with it. The rows of
 // all heads that share K and V lie one after the other in Q and in O, so they are counted through: row r of the group

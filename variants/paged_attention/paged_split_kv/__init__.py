@@ -19,8 +19,8 @@ S = ceil(L / split) splits, where q_len is 1; a split that a tile of rows sees n
     combine     R (S (4 d + 2 * 32) + 4 (b + 1)) read, X_q + 32 R written
 
 The lengths are those of B sequences or of the first 32 ceil((b + 1) / 32), if these are fewer. Splits are put together
-as in attention/split_kv. Copies are runs of consecutive elements (see
-_tiles/sectors.py), those of Q, K and V with up to 16 bytes per lane.
+as in attention/split_kv. Copies are runs of consecutive elements (see _tiles/sectors.py), those of Q, K and V with up
+to 16 bytes per lane.
 """
 
 from __future__ import annotations

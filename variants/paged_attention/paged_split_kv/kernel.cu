@@ -1,6 +1,6 @@
 // Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference") over sequences of any
-// lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). _mma/mma.cuh and _mma/splits.cuh are put before
-// this text; attention/split_kv is the same for sequences of one length, side by side.
+// lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). _mma/mma.cuh, splits.cuh and combine.cuh are put
+// before this text; attention/split_kv is the same for sequences of one length, side by side.
 //
 // Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least).
 //
