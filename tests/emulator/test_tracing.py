@@ -114,12 +114,14 @@ def test_the_same_on_any_number_of_cores_and_with_any_seed() -> None:
         ("ld.volatile.global.u32", at.LOAD_BEYOND_L1),
         ("ld.acquire.gpu.global.u32", at.LOAD_BEYOND_L1),
         ("st.global.f32", at.STORE),
-        ("red.global.add.f32", at.ATOMIC),
+        ("red.global.add.f32", at.REDUCTION),
         ("atom.global.cas.b32", at.ATOMIC),
+        ("cp.async.cg.shared.global", at.LOAD_BEYOND_L1),
+        ("cp.async.bulk.tensor.2d.shared::cluster.global", at.LOAD_BEYOND_L1),
     ],
 )
 def test_what_instructions_mean_to_the_caches(form: str, kind: int) -> None:
-    assert access_kind(Site(form.partition(".")[0], form, 1, None)) == kind
+    assert access_kind(Site(form.partition(".")[0], form, 1, None, kind == at.REDUCTION)) == kind
 
 
 def test_blocks_of_a_cluster_are_told_apart() -> None:

@@ -20,8 +20,7 @@ from harness.gpu.hardware_counters import Run
 from harness.gpu.nsight_compute import Counters
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
-from harness.model.problem import ELEMENT_BYTES, BaseProblem
-from harness.model.tensor_map import TensorMap
+from harness.model.problem import BaseProblem
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
 from scripts import record_traffic
@@ -32,14 +31,10 @@ from scripts.recording.recorded_problem import recorded_problem
 RECORD = merged([json.loads(path.read_text()) for path in sorted(Path(__file__).parent.glob("traffic_*.json"))])
 LARGEST_EMULATED_FLOPS = 1.4e7
 """Beyond, the variant's claim, which other tests hold against counts, stands in for the emulator."""
-LARGEST_EMULATED_OF_BOXES = 2e8
-"""The same of kernels whose tiles come as boxes. A claim does not say how many zeros land besides."""
 BANK_CASES = {0: "*-cupy", 7: "*", 30: "fa2-mma-cupy"}
 """Problems, and variants, on which bank conflicts are counted too, which takes long: all aligned, nothing aligned, and
 fragments for tensor cores."""
 WIDE = 128
-MORE_FOR_PARTS = 1.3
-"""The most that was seen of sectors which count twice because their halves go apart; see `parts_sectors`."""
 MORE_FOR_ZEROS = 1.2
 """The hardware counts some wavefronts twice of a cp.async that brings zeros only (src-size 0), as in tails of keys."""
 
@@ -86,8 +81,7 @@ CASES = sorted({(row["problem"], row["variant"]) for row in RECORD["launches"] i
 
 def is_emulated(case: tuple[int, str]) -> bool:
     """Whether the emulator counts it here; else the claim stands in, which other tests hold against counts."""
-    boxes = REGISTRY.get(case[1]).algorithm.startswith("fa3")
-    return problem(case[0]).flops <= (LARGEST_EMULATED_OF_BOXES if boxes else LARGEST_EMULATED_FLOPS)
+    return problem(case[0]).flops <= LARGEST_EMULATED_FLOPS
 
 
 def is_quick(case: tuple[int, str]) -> bool:
@@ -170,8 +164,7 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     """Exactly: no compiler behind the PTX merges or moves an access of these kernels.
 
     Atomics, which are read and written here, have counters of their own there: what is missing has to be the same of
-    both, and nothing where all bits are the same each time. Of boxes that TMA loads the hardware counts what lands in
-    shared memory: beyond the tensor's end, zeros that no memory was read for.
+    both, and nothing where all bits are the same each time.
     """
     measured = launches_of(index, name)
     reads = 32 * sum(launch["load_sectors"] + (launch["bulk_load_sectors"] or 0) for launch in measured)
@@ -182,50 +175,16 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
         ours = variant.claim(problem(index))
     else:
         ours = emulated(index, name)  # type: ignore[assignment]
-    atomics, boxes = ours.write_bytes - writes, box_bytes(index, name)
-    if boxes:
-        assert atomics > 0  # tiles of rows are taken by a counter
-        asked = ours.read_bytes - atomics
-        if is_emulated((index, name)):
-            assert asked + zeros_landed(emulated(index, name), boxes) == reads
-        elif ends_with_a_tile(index, name):
-            assert asked == reads
-        else:
-            assert asked < reads
-        return
-    assert atomics == 0 if variant.deterministic else atomics > 0
-    if parts_sectors(index, name):
-        assert ours.read_bytes - atomics <= reads <= MORE_FOR_PARTS * (ours.read_bytes - atomics)
-    else:
-        assert ours.read_bytes - atomics == reads
-
-
-def box_bytes(index: int, name: str) -> dict[str, int]:
-    """Bytes of a box of each buffer that has a tensor map."""
-    launches = REGISTRY.get(name).plan(problem(index)).launches
-    maps = {a for launch in launches for a in launch.args if isinstance(a, TensorMap)}
-    assert len({m.buffer for m in maps}) == len(maps), "one kind of boxes for each buffer"
-    return {m.buffer: math.prod(m.box) * ELEMENT_BYTES[m.dtype] for m in maps}
-
-
-def zeros_landed(execution: Execution, boxes: dict[str, int]) -> int:
-    """Bytes of loaded boxes that lie beyond their tensors' ends."""
-    rows = [
-        row for launch in execution.launches for row in launch.traffic if row.kind == "load" and row.buffer in boxes
-    ]
-    return sum(row.requests * boxes[row.buffer] - row.requested_bytes for row in rows)
-
-
-def ends_with_a_tile(index: int, name: str) -> bool:
-    """Whether no box reaches beyond its tensor's end."""
-    (tile, *_), asked = REGISTRY.get(name).tiles(problem(index)), problem(index).to_fields()  # type: ignore[misc]
-    return asked["q_len"] % tile["Br"] == 0 and asked["kv_len"] % tile["Bc"] == 0 and asked["head_dim"] % 64 == 0
+    atomics = ours.write_bytes - writes
+    counts_work = variant.algorithm.startswith("fa3")  # tiles of rows are taken by a counter
+    assert atomics == 0 if variant.deterministic and not counts_work else atomics > 0
+    assert ours.read_bytes - atomics == reads
 
 
 def parts_sectors(index: int, name: str) -> bool:
-    """Whether copies of 16 bytes bring the halves of a sector to different lines of 128 bytes of shared memory.
+    """Whether copies of 16 bytes bring the halves of a sector to different sectors of shared memory.
 
-    The hardware counts such a sector twice: where rows, there or here, are an odd number of 16 bytes long.
+    Where rows, there or here, are an odd number of 16 bytes long. Such copies take more wavefronts of shared memory.
     """
     asked, algorithm = problem(index), REGISTRY.get(name).algorithm
     if algorithm in ("fa2", "bwd-fa2"):  # whose rows there always are, for the sake of banks

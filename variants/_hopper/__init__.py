@@ -178,6 +178,17 @@ def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Any:
     return (rows - odd) * row_bytes(0) + odd * row_bytes(1)
 
 
+def zero_bytes(rows: Any, box_rows: int, head_dim: int) -> Any:
+    """Bytes of shared memory that loads of boxes fill with zeros, in whole sectors: the hardware counts them as loaded.
+
+    A box of `box_rows` rows brings `rows` rows of the tensor: behind the end of each of these, and all below them.
+    """
+    width = padded(head_dim)
+    # Rows on chip are whole boxes, which begin at a sector's first byte.
+    behind = width * ELEMENT_BYTES - head_dim * ELEMENT_BYTES // SECTOR_BYTES * SECTOR_BYTES
+    return rows * behind + (box_rows - rows) * width * ELEMENT_BYTES
+
+
 def masked(problem: Problem) -> bool:
     """Whether rows see other keys than all."""
     return bool(problem.mask.parts)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from harness import PlanError, Problem
 from variants._tiles import Tile, blocks, unsupported
+from variants._tiles.tile_copies import TileCopy
 
 FRAGMENT = 16
 """Rows of A, and what one mma.m16n8k16 sums over."""
@@ -97,6 +98,12 @@ def mma_tile_space(
 def elements_per_copy(head_dim: int) -> int:
     """Elements of 16 bits that a lane copies at once: 16 bytes, or as many as rows of `head_dim` keep aligned."""
     return next(step for step in (8, 4, 2, 1) if head_dim % step == 0)
+
+
+def tile_copy(head_dim: int) -> TileCopy:
+    """How tiles of 16-bit elements are brought on chip: rows are whole lines there, whose pieces are swizzled."""
+    pitch_bytes = LINE_BYTES * blocks(head_dim, LINE_ELEMENTS)
+    return TileCopy(head_dim, 2, elements_per_copy(head_dim), pitch_bytes, swizzled=True)
 
 
 def unsupported_on_tensor_cores(problem: Problem) -> str | None:

@@ -21,6 +21,7 @@ from variants._mma import (
     WARPS_PER_SM,
     MmaTile,
     elements_per_copy,
+    tile_copy,
 )
 from variants._mma.rawkernel import COMMON_WITH_TILES
 from variants._tiles import Tile, blocks, grid
@@ -221,8 +222,23 @@ class MmaBackwardSchedule(BackwardSchedule):
 
     @property
     def Q_bytes(self) -> Integers:
-        """See `BackwardSchedule.Q_bytes`."""
+        """(T_r,): bytes of storing dQ_i, a copy's elements per lane."""
         return self.row_block_bytes(self.problem.head_dim, self.problem.itemsize_bytes, self.at_once)
+
+    @property
+    def copied_Q_bytes(self) -> Integers:
+        """(T_r,): bytes of bringing Q_i, O_i or dO_i on chip."""
+        return self.copied_row_block_bytes(tile_copy(self.problem.head_dim))
+
+    @property
+    def copied_key_tile_bytes(self) -> Integers:
+        """(S, T_c): bytes of bringing K_j, or V_j, on chip once for every query head."""
+        return self.key_tile_bytes(tile_copy(self.problem.head_dim))
+
+    @property
+    def seen_K_bytes(self) -> Integers:
+        """(T_c,): bytes of bringing K_j, or V_j, on chip once for each of their heads; 0 where no row sees a key."""
+        return (self.key_visits > 0) * (self.copied_key_tile_bytes // self.problem.group)
 
     @property
     def running_bytes(self) -> Integers:
@@ -235,8 +251,8 @@ class MmaBackwardSchedule(BackwardSchedule):
 
     @property
     def K_bytes(self) -> Integers:
-        """See `BackwardSchedule.K_bytes`."""
-        return self.key_tile_bytes(self.at_once) // self.problem.group
+        """(T_c,): bytes of storing dK_j, or dV_j, once for each of their own heads, a copy's elements per lane."""
+        return self.key_tile_bytes(elements_per_lane=self.at_once) // self.problem.group
 
 
 def running_shape(problem: Problem) -> tuple[int, ...]:
@@ -248,4 +264,4 @@ def running_shape(problem: Problem) -> tuple[int, ...]:
 def prepare_bytes(problem: Problem) -> tuple[int, int]:
     """(read, written) by the launch that sums over rows: O, dO and lse; L and D."""
     s = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
-    return int((2 * s.Q_bytes + s.stat_bytes).sum()), int(2 * s.stat_bytes.sum())
+    return int((2 * s.copied_Q_bytes + s.stat_bytes).sum()), int(2 * s.stat_bytes.sum())

@@ -8,6 +8,7 @@ keys lies in one page, and begins at a sector's first byte whatever the page: so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from harness import PagedProblem
 from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
+from variants._tiles.tile_copies import TileCopy
 
 INT32_BYTES, FLOAT32_BYTES = 4, 4
 WARP_LANES = 32
@@ -65,18 +67,29 @@ class PackedRows:
         first: Integers = groups[:, None] * self.group_rows + self.first_rows
         return first.reshape(self.problem.sequences, self.problem.kv_heads, -1)
 
+    def copied_bytes(self, copy: TileCopy) -> Integers:
+        """(sequences, kv_heads, tiles): bytes of bringing a tile's rows of Q on chip with asynchronous copies, once."""
+        d = self.problem.head_dim
+        return copy.bytes(self.first_stats * d, self.rows * d)
+
     def tile_bytes(self, elements_per_row: int, itemsize_bytes: int, elements_per_lane: int = 1) -> Integers:
         """(sequences, kv_heads, tiles): bytes of moving a tile's rows of Q or O, or with one element of lse, once."""
         first, elements = self.first_stats * elements_per_row, self.rows * elements_per_row
         return run_bytes(first, elements, itemsize_bytes, elements_per_lane)
 
 
-def key_bytes(problem: PagedProblem, keys: Integers, Bc: int, elements_per_lane: int = 1) -> Integers:
-    """Bytes of K, or of V, of so many keys of a head from the first one of a tile on, copied in tiles of `Bc`."""
+def key_bytes(problem: PagedProblem, keys: Integers, Bc: int, copy: TileCopy | None = None) -> Integers:
+    """Bytes of K, or of V, of so many keys of a head from the first one of a tile on, moved in tiles of `Bc`.
+
+    With `copy` they are brought on chip by asynchronous copies; else a lane loads an element at once.
+    """
     d, itemsize = problem.head_dim, problem.itemsize_bytes
     whole, rest = np.divmod(keys, Bc)
-    of_tile = run_bytes(0, Bc * d, itemsize, elements_per_lane)
-    total: Integers = whole * of_tile + run_bytes(0, rest * d, itemsize, elements_per_lane)
+
+    def moved(elements: Any) -> Integers:
+        return run_bytes(0, elements, itemsize) if copy is None else copy.bytes(0, elements)
+
+    total: Integers = whole * moved(Bc * d) + moved(rest * d)
     return total
 
 

@@ -1,11 +1,20 @@
-"""What copies.cuh and numba_copies.py move at once."""
+"""What copies.cuh and numba_copies.py move at once, and where to."""
 
 from __future__ import annotations
 
 from harness import Problem
-from variants._tiles.space import step_over
+from variants._tiles.space import rows_floats, step_over
+from variants._tiles.tile_copies import TileCopy
+
+FLOAT32_BYTES = 4
 
 
-def elements_per_copy(problem: Problem) -> int:
-    """What a lane brings on chip at once: as many floats as rows keep aligned; what is widened, one by one."""
-    return step_over(problem.head_dim) if problem.dtype == "float32" else 1
+def tile_copy(problem: Problem) -> TileCopy | None:
+    """How tiles of Q, K and V are brought on chip: as many floats per lane as rows keep aligned.
+
+    None where elements are widened, which passes through registers one element per lane.
+    """
+    if problem.dtype != "float32":
+        return None
+    d = problem.head_dim
+    return TileCopy(d, FLOAT32_BYTES, step_over(d), pitch_bytes=rows_floats(1, d) * FLOAT32_BYTES)

@@ -12,6 +12,7 @@ from harness import Problem
 from variants._tiles import blocks
 from variants._tiles.band import has_spans
 from variants._tiles.sectors import Integers, run_bytes
+from variants._tiles.tile_copies import TileCopy
 
 FLOAT32_BYTES = INT32_BYTES = 4
 
@@ -92,17 +93,32 @@ class Schedule:
         first = (self._heads(p.heads) * p.q_len + self.first_rows) * elements_per_row
         return np.sum(run_bytes(first, self._rows * elements_per_row, itemsize_bytes, elements_per_lane), axis=1)
 
-    def key_tile_bytes(self, elements_per_lane: int = 1) -> Integers:
-        """(S, T_c): bytes of moving K_j, or V_j, once for every query head."""
-        return np.sum(self.key_tile_bytes_of_heads(elements_per_lane), axis=1)
+    def copied_row_block_bytes(self, copy: TileCopy) -> Integers:
+        """(S, T_r): bytes of bringing Q_i of every query head on chip once with asynchronous copies."""
+        p = self.problem
+        first = (self._heads(p.heads) * p.q_len + self.first_rows) * p.head_dim
+        return np.sum(copy.bytes(first, self._rows * p.head_dim), axis=1)
 
-    def key_tile_bytes_of_heads(self, elements_per_lane: int = 1) -> Integers:
-        """(S, query heads, T_c): the same of each, counted through the batch."""
+    def key_tile_bytes(self, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
+        """(S, T_c): bytes of moving K_j, or V_j, once for every query head.
+
+        With `copy` they are brought on chip by asynchronous copies; else a lane moves `elements_per_lane` at once.
+        """
+        return np.sum(self.key_tile_bytes_of_heads(copy, elements_per_lane), axis=1)
+
+    def key_tile_bytes_of_heads(self, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
+        """(S, query heads, T_c): bytes of moving K_j, or V_j, of each query head, counted through the batch.
+
+        With `copy` they are brought on chip by asynchronous copies; else a lane moves `elements_per_lane` at once.
+        """
         p = self.problem
         first = (self._heads(p.kv_heads_count) * p.kv_len + self.first_keys) * p.head_dim
-        return np.repeat(
-            run_bytes(first, self._keys * p.head_dim, p.itemsize_bytes, elements_per_lane), p.group, axis=1
-        )
+        elements = self._keys * p.head_dim
+        if copy is None:
+            moved = run_bytes(first, elements, p.itemsize_bytes, elements_per_lane)
+        else:
+            moved = copy.bytes(first, elements)
+        return np.repeat(moved, p.group, axis=1)
 
     def limit_bytes(self) -> Integers:
         """(S, T_r): bytes of reading the first keys and the ends of row block i once for every query head.

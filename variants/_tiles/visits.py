@@ -21,6 +21,7 @@ from variants._tiles.block_rule import BlockRule
 from variants._tiles.flashmask_rule import FlashMaskRule
 from variants._tiles.schedule import INT32_BYTES, Schedule, Sizes
 from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers, run_bytes
+from variants._tiles.tile_copies import TileCopy
 
 FEATURES = ("blocks", "flashmask")
 """What a variant whose kernels visit tiles of a list says that it `takes` besides masks of runs."""
@@ -215,8 +216,8 @@ class Visits:
         self,
         warps: int,
         entry_reads: int,
-        elements_per_lane: int = 1,
         *,
+        copy: TileCopy | None = None,
         reads_ahead: int = 0,
         key_bytes: Integers | None = None,
         others: int = 0,
@@ -225,11 +226,11 @@ class Visits:
 
         A block of the kernel has so many warps; each reads how many tiles there are, each tile `entry_reads` times, and
         `reads_ahead` besides, and so do `others`, who take no notes. `key_bytes`: (S, heads that K_j comes for, T_c),
-        of K_j; those of copies of `elements_per_lane` at once unless given.
+        of K_j; those of `copy`, or of loads of one element per lane, unless given.
         """
         s, p = self._schedule, self._problem
         if key_bytes is None:
-            key_bytes = s.key_tile_bytes_of_heads(elements_per_lane)
+            key_bytes = s.key_tile_bytes_of_heads(copy)
         if self._rule is None:
             return 2 * int((s.key_visits[:, None] * key_bytes).sum()), 0
         visited, all_seen = self._visited, self._rule.seen[1]

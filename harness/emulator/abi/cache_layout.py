@@ -28,13 +28,14 @@ LAUNCH_BYTES = 76 * SECTOR_BYTES
 QUANTUM_INSTRUCTIONS = 128
 """How far every resident block runs before the next one has its turn: much less than a tile takes."""
 
-# An access is one 64-bit word: from the highest bit down, line (30 bits), kind (2), sectors of the line (4), and the
+# An access is one 64-bit word: from the highest bit down, line (29 bits), kind (3), sectors of the line (4), and the
 # instructions since the block's access before it (28).
 DELAY_BITS = 28
 MASK_BITS = 4
-KIND_BITS = 2
-LINE_BITS = 30
-LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = range(4)
+KIND_BITS = 3
+LINE_BITS = 29
+LOAD, LOAD_BEYOND_L1, STORE, ATOMIC, REDUCTION = range(5)
+"""Of an atomic its old value comes back to L1; of a reduction (`red`) nothing does."""
 
 COUNTERS = ("l2_read", "l2_write", "dram_read", "dram_write")
 """Sectors, for each buffer."""

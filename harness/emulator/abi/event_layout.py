@@ -1,7 +1,7 @@
 """What the runtime records of a block besides its requests, where somebody wants to know, and in which words.
 
 An entry of the record is two words of 64 bits: a moment (see `memory/trace.py`), and what happened then. Of a request
-that second word is, from the highest bit down, its instruction plus 1 (28 bits), line (30), kind (2) and sectors of the
+that second word is, from the highest bit down, its instruction plus 1 (28 bits), line (29), kind (3) and sectors of the
 line (4), which are never 0. Of everything else these are 0, and above them are what happened (4 bits) and a value (28).
 """
 

@@ -69,7 +69,7 @@ def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
     lanes.warp_store(vector("i32"), wanted, at.DATA_2)
     store_addresses(lanes, addresses)
     site = lanes.number(lanes.site(instruction))
-    failed = lanes.runtime("issue_copy", "%ctx", "%warp", site, mask, str(size.value))
+    failed = lanes.runtime("issue_copy", "%ctx", "%warp", site, mask, str(size.value), str(int(cached == "cg")))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
 
 

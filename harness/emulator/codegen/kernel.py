@@ -25,7 +25,16 @@ from harness.emulator.codegen.product_registers import ProductRegisters, marked_
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
+from harness.emulator.ptx.blocks import (
+    EXIT,
+    Block,
+    Graph,
+    build_graph,
+    is_block_barrier,
+    live_registers,
+    registers_of,
+    yields,
+)
 from harness.emulator.ptx.call_parameters import lower_call_parameters
 from harness.emulator.ptx.inline import inline_calls
 from harness.emulator.ptx.instructions import (
@@ -102,10 +111,15 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
         clusters,
-        tuple(Site.of(i) for i in lanes.sites),
+        _sites(lanes, flat),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )
     return KernelCode(body, facts, frozenset(lanes.called))
+
+
+def _sites(lanes: Lanes, flat: Function) -> tuple[Site, ...]:
+    read = frozenset().union(*(registers_of(i)[0] for i in flat.instructions()))
+    return tuple(Site.of(i, i.facts.memory is ATOMIC and not registers_of(i)[1] & read) for i in lanes.sites)
 
 
 def _connects_blocks(instruction: Instruction) -> bool:

@@ -50,11 +50,13 @@ class Site(NamedTuple):
     """Opcode and modifiers."""
     ptx_line: int
     source: SourceLine | None
+    is_reduction: bool = False
+    """Whether it is an atomic whose old value nothing reads, which `ptxas` makes a reduction of."""
 
     @classmethod
-    def of(cls, instruction: Instruction) -> Site:
+    def of(cls, instruction: Instruction, is_reduction: bool = False) -> Site:
         """The site of an instruction."""
-        return cls(instruction.row_name, instruction.form, instruction.ptx_line, instruction.source)
+        return cls(instruction.row_name, instruction.form, instruction.ptx_line, instruction.source, is_reduction)
 
     @property
     def memory(self) -> MemoryAccess | None:
@@ -111,7 +113,7 @@ class KernelFacts:
         numbers = {None: None} | {line: number for number, line in enumerate(lines)}
         fields["lines"] = [[line.file, line.line] for line in lines]
         for name, sites in (("sites", self.sites), ("blocks", self.blocks)):
-            fields[name] = [site and [*site[:-1], numbers[site.source]] for site in sites]
+            fields[name] = [site and list(site._replace(source=numbers[site.source])) for site in sites]
         return json.dumps(fields).encode()
 
     @classmethod
@@ -135,5 +137,5 @@ def _site(row: list[Any] | None, lines: list[SourceLine]) -> Site | None:
     """A row of JSON, which has the number of its line, as a site."""
     if row is None:
         return None
-    opcode, form, ptx_line, number = row
-    return Site(opcode, form, ptx_line, None if number is None else lines[number])
+    opcode, form, ptx_line, number, is_reduction = row
+    return Site(opcode, form, ptx_line, None if number is None else lines[number], is_reduction)

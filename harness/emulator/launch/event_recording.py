@@ -40,6 +40,7 @@ _BEGINS = {event.WAITS_AT_BARRIER: BARRIER, event.WAITS_AT_MBARRIER: MBARRIER, e
 _ENDS = {event.LEAVES_BARRIER: BARRIER, event.LEAVES_MBARRIER: MBARRIER, event.LEAVES_CLUSTER_BARRIER: CLUSTER}
 _ISSUES = {event.ISSUES_COPY: CP_ASYNC, event.ISSUES_BULK_COPY: BULK}
 _LANDS = {event.COPY_LANDS: CP_ASYNC, event.BULK_COPY_LANDS: BULK}
+_LINE_AT = cache.MASK_BITS + cache.KIND_BITS
 _LINE_MASK = (1 << cache.LINE_BITS) - 1
 _Words = npt.NDArray[np.int64]
 
@@ -133,7 +134,7 @@ class EventBuffer(TraceBuffer):
 
     def _accesses(self, times: _Words, warps: _Words, what: _Words) -> Records:
         found = np.empty(len(times), ACCESS)
-        lines = (what >> 6) & _LINE_MASK
+        lines = (what >> _LINE_AT) & _LINE_MASK
         found["time"], found["warp"] = times, warps
         found["site"] = (what >> event.SITE_AT) - 1
         found["buffer"] = np.searchsorted(self._watcher.first_lines, lines, side="right") - 1

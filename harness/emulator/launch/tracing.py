@@ -23,15 +23,15 @@ Accesses = npt.NDArray[np.uint64]
 
 RECORDS = 1 << 15
 _ON_FULL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-_BEYOND_L1 = ("cg", "cv", "volatile", "relaxed", "acquire", "mmio")
-"""Modifiers of loads that the L1 does not answer (PTX ISA 9.7.9.1 and 8)."""
+_BEYOND_L1 = ("cg", "cv", "volatile", "relaxed", "acquire", "mmio", "bulk")
+"""Modifiers of loads that the L1 does not answer (PTX ISA 9.7.9.1 and 8), and of copies that TMA makes."""
 
 
 def access_kind(site: Site) -> int:
     """What an instruction means to the caches."""
     kind = None if site.memory is None else site.memory.in_global
     if kind == "atomic":
-        return cache.ATOMIC
+        return cache.REDUCTION if site.is_reduction else cache.ATOMIC
     if kind == "store":
         return cache.STORE
     return cache.LOAD_BEYOND_L1 if any(word in _BEYOND_L1 for word in site.form.split(".")) else cache.LOAD

@@ -61,10 +61,11 @@ def request_of(queue: int, number: int) -> int:
     return int(load64(queue + REQUESTS) + REQUEST_BYTES * (number & (load64(queue + CAPACITY) - 1)))
 
 
-def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int) -> int:
+def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int, past_l1: int) -> int:
     """Check, count and queue a copy of `size` bytes to each active lane's place. 1 on a fault, else 0.
 
-    Lanes that want no byte of their source do not look at it.
+    Lanes that want no byte of their source do not look at it. `past_l1`: 1 for cp.async.cg, whose sectors are counted
+    by where they go, too; 0 for cp.async.ca.
     """
     if mask == 0:
         return 0
@@ -83,7 +84,8 @@ def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int) -> int:
             return 1
         if wanted > 0:
             reading |= 1 << lane
-    if reading and translate_lanes(ctx, warp, site, GLOBAL, reading, size, warp + SIZES):
+    targets = warp + OFFSETS if past_l1 else 0
+    if reading and translate_lanes(ctx, warp, site, GLOBAL, reading, size, warp + SIZES, targets):
         return 1
     queue = queue_of(ctx)
     number = load64(queue + TAIL)

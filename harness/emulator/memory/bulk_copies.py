@@ -122,7 +122,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         if barrier < 0:
             return 1
     if load64(copy + SOURCE) == FROM_GLOBAL:
-        count_rows(ctx, warp, copy)
+        count_rows(ctx, warp, copy, place)
     if load64(ctx + SANITIZER):
         watch_source(load64(ctx + SANITIZER), warp_number(ctx), lane, copy, place)
     if not direction & MULTICAST:

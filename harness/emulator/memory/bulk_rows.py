@@ -19,6 +19,7 @@ OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 PIECE = 16
 """Bytes that move together."""
 TRACED_SECTORS = 32
+LINE = 128
 OUTSIDE = -(1 << 62)
 
 
@@ -110,24 +111,58 @@ def leaves_buffer(ctx: int, copy: int) -> int:
     return 0
 
 
-def count_rows(ctx: int, warp: int, copy: int) -> None:
-    """Add the copy to the counters of its instruction and buffer: a request even where all of its box is outside."""
+def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
+    """Add the copy to the counters of its instruction and buffer: a request even where all of its box is outside.
+
+    `place`: of its bytes in shared memory. An H100 counts a sector of global memory once for each line of shared memory
+    that a load brings bytes of it to, and each sector of shared memory that is filled with zeros
+    (tests/hardware/copies_h100.json); of what is stored it counts sectors of global memory.
+    """
     first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
     origin = load64(load64(copy + MAP) + proxy.MAP_ADDRESS) if load64(copy + RANK) else load64(copy + ADDRESS)
-    sectors, requested, buffer = 0, 0, (origin >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
+    requested, buffer = 0, (origin >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
+    row_pitch = row_bytes(copy)
+    sectors = 0
+    latest = 0
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
-        if address == OUTSIDE or first >= last:
-            continue
-        start = (address & OFFSET_MASK) - at.BUFFER_START
-        low, high = (start + first) >> 5, ((start + last - 1) >> 5) + 1
-        requested += last - first
-        sectors += high - low
-        if is_traced(ctx) and buffer >= 0:
-            for piece in range(low, high, TRACED_SECTORS):
-                some = min(TRACED_SECTORS, high - piece)
-                for sector in range(some):
-                    store64(warp + at.DATA_3 + 8 * sector, piece + sector)
-                record(ctx, warp, site, buffer, some)
+        target = place + row * row_pitch
+        is_inside = address != OUTSIDE and first < last
+        if is_inside:
+            start = (address & OFFSET_MASK) - at.BUFFER_START
+            requested += last - first
+            begin = first
+            while begin < last:
+                end = last
+                if load64(copy + STORES) == 0:
+                    end = min(last, begin + LINE - ((target + begin) & (LINE - 1)))
+                low, high = (start + begin) >> 5, ((start + end - 1) >> 5) + 1
+                sectors += high - low
+                latest = high - 1
+                trace_sectors(ctx, warp, site, buffer, low, high)
+                begin = end
+        if load64(copy + STORES) == 0:
+            zeros = sectors_between(target, target + (first if is_inside else row_pitch))
+            if is_inside:
+                zeros += sectors_between(target + last, target + row_pitch)
+            sectors += zeros
+            # They arrive as what L2 has does, and nothing is read behind it.
+            for _ in range(zeros):
+                trace_sectors(ctx, warp, site, buffer, latest, latest + 1)
     if buffer >= 0:
         count(ctx, site, buffer, 1, requested, sectors, requested)
+
+
+def sectors_between(begin: int, end: int) -> int:
+    """How many sectors these bytes are in."""
+    return ((end - 1) >> 5) - (begin >> 5) + 1 if begin < end else 0
+
+
+def trace_sectors(ctx: int, warp: int, site: int, buffer: int, low: int, high: int) -> None:
+    """Record a request for these sectors of a buffer, where somebody wants to know."""
+    if is_traced(ctx) and buffer >= 0:
+        for piece in range(low, high, TRACED_SECTORS):
+            some = min(TRACED_SECTORS, high - piece)
+            for sector in range(some):
+                store64(warp + at.DATA_3 + 8 * sector, piece + sector)
+            record(ctx, warp, site, buffer, some)

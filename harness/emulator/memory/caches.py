@@ -46,9 +46,13 @@ L2_DIRTY_WAYS = at.L2_DIRTY_WAYS
 QUANTUM = at.QUANTUM_INSTRUCTIONS
 DELAY_BITS = at.DELAY_BITS
 DELAY_MASK = (1 << at.DELAY_BITS) - 1
-MASK_SHIFT, KIND_SHIFT, LINE_SHIFT = 28, 32, 34
+MASK_SHIFT = at.DELAY_BITS
+KIND_SHIFT = MASK_SHIFT + at.MASK_BITS
+LINE_SHIFT = KIND_SHIFT + at.KIND_BITS
+KIND_MASK = (1 << at.KIND_BITS) - 1
 LINE_MASK = (1 << at.LINE_BITS) - 1
-LOAD, LOAD_BEYOND_L1, STORE, ATOMIC = at.LOAD, at.LOAD_BEYOND_L1, at.STORE, at.ATOMIC
+LOAD, LOAD_BEYOND_L1, STORE = at.LOAD, at.LOAD_BEYOND_L1, at.STORE
+REDUCTION = at.REDUCTION
 L2_READ, L2_WRITE, DRAM_READ, DRAM_WRITE = range(4)
 
 
@@ -235,7 +239,7 @@ def access(state: int, resident: int, word: int) -> None:
     """One access of a resident block."""
     line = (word >> LINE_SHIFT) & LINE_MASK
     mask = (word >> MASK_SHIFT) & 0xF
-    kind = (word >> KIND_SHIFT) & 3
+    kind = (word >> KIND_SHIFT) & KIND_MASK
     sm = load64(load64(state + SM) + 8 * resident)
     partition = load64(load64(state + PARTITION) + 8 * resident)
     if kind == LOAD:
@@ -252,6 +256,8 @@ def access(state: int, resident: int, word: int) -> None:
     else:
         read_from_l2(state, partition, line, mask)
         write_to_l2(state, line, mask)
+        if kind == REDUCTION:  # L2 combines what it has, and sends nothing back
+            count(state, line, L2_READ, -sectors(mask))
 
 
 def advance(state: int) -> int:

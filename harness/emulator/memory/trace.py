@@ -7,6 +7,7 @@ while it looked in vain took no time.
 
 from __future__ import annotations
 
+from harness.emulator.abi import cache_layout
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import warp_number
@@ -32,6 +33,10 @@ from harness.emulator.abi.raw_memory import call_host, load8, load64, store64
 
 SITE_AT, VALUE_AT, CODE_AT = event.SITE_AT, event.VALUE_AT, event.CODE_AT
 VALUE_MASK = (1 << event.VALUE_BITS) - 1
+KIND_AT = cache_layout.MASK_BITS
+LINE_AT = KIND_AT + cache_layout.KIND_BITS
+TARGET_AT = 40
+SECTOR_MASK = (1 << TARGET_AT) - 1
 NO_SITE = -1
 
 
@@ -72,18 +77,24 @@ def append(ctx: int, moment: int, what: int) -> None:
 
 
 def record(ctx: int, warp: int, site: int, buffer: int, distinct: int) -> int:
-    """Append the lines of a request that touches the `distinct` sectors in DATA_3. Always 0."""
+    """Append the lines of a request that touches the `distinct` sectors in DATA_3. Always 0.
+
+    Above a sector's number, from bit `TARGET_AT` on, there may be where it goes: it is read once for each such place.
+    """
     time = moment_of(ctx, warp)
     kind = load8(load64(ctx + TRACE_KINDS) + site)
     first_line = load64(load64(ctx + TRACE_FIRST_LINES) + 8 * buffer)
     index = 0
     while index < distinct:
-        line = load64(warp + at.DATA_3 + 8 * index) >> 2
+        line = (load64(warp + at.DATA_3 + 8 * index) & SECTOR_MASK) >> 2
         mask = 0
-        while index < distinct and load64(warp + at.DATA_3 + 8 * index) >> 2 == line:
-            mask |= 1 << (load64(warp + at.DATA_3 + 8 * index) & 3)
+        while index < distinct:
+            sector = load64(warp + at.DATA_3 + 8 * index) & SECTOR_MASK
+            if sector >> 2 != line or (mask >> (sector & 3)) & 1:
+                break
+            mask |= 1 << (sector & 3)
             index += 1
-        append(ctx, time, ((site + 1) << SITE_AT) | ((first_line + line) << 6) | (kind << 4) | mask)
+        append(ctx, time, ((site + 1) << SITE_AT) | ((first_line + line) << LINE_AT) | (kind << KIND_AT) | mask)
     return 0
 
 

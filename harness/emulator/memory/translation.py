@@ -1,4 +1,9 @@
-"""Virtual addresses of a warp's request -> host addresses: checked for bounds and alignment, counted in sectors."""
+"""Virtual addresses of a warp's request -> host addresses: checked for bounds and alignment, counted in sectors.
+
+A copy that does not pass L1 (`cp.async.cg`) is counted as an H100 counts it (tests/hardware/copies_h100.json). L1 knows
+such a copy by where it goes: it counts each sector of shared memory once for each line of global memory that its bytes
+are from, and asks L2 for a sector of global memory once for each sector of shared memory that it goes to.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ from harness.emulator.abi.context import (
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store64
 from harness.emulator.memory.sectors import insert_sector
-from harness.emulator.memory.trace import is_recorded, is_traced, record
+from harness.emulator.memory.trace import TARGET_AT, is_recorded, is_traced, record
 
 SPACE_SHARED = at.SPACES["shared"]
 SPACE_LOCAL = at.SPACES["local"]
@@ -32,6 +37,8 @@ ENDED_BLOCK = at.FAULT["ended block"]
 OUT_OF_BOUNDS = at.FAULT["out of bounds"]
 MISALIGNED = at.FAULT["misaligned"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
+LINES_OF_TARGETS = at.DATA_2 + 128
+"""Scratch, 8 bytes per lane: where a copy's bytes go, and the line they are from."""
 
 
 def count(ctx: int, site: int, column: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
@@ -51,10 +58,11 @@ def is_new(warp: int, mask: int, lane: int, host: int) -> bool:
     return True
 
 
-def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size: int, sizes: int) -> int:
+def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size: int, sizes: int, targets: int) -> int:
     """As `translate`. `sizes`: address of 32 words, the bytes that each lane reads; 0 where all read `size`.
 
-    Alignment is that of `size`.
+    `targets`: address of 32 words, the offsets in shared memory that the lanes' bytes go to without passing L1; 0 where
+    they do not. Alignment is that of `size`.
     """
     words = 1 if size < 4 else size >> 2
     requests = 1
@@ -68,6 +76,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
         buffer = -1
         stride = 0
         distinct = 0
+        fetched = 0
         highest = 0
         requested = 0
         unique_bytes = 0
@@ -136,12 +145,17 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                     unique_bytes += wanted
                 # Local memory is interleaved by word: the same offset in all lanes is one row of 128 bytes.
                 sector = (offset >> 2) * 4 + (lane >> 3) if stride else offset >> 5
-                distinct = insert_sector(warp + at.DATA_3, distinct, sector)
+                if targets:
+                    target = load32(targets + 4 * lane) >> 5 << TARGET_AT
+                    fetched = insert_sector(warp + at.DATA_3, fetched, target | sector)
+                    distinct = insert_sector(warp + LINES_OF_TARGETS, distinct, target | sector >> 2)
+                else:
+                    distinct = insert_sector(warp + at.DATA_3, distinct, sector)
             requested += wanted
         if buffer >= 0:
             count(ctx, site, buffer, 0, requested, distinct * words if stride else distinct, unique_bytes)
             if is_recorded(ctx, buffer):
-                record(ctx, warp, site, buffer, distinct)
+                record(ctx, warp, site, buffer, fetched if targets else distinct)
             requests = 0
         mask = others
     return 0
@@ -174,4 +188,4 @@ def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) 
     """Virtual addresses of the active lanes -> host addresses, checked and counted. 1 on a fault, else 0."""
     if mask == 0xFFFFFFFF and space != SPACE_SHARED and space != SPACE_LOCAL and translate_run(ctx, warp, site, size):
         return 0
-    return int(translate_lanes(ctx, warp, site, space, mask, size, 0))
+    return int(translate_lanes(ctx, warp, site, space, mask, size, 0, 0))

@@ -40,7 +40,7 @@ from variants._scores import FEATURES as SCORES
 from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.copies import elements_per_copy
+from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import Kernels, pointer_lengths, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
@@ -125,11 +125,11 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    schedule, at_once = Schedule(p, tile or default_tile(p.head_dim)), elements_per_copy(p)
-    q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, at_once).sum()
+    schedule, copy = Schedule(p, tile or default_tile(p.head_dim)), tile_copy(p)
     o_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
+    q_bytes = o_bytes if copy is None else schedule.copied_row_block_bytes(copy).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
-    mask_and_keys, listed_bytes = Visits(schedule).traffic(WARPS, entry_reads=1, elements_per_lane=at_once)
+    mask_and_keys, listed_bytes = Visits(schedule).traffic(WARPS, entry_reads=1, copy=copy)
     score_bytes = slope_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
     return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)

@@ -38,7 +38,7 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
 from variants._dropout import SOURCE as DROPOUT
 from variants._dropout import SOURCE_OF_FRAGMENTS as DROPOUT_IN_FRAGMENTS
-from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, unsupported_on_tensor_cores
+from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, tile_copy, unsupported_on_tensor_cores
 from variants._scores import FEATURES as SCORES
 from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
 from variants._tiles.band import SPAN_FEATURES, has_spans, is_window, limits
@@ -193,19 +193,20 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
 def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    tile, at_once = tile or tile_of(p), elements_per_copy(p.head_dim)
+    tile, copy = tile or tile_of(p), tile_copy(p.head_dim)
     schedule = Schedule(p, tile)
-    q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, at_once).sum()
+    q_bytes = schedule.copied_row_block_bytes(copy).sum()
+    o_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, elements_per_copy(p.head_dim)).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
     # Entries are read as many visits ahead as there are stages, behind the last one, too.
     reads = {"entry_reads": 1, "reads_ahead": tile.stages}
-    mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, **reads, elements_per_lane=at_once)
+    mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, **reads, copy=copy)
     order_read, order_written = LongestFirst(schedule).traffic(tile.warps)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + order_read
     warps = schedule.owners * tile.warps
     score_bytes = slope_bytes(p, warps) + sink_bytes(p, warps)
     return Traffic(
-        read_bytes=int(read_bytes) + score_bytes, write_bytes=int(q_bytes + lse_bytes) + listed_bytes + order_written
+        read_bytes=int(read_bytes) + score_bytes, write_bytes=int(o_bytes + lse_bytes) + listed_bytes + order_written
     )
 
 

@@ -45,6 +45,7 @@ from variants._hopper import (
     unsupported_on_hopper,
     warpgroup_tile_space,
     windowed,
+    zero_bytes,
 )
 from variants._mma import LOG2_E
 from variants._tiles import blocks
@@ -191,9 +192,12 @@ def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     p, tile, packed = problem, tile or default_tile(problem), packed_heads(problem)
     schedule = Schedule(p, head_tile(p, tile))
     q_heads, kv_heads = (np.arange(n, dtype=np.int64)[:, None] for n in (p.batch * p.heads, p.batch * p.kv_heads_count))
-    q_bytes = boxes_bytes(q_heads * p.q_len, np.int64(p.q_len), p.head_dim).sum()
+    o_bytes = boxes_bytes(q_heads * p.q_len, np.int64(p.q_len), p.head_dim).sum()
+    tiles_rows = len(schedule.first_rows) * schedule.tile.Br
+    q_bytes = o_bytes + p.batch * p.heads * zero_bytes(p.q_len, tiles_rows, p.head_dim)
     keys = np.minimum(tile.Bc, p.kv_len - schedule.first_keys)
     tile_bytes = boxes_bytes(kv_heads * p.kv_len + schedule.first_keys, keys, p.head_dim)
+    tile_bytes = tile_bytes + zero_bytes(keys, tile.Bc, p.head_dim)
     # Of each pack, by the sequences that see differently.
     tile_bytes = np.repeat(tile_bytes, p.group // packed, axis=0).reshape(len(p.spans[0]), -1, len(keys))
     visits, warps = Visits(schedule), 4 * tile.consumers
@@ -202,7 +206,7 @@ def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     read_bytes = q_bytes + mask_and_keys + counter_bytes
     if has_spans(p):
         read_bytes += limit_bytes(schedule, tile, visits.counts)
-    return Traffic(int(read_bytes), int(q_bytes + lse_bytes(p) + counter_bytes) + listed_bytes)
+    return Traffic(int(read_bytes), int(o_bytes + lse_bytes(p) + counter_bytes) + listed_bytes)
 
 
 def limit_bytes(schedule: Schedule, tile: WarpgroupTile, visited: Integers) -> int:

@@ -118,11 +118,10 @@ def claim(problem: Problem, tile: ByteTile | None = None) -> Traffic:
     p, tile = problem, tile or default_tile(problem)
     D, schedule, first = padded(p.head_dim), Schedule(p, tile), factors.bytes_of_launches(p)
     q_heads = p.batch * p.heads
-    # Boxes of V end where its rows do, whole sectors behind the last key.
-    keys, places = (np.minimum(tile.Bc, length - schedule.first_keys) for length in (p.kv_len, key_places(p)))
-    tile_bytes = keys * D + places * p.head_dim
+    # Boxes arrive whole, with zeros where there are no rows or keys.
+    rows = len(schedule.first_rows) * tile.Br
     work_bytes = SECTOR_BYTES * q_heads * len(schedule.first_rows)
-    read_bytes = q_heads * (p.q_len * D + int((schedule.key_visits * tile_bytes).sum()))
+    read_bytes = q_heads * D * (rows + 2 * tile.Bc * int(schedule.key_visits.sum()))
     read_bytes += (1 + SCALES * WARPS * tile.consumers) * work_bytes
     first_rows, eights = np.arange(q_heads, dtype=np.int64)[:, None] * p.q_len, np.arange(0, p.q_len, ROWS_PER_REQUEST)
     O_bytes = boxes_bytes(first_rows, np.int64(p.q_len), p.head_dim).sum()

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic, Variant
-from variants._mma import elements_per_copy
+from variants._mma import tile_copy
 from variants._mma.rawkernel import COMMON_WITH_SPLITS
 from variants._mma.splits import (
     BC,
@@ -108,7 +108,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
 def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, split = problem, _split(problem, tile)
-    d, at_once = p.head_dim, elements_per_copy(p.head_dim)
+    d, copy = p.head_dim, tile_copy(p.head_dim)
 
     # (sequences that the mask tells apart, key/value heads, tiles of rows): each tile's first row, and the two runs of
     # keys that some row of it sees.
@@ -130,7 +130,7 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
         """Q read and O, l and m written by the blocks of one split."""
         there = _meets(low, index, split) | _meets(high, index, split)
         stat = index * _rows(p) + first
-        Q = run_bytes(first * d, there * tile_rows * d, p.itemsize_bytes, at_once)
+        Q = copy.bytes(first * d, there * tile_rows * d)
         O, l = (run_bytes(stat * n, there * tile_rows * n, FLOAT32_BYTES) for n in (d, 1))
         slopes = WARPS * SECTOR_BYTES * (there * slope_sectors).sum() if p.alibi else 0
         return Q.sum() + slopes, (O + 2 * l).sum()
@@ -214,25 +214,17 @@ def _key_bytes(problem: Problem, head_key: Integers, first: Integers, end: Integ
 
     A lane has the same place in its tile whether it copies or not, so what lies before `first` in a tile shifts none.
     """
-    d, at_once = problem.head_dim, elements_per_copy(problem.head_dim)
-    request = THREADS_PER_WARP * at_once
+    d, copy = problem.head_dim, tile_copy(problem.head_dim)
     end = np.maximum(first, end)
-
-    def run(first_element: Integers, elements: Integers) -> Integers:
-        return run_bytes(first_element, elements, problem.itemsize_bytes, at_once)
-
-    # The rest of a tile that does not begin with `first`: up to where a request ends, and on from there. Then whole
-    # tiles, which are whole sectors long, and what is left.
+    # The rest of a tile that does not begin with `first`. Then whole tiles, which are whole sectors long, and whole
+    # lines where a lane copies 16 bytes; and what is left.
     rest_end = np.minimum(end, blocks(first, BC) * BC)
-    rest, before = (rest_end - first) * d, first % BC * d
-    cut = np.minimum(-before % request, rest)
     whole_end = np.maximum(rest_end, end // BC * BC)
-    first_element = (head_key + first) * d
+    first_tile = first // BC * BC
     return (
-        run(first_element, cut)
-        + run(first_element + cut, rest - cut)
-        + (whole_end - rest_end) // BC * run(head_key * d, np.int64(BC * d))
-        + run((head_key + whole_end) * d, (end - whole_end) * d)
+        copy.bytes((head_key + first_tile) * d, (rest_end - first_tile) * d, (first - first_tile) * d)
+        + (whole_end - rest_end) // BC * copy.bytes(head_key * d, BC * d)
+        + copy.bytes((head_key + whole_end) * d, (end - whole_end) * d)
     )
 
 

@@ -51,7 +51,7 @@ from variants._tiles.backward import (
     turned,
 )
 from variants._tiles.band import SPAN_FEATURES, has_spans, limits_of_keys
-from variants._tiles.copies import elements_per_copy
+from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y
 from variants._tiles.registration import Kernels, pointer_lengths
 from variants._tiles.schedule import FLOAT32_BYTES
@@ -120,7 +120,8 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     s = BackwardSchedule(problem, tile or default_tile(problem.head_dim))
     added_bytes = (s.visits * s.running_bytes).sum()
-    copied_bytes = s.row_block_bytes(problem.head_dim, problem.itemsize_bytes, elements_per_copy(problem))
+    copy = tile_copy(problem)
+    copied_bytes = s.Q_bytes if copy is None else s.copied_row_block_bytes(copy)
     read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
     read_bytes += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum()
     write_bytes = s.stat_bytes.sum() + s.running_bytes.sum() + added_bytes + 2 * s.K_bytes.sum()

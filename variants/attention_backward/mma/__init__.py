@@ -99,7 +99,7 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
     ends = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
     read_bytes, write_bytes = prepare_bytes(problem)
     running_bytes, added_bytes = int(ends.running_bytes.sum()), int((s.visits * s.running_bytes).sum())
-    read_bytes += int((s.visits * 2 * (s.Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum())
+    read_bytes += int((s.visits * 2 * (s.copied_Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum())
     read_bytes += added_bytes + running_bytes + int(s.key_limit_bytes.sum())
     write_bytes += running_bytes + added_bytes + int(2 * s.K_bytes.sum() + ends.Q_bytes.sum())
     return Traffic(read_bytes, write_bytes)

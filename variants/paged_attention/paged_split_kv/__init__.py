@@ -31,7 +31,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
 from variants import _paged
-from variants._mma import elements_per_copy
+from variants._mma import tile_copy
 from variants._mma.rawkernel import COMMON_WITH_SPLITS
 from variants._mma.splits import (
     BC,
@@ -89,7 +89,7 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
 def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, split = problem, _split(problem, tile)
-    d, at_once, sequence_rows = p.head_dim, elements_per_copy(p.head_dim), p.heads * p.q_len
+    d, copy, sequence_rows = p.head_dim, tile_copy(p.head_dim), p.heads * p.q_len
     packed = PackedRows(p, BR)
 
     # Splits, counted through all sequences: whose each is, and its first key.
@@ -105,8 +105,8 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     entry = sequence * p.table_shape[1] + first_page
     entries = np.where(there, (first_key[:, None] + keys - 1) // p.page_size - first_page[:, None] + 1, 0)
     lengths = run_bytes(0, np.minimum(p.sequences, blocks(sequence + 1, WARP_LANES) * WARP_LANES), INT32_BYTES)
-    per_head = 2 * key_bytes(p, keys, BC, at_once) + run_bytes(entry[:, None], entries, INT32_BYTES) + lengths[:, None]
-    Q = packed.tile_bytes(d, p.itemsize_bytes, at_once)[sequence] * there[:, None]
+    per_head = 2 * key_bytes(p, keys, BC, copy) + run_bytes(entry[:, None], entries, INT32_BYTES) + lengths[:, None]
+    Q = packed.copied_bytes(copy)[sequence] * there[:, None]
     heads = np.arange(p.kv_heads, dtype=np.int64)[:, None] * packed.group_rows
     stat = (number * sequence_rows)[:, None, None] + heads + packed.first_rows
     rows = packed.rows * there[:, None]
