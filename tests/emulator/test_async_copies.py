@@ -242,9 +242,13 @@ def counted(body: str) -> tuple[list[SiteTraffic], tuple[SharedTraffic, ...]]:
         ('COPY(4, "ca", s + t, x + t);', (1, 128, 4, 4), (1, 128, 1, 1)),
         ('COPY(8, "ca", s + 2 * t, x + 2 * t);', (1, 256, 8, 8), (1, 256, 2, 2)),
         ('COPY(16, "cg", s + 4 * t, x + 4 * t);', (1, 512, 16, 16), (1, 512, 4, 4)),
-        ('COPY(16, "cg", s + 4 * t, x + 8 * t);', (1, 512, 32, 16), (1, 512, 4, 4)),
+        # Two lanes' pieces go to one sector and are from one line.
+        ('COPY(16, "cg", s + 4 * t, x + 8 * t);', (1, 512, 16, 16), (1, 512, 4, 4)),
+        # The halves of a sector go to two, of one line but for one in four.
+        ('COPY(16, "cg", s + 4 * t + 4, x + 4 * t);', (1, 512, 20, 16), (1, 512, 4, 4)),
+        ('COPY(8, "ca", s + 2 * t + 4, x + 2 * t);', (1, 256, 8, 8), (1, 256, 2, 2)),
         ('COPY(4, "ca", s + 32 * t, x + t);', (1, 128, 4, 4), (1, 128, 32, 1)),
-        ('COPY(16, "cg", s + 64 * t, x);', (1, 512, 1, 1), (1, 512, 32, 4)),
+        ('COPY(16, "cg", s + 64 * t, x);', (1, 512, 32, 1), (1, 512, 32, 4)),
         ('if (t < 8) COPY(16, "cg", s + 4 * t, x + 4 * t);', (1, 128, 4, 4), (1, 128, 1, 1)),
         ("FILL(16, s + 4 * t, x + 4 * t, t < 2 ? 8 : t < 4 ? 16 : 0);", (1, 48, 2, 2), (1, 512, 4, 4)),
     ],

@@ -63,7 +63,13 @@ def test_a_box_comes_and_goes(columns: int, rows: int, swizzle: int, x: int, y: 
     traffic = {site.buffer: site for site in counts.sites}
     inside = X[ys, xs]
     for buffer, kind in (("X", "load"), ("Z", "store")):
-        sectors = inside.shape[0] * ((4 * xs.stop + 31) // 32 - 4 * xs.start // 32) if inside.size else 0
+        # Pieces of 16 bytes: those of one sector count once for each line of shared memory, zeros by sectors there.
+        pieces = [(row, 4 * column) for row in range(rows) for column in range(0, columns, 4)]
+        is_inside = [0 <= y + row < height and 0 <= 4 * x + at < 4 * width for row, at in pieces]
+        places = [((y + row) * 256 + 4 * x + at, 4 * columns * row + at) for row, at in pieces]
+        sectors = len({(row, a // 32, b // 128) for (a, b), i, (row, _) in zip(places, is_inside, pieces) if i})
+        if kind == "load":
+            sectors += len({(row, b // 32) for (_, b), i, (row, _) in zip(places, is_inside, pieces) if not i})
         found = traffic[buffer]
         assert (found.kind, found.requests, found.requested_bytes) == (kind, 1, inside.nbytes)
         assert (found.sectors, found.line) == (sectors, 6 if kind == "load" else 12)

@@ -11,6 +11,7 @@ from harness.emulator.abi import cache_layout as at
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.launch import tracing
 from harness.emulator.launch.tracing import Accesses, access_kind
+from harness.emulator.ptx.opcodes import row_name
 from tests.emulator.cuda_kernel import cuda_source, run
 
 N = 4096
@@ -30,7 +31,7 @@ class Recorder:
     def deliver(self, block: int, accesses: Accesses) -> None:
         assert block not in self.blocks
         self.blocks[block] = [
-            (word >> 34, (word >> 28) & 15, (word >> 32) & 3, word & ((1 << 28) - 1)) for word in accesses.tolist()
+            (word >> 35, (word >> 28) & 15, (word >> 32) & 7, word & ((1 << 28) - 1)) for word in accesses.tolist()
         ]
 
 
@@ -114,6 +115,7 @@ def test_the_same_on_any_number_of_cores_and_with_any_seed() -> None:
         ("ld.volatile.global.u32", at.LOAD_BEYOND_L1),
         ("ld.acquire.gpu.global.u32", at.LOAD_BEYOND_L1),
         ("st.global.f32", at.STORE),
+        ("cp.async.bulk.global.shared::cta.bulk_group", at.BULK_STORE),
         ("red.global.add.f32", at.REDUCTION),
         ("atom.global.cas.b32", at.ATOMIC),
         ("cp.async.cg.shared.global", at.LOAD_BEYOND_L1),
@@ -121,7 +123,9 @@ def test_the_same_on_any_number_of_cores_and_with_any_seed() -> None:
     ],
 )
 def test_what_instructions_mean_to_the_caches(form: str, kind: int) -> None:
-    assert access_kind(Site(form.partition(".")[0], form, 1, None, kind == at.REDUCTION)) == kind
+    opcode, *modifiers = form.split(".")
+    site = Site(row_name(opcode, tuple(modifiers)), form, 1, None, kind == at.REDUCTION)
+    assert access_kind(site) == kind
 
 
 def test_blocks_of_a_cluster_are_told_apart() -> None:

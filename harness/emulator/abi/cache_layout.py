@@ -34,8 +34,8 @@ DELAY_BITS = 28
 MASK_BITS = 4
 KIND_BITS = 3
 LINE_BITS = 29
-LOAD, LOAD_BEYOND_L1, STORE, ATOMIC, REDUCTION = range(5)
-"""Of an atomic its old value comes back to L1; of a reduction (`red`) nothing does."""
+LOAD, LOAD_BEYOND_L1, STORE, ATOMIC, REDUCTION, BULK_STORE = range(6)
+"""Of an atomic its old value comes back to L1; of a reduction (`red`) nothing does. What TMA stores is not merged."""
 
 COUNTERS = ("l2_read", "l2_write", "dram_read", "dram_write")
 """Sectors, for each buffer."""

@@ -119,7 +119,9 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
 
 def _sites(lanes: Lanes, flat: Function) -> tuple[Site, ...]:
     read = frozenset().union(*(registers_of(i)[0] for i in flat.instructions()))
-    return tuple(Site.of(i, i.facts.memory is ATOMIC and not registers_of(i)[1] & read) for i in lanes.sites)
+    return tuple(
+        Site.of(i, i.facts.memory in (ATOMIC, BULK_REDUCTION) and not registers_of(i)[1] & read) for i in lanes.sites
+    )
 
 
 def _connects_blocks(instruction: Instruction) -> bool:

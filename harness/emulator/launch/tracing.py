@@ -33,7 +33,7 @@ def access_kind(site: Site) -> int:
     if kind == "atomic":
         return cache.REDUCTION if site.is_reduction else cache.ATOMIC
     if kind == "store":
-        return cache.STORE
+        return cache.BULK_STORE if "bulk" in site.form.split(".") else cache.STORE
     return cache.LOAD_BEYOND_L1 if any(word in _BEYOND_L1 for word in site.form.split(".")) else cache.LOAD
 
 

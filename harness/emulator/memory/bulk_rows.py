@@ -115,8 +115,8 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
     """Add the copy to the counters of its instruction and buffer: a request even where all of its box is outside.
 
     `place`: of its bytes in shared memory. An H100 counts a sector of global memory once for each line of shared memory
-    that a load brings bytes of it to, and each sector of shared memory that is filled with zeros
-    (tests/hardware/copies_h100.json); of what is stored it counts sectors of global memory.
+    that bytes of it go to or come from, and each sector of shared memory that a load fills with zeros
+    (tests/hardware/copies_h100.json).
     """
     first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
     origin = load64(load64(copy + MAP) + proxy.MAP_ADDRESS) if load64(copy + RANK) else load64(copy + ADDRESS)
@@ -133,9 +133,7 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
             requested += last - first
             begin = first
             while begin < last:
-                end = last
-                if load64(copy + STORES) == 0:
-                    end = min(last, begin + LINE - ((target + begin) & (LINE - 1)))
+                end = min(last, begin + LINE - ((target + begin) & (LINE - 1)))
                 low, high = (start + begin) >> 5, ((start + end - 1) >> 5) + 1
                 sectors += high - low
                 latest = high - 1

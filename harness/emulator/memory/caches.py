@@ -52,7 +52,7 @@ LINE_SHIFT = KIND_SHIFT + at.KIND_BITS
 KIND_MASK = (1 << at.KIND_BITS) - 1
 LINE_MASK = (1 << at.LINE_BITS) - 1
 LOAD, LOAD_BEYOND_L1, STORE = at.LOAD, at.LOAD_BEYOND_L1, at.STORE
-REDUCTION = at.REDUCTION
+REDUCTION, BULK_STORE = at.REDUCTION, at.BULK_STORE
 L2_READ, L2_WRITE, DRAM_READ, DRAM_WRITE = range(4)
 
 
@@ -253,6 +253,8 @@ def access(state: int, resident: int, word: int) -> None:
         written = unmerged(state, resident, line, mask, word & DELAY_MASK)
         if written:
             write_to_l2(state, line, written)
+    elif kind == BULK_STORE:
+        write_to_l2(state, line, mask)
     else:
         read_from_l2(state, partition, line, mask)
         write_to_l2(state, line, mask)
