@@ -89,6 +89,33 @@ def test_a_run_of_bytes_is_stored_at_the_wait() -> None:
     assert np.array_equal(run_runs(32, 4), expected)
 
 
+LEFT = """extern "C" __global__ void k(float* x, int* y, int commits) {
+  extern __shared__ __align__(128) int s[]; int t = threadIdx.x, place = 32 * blockIdx.x;
+  if (t < 32) { s[t] = place + t + 1; asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); __syncwarp(); }
+  if (t == 0) {
+    store_bytes(y + place, s, 128);
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], 128;"
+      ::"l"(x + place), "r"(place_of(s)) : "memory");
+    if (commits) COMMIT();
+  }
+  __syncthreads();
+  if (t == 32 && s[0] == 0) y[0] = 7;
+}"""
+
+
+@pytest.mark.parametrize("cluster", [None, (2, 1, 1)])
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_store_that_no_thread_waits_for_lands_at_the_end_of_its_block(
+    commits: int, cluster: tuple[int, int, int] | None
+) -> None:
+    """With and without a commit."""
+    arrays = {"x": np.full(128, 1000, np.int32), "y": np.zeros(128, np.int32)}
+    launch = {"grid": (4, 1, 1), "block": (64, 1, 1), "cluster": cluster, "shared_bytes": 128}
+    after, _ = run_hopper(LEFT, arrays, ("x", "y", np.int32(commits)), **launch)
+    assert np.array_equal(after["y"], np.arange(1, 129))
+    assert np.array_equal(after["x"], np.arange(1001, 1129))
+
+
 @pytest.mark.parametrize(
     ("size", "shift", "told"),
     [

@@ -61,6 +61,36 @@ def test_a_source_that_nobody_wrote() -> None:
     assert findings(unwritten="X Y") == ["uninitialised read"]
 
 
+LEFT = f"""{HEAD}
+#line 1 "planted.cu"
+extern "C" __global__ void k(float* y) {{
+  __shared__ __align__(128) float s[32];
+  s[threadIdx.x] = 1.f;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 5) {{
+    store_bytes(y + 32 * blockIdx.x, s, 128);
+    AND_THEN
+  }}
+}}"""
+READ = 'asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");'
+
+
+@pytest.mark.parametrize(
+    ("then", "count"), [("", 2), ("COMMIT();", 2), (READ, 2), ("COMMIT(); STORED();", 0), (f"COMMIT(); {READ}", 0)]
+)
+def test_a_store_that_no_thread_waits_for(then: str, count: int) -> None:
+    """Whether it is committed or not. A wait without a commit covers nothing; one for the read of its source does."""
+    import cupy
+
+    kernel = cupy.RawKernel(LEFT.replace("AND_THEN", then), "k", options=("-arch=sm_90a",))
+    found = find(kernel, {"y": np.zeros(64, np.float32)}, ("y",), "y", grid=(2, 1, 1))
+    assert [(each.kind, each.count) for each in found] == ([("store not awaited", count)] if count else [])
+    if found:
+        assert found[0].place is not None and found[0].place.thread == (5, 0, 0)
+        assert "asynchronous copy of 128 bytes at offset 0 bytes of shared memory s was under way" in found[0].message
+
+
 HALF_OVER = f"""{HEAD}
 extern "C" __global__ void k(float* y) {{
   __shared__ float s[32]; __shared__ u64 bar; int t = threadIdx.x;

@@ -2,11 +2,12 @@
 
 As with cp.async, a copy happens as late as it may, and what it writes in shared memory is NaN until then. A load lands
 where some warp waits for the phase of its mbarrier that is not over, if the loads before it do not end that phase, and
-then counts its bytes there; a store lands where its thread waits for its
-bulk group. One that nobody waits for never lands. Bytes and sectors are counted at the issue: each row of the box takes
-whole sectors. What of a box lies outside its tensor is loaded as zeros, which count at the mbarrier, and not stored;
-but a store, or a reduction, moves whole pieces of 16 bytes, and the last one of a row may reach beyond the tensor. A
-box that goes to global memory cannot begin at a negative coordinate. An H200 does so; PTX is silent about it.
+then counts its bytes there; one that nobody waits for never lands. A store lands where its thread waits for its bulk
+group, and at the latest when the last warp of its block ends, as on an H100; the sanitizer reports that. Bytes and
+sectors are counted at the issue: each row of the box takes whole sectors. What of a box lies outside its tensor is
+loaded as zeros, which count at the mbarrier, and not stored; but a store, or a reduction, moves whole pieces of 16
+bytes, and the last one of a row may reach beyond the tensor. A box that goes to global memory cannot begin at a
+negative coordinate. An H200 does so; PTX is silent about it.
 
 A copy to several blocks of a cluster (`.multicast::cluster`) is one for each of them, with its own mbarrier; what it
 reads is counted once. One out of a block's shared memory lands in another block's as a load does.
@@ -30,6 +31,7 @@ from harness.emulator.abi.context import (
     SANITIZER,
     SHARED_ORIGIN,
     SHARED_PITCH,
+    WARP_PITCH,
 )
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
@@ -46,7 +48,7 @@ from harness.emulator.memory.bulk_rows import (
     rows_of,
 )
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
-from harness.emulator.sanitizer.async_proxy import read_until_landed, watch_global_run
+from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
 from harness.emulator.sanitizer.vector_clock import tick
 
@@ -309,6 +311,21 @@ def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
             if load64(copy + GROUP) + pending < committed:
                 land(ctx, copy)
                 note_now(ctx, NO_SITE, event.BULK_COPY_LANDS, number)
+    forget_landed(state)
+    return 0
+
+
+def land_left_stores(ctx: int) -> int:
+    """The running block has ended: its stores and reductions that no thread waited for happen. Always 0."""
+    state, sanitizer, own = load64(ctx + ASYNC_PROXY), load64(ctx + SANITIZER), load64(ctx + CLUSTER_RANK)
+    for number in range(load64(state + HEAD), load64(state + TAIL)):
+        copy = copy_at(state, number)
+        thread = load64(copy + THREAD)
+        if load64(copy + IN_FLIGHT) and load64(copy + STORES) and thread // (32 * load64(ctx + WARP_PITCH)) == own:
+            if sanitizer:
+                end_before_wait(sanitizer, load64(copy + SITE), thread, load64(copy + SHARED), load64(copy + BYTES))
+            land(ctx, copy)
+            note_now(ctx, NO_SITE, event.BULK_COPY_LANDS, number)
     forget_landed(state)
     return 0
 

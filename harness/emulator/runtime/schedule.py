@@ -30,7 +30,6 @@ from harness.emulator.abi.context import (
     STEP_LIMIT,
     STEPS,
     STOP_AT,
-    TAGGED,
     THREADS,
     TURN_END,
     WARP_BYTES,
@@ -238,7 +237,6 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
     width = load64(ctx + WARP_BYTES)
     order = load64(ctx + ORDER)
     shuffled = load64(ctx + PLACES)
-    meet = size > 1 or load64(ctx + TAGGED)
     for place_of_cluster in range(first, last):
         cluster = load64(shuffled + 8 * place_of_cluster) if shuffled else place_of_cluster
         # Another worker met a fault in an earlier cluster: what follows it does not count.
@@ -281,8 +279,7 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
                     store32(warp + at.STATUS, at.EXITED)
                     note_now(ctx, NO_SITE, event.ENDS, 0)
                     exited += 1
-                    if meet:
-                        leave_block(ctx, warp)
+                    leave_block(ctx, warp)
                 elif status == at.YIELDED:
                     if load64(ctx + STEPS) > load64(ctx + STEP_LIMIT):
                         set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
