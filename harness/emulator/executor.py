@@ -288,6 +288,7 @@ class EmulatorExecutor:
             if counts.executed is None
             else instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered),
             used,
+            counts.notes,
         )
         return report, counts.findings or ()
 

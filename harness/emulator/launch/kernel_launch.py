@@ -51,6 +51,8 @@ class LaunchCounts:
     """None unless the kernel was compiled for the sanitizer."""
     executed: BlockExecutions | None = None
     """None unless the kernel was compiled to count its instructions."""
+    notes: tuple[str, ...] = ()
+    """What the kernel did that is undefined on a GPU, and is no fault."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ def launch(
         ExecutionCounters.added(w.executions for w in workers if w.executions is not None)
         if kernel.instruments.instructions
         else None,
+        _notes(workers, facts, name),
     )
 
 
@@ -163,6 +166,18 @@ def _watcher(
     )
     events.listener.begin(launched)
     return EventWatcher(events.listener, tables.sizes_bytes)
+
+
+def _notes(workers: Sequence[Worker], facts: KernelFacts, name: str) -> tuple[str, ...]:
+    """A sentence about the first shuffle of the text that read lanes which are not there, if one did."""
+    numbers = [number for worker in workers if (number := worker.get("ABSENT_SOURCE"))]
+    if not numbers:
+        return ()
+    site = facts.sites[min(numbers) - 1]
+    return (
+        f"kernel {name}, {site.where()}: '{site.form}' reads lanes that have returned, are on another path or are none "
+        "of the block's; that is undefined, and gives 0 here as on an H100",
+    )
 
 
 def _recorder(
