@@ -86,6 +86,7 @@ class KernelFault(SandboxError):
         "cluster rank",
         "reduction type",
         "tensor coordinate",
+        "read-only memory",
     )
 
     def __init__(self, kind: str, message: str) -> None:

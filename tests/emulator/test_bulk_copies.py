@@ -130,6 +130,31 @@ def test_strays_are_faults(size: int, shift: int, told: str) -> None:
         run_runs(size, shift)
 
 
+VARIABLES = """__device__ int first; __constant__ __align__(16) int fixed[8]; __device__ __align__(16) int last[8];
+extern "C" __global__ void k(int* y, int which) {
+  extern __shared__ __align__(128) int s[]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t < 8) last[t] = t; else s[t] = -t;
+  __syncwarp();
+  if (t == 0) {
+    first = which;
+    init(&bar, 1); load_bytes(s, last, 32, &bar); expect(&bar, 32); wait(&bar, 0);
+    store_bytes(which ? fixed : last, s + 8, 32); COMMIT(); STORED();
+    for (int i = 0; i < 8; ++i) { y[i] = s[i]; y[8 + i] = last[i]; }
+  }
+}"""
+
+
+def test_runs_to_and_from_variables_of_the_module() -> None:
+    launch: dict[str, Any] = {"block": (16, 1, 1), "shared_bytes": 64}
+    after, counts = run_hopper(VARIABLES, {"y": np.zeros(16, np.int32)}, ("y", np.int32(0)), **launch)
+    assert after["y"].tolist() == [*range(8), *range(-8, -16, -1)]
+    copied = [site for site in counts.sites if (site.buffer, site.requested_bytes) == ("variable last", 32)]
+    assert {(site.kind, site.sectors, site.line) for site in copied} >= {("load", 1, 8), ("store", 1, 9)}
+    with pytest.raises(KernelFault, match="store of 32 bytes at offset 0 bytes of variable fixed") as caught:
+        run_hopper(VARIABLES, {"y": np.zeros(16, np.int32)}, ("y", np.int32(1)), **launch)
+    assert caught.value.kind == "read-only memory"
+
+
 @pytest.mark.parametrize(("x", "y", "coordinate"), [(-4, 0, -4), (4, -1, -1), (0, -30, -30)])
 def test_only_a_box_that_is_loaded_begins_before_its_tensor(x: int, y: int, coordinate: int) -> None:
     """The load, which comes first, is fine."""

@@ -29,6 +29,8 @@ class ModuleVariable:
     initial: bytes | None
     counted: bool
     """Whether what this kernel reads and writes there is global traffic. Constants have a cache of their own."""
+    constant: bool
+    """Whether it is `.const`, where nobody may store."""
 
 
 @dataclass(frozen=True)

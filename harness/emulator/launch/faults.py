@@ -60,6 +60,7 @@ def describe(fault: Fault) -> KernelFault:
     explanations: dict[str, Callable[[Fault], str]] = {
         "out of bounds": _access,
         "misaligned": _access,
+        "read-only memory": _read_only,
         "barrier deadlock": _deadlock,
         "divergent barrier": _divergent,
         "divergent warp operation": _divergent_warp,
@@ -117,6 +118,14 @@ def _access(fault: Fault) -> str:
             "ld, st, atom and red with .shared::cluster or generic addresses reach that of others"
         )
     return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
+
+
+def _read_only(fault: Fault) -> str:
+    instruction = fault.site
+    assert instruction is not None and instruction.memory is not None
+    name, _, offset = _target(fault)
+    what = f"offset {offset} bytes of {name}, which is constant memory" if name else "a parameter of the kernel"
+    return f"{instruction.memory.in_global} of {fault.size_bytes} bytes at {what}; kernels may only read it"
 
 
 def _target(fault: Fault) -> tuple[str | None, int, int]:

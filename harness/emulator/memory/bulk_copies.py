@@ -38,6 +38,7 @@ from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
 from harness.emulator.memory.bulk_landing import forget_landed, land
 from harness.emulator.memory.bulk_rows import (
     OUTSIDE,
+    column_of,
     copy_at,
     count_rows,
     first_inside,
@@ -62,6 +63,7 @@ TO_GLOBAL, TO_OTHER_BLOCK = proxy.TO_GLOBAL, proxy.TO_OTHER_BLOCK
 MULTICAST, OWN_BLOCK = proxy.MULTICAST, proxy.OWN_BLOCK
 OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, NO_MAP = at.FAULT["no mbarrier"], at.FAULT["no tensor map"]
+READ_ONLY = at.FAULT["read-only memory"]
 TOO_MANY, ENDED_BLOCK = at.FAULT["bulk copies in flight"], at.FAULT["ended block"]
 COPY_SIZE, NO_REDUCTION = at.FAULT["copy size"], at.FAULT["reduction type"]
 BAD_COORDINATE, NO_BLOCK = at.FAULT["tensor coordinate"], at.FAULT["cluster rank"]
@@ -215,6 +217,9 @@ def describe_run(ctx: int, warp: int, copy: int, lane: int, direction: int) -> i
         return 1
     if outer & (PIECE - 1):
         set_fault(ctx, MISALIGNED, site, lane, outer, PIECE)
+        return 1
+    if direction & TO_GLOBAL and column_of(ctx, outer) == at.CONSTANT:
+        set_fault(ctx, READ_ONLY, site, lane, outer, size)
         return 1
     return 0
 

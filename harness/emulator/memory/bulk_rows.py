@@ -6,7 +6,7 @@ from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import BUFFER_COUNT, BUFFERS, PARAMS, PARAMS_SIZE, VARIABLE_COUNT, VARIABLES
 from harness.emulator.abi.raw_memory import load32, load64, store64
-from harness.emulator.memory.trace import is_traced, record
+from harness.emulator.memory.trace import is_recorded, record
 from harness.emulator.memory.translation import count
 
 COPIES, CAPACITY, COPY_BYTES = proxy.COPIES, proxy.CAPACITY, proxy.COPY_BYTES
@@ -33,13 +33,25 @@ def host_of(ctx: int, address: int, size: int) -> int:
     offset = address & OFFSET_MASK
     if window == at.PARAM_WINDOW:
         return load64(ctx + PARAMS) + offset if offset + size <= load64(ctx + PARAMS_SIZE) else 0
-    number, table, limit = window - at.FIRST_VARIABLE_WINDOW, load64(ctx + VARIABLES), load64(ctx + VARIABLE_COUNT)
+    number, limit = window - at.FIRST_VARIABLE_WINDOW, load64(ctx + VARIABLE_COUNT)
+    row = load64(ctx + VARIABLES) + at.VARIABLE_BYTES * number
     if window >= at.FIRST_BUFFER_WINDOW:
-        number, table, limit = window - at.FIRST_BUFFER_WINDOW, load64(ctx + BUFFERS), load64(ctx + BUFFER_COUNT)
+        number, limit = window - at.FIRST_BUFFER_WINDOW, load64(ctx + BUFFER_COUNT)
+        row = load64(ctx + BUFFERS) + 16 * number
     offset -= at.BUFFER_START
-    if number < 0 or number >= limit or offset < 0 or offset + size > load64(table + 16 * number + 8):
+    if number < 0 or number >= limit or offset < 0 or offset + size > load64(row + 8):
         return 0
-    return int(load64(table + 16 * number) + offset)
+    return int(load64(row) + offset)
+
+
+def column_of(ctx: int, address: int) -> int:
+    """Where accesses to what is at a valid address are counted; `CONSTANT` where nobody may store, or below 0."""
+    window = address >> at.WINDOW_BITS
+    if window >= at.FIRST_BUFFER_WINDOW:
+        return int(window - at.FIRST_BUFFER_WINDOW)
+    if window < at.FIRST_VARIABLE_WINDOW:
+        return at.CONSTANT
+    return int(load64(load64(ctx + VARIABLES) + at.VARIABLE_BYTES * (window - at.FIRST_VARIABLE_WINDOW) + 16))
 
 
 def swizzled(offset: int, bits: int) -> int:
@@ -114,7 +126,7 @@ def count_rows(ctx: int, warp: int, copy: int) -> None:
     """Add the copy to the counters of its instruction and buffer: a request even where all of its box is outside."""
     first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
     origin = load64(load64(copy + MAP) + proxy.MAP_ADDRESS) if load64(copy + RANK) else load64(copy + ADDRESS)
-    sectors, requested, buffer = 0, 0, (origin >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
+    sectors, requested, buffer = 0, 0, column_of(ctx, origin)
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
         if address == OUTSIDE or first >= last:
@@ -123,7 +135,7 @@ def count_rows(ctx: int, warp: int, copy: int) -> None:
         low, high = (start + first) >> 5, ((start + last - 1) >> 5) + 1
         requested += last - first
         sectors += high - low
-        if is_traced(ctx) and buffer >= 0:
+        if buffer >= 0 and is_recorded(ctx, buffer):
             for piece in range(low, high, TRACED_SECTORS):
                 some = min(TRACED_SECTORS, high - piece)
                 for sector in range(some):
