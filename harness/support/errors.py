@@ -94,6 +94,8 @@ class KernelFault(SandboxError):
         self.kind = kind
         self.findings: tuple[Any, ...] = ()
         """What the sanitizer had found before, as `harness.model.finding.Finding`."""
+        self.may_be_awaiting = False
+        """Whether the block at fault may wait in a loop for one that had not started, for they ran one by one."""
 
 
 class CountersUnavailable(SandboxError):

@@ -21,7 +21,8 @@ from __future__ import annotations
     CLUSTER_CTAID_X, CLUSTER_CTAID_Y, CLUSTER_CTAID_Z, CLUSTER_NCTAID_X, CLUSTER_NCTAID_Y, CLUSTER_NCTAID_Z,
     CLUSTERID_X, CLUSTERID_Y, CLUSTERID_Z, NCLUSTERID_X, NCLUSTERID_Y, NCLUSTERID_Z,
     BLOCK_COUNTERS, PATH_NEXT, PATH_LAST, ABSENT_SOURCE,
-) = range(0, 8 * 97, 8)  # fmt: skip
+    CLUSTER_LIMIT, PATIENCE, SUSPENDED, PLACE, EXITED_WARPS, CLUSTER_STEPS, SPINNING_STATE,
+) = range(0, 8 * 104, 8)  # fmt: skip
 
 SLOT: dict[str, int] = {name: offset // 8 for name, offset in vars().items() if name.isupper()}
 """Name -> number of the slot."""

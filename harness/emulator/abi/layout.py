@@ -114,6 +114,13 @@ FUTILE_ROUNDS = 1 << 12
 TURN_INSTRUCTIONS = 1 << 16
 """How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
 
+# What running a cluster comes to --------------------------------------------------------------------------------------
+ENDED, STOPPED, SPINS, PAUSES = range(4)
+"""Its warps have ended; one met a fault; it is suspended, because its warps wait in loops for what no warp of it does,
+or because it has run for long. In kernels whose blocks may wait for each other."""
+PATIENCE_STEPS = 1 << 24
+"""Instructions of a cluster's warps after which others have a turn, whatever it does."""
+
 # What a warp's code returns -------------------------------------------------------------------------------------------
 EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3
 AT_WARPGROUP = 5

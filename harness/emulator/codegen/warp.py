@@ -99,20 +99,20 @@ def shuffle(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported()
     destination, a, b, c, members = instruction.operands
     check_members(lanes, instruction, members)
-    # A GPU gives 0 for lanes that are not here; PTX leaves it undefined.
-    value = lanes.select("i32", lanes.active(), lanes.use(a, "i32"), splat("i32", 0))
     if isinstance(b, Imm) and isinstance(c, Imm):
         sources = [_source_lane(mode, lane, b.value, c.value) for lane in range(32)]
         order = ", ".join(f"i32 {lane if source is None else source}" for lane, source in enumerate(sources))
         watch_sources(lanes, instruction, members, f"<{order}>")
+        # Before there is a value, which would be spilled at the branch.
         _note_absent_sources(lanes, instruction, f"<{order}>")
+        value = _present_values(lanes, a)
         result = lanes.op(f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> <{order}>")
         valid = "<" + ", ".join(f"i1 {'false' if s is None else 'true'}" for s in sources) + ">"
     else:
         source, valid = _dynamic_sources(lanes, mode, lanes.use(b, "i32"), lanes.use(c, "i32"))
         watch_sources(lanes, instruction, members, source)
         _note_absent_sources(lanes, instruction, source)
-        result = _permuted(lanes, value, source)
+        result = _permuted(lanes, _present_values(lanes, a), source)
     if isinstance(destination, Pair):
         lanes.put(destination.first, result, "i32")
         lanes.put(destination.second, valid, "i1")
@@ -133,6 +133,11 @@ def _note_absent_sources(lanes: Lanes, instruction: Instruction, sources: str) -
     lanes.runtime("note_absent_source", "%ctx", site, lanes.widen(absent))
     lanes.do(f"br label %{go_on}")
     lanes.label(go_on)
+
+
+def _present_values(lanes: Lanes, value: Operand) -> str:
+    """What a shuffle finds: 0 in lanes that are not here, as on a GPU. PTX leaves it undefined."""
+    return lanes.select("i32", lanes.active(), lanes.use(value, "i32"), splat("i32", 0))
 
 
 def _source_lane(mode: str, lane: int, b: int, c: int) -> int | None:

@@ -46,6 +46,8 @@ class Fault:
     buffers: tuple[tuple[str, int], ...]
     variables: tuple[tuple[str, int], ...]
     local_bytes: int
+    spinning: int = 0
+    """Clusters of blocks that wait for each other in vain, where that is why one of them was stopped."""
     left_at: Site | None = None
     """Where the block returned whose shared memory is asked for; of an "ended block"."""
 
@@ -343,7 +345,16 @@ def _copies_in_flight(fault: Fault) -> str:
 
 
 def _step_limit(fault: Fault) -> str:
-    return (
-        f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped; "
-        "if it is not an endless loop, raise --step-limit"
-    )
+    """`size_bytes` is how many instructions the warps of the cluster may run together, where they met that limit."""
+    owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
+    who = f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped"
+    if fault.size_bytes:
+        who = f"the warps of the {owner} together ran past {fault.size_bytes} instructions and were stopped"
+    if fault.spinning == 1:
+        who = f"the {owner} waits in a loop for something that no other {owner} is left to do"
+    elif fault.spinning:
+        who = (
+            f"{fault.spinning} {owner}s wait for each other in loops, and none goes on; no other can start before one "
+            "of them ends"
+        )
+    return f"{who}; if it is not an endless loop, raise --step-limit"
