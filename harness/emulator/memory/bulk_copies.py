@@ -13,7 +13,8 @@ A copy to several blocks of a cluster (`.multicast::cluster`) is one for each of
 reads is counted once. One out of a block's shared memory lands in another block's as a load does.
 
 The swizzle exchanges pieces of 16 bytes by address (PTX ISA 5.5.7): the lower bits of a piece's number within 128 bytes
-are flipped by the number of the 128 bytes.
+are flipped by the number of the 128 bytes. Rows of a box that are narrower than their swizzle's span begin a span
+apart, and an H100 leaves what is between them alone; the mbarrier counts what is moved.
 """
 
 from __future__ import annotations
@@ -45,8 +46,12 @@ from harness.emulator.memory.bulk_rows import (
     host_of,
     last_inside,
     leaves_buffer,
+    part_bytes,
+    part_place,
+    parts_of,
     row_address,
     rows_of,
+    shared_bytes,
 )
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
@@ -113,7 +118,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         alignment = BOX_ALIGNMENT
     elif describe_run(ctx, warp, copy, lane, direction):
         return 1
-    size, address = load64(copy + BYTES), load64(warp + at.ADDRESSES + 8 * lane)
+    size, address = shared_bytes(copy), load64(warp + at.ADDRESSES + 8 * lane)
     place = checked_place(ctx, site, lane, address, size, alignment, direction & (TO_GLOBAL | OWN_BLOCK))
     if place < 0:
         return 1
@@ -259,18 +264,21 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
     if copy != described:
         for word in range(0, COPY_BYTES, 8):
             store64(copy + word, load64(described + word))
-    size, site = load64(copy + BYTES), load64(copy + SITE)
+    site = load64(copy + SITE)
     store64(copy + SHARED, place)
     store64(copy + BARRIER, barrier)
     if not load64(copy + STORES):
         if (load64(load64(ctx + SHARED_ORIGIN) + barrier) >> proxy.VALID_AT) & 3 != 1:
             set_fault(ctx, NO_MBARRIER, site, lane, address_of(ctx, barrier), proxy.MBARRIER_BYTES)
             return 1
-        if load64(copy + REDUCTION) == 0:
-            fill_ones(load64(ctx + SHARED_ORIGIN) + place, size)
-        if load64(ctx + SANITIZER):
-            time, combines = load64(copy + ISSUED), load64(copy + REDUCTION) != 0
-            overwrite_shared(load64(ctx + SANITIZER), warp_number(ctx), lane, site, time, place, size, combines)
+        sanitizer, time, combines = load64(ctx + SANITIZER), load64(copy + ISSUED), load64(copy + REDUCTION) != 0
+        size = part_bytes(copy)
+        for part in range(parts_of(copy)):
+            here = part_place(copy, place, part)
+            if not combines:
+                fill_ones(load64(ctx + SHARED_ORIGIN) + here, size)
+            if sanitizer:
+                overwrite_shared(sanitizer, warp_number(ctx), lane, site, time, here, size, combines)
     store64(state + TAIL, number + 1)
     note_now(ctx, site, event.ISSUES_BULK_COPY, number)
     if not load64(copy + STORES):
@@ -293,7 +301,8 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
         if address != OUTSIDE and first < last:
             watch_global_run(state, warp, lane, site, time, address + first, last - first, stores, combines)
     if stores:
-        read_until_landed(state, warp, lane, site, time, place, size)
+        for part in range(parts_of(copy)):
+            read_until_landed(state, warp, lane, site, time, part_place(copy, place, part), part_bytes(copy))
 
 
 def commit_bulk(ctx: int, mask: int) -> int:

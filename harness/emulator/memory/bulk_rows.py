@@ -93,6 +93,38 @@ def row_bytes(copy: int) -> int:
     return int(load32(tensor_map + MAP_BOX) * load64(tensor_map + proxy.MAP_ELEMENT))
 
 
+def row_pitch(copy: int) -> int:
+    """How far apart runs are in shared memory before a swizzle: those of fewer bytes than a swizzle's have gaps."""
+    if load64(copy + RANK) == 0:
+        return int(load64(copy + BYTES))
+    bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE)
+    return int(max(row_bytes(copy), PIECE << bits if bits else 0))
+
+
+def shared_bytes(copy: int) -> int:
+    """How much shared memory a copy needs: what it moves, and the gaps between runs."""
+    return int(rows_of(copy) * row_pitch(copy))
+
+
+def parts_of(copy: int) -> int:
+    """How many parts a copy has in shared memory: one, or all its pieces where there are gaps between runs."""
+    return int(1 if row_pitch(copy) == row_bytes(copy) else load64(copy + BYTES) // PIECE)
+
+
+def part_bytes(copy: int) -> int:
+    """Bytes of such a part."""
+    return int(load64(copy + BYTES) // parts_of(copy))
+
+
+def part_place(copy: int, place: int, part: int) -> int:
+    """Where a part lies of a copy that begins at this place."""
+    if row_pitch(copy) == row_bytes(copy):
+        return place
+    pieces = row_bytes(copy) // PIECE
+    inner = place + part // pieces * row_pitch(copy) + PIECE * (part % pieces)
+    return int(swizzled(inner, load64(load64(copy + MAP) + proxy.MAP_SWIZZLE)))
+
+
 def first_inside(copy: int) -> int:
     """Bytes of each run before the tensor begins."""
     if load64(copy + RANK) == 0:
