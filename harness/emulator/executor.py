@@ -23,12 +23,13 @@ from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
+from harness.emulator.launch.residency_of_launch import residency_of, resident_clusters
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
-from harness.emulator.memory.residency import Residency, residency
 from harness.emulator.native.compile_worker import THIS_PROCESS, WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
+from harness.emulator.step_limits import step_limits
 from harness.execution.accuracy import all_zero, untouched
 from harness.execution.counts import WRITES, CacheReport, CacheTraffic, by_place
 from harness.execution.events import EventListener
@@ -39,11 +40,8 @@ from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
-from harness.support.errors import KernelFault, PlanError
+from harness.support.errors import KernelFault
 from harness.support.gpus import Gpu
-
-DEFAULT_STEP_LIMIT = 1_000_000_000
-"""Instructions per warp: some ten seconds of an endless loop."""
 
 BRIEF_FLOPS = 2e10
 """Up to here a kernel runs for less time than LLVM would take to optimize it, which is about five seconds."""
@@ -82,6 +80,7 @@ Pointers = dict[str | TensorMap, DevicePointer]
 class EmulatorExecutor:
     """The emulated GPU as an executor.
 
+    `step_limit` is how many instructions a warp may run (None: as many as `step_limits` has for the problem).
     `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
     the order in which the warps of a block take turns; with `shuffle` it permutes the blocks, too, and lets warps
     interrupt each other. `progress` is told the fraction of a launch that is done. `instruments` record more than
@@ -92,7 +91,7 @@ class EmulatorExecutor:
     def __init__(
         self,
         arch: str = "sm_90",
-        step_limit: int = DEFAULT_STEP_LIMIT,
+        step_limit: int | None = None,
         threads: int | None = None,
         seed: int = 0,
         progress: Callable[[float], None] | None = None,
@@ -102,7 +101,8 @@ class EmulatorExecutor:
         brief_flops: float = BRIEF_FLOPS,
     ) -> None:
         self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
-        self._options = LaunchOptions(step_limit, threads or usable_cores(), seed, shuffle)
+        self._step_limit, self._seed, self._shuffle = step_limit, seed, shuffle
+        self._threads = threads or usable_cores()
         self._progress = progress
         self._workers = WorkerPool(usable_cores())
         self._instruments = instruments
@@ -112,8 +112,18 @@ class EmulatorExecutor:
         self._runtime = RuntimeAhead()
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
-        """See `Executor.run`."""
-        return self._run(problem, plan, inputs, None)
+        """See `Executor.run`.
+
+        Blocks that wait for each other, which the sanitizer cannot follow, run without it: `findings` is None then.
+        """
+        try:
+            return self._run(problem, plan, inputs, None)
+        except KernelFault as fault:
+            if not fault.may_be_awaiting:
+                raise
+        return EmulatorExecutor(self.device.arch, self._step_limit, self._threads, self._seed, self._progress).run(
+            problem, plan, inputs
+        )
 
     def observe(
         self,
@@ -138,7 +148,7 @@ class EmulatorExecutor:
             hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
         modules = self._modules.of(plan)
         modules.begin_run()
-        reports, findings = self._launch_all(plan, pointers, memory, hierarchy, modules, self._tier(problem), events)
+        reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, events)
         if not self._instruments.sanitizer:  # which has told of every store into an input, changed or not
             _require_inputs_kept(problem, buffers, memory, inputs, reports)
         names = plan.output_names(problem)
@@ -183,7 +193,7 @@ class EmulatorExecutor:
         modules = LoadedModules()  # anew: what this run leaves in variables is for no later one
         modules.begin_run()
         try:
-            self._launch_all(plan, pointers, list(memory.values()), None, modules, self._tier(problem))
+            self._launch_all(plan, problem, pointers, list(memory.values()), None, modules)
         except KernelFault:
             return None
         return {name: mask & all_zero(_as_array(buffers[name], memory[name])) for name, mask in doubtful.items()}
@@ -205,14 +215,18 @@ class EmulatorExecutor:
         is_brief = self._brief_flops > 0 and problem.flops <= self._brief_flops
         return Tier.BASELINE if is_brief else Tier.OPTIMIZED
 
+    def _options(self, problem: BaseProblem) -> LaunchOptions:
+        steps, together = step_limits(self._step_limit, problem.flops)
+        return LaunchOptions(steps, self._threads, self._seed, self._shuffle, together)
+
     def _launch_all(
         self,
         plan: Plan,
+        problem: BaseProblem,
         pointers: Pointers,
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
-        tier: Tier,
         events: RunEvents | None = None,
     ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
         """All launches; what the sanitizer has found goes along with a fault, too."""
@@ -221,7 +235,7 @@ class EmulatorExecutor:
         for number, step in enumerate(plan.launches):
             wanted = None if events is None else replace(events, number=number)
             try:
-                report, found = self._launch(step, pointers, memory, hierarchy, modules, tier, wanted)
+                report, found = self._launch(step, problem, pointers, memory, hierarchy, modules, wanted)
             except KernelFault as fault:
                 fault.findings = (*findings, *fault.findings)
                 raise
@@ -232,16 +246,16 @@ class EmulatorExecutor:
     def _launch(
         self,
         step: Launch,
+        problem: BaseProblem,
         pointers: Pointers,
         memory: list[DeviceBuffer],
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
-        tier: Tier,
         events: RunEvents | None = None,
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self._instruments, tier)
+        kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self._instruments, self._tier(problem))
         geometry = Geometry(
             _three(step.grid),
             _three(step.block),
@@ -259,18 +273,19 @@ class EmulatorExecutor:
         if hierarchy is not None and self._caches is not None and used is not None:
             if self._caches.flushed:
                 hierarchy.flush()
-            listener = hierarchy.launch(geometry.blocks, _residency(self._caches.gpu, step, geometry, used))
+            listener = hierarchy.launch(geometry.blocks, residency_of(self._caches.gpu, step, geometry, used))
         counts = launch(
             kernel,
             step.kernel_name,
             geometry,
             compiled.pack(args),
             memory,
-            self._options,
+            self._options(problem),
             self._progress,
             listener,
             modules.of(compiled.module),
             None if events is None else _launch_events(events, step, geometry, used),
+            lambda: resident_clusters(compiled, step, geometry),
         )
         caches = None
         if hierarchy is not None and listener is not None and used is not None:
@@ -288,6 +303,7 @@ class EmulatorExecutor:
             if counts.executed is None
             else instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered),
             used,
+            counts.notes,
         )
         return report, counts.findings or ()
 
@@ -296,19 +312,8 @@ def _launch_events(events: RunEvents, step: Launch, geometry: Geometry, used: Re
     """Who is told of one launch, and how many of its blocks a multiprocessor holds."""
     resident = None
     if events.gpu is not None and used is not None:
-        resident = _residency(events.gpu, step, geometry, used).blocks
+        resident = residency_of(events.gpu, step, geometry, used).blocks
     return LaunchEvents(events.listener, events.number, resident)
-
-
-def _residency(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:
-    shared = used.shared_bytes + geometry.dynamic_shared_bytes
-    found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
-    if not found.blocks:
-        raise PlanError(
-            f"kernel {step.kernel_name} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
-            f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
-        )
-    return found
 
 
 def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes: int) -> CacheReport:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from harness.emulator.executor import DEFAULT_STEP_LIMIT, EmulatorExecutor
+from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.execution.protocol import Execution
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.support.errors import KernelFault
+from harness.support.errors import KernelFault, SandboxError
 
 SHUFFLED_RUNS = 2
 """Besides the one in order. Races are found in any one of them; these are for what depends on the schedule."""
@@ -34,18 +34,20 @@ class EmulatorSanitizer:
         progress: Callable[[float], None] | None = None,
         shuffled_runs: int = SHUFFLED_RUNS,
     ) -> None:
-        limit = DEFAULT_STEP_LIMIT if step_limit is None else step_limit
         instruments = Instruments(sanitizer=True)
         self.name = f"the emulator's sanitizer, {1 + shuffled_runs} schedules"
-        self.executor = EmulatorExecutor(arch, limit, progress=progress, instruments=instruments)
+        self.executor = EmulatorExecutor(arch, step_limit, progress=progress, instruments=instruments)
         """Runs in order; what it compiles the others use."""
         self._shuffled = [
-            EmulatorExecutor(arch, limit, None, seed + run, progress, instruments, shuffle=True)
+            EmulatorExecutor(arch, step_limit, None, seed + run, progress, instruments, shuffle=True)
             for run in range(1, shuffled_runs + 1)
         ]
 
     def check(self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Inputs) -> tuple[Finding, ...]:
-        """See `Sanitizer`. A fault ends a schedule and is a finding, too."""
+        """See `Sanitizer`. A fault ends a schedule and is a finding, too.
+
+        Raises `SandboxError` where blocks wait for each other.
+        """
         found: dict[tuple[object, ...], Finding] = {}
         first: Execution | None = None
         for executor in (self.executor, *self._shuffled):
@@ -69,7 +71,8 @@ def _run(
         execution = executor.run(problem, plan, inputs)
     except KernelFault as fault:
         return (*fault.findings, Finding(kind=fault.kind, message=str(fault))), None
-    assert execution.findings is not None
+    if execution.findings is None:
+        raise SandboxError("blocks wait for each other in loops, and the sanitizer runs them one after the other")
     return execution.findings, execution
 
 

@@ -132,7 +132,8 @@ def attempt(
         given = question.inputs if question is not None else inputs() if callable(inputs) else inputs
         assert given is not None
         execution = executor.run(problem, plan, given)
-        done = dataclasses.replace(done, execution=execution, counted=execution)
+        note = "; ".join(execution.notes) or None
+        done = dataclasses.replace(done, execution=execution, counted=execution, note=note)
         if question is not None:
             held = question.hold(execution.outputs, variant.numerics, execution.unwritten)
             done = _with_second_run(dataclasses.replace(done, accuracy=held), plan, question, executor)
@@ -188,7 +189,7 @@ def _counted_beside(done: Attempt, plan: Plan, inputs: Inputs, counter: Executor
     try:
         return dataclasses.replace(done, counted=counter.run(done.problem, plan, inputs))
     except SandboxError as error:
-        return dataclasses.replace(done, note=f"bytes not counted: {' '.join(str(error).split())}")
+        return _with_note(done, f"bytes not counted: {' '.join(str(error).split())}")
 
 
 def _with_claim_held(done: Attempt) -> Attempt:
@@ -230,7 +231,7 @@ def _held_again(done: Attempt, plan: Plan, executor: Executor, second: SecondDra
         return done
     if second.too_large_for(executor.device):
         note = "held with one draw of inputs only: a second run of this problem would take minutes"
-        return dataclasses.replace(done, note=note if done.note is None else f"{done.note}; {note}")
+        return _with_note(done, note)
     return dataclasses.replace(done, second_failure=second.failure(done.variant, plan, executor))
 
 
@@ -239,4 +240,9 @@ def _sanitized(done: Attempt, plan: Plan, inputs: Inputs, sanitizer: Sanitizer) 
     try:
         return dataclasses.replace(done, findings=sanitizer.check(done.variant, done.problem, plan, inputs))
     except SandboxError as error:
-        return dataclasses.replace(done, note=f"not sanitized: {' '.join(str(error).split())}")
+        return _with_note(done, f"not sanitized: {' '.join(str(error).split())}")
+
+
+def _with_note(done: Attempt, note: str) -> Attempt:
+    """With a remark behind those that it has."""
+    return dataclasses.replace(done, note=note if done.note is None else f"{done.note}; {note}")

@@ -57,6 +57,8 @@ class LaunchReport:
     """None where instructions were not counted by kind, which they are only where asked for."""
     resources: Resources | None = None
     """What the kernel takes of a multiprocessor; None where nobody asked `ptxas`, as beside caches or instructions."""
+    notes: tuple[str, ...] = ()
+    """What the kernel did that is undefined on a GPU, once each, where the executor can tell."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Execution:
                 return None
             total += sum(s.sectors for s in launch.traffic if s.kind in kinds and s.buffer != LOCAL)
         return SECTOR_BYTES * total
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of all launches, each once."""
+        return tuple(dict.fromkeys(note for launch in self.launches for note in launch.notes))
 
     @property
     def read_bytes(self) -> int | None:

@@ -17,6 +17,7 @@ KINDS = (
     "accumulator read early",
     "register written early",
     "missing wgmma fence",
+    "store not awaited",
     "not deterministic",
 )
 """A race is named after what came second: a read after a write, a write after a read, a write after a write."""

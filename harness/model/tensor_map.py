@@ -29,13 +29,14 @@ class TensorMap:
     extents: tuple[int, ...]
     """Of the tensor, in elements."""
     strides: tuple[int, ...]
-    """Bytes from one element to the next, in all dimensions but the innermost."""
+    """Bytes from one element to the next, in all dimensions but the innermost; 0 where all are the same."""
     box: tuple[int, ...]
     """Extents of what one copy moves."""
     dtype: str
     """Of its elements."""
     swizzle: int = 0
-    """Bytes of a row of a box in shared memory within which pieces are exchanged; 0: none."""
+    """Bytes of a row of a box in shared memory within which pieces are exchanged; 0: none. Rows of fewer bytes begin so
+    many apart, too, and what lies between them stays as it is."""
 
     def __post_init__(self) -> None:
         rank = len(self.extents)
@@ -47,7 +48,7 @@ class TensorMap:
             self._refuse(f"has dtype {self.dtype!r}; choose one of {', '.join(ELEMENT_BYTES)}")
         if any(not 1 <= extent < 1 << 32 for extent in self.extents):
             self._refuse(f"has extents {self.extents}; each has to be at least 1 and below 2**32")
-        if any(stride % PIECE_BYTES or not 0 < stride < 1 << 40 for stride in self.strides):
+        if any(stride % PIECE_BYTES or not 0 <= stride < 1 << 40 for stride in self.strides):
             self._refuse(f"has strides {self.strides}; each has to be a multiple of {PIECE_BYTES} bytes below 2**40")
         if any(not 1 <= extent <= MAX_BOX for extent in self.box):
             self._refuse(f"has a box {self.box}; each extent has to be from 1 to {MAX_BOX}")
@@ -56,8 +57,8 @@ class TensorMap:
         row = self.box[0] * self.element_bytes
         if row % PIECE_BYTES:
             self._refuse(f"has rows of {row} bytes in its box; they have to be a multiple of {PIECE_BYTES}")
-        if self.swizzle and row != self.swizzle:
-            self._refuse(f"has rows of {row} bytes in its box; with this swizzle they have to be of {self.swizzle}")
+        if self.swizzle and row > self.swizzle:
+            self._refuse(f"has rows of {row} bytes in its box; with this swizzle they have at most {self.swizzle}")
 
     @property
     def element_bytes(self) -> int:

@@ -209,13 +209,13 @@ def emulator_of(
     instructions: bool = False,
 ) -> EmulatorExecutor:
     """An emulator with the options that all commands share."""
-    from harness.emulator.executor import DEFAULT_STEP_LIMIT, EmulatorExecutor
+    from harness.emulator.executor import EmulatorExecutor
     from harness.emulator.instruments import Instruments
 
     require_positive(arguments, "step_limit", "threads")
     return EmulatorExecutor(
         arch=arch,
-        step_limit=DEFAULT_STEP_LIMIT if arguments.step_limit is None else arguments.step_limit,
+        step_limit=arguments.step_limit,
         threads=arguments.threads,
         seed=arguments.seed,
         progress=progress.part,

@@ -19,8 +19,8 @@ class Machine:
     """`emulator` or `gpu`."""
     arch: str = "sm_90"
     """What the emulator's kernels are compiled for."""
-    step_limit: int = 50_000_000
-    """Instructions that a warp of the emulator may run: far more than a problem of a few tiles takes."""
+    step_limit: int | None = None
+    """Instructions that a warp of the emulator may run; None: as many as it allows by itself."""
     threads: int = 1
     """The emulator's CPU threads. Problems are small: one is the fastest."""
     sanitize: bool = False

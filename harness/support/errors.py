@@ -86,6 +86,7 @@ class KernelFault(SandboxError):
         "cluster rank",
         "reduction type",
         "tensor coordinate",
+        "read-only memory",
     )
 
     def __init__(self, kind: str, message: str) -> None:
@@ -93,6 +94,8 @@ class KernelFault(SandboxError):
         self.kind = kind
         self.findings: tuple[Any, ...] = ()
         """What the sanitizer had found before, as `harness.model.finding.Finding`."""
+        self.may_be_awaiting = False
+        """Whether the block at fault may wait in a loop for one that had not started, for they ran one by one."""
 
 
 class CountersUnavailable(SandboxError):

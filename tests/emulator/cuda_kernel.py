@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def run(
     listener: BlockListener | None = None,
     cluster: tuple[int, int, int] | None = None,
     events: LaunchEvents | None = None,
+    resident: Callable[[], int] | None = None,
 ) -> tuple[dict[str, np.ndarray], LaunchCounts]:
     """Launch `kernel` (CUDA source of a kernel `k`, or a Numba function): the arrays afterwards, and the counts."""
     if isinstance(kernel, str):
@@ -60,6 +62,7 @@ def run(
         LaunchOptions(step_limit, threads, seed, shuffle),
         listener=listener,
         events=events,
+        resident=resident,
     )
     after = {b.name: b.data.view(a.dtype).reshape(a.shape).copy() for b, a in zip(memory, arrays.values())}
     return after, counts

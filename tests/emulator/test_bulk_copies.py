@@ -95,6 +95,33 @@ def test_a_run_of_bytes_is_stored_at_the_wait() -> None:
     assert np.array_equal(run_runs(32, 4), expected)
 
 
+LEFT = """extern "C" __global__ void k(float* x, int* y, int commits) {
+  extern __shared__ __align__(128) int s[]; int t = threadIdx.x, place = 32 * blockIdx.x;
+  if (t < 32) { s[t] = place + t + 1; asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); __syncwarp(); }
+  if (t == 0) {
+    store_bytes(y + place, s, 128);
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], 128;"
+      ::"l"(x + place), "r"(place_of(s)) : "memory");
+    if (commits) COMMIT();
+  }
+  __syncthreads();
+  if (t == 32 && s[0] == 0) y[0] = 7;
+}"""
+
+
+@pytest.mark.parametrize("cluster", [None, (2, 1, 1)])
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_store_that_no_thread_waits_for_lands_at_the_end_of_its_block(
+    commits: int, cluster: tuple[int, int, int] | None
+) -> None:
+    """With and without a commit."""
+    arrays = {"x": np.full(128, 1000, np.int32), "y": np.zeros(128, np.int32)}
+    launch = {"grid": (4, 1, 1), "block": (64, 1, 1), "cluster": cluster, "shared_bytes": 128}
+    after, _ = run_hopper(LEFT, arrays, ("x", "y", np.int32(commits)), **launch)
+    assert np.array_equal(after["y"], np.arange(1, 129))
+    assert np.array_equal(after["x"], np.arange(1001, 1129))
+
+
 @pytest.mark.parametrize(
     ("size", "shift", "told"),
     [
@@ -107,6 +134,31 @@ def test_a_run_of_bytes_is_stored_at_the_wait() -> None:
 def test_strays_are_faults(size: int, shift: int, told: str) -> None:
     with pytest.raises(KernelFault, match=told):
         run_runs(size, shift)
+
+
+VARIABLES = """__device__ int first; __constant__ __align__(16) int fixed[8]; __device__ __align__(16) int last[8];
+extern "C" __global__ void k(int* y, int which) {
+  extern __shared__ __align__(128) int s[]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t < 8) last[t] = t; else s[t] = -t;
+  __syncwarp();
+  if (t == 0) {
+    first = which;
+    init(&bar, 1); load_bytes(s, last, 32, &bar); expect(&bar, 32); wait(&bar, 0);
+    store_bytes(which ? fixed : last, s + 8, 32); COMMIT(); STORED();
+    for (int i = 0; i < 8; ++i) { y[i] = s[i]; y[8 + i] = last[i]; }
+  }
+}"""
+
+
+def test_runs_to_and_from_variables_of_the_module() -> None:
+    launch: dict[str, Any] = {"block": (16, 1, 1), "shared_bytes": 64}
+    after, counts = run_hopper(VARIABLES, {"y": np.zeros(16, np.int32)}, ("y", np.int32(0)), **launch)
+    assert after["y"].tolist() == [*range(8), *range(-8, -16, -1)]
+    copied = [site for site in counts.sites if (site.buffer, site.requested_bytes) == ("variable last", 32)]
+    assert {(site.kind, site.sectors, site.line) for site in copied} >= {("load", 1, 8), ("store", 1, 9)}
+    with pytest.raises(KernelFault, match="store of 32 bytes at offset 0 bytes of variable fixed") as caught:
+        run_hopper(VARIABLES, {"y": np.zeros(16, np.int32)}, ("y", np.int32(1)), **launch)
+    assert caught.value.kind == "read-only memory"
 
 
 @pytest.mark.parametrize(("x", "y", "coordinate"), [(-4, 0, -4), (4, -1, -1), (0, -30, -30)])
@@ -142,6 +194,50 @@ def test_a_box_begins_at_a_multiple_of_sixteen_bytes(x: int, first: int) -> None
     assert caught.value.kind == "tensor coordinate"
 
 
+NARROW = """extern "C" __global__ void k(
+  const __grid_constant__ Map from, const __grid_constant__ Map to, unsigned char* y, int bytes) {
+  __shared__ __align__(1024) unsigned char s[2048]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t == 0) init(&bar, 1);
+  for (int i = t; i < 2048; i += 32) s[i] = 238;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (t == 0) { load2(s, &from, 0, 0, &bar); expect(&bar, bytes); }
+  wait(&bar, 0);
+  for (int i = t; i < 2048; i += 32) y[i] = s[i];
+  if (t == 0) { store2(s, &to, 0, 0); COMMIT(); STORED(); }
+}"""
+_H100 = {
+    (128, 128, 128, 2): [0, 1, 2, 3, 4, 5, 6, 7, 9, 8, 11, 10, 13, 12, 15, 14],
+    (128, 32, 128, 3): [0, 1, *[238] * 6, 9, 8, *[238] * 8, 16, 17],
+    (128, 16, 128, 3): [0, *[238] * 8, 8, *[238] * 8, 16],
+    (128, 48, 128, 3): [0, 1, 2, *[238] * 5, 9, 8, 238, 10, *[238] * 4, 18, 238, 16, 17],
+    (128, 32, 64, 5): [0, 1, 238, 238, 8, 9, 238, 238, 17, 16, 238, 238, 25, 24, 238, 238, 238, 238, 32, 33],
+    (128, 16, 32, 5): [0, 238, 8, 238, 16, 238, 24, 238, 238, 32],
+    (0, 128, 0, 2): [*range(8), *range(8)],
+    (0, 128, 128, 2): [*range(8), 1, 0, 3, 2, 5, 4, 7, 6],
+}
+"""Stride, columns, swizzle and rows -> the first byte of each piece of 16 in shared memory, as an H100 leaves it."""
+
+
+@pytest.mark.parametrize("shape", _H100)
+def test_boxes_narrower_than_their_swizzle_and_rows_that_are_all_the_same(shape: tuple[int, int, int, int]) -> None:
+    """Each piece of the tensor has its number in all bytes. What comes back is what was loaded."""
+    stride, columns, swizzle, rows = shape
+    x = np.repeat(np.arange(128, dtype=np.uint8), 16)
+    arrays = {"X": x, "Z": np.full(2048, 255, np.uint8), "Y": np.zeros(2048, np.uint8)}
+    maps = [TensorMap(name, (128, rows), (stride,), (columns, rows), "uint8", swizzle) for name in "XZ"]
+    after, counts = run_hopper(NARROW, arrays, (*maps, "Y", np.int32(columns * rows)))
+    pieces = after["Y"].reshape(-1, 16)
+    assert (pieces == pieces[:, :1]).all()
+    expected = _H100[shape]
+    assert pieces[:, 0].tolist() == expected + [238] * (128 - len(expected))
+    moved = np.full((16, 128), 255, np.uint8)
+    for row in range(rows):
+        moved[row if stride else 0, :columns] = x.reshape(16, 128)[row if stride else 0, :columns]
+    assert np.array_equal(after["Z"].reshape(16, 128), moved)
+    assert {site.requested_bytes for site in counts.sites if site.buffer in "XZ"} == {columns * rows}
+
+
 def test_no_tensor_map_no_copy() -> None:
     """A map of other dimensions than the instruction's, and one that is none."""
     arrays = {"X": X}
@@ -158,7 +254,7 @@ def test_no_tensor_map_no_copy() -> None:
         ({"box": (512, 1)}, "each extent has to be from 1 to 256"),
         ({"box": (6, 8)}, "has rows of 24 bytes in its box"),
         ({"strides": (40,)}, "multiple of 16 bytes"),
-        ({"swizzle": 64}, "with this swizzle they have to be of 64"),
+        ({"swizzle": 64}, "has rows of 128 bytes in its box; with this swizzle they have at most 64"),
         ({"swizzle": 48}, "swizzle 48"),
         ({"extents": (64,)}, "1 strides and a box of 2 for 1 dimensions"),
         ({"extents": (0, 64)}, "at least 1"),

@@ -107,6 +107,26 @@ def test_a_block_that_has_ended_is_not_asked() -> None:
     assert caught.value.kind == "ended block"
 
 
+@pytest.mark.parametrize(
+    ("act", "verb"),
+    [
+        ("arrive_at(&bar, 0);", "atomic"),
+        (
+            'asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" :: '
+            '"r"(place_in((int*)s, 0)), "r"(t), "r"(place_in(&bar, 0)) : "memory");',
+            "asynchronous store",
+        ),
+    ],
+)
+def test_an_mbarrier_of_a_block_that_has_ended_is_not_there(act: str, verb: str) -> None:
+    body = f"__shared__ u64 bar; if (t == 0) init(&bar, 4); met();\nif (rank_of_block() == 1 && t == 0) {{ {act} }}\n"
+    with pytest.raises(
+        KernelFault, match=rf"{verb} at offset \d+ bytes of .*which has ended at .*planted.cu:"
+    ) as caught:
+        meeting(body, threads=32)
+    assert caught.value.kind == "ended block"
+
+
 # Launches -------------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,12 @@ import numpy as np
 import pytest
 from numba import cuda
 
+from harness import PtxKernel
+from harness.emulator.executor import EmulatorExecutor
+from harness.emulator.step_limits import step_limits
+from harness.model.operation import draw_inputs
+from harness.model.plan import Launch, Plan
+from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault, PlanError
 from tests.emulator.cuda_kernel import cuda_source, run
 
@@ -128,8 +134,53 @@ extern "C" __global__ void k(float* x) {
 
 
 def test_an_endless_loop_meets_the_step_limit() -> None:
-    source = cuda_source("volatile float* x", "while (x[0] == 0.f) {}")
+    source = cuda_source("float* x", "for (int i = 0; i >= 0; i = (i + 1) & 31) x[i] = i;")
     fault(source, "step limit", "2000000 instructions", "--step-limit")
+
+
+ENDLESS = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k() {\nL: bra L;\n}\n"
+
+
+def test_an_endless_loop_that_touches_no_memory_meets_it_too() -> None:
+    words = r"kernel k, .*\(PTX line 5\), block \(0, 0, 0\), thread \(0, 0, 0\): warp 0 ran past 1000 instructions"
+    with pytest.raises(KernelFault, match=words) as caught:
+        run(PtxKernel(ENDLESS, "k"), {}, (), step_limit=1000)
+    assert caught.value.kind == "step limit"
+
+
+def test_all_warps_of_a_block_share_a_limit_that_nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows from the problem, and is never less than some millions."""
+    problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=16)
+    assert step_limits(None, problem.flops) == (1 << 24, 1 << 25)
+    assert step_limits(None, 10**8) == (10**8, 2 * 10**8) and step_limits(None, 10**12)[0] == 10**9
+    assert step_limits(7, 10**12) == (7, 0)
+    monkeypatch.setattr("harness.emulator.step_limits.FEWEST", 1 << 17)
+    monkeypatch.setattr("harness.emulator.step_limits.STEPS_PER_FLOP", 0)
+    inputs = draw_inputs(problem)
+
+    def message(threads: int, step_limit: int | None = None) -> str:
+        plan = Plan((Launch(PtxKernel(ENDLESS, "k"), (2,), (threads,), ()),))
+        with pytest.raises(KernelFault) as caught:
+            EmulatorExecutor(step_limit=step_limit).run(problem, plan, inputs)
+        return str(caught.value)
+
+    assert "warp 0 ran past 131072 instructions and was stopped" in message(32)
+    assert "the warps of the block together ran past 262144 instructions and were stopped" in message(128)
+    assert "warp 0 ran past 200000 instructions" in message(128, 200_000)
+
+
+def test_a_grid_that_would_take_for_ever_is_refused_at_once() -> None:
+    """In a GPU's launches there may be as many; how many a launch may have here grows with the limit of steps."""
+    empty = PtxKernel(ENDLESS.replace("L: bra L;", "ret;"), "k")
+    words = (
+        "a grid of 2147483647 x 65535 x 65535 has 9,223,090,559,730,712,575 blocks; .* at most 33,554,432 in a launch"
+    )
+    with pytest.raises(KernelFault, match=words) as caught:
+        run(empty, {}, (), grid=(2**31 - 1, 65535, 65535), block=(1, 1, 1))
+    assert caught.value.kind == "step limit"
+    with pytest.raises(KernelFault, match="at most 40,000,000 in a launch"):
+        run(empty, {}, (), grid=(40_000_001, 1, 1), block=(1, 1, 1), step_limit=40_000_000)
+    run(empty, {}, (), grid=(50_000, 1, 1), block=(1, 1, 1), step_limit=10)
 
 
 def test_an_endless_loop_through_a_branch_table_meets_it_too() -> None:

@@ -88,7 +88,7 @@ CASES = {
     "a directive as a value": (kernel("", ".const .f32 x = .loc;"), "expected a number, found '.loc'"),
     "a huge array": (kernel("", ".shared .b8 x[99999999999];"), "bytes in '.shared'"),
     "a huge array of rows": (kernel("", ".global .b8 x[4294967296][4294967296] = {1};"), "bytes in '.global'"),
-    "a negative extent": (kernel("", ".shared .b8 x[-5];"), "expected a number"),
+    "a negative extent": (kernel("", ".shared .b8 x[-5];"), "an array of -5 elements"),
     "a large constant": (kernel("", ".const .b8 x[65537];"), "at most 65536 can be"),
     "large local memory": (kernel(".local .b8 x[400000]; .local .b8 y[400000];"), "more than the 524288"),
     "many parameters": (kernel("").replace(".u64 a", ".b8 a[40000]"), "at most 32768 can be"),
@@ -121,7 +121,7 @@ CASES = {
     "a comma too many": (kernel("add.s32 %r1, %r2, %r3, ;"), "expected an operand"),
     "no end": (kernel("")[:-3], "ends in the middle"),
     "no name": (kernel(".reg .b32 ;"), "expected a name"),
-    "a number as an address": (kernel("ld.global.u32 %r1, [WARP_SZ];"), "is no address"),
+    "a number as an address": (kernel("ld.global.u32 %r1, [1.5];"), "expected a number, found '1.5'"),
     "a file without a number": (kernel("") + ".file , 1 ;", "expected a number"),
     "a parameter beyond its end": (
         kernel("{ .param .b32 x; st.param.b64 [x], %q1; }"),

@@ -301,6 +301,46 @@ def test_spaces_of_generic_addresses():
     assert out[0, 7] == 1
 
 
+def test_parameters_by_addresses_of_32_bits():
+    """An address in parameter space is an offset; cvta.param makes it a generic one, and cvta.to.param undoes that."""
+    out = np.zeros(4, dtype=np.uint64)
+    run_body(
+        """
+        setp.ne.u32 p1, tid, 0; @p1 ret;
+        mov.b32 r1, out_0; cvt.u64.u32 q1, r1; cvta.param.u64 q2, q1; ld.u64 q3, [q2]; st.global.u64 [out], q3;
+        ld.param.u64 q4, [q1]; st.global.u64 [out+8], q4; ld.param.u64 q4, [r1]; st.global.u64 [out+16], q4;
+        mov.b64 q5, out_0; cvta.param.u64 q5, q5; cvta.to.param.u64 q6, q5; ld.param.u64 q7, [q6];
+        st.global.u64 [out+24], q7;
+        """,
+        {"out": out},
+    )
+    assert out[0] and (out == out[0]).all()
+
+
+TO_CONSTANT = "cvta.const.u64 q1, fixed; add.u64 q1, q1, 4; "
+TO_PARAMETER = "mov.b64 q1, out_0; cvta.param.u64 q1, q1; "
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TO_CONSTANT + "st.u32 [q1], 5;", "store of 4 bytes at offset 4 bytes of variable fixed, which is constant"),
+        (TO_CONSTANT + "st.global.u32 [q1], 5;", "store of 4 bytes at offset 4 bytes of variable fixed"),
+        (TO_CONSTANT + "atom.add.u32 r1, [q1], 5;", "atomic of 4 bytes at offset 4 bytes of variable fixed"),
+        (TO_CONSTANT + "red.global.add.u32 [q1], 5;", "atomic of 4 bytes at offset 4 bytes of variable fixed"),
+        (
+            "setp.eq.u32 p1, tid, 9; mov.b64 q1, out; @!p1 bra DONE; " + TO_CONSTANT + "DONE: st.v2.u32 [q1], {1, 2};",
+            r"thread \(9, 0, 0\): store of 8 bytes at offset 4 bytes of variable fixed",
+        ),
+        (TO_PARAMETER + "st.u32 [q1], 5;", "store of 4 bytes at a parameter of the kernel; kernels may only read it"),
+    ],
+)
+def test_a_store_into_constant_memory_is_a_fault(text: str, words: str):
+    with pytest.raises(KernelFault, match=words) as caught:
+        run_body(text, {"out": np.zeros(4, np.uint64)}, ".global .u32 first; .const .align 8 .u32 fixed[3] = {1};")
+    assert caught.value.kind == "read-only memory"
+
+
 def test_hints_change_nothing():
     out = np.zeros(11, dtype=np.uint32)
     loads = ("ca", "cg", "cs", "lu", "cv", "nc", "nc.L1::no_allocate.L2::128B", "L1::evict_last", "L2::256B")

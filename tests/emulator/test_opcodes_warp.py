@@ -252,6 +252,25 @@ def test_a_mask_that_names_lanes_elsewhere_is_a_fault(text: str):
     assert caught.value.kind == "divergent barrier"
 
 
+@pytest.mark.parametrize("sources", ["constant", "of registers"])
+def test_a_lane_that_is_not_there_gives_zero(sources: str):
+    """Half a warp adds up as if it were whole (120 on an H100); lanes that have returned give 0, too."""
+    steps = (16, 8, 4, 2, 1)
+    shuffle = "shfl.sync.bfly.b32 r2, r1, {}, 31, -1; add.u32 r1, r1, r2;"
+    if sources == "of registers":
+        shuffle = "mov.b32 r3, {}; shfl.sync.bfly.b32 r2, r1, r3, 31, -1; add.u32 r1, r1, r2;"
+    body = f"""
+    mul.wide.u32 q1, tid, 4; add.u64 q1, q1, out; mov.b32 r1, tid;
+    setp.ge.u32 p1, tid, 16; @p1 bra DONE;
+    {" ".join(shuffle.format(step) for step in steps)}
+    st.global.u32 [q1], r1;
+    DONE:"""
+    for threads in (16, 32):
+        out = np.zeros(32, np.uint32)
+        run_body(body, {"out": out}, block=threads)
+        np.testing.assert_array_equal(out, np.where(np.arange(32) < 16, 120, 0))
+
+
 def test_lane_registers():
     names = ["laneid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "nwarpid"]
     cases = [case(f"mov.u32 d, %{name};", "b32", LANE) for name in names]

@@ -61,6 +61,36 @@ def test_a_source_that_nobody_wrote() -> None:
     assert findings(unwritten="X Y") == ["uninitialised read"]
 
 
+LEFT = f"""{HEAD}
+#line 1 "planted.cu"
+extern "C" __global__ void k(float* y) {{
+  __shared__ __align__(128) float s[32];
+  s[threadIdx.x] = 1.f;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 5) {{
+    store_bytes(y + 32 * blockIdx.x, s, 128);
+    AND_THEN
+  }}
+}}"""
+READ = 'asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");'
+
+
+@pytest.mark.parametrize(
+    ("then", "count"), [("", 2), ("COMMIT();", 2), (READ, 2), ("COMMIT(); STORED();", 0), (f"COMMIT(); {READ}", 0)]
+)
+def test_a_store_that_no_thread_waits_for(then: str, count: int) -> None:
+    """Whether it is committed or not. A wait without a commit covers nothing; one for the read of its source does."""
+    import cupy
+
+    kernel = cupy.RawKernel(LEFT.replace("AND_THEN", then), "k", options=("-arch=sm_90a",))
+    found = find(kernel, {"y": np.zeros(64, np.float32)}, ("y",), "y", grid=(2, 1, 1))
+    assert [(each.kind, each.count) for each in found] == ([("store not awaited", count)] if count else [])
+    if found:
+        assert found[0].place is not None and found[0].place.thread == (5, 0, 0)
+        assert "asynchronous copy of 128 bytes at offset 0 bytes of shared memory s was under way" in found[0].message
+
+
 HALF_OVER = f"""{HEAD}
 extern "C" __global__ void k(float* y) {{
   __shared__ float s[32]; __shared__ u64 bar; int t = threadIdx.x;
@@ -131,3 +161,26 @@ def test_a_missing_wait_is_a_race(changes: tuple[tuple[str, str], ...], kind: st
     """Too early, released too early, not waited for, not initialised for all, not met before a store, not fenced before
     it, waited for another phase."""
     assert kind in findings(*changes)
+
+
+GAPS = f"""{HEAD}
+extern "C" __global__ void k(const __grid_constant__ Map X, const __grid_constant__ Map Y, float* y) {{
+  __shared__ __align__(1024) float s[256]; __shared__ u64 bar; int t = threadIdx.x;
+  if (t == 0) {{ init(&bar, 1); expect(&bar, 256); load2(s, &X, 0, 0, &bar); }}
+  __syncthreads();
+  if (t >= 8) s[t] = t;
+  WAIT
+  y[t] = s[32 + (t + 4) % 8];
+}}"""
+"""A box of 8 x 8 floats, whose rows begin 128 bytes apart."""
+
+
+@pytest.mark.parametrize(("wait", "kinds"), [("wait(&bar, 0);", []), ("", ["RAW race"])])
+def test_gaps_between_the_rows_of_a_box_are_nobodys(wait: str, kinds: list[str]) -> None:
+    import cupy
+
+    kernel = cupy.RawKernel(GAPS.replace("WAIT", wait), "k", options=("-arch=sm_90a",))
+    arrays = {name: np.ones((64, 32), np.float32) for name in "XY"}
+    maps = (TensorMap(name, (32, 8), (128,), (8, 8), "float32", 128) for name in arrays)
+    args = (*(encode(m, at.buffer_address(i)) for i, m in enumerate(maps)), "Y")
+    assert sorted({finding.kind for finding in find(kernel, arrays, args, "Y")}) == kinds

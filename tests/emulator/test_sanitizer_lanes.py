@@ -6,9 +6,15 @@ import re
 
 import numpy as np
 import pytest
-from sanitized_kernel import find
+from sanitized_kernel import find, numbered
 
+from harness.emulator.executor import EmulatorExecutor
+from harness.execution.attempt import attempt
 from harness.model.finding import Finding
+from harness.model.operation import draw_inputs
+from harness.model.plan import Launch, Plan
+from harness.model.variant import Variant
+from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 
 ALL = "0xffffffffu"
@@ -112,3 +118,32 @@ def test_without_the_sanitizer_a_lane_outside_of_its_mask_is_a_fault_all_the_sam
     arrays = {"x": X, "y": np.zeros_like(X)}
     with pytest.raises(KernelFault, match=re.escape("the mask 0x0000ffff does not name; what it does then is")):
         run(SOURCE, arrays, ("x", "y", np.int32(0)))
+
+
+@pytest.mark.parametrize("body", [*UNDEFINED, *DEFINED])
+def test_without_the_sanitizer_a_lane_that_is_not_there_is_a_note(body: str) -> None:
+    """Of lanes that the mask does not name, those that are there are read, as by a GPU."""
+    from cuda_kernel import run
+
+    arrays = {"x": X, "y": np.zeros_like(X)}
+    _, counts = run(numbered(SOURCE), arrays, ("x", "y", np.int32(BODIES.index(body))), threads=2)
+    if body in DEFINED or not body.startswith("if"):
+        assert counts.notes == ()
+    else:
+        (note,) = counts.notes
+        line = FIRST_LINE + BODIES.index(body)
+        assert f"planted.cu:{line} (PTX line " in note and "gives 0 here as on an H100" in note
+
+
+def test_notes_stand_beside_a_result() -> None:
+    """Each once, however many launches there are."""
+    import cupy
+
+    source = 'extern "C" __global__ void k(float* y) { y[threadIdx.x] = __shfl_down_sync(0xffffffffu, 1.f, 8); }'
+    launch = Launch(cupy.RawKernel(source, "k"), (1,), (16,), ("O",))
+    variant = Variant(name="half-a-warp", plan=lambda problem: Plan((launch, launch)), backend="cupy")
+    problem = Problem(heads=1, q_len=1, kv_len=1, head_dim=16, dtype="float32")
+    done = attempt(variant, problem, EmulatorExecutor(), draw_inputs(problem))
+    assert done.error is None and done.execution is not None
+    np.testing.assert_array_equal(done.execution.outputs["O"].reshape(-1), [1.0] * 8 + [0.0] * 8)
+    assert done.note is not None and done.note.count("'shfl.sync.down.b32' reads lanes that have returned") == 1

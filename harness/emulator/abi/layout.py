@@ -42,7 +42,8 @@ def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, i
 
 
 # State spaces, as generated code names them to the runtime ------------------------------------------------------------
-SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5}
+SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5, "written": 6}
+"""`written`: a generic address, or one in global memory, of an access that stores there."""
 
 # Counters -----------------------------------------------------------------------------------------------------------
 # A memory instruction has an entry per column: the buffers, local memory, the module's variables that are counted.
@@ -52,7 +53,10 @@ BLOCK_COUNTERS_PER_BLOCK = 2  # of a basic block: warps and lanes that entered i
 PATH_WARP_SHIFT = 32
 """Of a step on a warp's path: the number of the warp is above this bit, that of the basic block below."""
 VARIABLE_BYTES = 24
-"""A variable's row in the table: host address, size, column of its counters or -1."""
+"""A variable's row in the table: host address, size, column of its counters or one of the next two."""
+NOT_COUNTED = -1
+CONSTANT = -2
+"""The variable is `.const`: nobody counts what is read there, and a store is a fault."""
 BARRIER_SLOTS = 16
 
 # The state of one warp, in bytes --------------------------------------------------------------------------------------
@@ -110,6 +114,13 @@ FUTILE_ROUNDS = 1 << 12
 TURN_INSTRUCTIONS = 1 << 16
 """How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
 
+# What running a cluster comes to --------------------------------------------------------------------------------------
+ENDED, STOPPED, SPINS, PAUSES = range(4)
+"""Its warps have ended; one met a fault; it is suspended, because its warps wait in loops for what no warp of it does,
+or because it has run for long. In kernels whose blocks may wait for each other."""
+PATIENCE_STEPS = 1 << 24
+"""Instructions of a cluster's warps after which others have a turn, whatever it does."""
+
 # What a warp's code returns -------------------------------------------------------------------------------------------
 EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3
 AT_WARPGROUP = 5
@@ -147,6 +158,7 @@ FAULTS = (
     "mbarrier elsewhere",
     "reduction type",
     "tensor coordinate",
+    "read-only memory",
 )
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -103,12 +103,13 @@ OVERWRITES = 32
 KINDS = (
     "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",
     "missing proxy fence", "accumulator read early", "register written early", "missing wgmma fence",
-    "block not started", "early exit",
+    "block not started", "early exit", "store not awaited",
 )  # fmt: skip
 (
     UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER, MISSING_PROXY_FENCE,
     EARLY_ACCUMULATOR, EARLY_REGISTER, MISSING_WGMMA_FENCE, NOT_STARTED, EARLY_EXIT,
-) = range(1, 14)  # fmt: skip
+    NOT_AWAITED,
+) = range(1, 15)  # fmt: skip
 FINDING_WORDS = 10
 """kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size.
 

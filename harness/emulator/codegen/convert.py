@@ -77,8 +77,8 @@ def cvta(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported()
     value = lanes.use(instruction.operands[1], "i64")
     window = _WINDOWS.get(space.partition("::")[0])
-    # Addresses of parameters and of variables in global memory carry their window already.
-    if window is not None and window != at.PARAM_WINDOW:
+    # Addresses of variables in global and constant memory carry their window already.
+    if window is not None:
         if to_space:
             value = lanes.binary("and", "i64", value, splat("i64", 0xFFFFFFFF))
         else:

@@ -45,7 +45,7 @@ from harness.emulator.ptx.instructions import (
     Variable,
     names_in,
 )
-from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, COPY, Flow
+from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, COPY, LOAD, Flow
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
@@ -117,6 +117,10 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
     return KernelCode(body, facts, frozenset(lanes.called))
 
 
+_WATCHES = {"volatile", "relaxed", "acquire", "mmio", "cv"}
+"""What a load has that looks, each time anew, for what others have stored."""
+
+
 def _sites(lanes: Lanes, flat: Function) -> tuple[Site, ...]:
     read = frozenset().union(*(registers_of(i)[0] for i in flat.instructions()))
     return tuple(
@@ -125,9 +129,12 @@ def _sites(lanes: Lanes, flat: Function) -> tuple[Site, ...]:
 
 
 def _connects_blocks(instruction: Instruction) -> bool:
-    if instruction.facts.memory is BULK_REDUCTION:
+    """Whether blocks may tell each other something by it: atomics, and loads that watch for it, of global memory."""
+    memory, words = instruction.facts.memory, instruction.modifiers
+    if memory is BULK_REDUCTION:
         return True
-    return instruction.facts.memory is ATOMIC and not any(m.startswith("shared") for m in instruction.modifiers)
+    watches = memory is LOAD and not _WATCHES.isdisjoint(words)
+    return (memory is ATOMIC or watches) and not any(w.startswith(("shared", "local", "param")) for w in words)
 
 
 def _align(offset: int, align: int) -> int:

@@ -29,6 +29,8 @@ class ModuleVariable:
     initial: bytes | None
     counted: bool
     """Whether what this kernel reads and writes there is global traffic. Constants have a cache of their own."""
+    constant: bool
+    """Whether it is `.const`, where nobody may store."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class KernelFacts:
     clear_registers: bool
     """Whether some register may be read before it is written."""
     ordered: bool
-    """Whether blocks have to run one after the other, because atomics on global memory connect them."""
+    """Whether blocks have to run on one core, because atomics and volatile loads of global memory connect them."""
     copies: bool
     """Whether it has asynchronous copies, which need queues."""
     async_proxy: bool

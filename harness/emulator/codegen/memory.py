@@ -112,10 +112,15 @@ def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str
     site = lanes.number(lanes.site(instruction))
     if space == "generic" and instruction.facts.memory is not ATOMIC:
         count_shared(lanes, instruction, mask, size_bytes, generic=True)
-    code = at.SPACES[space]
+    code = at.SPACES["written" if space in ("generic", "global") and _stores(instruction) else space]
     failed = lanes.runtime("translate", "%ctx", "%warp", site, str(code), mask, str(size_bytes))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     return mask
+
+
+def _stores(instruction: Instruction) -> bool:
+    memory = instruction.facts.memory
+    return memory is not None and memory.in_global in ("store", "atomic")
 
 
 def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
@@ -165,7 +170,13 @@ def _translated(lanes: Lanes, access: Access) -> tuple[str, str]:
     """Space and addresses as the runtime knows them: another block's shared memory has generic ones."""
     if access.space == "shared::cluster":
         return "generic", generic_addresses(lanes, access.address, access.space)
-    return "generic" if access.space == "param" else access.space, lanes.address(access.address)
+    addresses = lanes.address(access.address)
+    if access.space != "param":
+        return access.space, addresses
+    # An offset is one into the kernel's parameters; those of functions are in local memory, with generic addresses.
+    is_offset = lanes.compare("ult", "i64", addresses, splat("i64", 1 << at.WINDOW_BITS))
+    generic = lanes.binary("or", "i64", addresses, splat("i64", at.PARAM_WINDOW << at.WINDOW_BITS))
+    return "generic", lanes.select("i64", is_offset, generic, addresses)
 
 
 def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:

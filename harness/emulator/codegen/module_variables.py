@@ -26,7 +26,9 @@ def link_variables(placed: Sequence[Variable], places: Places, function: Functio
             for variable in _reachable(operand.name, by_name, reached):
                 _check_links(variable, places, instruction)
     return tuple(
-        ModuleVariable(v.name, v.size_bytes, _linked(v, places), v.space == "global" and v.name in reached)
+        ModuleVariable(
+            v.name, v.size_bytes, _linked(v, places), v.space == "global" and v.name in reached, v.space == "const"
+        )
         for v in placed
     )
 

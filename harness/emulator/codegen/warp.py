@@ -99,22 +99,45 @@ def shuffle(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported()
     destination, a, b, c, members = instruction.operands
     check_members(lanes, instruction, members)
-    value = lanes.use(a, "i32")
     if isinstance(b, Imm) and isinstance(c, Imm):
         sources = [_source_lane(mode, lane, b.value, c.value) for lane in range(32)]
         order = ", ".join(f"i32 {lane if source is None else source}" for lane, source in enumerate(sources))
         watch_sources(lanes, instruction, members, f"<{order}>")
+        # Before there is a value, which would be spilled at the branch.
+        _note_absent_sources(lanes, instruction, f"<{order}>")
+        value = _present_values(lanes, a)
         result = lanes.op(f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> <{order}>")
         valid = "<" + ", ".join(f"i1 {'false' if s is None else 'true'}" for s in sources) + ">"
     else:
         source, valid = _dynamic_sources(lanes, mode, lanes.use(b, "i32"), lanes.use(c, "i32"))
         watch_sources(lanes, instruction, members, source)
-        result = _permuted(lanes, value, source)
+        _note_absent_sources(lanes, instruction, source)
+        result = _permuted(lanes, _present_values(lanes, a), source)
     if isinstance(destination, Pair):
         lanes.put(destination.first, result, "i32")
         lanes.put(destination.second, valid, "i1")
     else:
         lanes.put(destination, result, "i32")
+
+
+def _note_absent_sources(lanes: Lanes, instruction: Instruction, sources: str) -> None:
+    """Remember that a lane reads one that does not execute the shuffle; `sources` are 32 times i32."""
+    site, active = lanes.number(lanes.site(instruction)), lanes.active_bits()
+    look, go_on = lanes.fresh_label("look"), lanes.fresh_label("looked")
+    partial = lanes.op(f"icmp ne i32 {active}, {at.FULL_MASK}")
+    lanes.do(f"br i1 {partial}, label %{look}, label %{go_on}, !prof !0")
+    lanes.label(look)
+    shifted = lanes.binary("lshr", "i32", lanes.spread("i32", active), sources)
+    present = lanes.bits_of(lanes.cast("trunc", "i32", shifted, "i1"))
+    absent = lanes.op(f"and i32 {active}, {lanes.op(f'xor i32 {present}, -1')}")
+    lanes.runtime("note_absent_source", "%ctx", site, lanes.widen(absent))
+    lanes.do(f"br label %{go_on}")
+    lanes.label(go_on)
+
+
+def _present_values(lanes: Lanes, value: Operand) -> str:
+    """What a shuffle finds: 0 in lanes that are not here, as on a GPU. PTX leaves it undefined."""
+    return lanes.select("i32", lanes.active(), lanes.use(value, "i32"), splat("i32", 0))
 
 
 def _source_lane(mode: str, lane: int, b: int, c: int) -> int | None:

@@ -30,7 +30,8 @@ class AsyncProxy:
             self._state[word // 8] = memory.ctypes.data
         self._state[proxy.CAPACITY // 8] = copies
         context[SLOT["ASYNC_PROXY"]] = self._state.ctypes.data
-        context[SLOT["DROP_ASYNC"]], context[SLOT["WARPGROUP_ARRIVES"]] = load_async_proxy()
+        for name, address in load_async_proxy().items():
+            context[SLOT[name]] = address
 
     def expected_by(self, place: int) -> int | None:
         """The instruction that last said how many bytes an mbarrier's phase waits for; None where none did."""

@@ -100,15 +100,21 @@ def with_cluster(geometry: Geometry, clusters: ClusterFacts, kernel: str) -> Geo
     return replace(geometry, cluster=cluster)
 
 
+MOST_BLOCKS = 1 << 25
+"""Of a launch, unless the limit of steps is higher: empty ones take half a minute."""
+
+
 @dataclass(frozen=True)
 class LaunchOptions:
     """How to run, as opposed to what."""
 
     step_limit: int
-    """Instructions that one warp may execute."""
+    """Instructions that one warp may execute, and blocks that a launch may have, if more than `MOST_BLOCKS`."""
     threads: int
     """CPU cores to use."""
     seed: int
     """0: warps take turns in order; other values permute them."""
     shuffle: bool = False
     """The seed permutes the blocks, too, and warps have turns of drawn lengths. Blocks then run on one core."""
+    cluster_limit: int = 0
+    """Instructions that all warps of a cluster may execute together; 0: any number."""

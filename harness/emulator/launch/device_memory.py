@@ -37,9 +37,11 @@ class BufferTables:
         self._names = [*(b.name for b in buffers), LOCAL, *(f"{VARIABLE} {name}" for name in counted)]
         self._buffers = np.array([[b.data.ctypes.data, b.data.nbytes] for b in buffers], dtype=np.int64).reshape(-1, 2)
         self._buffer_count = len(buffers)
-        columns = {name: len(buffers) + 1 + place for place, name in enumerate(counted)}
+        columns = {v.name: at.CONSTANT for v in facts.variables if v.constant}
+        columns |= {name: len(buffers) + 1 + place for place, name in enumerate(counted)}
         self._held = module.of(facts.variables)
-        rows = [[h.ctypes.data, h.nbytes, columns.get(v.name, -1)] for h, v in zip(self._held, facts.variables)]
+        columns_of = [columns.get(v.name, at.NOT_COUNTED) for v in facts.variables]
+        rows = [[held.ctypes.data, held.nbytes, column] for held, column in zip(self._held, columns_of)]
         self._variables = np.array(rows, dtype=np.int64).reshape(-1, at.VARIABLE_BYTES // 8)
         self.names = tuple(self._names)
         """What each column of the counters is about."""

@@ -46,6 +46,8 @@ class Fault:
     buffers: tuple[tuple[str, int], ...]
     variables: tuple[tuple[str, int], ...]
     local_bytes: int
+    spinning: int = 0
+    """Clusters of blocks that wait for each other in vain, where that is why one of them was stopped."""
     left_at: Site | None = None
     """Where the block returned whose shared memory is asked for; of an "ended block"."""
 
@@ -60,6 +62,7 @@ def describe(fault: Fault) -> KernelFault:
     explanations: dict[str, Callable[[Fault], str]] = {
         "out of bounds": _access,
         "misaligned": _access,
+        "read-only memory": _read_only,
         "barrier deadlock": _deadlock,
         "divergent barrier": _divergent,
         "divergent warp operation": _divergent_warp,
@@ -117,6 +120,14 @@ def _access(fault: Fault) -> str:
             "ld, st, atom and red with .shared::cluster or generic addresses reach that of others"
         )
     return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
+
+
+def _read_only(fault: Fault) -> str:
+    instruction = fault.site
+    assert instruction is not None and instruction.memory is not None
+    name, _, offset = _target(fault)
+    what = f"offset {offset} bytes of {name}, which is constant memory" if name else "a parameter of the kernel"
+    return f"{instruction.memory.in_global} of {fault.size_bytes} bytes at {what}; kernels may only read it"
 
 
 def _target(fault: Fault) -> tuple[str | None, int, int]:
@@ -334,7 +345,16 @@ def _copies_in_flight(fault: Fault) -> str:
 
 
 def _step_limit(fault: Fault) -> str:
-    return (
-        f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped; "
-        "if it is not an endless loop, raise --step-limit"
-    )
+    """`size_bytes` is how many instructions the warps of the cluster may run together, where they met that limit."""
+    owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
+    who = f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped"
+    if fault.size_bytes:
+        who = f"the warps of the {owner} together ran past {fault.size_bytes} instructions and were stopped"
+    if fault.spinning == 1:
+        who = f"the {owner} waits in a loop for something that no other {owner} is left to do"
+    elif fault.spinning:
+        who = (
+            f"{fault.spinning} {owner}s wait for each other in loops, and none goes on; no other can start before one "
+            "of them ends"
+        )
+    return f"{who}; if it is not an endless loop, raise --step-limit"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.block_executions import BlockExecutions, ExecutionCounters
-from harness.emulator.launch.configuration import Geometry, LaunchOptions, with_cluster
+from harness.emulator.launch.block_order import GridRun
+from harness.emulator.launch.configuration import MOST_BLOCKS, Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
 from harness.emulator.launch.faults import Cluster, Fault, describe, waits_at_mbarrier
@@ -29,7 +26,7 @@ from harness.emulator.native.object_loading import load_runtime
 from harness.execution.counts import SharedTraffic, SiteTraffic
 from harness.execution.events import EventLaunch, EventListener
 from harness.model.finding import Finding
-from harness.support.errors import PlanError
+from harness.support.errors import KernelFault, PlanError
 
 MAX_SHARED_BYTES = 227 * 1024
 """What a block may have on sm_90, static and dynamic; more cannot be launched."""
@@ -51,6 +48,8 @@ class LaunchCounts:
     """None unless the kernel was compiled for the sanitizer."""
     executed: BlockExecutions | None = None
     """None unless the kernel was compiled to count its instructions."""
+    notes: tuple[str, ...] = ()
+    """What the kernel did that is undefined on a GPU, and is no fault."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +74,24 @@ def launch(
     listener: BlockListener | None = None,
     module: ModuleMemory | None = None,
     events: LaunchEvents | None = None,
+    resident: Callable[[], int] | None = None,
 ) -> LaunchCounts:
     """Run a kernel over its grid. `listener` is told what each block read and wrote, `events` hears all that it did.
 
     `module` has the variables that the kernel shares with earlier launches; without it they have their initial values.
+    `resident` says how many clusters the GPU holds at a time, mostly of one block; without it, all of them.
 
     `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
     wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
     """
     facts = kernel.facts
+    most_blocks = max(MOST_BLOCKS, options.step_limit)
+    if geometry.blocks > most_blocks:
+        raise KernelFault(
+            "step limit",
+            f"kernel {name}: a grid of {' x '.join(map(str, geometry.grid))} has {geometry.blocks:,} blocks; the "
+            f"emulator runs at most {most_blocks:,} in a launch; if it is to run so many, raise --step-limit to that",
+        )
     geometry = with_cluster(geometry, facts.clusters, name)
     if facts.shared_bytes > MAX_STATIC_SHARED_BYTES:
         raise PlanError(
@@ -102,8 +110,8 @@ def launch(
     count = 1 if one_after_another else max(1, min(options.threads, geometry.clusters))
     stop_at = np.array([geometry.clusters], dtype=np.int64)
     watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables)
-    workers = []
-    for _ in range(count):
+
+    def new_worker() -> Worker:
         worker = Worker(facts, geometry, options)
         worker.set("ENTRY", kernel.address)
         worker.set("PARAMS", block_of_parameters.ctypes.data)
@@ -118,16 +126,22 @@ def launch(
             worker.events = EventBuffer(worker, facts.sites, watcher, geometry.blocks_per_cluster)
         if kernel.instruments.instructions:
             worker.executions = ExecutionCounters(worker.context, len(facts.blocks), geometry.clusters)
-        workers.append(worker)
+        return worker
+
+    # The sanitizer knows blocks only one after the other.
+    takes_turns = facts.ordered and recorder is None
+    run = GridRun(geometry, stop_at, run_blocks, new_worker, listener, progress)
     started = time.perf_counter()
-    faults = _run_all(workers, geometry, stop_at, run_blocks, progress, listener)
+    faults = run.run(count, (resident or _unlimited) if takes_turns else None)
+    workers = run.workers
     seconds = time.perf_counter() - started
     if events is not None and watcher is not None:
         watcher.finish(failed=bool(faults))
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
-        fault = describe(_fault_of(worker, facts, name, geometry, buffers))
+        fault = describe(_fault_of(worker, facts, name, geometry, buffers, run.spinning))
         fault.findings = () if recorder is None else recorder.findings()
+        fault.may_be_awaiting = fault.kind == "step limit" and facts.ordered and not takes_turns
         raise fault
     return LaunchCounts(
         tables.traffic(),
@@ -139,7 +153,12 @@ def launch(
         ExecutionCounters.added(w.executions for w in workers if w.executions is not None)
         if kernel.instruments.instructions
         else None,
+        _notes(workers, facts, name),
     )
+
+
+def _unlimited() -> int:
+    return 1 << 62
 
 
 def _watcher(
@@ -165,6 +184,18 @@ def _watcher(
     return EventWatcher(events.listener, tables.sizes_bytes)
 
 
+def _notes(workers: Sequence[Worker], facts: KernelFacts, name: str) -> tuple[str, ...]:
+    """A sentence about the first shuffle of the text that read lanes which are not there, if one did."""
+    numbers = [number for worker in workers if (number := worker.get("ABSENT_SOURCE"))]
+    if not numbers:
+        return ()
+    site = facts.sites[min(numbers) - 1]
+    return (
+        f"kernel {name}, {site.where()}: '{site.form}' reads lanes that have returned, are on another path or are none "
+        "of the block's; that is undefined, and gives 0 here as on an H100",
+    )
+
+
 def _recorder(
     kernel: NativeKernel, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
 ) -> LaunchRecorder | None:
@@ -180,83 +211,15 @@ def _run_blocks() -> Callable[[int, int, int], int]:
     return kind(load_runtime())
 
 
-def _run_all(
-    workers: list[Worker],
-    geometry: Geometry,
-    stop_at: npt.NDArray[np.int64],
-    run_blocks: Callable[[int, int, int], int],
-    progress: Callable[[float], None] | None,
-    listener: BlockListener | None,
-) -> list[tuple[int, Worker]]:
-    """Hand out clusters, mostly of one block, in order, in chunks; the faults that were met, as (cluster, worker)."""
-    clusters, together = geometry.clusters, geometry.blocks_per_cluster
-    chunk = max(1, min(64, clusters // (8 * len(workers))))
-    lock = threading.Lock()
-    faults: list[tuple[int, Worker]] = []
-    state = {"next": 0, "done": 0}
-
-    def run(worker: Worker, first: int, last: int) -> int:
-        if worker.trace is None and worker.events is None and worker.executions is None:
-            return run_blocks(worker.context.ctypes.data, first, last)
-        for cluster in range(first, last):
-            if worker.executions is not None:
-                worker.executions.begin(cluster)
-            if run_blocks(worker.context.ctypes.data, cluster, cluster + 1):
-                return 1
-            if worker.executions is not None:
-                worker.executions.end(cluster)
-            if worker.events is not None:
-                worker.events.hand_over(
-                    [geometry.block_of(cluster, rank) for rank in range(together)], worker.warp_pitch
-                )
-            if listener is not None and worker.trace is not None:
-                for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
-                    listener.deliver(geometry.block_of(cluster, rank), accesses)
-        return 0
-
-    def work(worker: Worker, tell: Callable[[float], None] | None = None) -> None:
-        while True:
-            with lock:
-                first = state["next"]
-                state["next"] = first + chunk
-            if first >= clusters or first > stop_at[0]:
-                return
-            failed = run(worker, first, min(first + chunk, clusters))
-            with lock:
-                state["done"] += chunk
-                if failed:
-                    cluster = geometry.cluster_of(worker.get("FAULT_BLOCK"))
-                    faults.append((cluster, worker))
-                    stop_at[0] = min(int(stop_at[0]), cluster)
-                    return
-            if tell is not None:
-                tell(min(1.0, state["done"] / clusters))
-
-    if len(workers) == 1 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
-        work(workers[0], progress)
-        return faults
-    with ThreadPoolExecutor(len(workers)) as pool:
-        pending = {pool.submit(work, worker) for worker in workers}
-        try:
-            while pending:
-                finished, pending = wait(pending, timeout=0.1)
-                for future in finished:
-                    future.result()
-                if progress is not None:
-                    progress(min(1.0, state["done"] / clusters))
-        except BaseException:
-            # Ctrl-C: no new blocks, and running warps stop at their next loop.
-            state["next"] = clusters
-            for worker in workers:
-                worker.set("STEP_LIMIT", 0)
-            raise
-    return faults
-
-
 def _fault_of(
-    worker: Worker, facts: KernelFacts, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+    worker: Worker,
+    facts: KernelFacts,
+    name: str,
+    geometry: Geometry,
+    buffers: Sequence[DeviceBuffer],
+    spinning: int,
 ) -> Fault:
+    is_deadlock = worker.get("FAULT_KIND") == at.FAULT["barrier deadlock"]
     return Fault(
         kernel=name,
         kind=at.FAULTS[worker.get("FAULT_KIND")],
@@ -273,6 +236,7 @@ def _fault_of(
             (rank, warp, _wait_of(worker, facts, rank * worker.warp_pitch + warp))
             for rank in range(geometry.blocks_per_cluster)
             for warp in range(worker.get("WARP_COUNT"))
+            if is_deadlock
         ),
         grid=geometry.grid,
         cluster=Cluster(
@@ -286,6 +250,7 @@ def _fault_of(
         buffers=tuple((b.name, b.data.nbytes) for b in buffers),
         variables=tuple((v.name, v.size_bytes) for v in facts.variables),
         local_bytes=facts.local_bytes,
+        spinning=spinning,
         left_at=_left_at(worker, facts, worker.get("FAULT_ADDRESS")),
     )
 

@@ -158,6 +158,11 @@ class LaunchRecorder:
                 f"{where}: {what} at offset {offset} bytes of {target}, which may have ended by then{ended}; "
                 "its threads have to stay until nobody needs their shared memory (barrier.cluster)"
             )
+        elif kind == at.NOT_AWAITED:
+            message = (
+                f"{where}: {what} at offset {offset} bytes of {target} was under way when the block ended; its thread "
+                "has to commit it and wait for it (cp.async.bulk.commit_group, then wait_group or wait_group.read)"
+            )
         elif kind == at.MISSING_PROXY_FENCE:
             there = self._place(before, earlier, other)
             message = (

@@ -63,6 +63,7 @@ class Worker:
         self.set("EXPLICIT_CLUSTER", int(geometry.cluster is not None))
         self.set("THREADS", geometry.threads)
         self.set("STEP_LIMIT", options.step_limit)
+        self.set("CLUSTER_LIMIT", options.cluster_limit)
         self.set("SEED", options.seed)
         self.set("CLEAR_REGISTERS", int(facts.clear_registers))
         cluster = geometry.cluster or (1, 1, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.emulator.memory.async_stores import issue_value
-from harness.emulator.memory.bulk_copies import commit_bulk, drop_bulk, issue_bulk, wait_for_bulk
+from harness.emulator.memory.bulk_copies import commit_bulk, drop_bulk, issue_bulk, land_left_stores, wait_for_bulk
 from harness.emulator.memory.mbarriers import mbarrier_arrive, mbarrier_init, mbarrier_inval, mbarrier_wait
 from harness.emulator.memory.warpgroup_products import (
     commit_products,
@@ -30,7 +30,7 @@ EXPORTS: dict[str, Callable[..., int]] = {
     for function in (
         mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_wait, issue_bulk, issue_value, commit_bulk,
         wait_for_bulk, issue_product, commit_products, warpgroup_arrives, watch_accumulator, watch_fragment,
-        fence_registers, drop_async,
+        fence_registers, drop_async, land_left_stores,
     )
 }  # fmt: skip
 """As `runtime.EXPORTS`."""

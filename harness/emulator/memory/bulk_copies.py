@@ -2,17 +2,19 @@
 
 As with cp.async, a copy happens as late as it may, and what it writes in shared memory is NaN until then. A load lands
 where some warp waits for the phase of its mbarrier that is not over, if the loads before it do not end that phase, and
-then counts its bytes there; a store lands where its thread waits for its
-bulk group. One that nobody waits for never lands. Bytes and sectors are counted at the issue: each row of the box takes
-whole sectors. What of a box lies outside its tensor is loaded as zeros, which count at the mbarrier, and not stored;
-but a store, or a reduction, moves whole pieces of 16 bytes, and the last one of a row may reach beyond the tensor. A
-box that goes to global memory cannot begin at a negative coordinate. An H200 does so; PTX is silent about it.
+then counts its bytes there; one that nobody waits for never lands. A store lands where its thread waits for its bulk
+group, and at the latest when the last warp of its block ends, as on an H100; the sanitizer reports that. Bytes and
+sectors are counted at the issue: each row of the box takes whole sectors. What of a box lies outside its tensor is
+loaded as zeros, which count at the mbarrier, and not stored; but a store, or a reduction, moves whole pieces of 16
+bytes, and the last one of a row may reach beyond the tensor. A box that goes to global memory cannot begin at a
+negative coordinate. An H200 does so; PTX is silent about it.
 
 A copy to several blocks of a cluster (`.multicast::cluster`) is one for each of them, with its own mbarrier; what it
 reads is counted once. One out of a block's shared memory lands in another block's as a load does.
 
 The swizzle exchanges pieces of 16 bytes by address (PTX ISA 5.5.7): the lower bits of a piece's number within 128 bytes
-are flipped by the number of the 128 bytes.
+are flipped by the number of the 128 bytes. Rows of a box that are narrower than their swizzle's span begin a span
+apart, and an H100 leaves what is between them alone; the mbarrier counts what is moved.
 """
 
 from __future__ import annotations
@@ -30,23 +32,29 @@ from harness.emulator.abi.context import (
     SANITIZER,
     SHARED_ORIGIN,
     SHARED_PITCH,
+    WARP_PITCH,
 )
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
 from harness.emulator.memory.bulk_landing import forget_landed, land
 from harness.emulator.memory.bulk_rows import (
     OUTSIDE,
+    column_of,
     copy_at,
     count_rows,
     first_inside,
     host_of,
     last_inside,
     leaves_buffer,
+    part_bytes,
+    part_place,
+    parts_of,
     row_address,
     rows_of,
+    shared_bytes,
 )
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
-from harness.emulator.sanitizer.async_proxy import read_until_landed, watch_global_run
+from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
 from harness.emulator.sanitizer.vector_clock import tick
 
@@ -60,6 +68,7 @@ TO_GLOBAL, TO_OTHER_BLOCK = proxy.TO_GLOBAL, proxy.TO_OTHER_BLOCK
 MULTICAST, OWN_BLOCK = proxy.MULTICAST, proxy.OWN_BLOCK
 OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, NO_MAP = at.FAULT["no mbarrier"], at.FAULT["no tensor map"]
+READ_ONLY = at.FAULT["read-only memory"]
 TOO_MANY, ENDED_BLOCK = at.FAULT["bulk copies in flight"], at.FAULT["ended block"]
 COPY_SIZE, NO_REDUCTION = at.FAULT["copy size"], at.FAULT["reduction type"]
 BAD_COORDINATE, NO_BLOCK = at.FAULT["tensor coordinate"], at.FAULT["cluster rank"]
@@ -109,7 +118,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         alignment = BOX_ALIGNMENT
     elif describe_run(ctx, warp, copy, lane, direction):
         return 1
-    size, address = load64(copy + BYTES), load64(warp + at.ADDRESSES + 8 * lane)
+    size, address = shared_bytes(copy), load64(warp + at.ADDRESSES + 8 * lane)
     place = checked_place(ctx, site, lane, address, size, alignment, direction & (TO_GLOBAL | OWN_BLOCK))
     if place < 0:
         return 1
@@ -214,6 +223,9 @@ def describe_run(ctx: int, warp: int, copy: int, lane: int, direction: int) -> i
     if outer & (PIECE - 1):
         set_fault(ctx, MISALIGNED, site, lane, outer, PIECE)
         return 1
+    if direction & TO_GLOBAL and column_of(ctx, outer) == at.CONSTANT:
+        set_fault(ctx, READ_ONLY, site, lane, outer, size)
+        return 1
     return 0
 
 
@@ -252,18 +264,21 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
     if copy != described:
         for word in range(0, COPY_BYTES, 8):
             store64(copy + word, load64(described + word))
-    size, site = load64(copy + BYTES), load64(copy + SITE)
+    site = load64(copy + SITE)
     store64(copy + SHARED, place)
     store64(copy + BARRIER, barrier)
     if not load64(copy + STORES):
         if (load64(load64(ctx + SHARED_ORIGIN) + barrier) >> proxy.VALID_AT) & 3 != 1:
             set_fault(ctx, NO_MBARRIER, site, lane, address_of(ctx, barrier), proxy.MBARRIER_BYTES)
             return 1
-        if load64(copy + REDUCTION) == 0:
-            fill_ones(load64(ctx + SHARED_ORIGIN) + place, size)
-        if load64(ctx + SANITIZER):
-            time, combines = load64(copy + ISSUED), load64(copy + REDUCTION) != 0
-            overwrite_shared(load64(ctx + SANITIZER), warp_number(ctx), lane, site, time, place, size, combines)
+        sanitizer, time, combines = load64(ctx + SANITIZER), load64(copy + ISSUED), load64(copy + REDUCTION) != 0
+        size = part_bytes(copy)
+        for part in range(parts_of(copy)):
+            here = part_place(copy, place, part)
+            if not combines:
+                fill_ones(load64(ctx + SHARED_ORIGIN) + here, size)
+            if sanitizer:
+                overwrite_shared(sanitizer, warp_number(ctx), lane, site, time, here, size, combines)
     store64(state + TAIL, number + 1)
     note_now(ctx, site, event.ISSUES_BULK_COPY, number)
     if not load64(copy + STORES):
@@ -286,7 +301,8 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
         if address != OUTSIDE and first < last:
             watch_global_run(state, warp, lane, site, time, address + first, last - first, stores, combines)
     if stores:
-        read_until_landed(state, warp, lane, site, time, place, size)
+        for part in range(parts_of(copy)):
+            read_until_landed(state, warp, lane, site, time, part_place(copy, place, part), part_bytes(copy))
 
 
 def commit_bulk(ctx: int, mask: int) -> int:
@@ -309,6 +325,21 @@ def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
             if load64(copy + GROUP) + pending < committed:
                 land(ctx, copy)
                 note_now(ctx, NO_SITE, event.BULK_COPY_LANDS, number)
+    forget_landed(state)
+    return 0
+
+
+def land_left_stores(ctx: int) -> int:
+    """The running block has ended: its stores and reductions that no thread waited for happen. Always 0."""
+    state, sanitizer, own = load64(ctx + ASYNC_PROXY), load64(ctx + SANITIZER), load64(ctx + CLUSTER_RANK)
+    for number in range(load64(state + HEAD), load64(state + TAIL)):
+        copy = copy_at(state, number)
+        thread = load64(copy + THREAD)
+        if load64(copy + IN_FLIGHT) and load64(copy + STORES) and thread // (32 * load64(ctx + WARP_PITCH)) == own:
+            if sanitizer:
+                end_before_wait(sanitizer, load64(copy + SITE), thread, load64(copy + SHARED), load64(copy + BYTES))
+            land(ctx, copy)
+            note_now(ctx, NO_SITE, event.BULK_COPY_LANDS, number)
     forget_landed(state)
     return 0
 

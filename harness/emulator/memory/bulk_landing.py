@@ -15,8 +15,12 @@ from harness.emulator.memory.bulk_rows import (
     first_inside,
     host_of,
     last_inside,
+    part_bytes,
+    part_place,
+    parts_of,
     row_address,
     row_bytes,
+    row_pitch,
     rows_of,
     swizzled,
 )
@@ -106,13 +110,15 @@ def land(ctx: int, copy: int) -> None:
         state, issued = load64(ctx + SANITIZER), load64(copy + ISSUED)
         if load64(copy + SOURCE) == FROM_SHARED:
             settle_source(state, thread >> 5, issued, load64(copy + ADDRESS), size)
-        settle_bulk(state, thread, issued, load64(copy + SHARED), size, stores, load64(copy + BARRIER))
+        place, barrier = load64(copy + SHARED), load64(copy + BARRIER)
+        for part in range(parts_of(copy)):
+            settle_bulk(state, thread, issued, part_place(copy, place, part), part_bytes(copy), stores, barrier)
 
 
 def move_rows(ctx: int, copy: int) -> None:
     """Between shared and global memory."""
     bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE) if load64(copy + RANK) else 0
-    first, last, width = first_inside(copy), last_inside(copy), row_bytes(copy)
+    first, last, width, pitch = first_inside(copy), last_inside(copy), row_bytes(copy), row_pitch(copy)
     shared, stores, function = load64(ctx + SHARED_ORIGIN), load64(copy + STORES), load64(copy + REDUCTION)
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
@@ -122,7 +128,7 @@ def move_rows(ctx: int, copy: int) -> None:
         else:
             outer = host_of(ctx, address + start, end - start) - start
         for piece in range(0, width, PIECE):
-            inner = shared + swizzled(load64(copy + SHARED) + row * width + piece, bits)
+            inner = shared + swizzled(load64(copy + SHARED) + row * pitch + piece, bits)
             low, high = max(0, start - piece), min(PIECE, end - piece)
             if function:
                 combine_piece(

@@ -6,7 +6,7 @@ from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import BUFFER_COUNT, BUFFERS, PARAMS, PARAMS_SIZE, VARIABLE_COUNT, VARIABLES
 from harness.emulator.abi.raw_memory import load32, load64, store64
-from harness.emulator.memory.trace import is_traced, record
+from harness.emulator.memory.trace import is_recorded, record
 from harness.emulator.memory.translation import count
 
 COPIES, CAPACITY, COPY_BYTES = proxy.COPIES, proxy.CAPACITY, proxy.COPY_BYTES
@@ -34,13 +34,25 @@ def host_of(ctx: int, address: int, size: int) -> int:
     offset = address & OFFSET_MASK
     if window == at.PARAM_WINDOW:
         return load64(ctx + PARAMS) + offset if offset + size <= load64(ctx + PARAMS_SIZE) else 0
-    number, table, limit = window - at.FIRST_VARIABLE_WINDOW, load64(ctx + VARIABLES), load64(ctx + VARIABLE_COUNT)
+    number, limit = window - at.FIRST_VARIABLE_WINDOW, load64(ctx + VARIABLE_COUNT)
+    row = load64(ctx + VARIABLES) + at.VARIABLE_BYTES * number
     if window >= at.FIRST_BUFFER_WINDOW:
-        number, table, limit = window - at.FIRST_BUFFER_WINDOW, load64(ctx + BUFFERS), load64(ctx + BUFFER_COUNT)
+        number, limit = window - at.FIRST_BUFFER_WINDOW, load64(ctx + BUFFER_COUNT)
+        row = load64(ctx + BUFFERS) + 16 * number
     offset -= at.BUFFER_START
-    if number < 0 or number >= limit or offset < 0 or offset + size > load64(table + 16 * number + 8):
+    if number < 0 or number >= limit or offset < 0 or offset + size > load64(row + 8):
         return 0
-    return int(load64(table + 16 * number) + offset)
+    return int(load64(row) + offset)
+
+
+def column_of(ctx: int, address: int) -> int:
+    """Where accesses to what is at a valid address are counted; `CONSTANT` where nobody may store, or below 0."""
+    window = address >> at.WINDOW_BITS
+    if window >= at.FIRST_BUFFER_WINDOW:
+        return int(window - at.FIRST_BUFFER_WINDOW)
+    if window < at.FIRST_VARIABLE_WINDOW:
+        return at.CONSTANT
+    return int(load64(load64(ctx + VARIABLES) + at.VARIABLE_BYTES * (window - at.FIRST_VARIABLE_WINDOW) + 16))
 
 
 def swizzled(offset: int, bits: int) -> int:
@@ -82,6 +94,38 @@ def row_bytes(copy: int) -> int:
     return int(load32(tensor_map + MAP_BOX) * load64(tensor_map + proxy.MAP_ELEMENT))
 
 
+def row_pitch(copy: int) -> int:
+    """How far apart runs are in shared memory before a swizzle: those of fewer bytes than a swizzle's have gaps."""
+    if load64(copy + RANK) == 0:
+        return int(load64(copy + BYTES))
+    bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE)
+    return int(max(row_bytes(copy), PIECE << bits if bits else 0))
+
+
+def shared_bytes(copy: int) -> int:
+    """How much shared memory a copy needs: what it moves, and the gaps between runs."""
+    return int(rows_of(copy) * row_pitch(copy))
+
+
+def parts_of(copy: int) -> int:
+    """How many parts a copy has in shared memory: one, or all its pieces where there are gaps between runs."""
+    return int(1 if row_pitch(copy) == row_bytes(copy) else load64(copy + BYTES) // PIECE)
+
+
+def part_bytes(copy: int) -> int:
+    """Bytes of such a part."""
+    return int(load64(copy + BYTES) // parts_of(copy))
+
+
+def part_place(copy: int, place: int, part: int) -> int:
+    """Where a part lies of a copy that begins at this place."""
+    if row_pitch(copy) == row_bytes(copy):
+        return place
+    pieces = row_bytes(copy) // PIECE
+    inner = place + part // pieces * row_pitch(copy) + PIECE * (part % pieces)
+    return int(swizzled(inner, load64(load64(copy + MAP) + proxy.MAP_SWIZZLE)))
+
+
 def first_inside(copy: int) -> int:
     """Bytes of each run before the tensor begins."""
     if load64(copy + RANK) == 0:
@@ -120,13 +164,13 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
     """
     first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
     origin = load64(load64(copy + MAP) + proxy.MAP_ADDRESS) if load64(copy + RANK) else load64(copy + ADDRESS)
-    requested, buffer = 0, (origin >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
-    row_pitch = row_bytes(copy)
+    requested, buffer = 0, column_of(ctx, origin)
+    width, pitch = row_bytes(copy), row_pitch(copy)
     sectors = 0
     latest = 0
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
-        target = place + row * row_pitch
+        target = place + row * pitch
         is_inside = address != OUTSIDE and first < last
         if is_inside:
             start = (address & OFFSET_MASK) - at.BUFFER_START
@@ -140,9 +184,9 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
                 trace_sectors(ctx, warp, site, buffer, low, high)
                 begin = end
         if load64(copy + STORES) == 0:
-            zeros = sectors_between(target, target + (first if is_inside else row_pitch))
+            zeros = sectors_between(target, target + (first if is_inside else width))
             if is_inside:
-                zeros += sectors_between(target + last, target + row_pitch)
+                zeros += sectors_between(target + last, target + width)
             sectors += zeros
             # They arrive as what L2 has does, and nothing is read behind it.
             for _ in range(zeros):
@@ -158,7 +202,7 @@ def sectors_between(begin: int, end: int) -> int:
 
 def trace_sectors(ctx: int, warp: int, site: int, buffer: int, low: int, high: int) -> None:
     """Record a request for these sectors of a buffer, where somebody wants to know."""
-    if is_traced(ctx) and buffer >= 0:
+    if buffer >= 0 and is_recorded(ctx, buffer):
         for piece in range(low, high, TRACED_SECTORS):
             some = min(TRACED_SECTORS, high - piece)
             for sector in range(some):

@@ -32,10 +32,10 @@ from harness.emulator.memory.sectors import insert_sector
 from harness.emulator.memory.trace import TARGET_AT, is_recorded, is_traced, record
 
 SPACE_SHARED = at.SPACES["shared"]
-SPACE_LOCAL = at.SPACES["local"]
+SPACE_LOCAL, WRITTEN = at.SPACES["local"], at.SPACES["written"]
 ENDED_BLOCK = at.FAULT["ended block"]
 OUT_OF_BOUNDS = at.FAULT["out of bounds"]
-MISALIGNED = at.FAULT["misaligned"]
+MISALIGNED, READ_ONLY = at.FAULT["misaligned"], at.FAULT["read-only memory"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 LINES_OF_TARGETS = at.DATA_2 + 128
 """Scratch, 8 bytes per lane: where a copy's bytes go, and the line they are from."""
@@ -121,6 +121,9 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                     base = load64(load64(ctx + BUFFERS) + 16 * buffer)
                     limit = load64(load64(ctx + BUFFERS) + 16 * buffer + 8)
                     start = at.BUFFER_START
+                if space == WRITTEN and (buffer == at.CONSTANT or here == at.PARAM_WINDOW):
+                    set_fault(ctx, READ_ONLY, site, lane, address, size)
+                    return 1
                 if requests and buffer >= 0:
                     count(ctx, site, buffer, 1, 0, 0, 0)
             wanted = load32(sizes + 4 * lane) if sizes else size

@@ -72,11 +72,12 @@ def load_copies() -> int:
         return _address("sandbox_drop_copies")
 
 
-def load_async_proxy() -> tuple[int, int]:
-    """Load what mbarriers, bulk copies and products of warpgroups call: `drop_async` and `warpgroup_arrives`."""
+def load_async_proxy() -> dict[str, int]:
+    """Load what mbarriers, bulk copies and products of warpgroups call; slot of the context -> address for it."""
     with _LOCK:
         load_part("async proxy")
-        return _address("sandbox_drop_async"), _address("sandbox_warpgroup_arrives")
+        functions = ("drop_async", "land_left_stores", "warpgroup_arrives")
+        return {name.upper(): _address(f"sandbox_{name}") for name in functions}
 
 
 def native_address(symbol: str, native: bytes) -> int:

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
+from harness.emulator.ptx.constant_expressions import WARP_SZ, ConstantExpressions
 from harness.emulator.ptx.instructions import Link, Variable
-from harness.emulator.ptx.token_stream import TokenStream
 from harness.emulator.ptx.types import TYPES, PtxType
 from harness.support.errors import CompileError
 
@@ -21,7 +21,7 @@ _INITIALISED = (".global", ".const")
 _DEEPEST_INITIALIZER = 16
 
 
-class Declarations(TokenStream):
+class Declarations(ConstantExpressions):
     """The part of the parser that reads declarations."""
 
     def variables(self) -> list[Variable]:
@@ -43,7 +43,7 @@ class Declarations(TokenStream):
                 if self.accept("]"):
                     sized = False
                     continue
-                count *= self.count()
+                count *= self._extent()
                 self.expect("]")
             initial: bytes | None = None
             links: tuple[Link, ...] = ()
@@ -71,6 +71,13 @@ class Declarations(TokenStream):
             )
             if not self.more(";"):
                 return variables
+
+    def _extent(self) -> int:
+        """How many elements an array has in one dimension."""
+        line, extent = self.peek().line, self.constant_integer()
+        if extent < 0:
+            raise CompileError(f"PTX line {line}: an array of {extent} elements")
+        return extent
 
     def _type_in_memory(self) -> tuple[int, PtxType, int]:
         """See `declared_type`; a predicate has no address."""
@@ -125,9 +132,9 @@ class Declarations(TokenStream):
 
     def _initial_value(self, element: PtxType) -> int | Link:
         token = self.peek()
-        if token.kind == "word":
+        if token.kind == "word" and token.text != WARP_SZ:
             return self._address_of(element, None)
-        if self.peek(1).text == "(":
+        if token.kind == "number" and self.peek(1).text == "(":
             mask = self.integer()
             self.expect("(")
             link = self._address_of(element, mask)
@@ -156,10 +163,7 @@ class Declarations(TokenStream):
             inner = self._address_of(element, mask)
             name, addend = inner.target, inner.addend
             self.expect(")")
-        while self.peek().text in ("+", "-"):
-            sign = 1 if self.next().text == "+" else -1
-            addend += sign * self.integer()
-        return Link(0, element.size_bytes, name, addend, mask)
+        return Link(0, element.size_bytes, name, addend + self.offset(), mask)
 
     def parameters(self) -> list[Variable]:
         """The parameters of a function, in parentheses."""

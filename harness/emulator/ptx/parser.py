@@ -6,6 +6,7 @@ text that they do not understand through instead of refusing it; faults and coun
 
 from __future__ import annotations
 
+from harness.emulator.ptx.constant_expressions import WARP_SZ
 from harness.emulator.ptx.declarations import LINKAGE, SPACES
 from harness.emulator.ptx.instructions import (
     Address,
@@ -58,6 +59,7 @@ class _Parser(PlainInstructions):
         kernel's own file, else of the outermost one."""
         self._scopes: list[dict[str, str]] = []
         self._scope_count = 0
+        self._is_call = False
         self._registers_here: dict[str, PtxType] = {}
 
     def _find_files(self) -> list[tuple[int, str]]:
@@ -227,7 +229,8 @@ class _Parser(PlainInstructions):
             depth += (token.text == "{") - (token.text == "}")
             if len(self._scopes) + depth > _DEEPEST_BLOCK:
                 raise CompileError(f"PTX line {token.line}: more than {_DEEPEST_BLOCK} blocks within each other")
-            if depth == 1 and token.kind == "word" and self.peek(at + 1 - self.at).text == ":":
+            is_label = token.kind == "word" and self.peek(at + 1 - self.at).text == ":"
+            if depth == 1 and is_label and token.text != WARP_SZ:  # which may stand before the `:` of a condition
                 self._declare(token.text, token.line)
             at += 1
 
@@ -327,6 +330,7 @@ class _Parser(PlainInstructions):
         modifiers = []
         while self.peek().kind == "dot":
             modifiers.append(self.next().text[1:])
+        self._is_call = opcode.text == "call"
         operands: tuple[Operand, ...] = () if self.accept(";") else self._list(";", 0)
         return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
@@ -349,12 +353,12 @@ class _Parser(PlainInstructions):
             return address
         if self.accept("{"):
             return Vector(self._list("}", depth + 1))
-        if self.accept("("):
+        if self._is_call and depth == 0 and self.accept("("):
             return Arguments(() if self.accept(")") else self._list(")", depth + 1))
+        if self.begins_constant():
+            return self.literal()
         if self.accept("!"):
             return Not(Reg(self.resolve(self.name())))
-        if token.kind == "number" or token.text == "-":
-            return self.literal()
         if token.kind != "word":
             raise CompileError(f"PTX line {token.line}: expected an operand, found '{token.shown}'")
         return self._named()
@@ -366,32 +370,20 @@ class _Parser(PlainInstructions):
             items.append(self.operand(depth))
         return tuple(items)
 
-    def _named(self) -> Operand:
+    def _named(self) -> Reg | Symbol:
         name = self.name()
         if name.startswith("%") and self.peek().kind == "dot":
             return Reg(name + self.next().text)
         name = self.resolve(name)
-        if name == "WARP_SZ":
-            return Imm(32)
         if name.startswith("%") or name == "_" or name in self._registers_here:
             return Reg(name)
-        offset = 0
-        while self.peek().text in ("+", "-"):
-            sign = 1 if self.next().text == "+" else -1
-            offset += sign * self.integer()
-        return Symbol(name, offset)
+        return Symbol(name, self.offset())
 
     def _address(self) -> Address:
-        token = self.peek()
-        if token.kind == "number" or token.text == "-":
-            return Address(Imm(self.integer()))
+        if self.begins_constant():
+            return Address(Imm(self.constant_integer()))
         base = self._named()
-        if not isinstance(base, Symbol | Reg):
-            raise CompileError(f"PTX line {token.line}: '{token.shown}' is no address")
-        offset = 0
-        while self.peek().text in ("+", "-"):
-            sign = 1 if self.next().text == "+" else -1
-            offset += sign * self.integer()
+        offset = self.offset()
         if isinstance(base, Symbol):
             return Address(Symbol(base.name), base.offset + offset)
         return Address(base, offset)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
-from harness.emulator.ptx.instructions import Imm
 from harness.emulator.ptx.lexer import BYTES, PIECES, Token, words_of
 from harness.support.errors import CompileError
 
@@ -86,20 +83,6 @@ class TokenStream:
         line = self.tokens[self.at - 1].line
         while self.at < len(self.tokens) and self.tokens[self.at].line == line:
             self.at += 1
-
-    def literal(self) -> Imm:
-        """A number of any kind; floating-point ones are 64 bits wide but for `0f`."""
-        is_negative = self.peek().text == "-"
-        token = self.peek(1) if is_negative else self.peek()
-        if not is_negative and token.text[:2] in ("0f", "0F") and len(token.text) == 10:
-            return Imm(int(self.next().text[2:], 16), 32)
-        if not is_negative and token.text[:2] in ("0d", "0D") and len(token.text) == 18:
-            return Imm(int(self.next().text[2:], 16), 64)
-        if token.kind == "number" and "." in token.text:
-            self.at += 1 + is_negative
-            number = -float(token.text) if is_negative else float(token.text)
-            return Imm(struct.unpack("<Q", struct.pack("<d", number))[0], 64)
-        return Imm(self.integer())
 
     def skip_section(self) -> None:
         """Pass over `.section name { ... }`."""

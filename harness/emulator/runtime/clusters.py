@@ -32,6 +32,7 @@ from harness.emulator.abi.context import (
     CTAID_Z,
     EVENT_CLOCKS,
     FIRST_WARP,
+    LAND_LEFT_STORES,
     LIVE_WARPS,
     LOCAL_SIZE,
     LOCALS,
@@ -53,7 +54,7 @@ from harness.emulator.abi.context import (
     WARPS_ORIGIN,
 )
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import load32, load64, store32, store64
+from harness.emulator.abi.raw_memory import call_host, load32, load64, store32, store64
 from harness.emulator.memory.bulk_rows import copy_at
 from harness.emulator.memory.trace import NO_SITE, arrive_at_cluster_in_time, note, note_now
 from harness.emulator.sanitizer.block_lifetime import end_before_copy, end_warp
@@ -114,6 +115,10 @@ def leave_block(ctx: int, warp: int) -> None:
     place = load64(ctx + LIVE_WARPS) + 4 * load64(ctx + CLUSTER_RANK)
     left = load32(place) - 1
     store32(place, left)
+    if left == 0 and load64(ctx + LAND_LEFT_STORES):
+        call_host(load64(ctx + LAND_LEFT_STORES), ctx)
+    if load64(ctx + CLUSTER_SIZE) == 1 and load64(ctx + TAGGED) == 0:
+        return
     if load64(ctx + SANITIZER) and load64(ctx + CLUSTER_SIZE) > 1:
         end_warp(load64(ctx + SANITIZER), warp_number(ctx), load32(warp + at.LEFT_AT), left == 0)
         if left == 0 and load64(ctx + ASYNC_PROXY):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.emulator.abi.context import FAULT_MASK
+from harness.emulator.abi.context import ABSENT_SOURCE, FAULT_MASK
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import store64
+from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
 from harness.emulator.memory.matrix_rows import load_rows, store_rows
@@ -35,13 +35,21 @@ def fault(ctx: int, warp: int, kind: int, site: int, mask: int, detail: int) -> 
     return 1
 
 
+def note_absent_source(ctx: int, site: int, lanes: int) -> int:
+    """At `site`, these lanes read others that are not there; keeps the first site of the text. Always 0."""
+    known = load64(ctx + ABSENT_SOURCE)
+    if lanes and (known == 0 or site + 1 < known):
+        store64(ctx + ABSENT_SOURCE, site + 1)
+    return 0
+
+
 def _by_name(*functions: Callable[..., int]) -> dict[str, Callable[..., int]]:
     return {function.__name__: function for function in functions}
 
 
 CORE = _by_name(
     fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
-    run_blocks, cluster_arrive, cluster_wait,
+    run_blocks, cluster_arrive, cluster_wait, note_absent_source,
 )  # fmt: skip
 """Name -> function; arguments and results are 64-bit integers."""
 

@@ -9,28 +9,34 @@ from harness.emulator.abi.context import (
     BARRIERS,
     CHANGES,
     CLEAR_REGISTERS,
+    CLUSTER_LIMIT,
     CLUSTER_RANK,
     CLUSTER_SIZE,
+    CLUSTER_STEPS,
     DROP_ASYNC,
     DROP_COPIES,
     ENTRY,
     EVENT_CLOCKS,
+    EXITED_WARPS,
     FAULT_KIND,
     FIRST_WARP,
     LOCAL_BASE,
     LOCAL_SIZE,
     LOCALS,
     ORDER,
+    PATIENCE,
+    PLACE,
     PLACES,
     RANDOM,
     SANITIZER,
     SEED,
     SHARED_BASE,
     SHARED_SIZE,
+    SPINNING_STATE,
     STEP_LIMIT,
     STEPS,
     STOP_AT,
-    TAGGED,
+    SUSPENDED,
     THREADS,
     TURN_END,
     WARP_BYTES,
@@ -54,6 +60,7 @@ from harness.emulator.runtime.clusters import (
     leave_block,
     wait_for_cluster,
 )
+from harness.emulator.runtime.spinning import FIRST_LOOK, ROUNDS_COMPARED, SHORT_TURN, state_of
 from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, leave_barrier, reset_barrier
 from harness.emulator.sanitizer.vector_clock import begin_cluster as begin_watched_cluster
 
@@ -228,80 +235,116 @@ def watched_barrier(ctx: int, number: int) -> int:
 
 
 def run_blocks(ctx: int, first: int, last: int) -> int:
-    """Run clusters `first` up to, not including, `last` to their end. 1 where one of them faulted, else 0.
+    """Run clusters `first` up to, not including, `last`, one after the other: `ENDED`, or what another one came to.
 
-    Mostly a cluster is one block. Where PLACES is not 0, it has the numbers of the clusters at those places.
+    Mostly a cluster is one block. Where PLACES is not 0, it has the numbers of the clusters at those places. Where a
+    cluster was suspended, PLACE says which one, and `first` has to be that one the next time.
     """
+    shuffled = load64(ctx + PLACES)
+    for place in range(first, last):
+        if load64(ctx + SUSPENDED) == 0:
+            cluster = load64(shuffled + 8 * place) if shuffled else place
+            # Another worker met a fault in an earlier cluster: what follows it does not count.
+            if cluster > load64(load64(ctx + STOP_AT)):
+                return at.ENDED
+            start_cluster(ctx, cluster)
+            store64(ctx + EXITED_WARPS, 0)
+            store64(ctx + CLUSTER_STEPS, 0)
+            store64(ctx + PLACE, place)
+        outcome = run_cluster(ctx)
+        store64(ctx + SUSPENDED, 1 if outcome > at.STOPPED else 0)
+        if outcome != at.ENDED:
+            return outcome
+    return at.ENDED
+
+
+def run_cluster(ctx: int) -> int:
+    """Run the cluster that the context describes until it ends, or as `run_blocks` says."""
     entry = load64(ctx + ENTRY)
     size, pitch = load64(ctx + CLUSTER_SIZE), load64(ctx + WARP_PITCH)
     warps = load64(ctx + WARP_COUNT) * size
     width = load64(ctx + WARP_BYTES)
     order = load64(ctx + ORDER)
-    shuffled = load64(ctx + PLACES)
-    meet = size > 1 or load64(ctx + TAGGED)
-    for place_of_cluster in range(first, last):
-        cluster = load64(shuffled + 8 * place_of_cluster) if shuffled else place_of_cluster
-        # Another worker met a fault in an earlier cluster: what follows it does not count.
-        if cluster > load64(load64(ctx + STOP_AT)):
-            return 0
-        start_cluster(ctx, cluster)
-        exited = 0
-        futile_rounds = 0
-        while exited < warps:
-            progress = 0
-            in_vain = 1
-            changes = load64(ctx + CHANGES)
-            if shuffled:
-                permute_warps(ctx, warps)
-            for place in range(warps):
-                index = load32(order + 4 * place)
-                warp = load64(ctx + WARPS_ORIGIN) + index * width
-                if load32(warp + at.STATUS) != at.READY:
-                    continue
-                if size > 1:
-                    if index // pitch != load64(ctx + CLUSTER_RANK):
-                        enter_block(ctx, index // pitch)
-                    index = index % pitch
-                progress = 1
-                store64(ctx + WARP_INDEX, index)
-                store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
-                steps = load64(warp + at.SAVED_STEPS)
-                store64(ctx + STEPS, steps)
-                store64(ctx + TURN_END, min(steps + turn_length(ctx), load64(ctx + STEP_LIMIT)))
-                status = call_warp(entry, ctx, warp)
-                since_look = load64(ctx + STEPS) - load64(warp + at.LOOKED_AT)
-                if status != at.YIELDED or since_look > at.WAIT_LOOP_INSTRUCTIONS:
-                    in_vain = 0
-                store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
-                if status == at.FAULTED:
-                    return 1
-                if status == at.EXITED:
-                    total = load64(ctx + WARP_INSTRUCTIONS) + load64(ctx + STEPS)
-                    store64(ctx + WARP_INSTRUCTIONS, total)
-                    store32(warp + at.STATUS, at.EXITED)
-                    note_now(ctx, NO_SITE, event.ENDS, 0)
-                    exited += 1
-                    if meet:
-                        leave_block(ctx, warp)
-                elif status == at.YIELDED:
-                    if load64(ctx + STEPS) > load64(ctx + STEP_LIMIT):
-                        set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
-                        return 1
-                elif status == at.AT_BARRIER:
-                    if load32(warp + at.BARRIER_ARRIVES) == 0:
-                        store32(warp + at.STATUS, at.AT_BARRIER)
-                    arrive(ctx, warp)
-                elif status == at.AT_CLUSTER:
-                    wait_for_cluster(ctx, warp)
-                elif status == at.AT_WARPGROUP:
-                    store32(warp + at.STATUS, at.AT_WARPGROUP)
-                    call_host(load64(ctx + WARPGROUP_ARRIVES), ctx)
-                    if load64(ctx + FAULT_KIND):
-                        return 1
-            futile_rounds = futile_rounds + 1 if in_vain and load64(ctx + CHANGES) == changes else 0
-            if progress == 0 or futile_rounds == at.FUTILE_ROUNDS:
-                if size > 1:
-                    enter_blocked(ctx)
-                set_fault(ctx, DEADLOCK, -1, 0, 0, 0)
-                return 1
-    return 0
+    exited, spent = load64(ctx + EXITED_WARPS), load64(ctx + CLUSTER_STEPS)
+    limit, patience = load64(ctx + CLUSTER_LIMIT), load64(ctx + PATIENCE)
+    pause_at, gap, looks, seen = spent + patience, SHORT_TURN if spent else FIRST_LOOK, 0, 0
+    look_at = spent + gap
+    short = spent > 0 and load64(ctx + PLACES) == 0
+    futile_rounds = 0
+    while exited < warps:
+        progress = 0
+        in_vain = 1
+        changes = load64(ctx + CHANGES)
+        if load64(ctx + PLACES):
+            permute_warps(ctx, warps)
+        for place in range(warps):
+            index = load32(order + 4 * place)
+            warp = load64(ctx + WARPS_ORIGIN) + index * width
+            if load32(warp + at.STATUS) != at.READY:
+                continue
+            if size > 1:
+                if index // pitch != load64(ctx + CLUSTER_RANK):
+                    enter_block(ctx, index // pitch)
+                index = index % pitch
+            progress = 1
+            store64(ctx + WARP_INDEX, index)
+            store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
+            steps = load64(warp + at.SAVED_STEPS)
+            store64(ctx + STEPS, steps)
+            turn = SHORT_TURN if short else turn_length(ctx)
+            store64(ctx + TURN_END, min(steps + turn, load64(ctx + STEP_LIMIT)))
+            status = call_warp(entry, ctx, warp)
+            since_look = load64(ctx + STEPS) - load64(warp + at.LOOKED_AT)
+            if status != at.YIELDED or since_look > at.WAIT_LOOP_INSTRUCTIONS:
+                in_vain = 0
+            spent += load64(ctx + STEPS) - steps
+            store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
+            if status == at.FAULTED:
+                return at.STOPPED
+            if status == at.EXITED:
+                total = load64(ctx + WARP_INSTRUCTIONS) + load64(ctx + STEPS)
+                store64(ctx + WARP_INSTRUCTIONS, total)
+                store32(warp + at.STATUS, at.EXITED)
+                note_now(ctx, NO_SITE, event.ENDS, 0)
+                exited += 1
+                leave_block(ctx, warp)
+            elif status == at.YIELDED:
+                if load64(ctx + STEPS) > load64(ctx + STEP_LIMIT):
+                    set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
+                    return at.STOPPED
+            elif status == at.AT_BARRIER:
+                if load32(warp + at.BARRIER_ARRIVES) == 0:
+                    store32(warp + at.STATUS, at.AT_BARRIER)
+                arrive(ctx, warp)
+            elif status == at.AT_CLUSTER:
+                wait_for_cluster(ctx, warp)
+            elif status == at.AT_WARPGROUP:
+                store32(warp + at.STATUS, at.AT_WARPGROUP)
+                call_host(load64(ctx + WARPGROUP_ARRIVES), ctx)
+                if load64(ctx + FAULT_KIND):
+                    return at.STOPPED
+            if limit and spent > limit and status != at.EXITED:
+                set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, limit)
+                return at.STOPPED
+        futile_rounds = futile_rounds + 1 if in_vain and load64(ctx + CHANGES) == changes else 0
+        if progress == 0 or futile_rounds == at.FUTILE_ROUNDS:
+            if size > 1:
+                enter_blocked(ctx)
+            set_fault(ctx, DEADLOCK, -1, 0, 0, 0)
+            return at.STOPPED
+        if patience and exited < warps and spent >= look_at:
+            state = state_of(ctx)
+            spins = looks > 0 and state == seen
+            if spins or spent >= pause_at:
+                store64(ctx + EXITED_WARPS, exited)
+                store64(ctx + CLUSTER_STEPS, spent)
+                store64(ctx + SPINNING_STATE, state)
+                return at.SPINS if spins else at.PAUSES
+            if looks == 0:
+                seen = state
+            looks += 1
+            if looks > ROUNDS_COMPARED:
+                looks = 0
+                gap *= 2
+                look_at = spent + gap
+    return at.ENDED

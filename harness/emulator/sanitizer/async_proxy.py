@@ -55,7 +55,7 @@ PENDING, RAW, WAW, WAR = at.PENDING, at.RAW, at.WAW, at.WAR
 WARP_MASK, SITE_AT, SITE_MASK = at.WARP_MASK, at.SITE_AT, at.SITE_MASK
 READERS, ENTRY_BYTES, GLOBAL_CELL_BYTES = at.READERS, at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
 STRONG_WRITER, WARPGROUP_BIT, WARPGROUP_WARPS = at.STRONG_WRITER, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
-MISSING_PROXY_FENCE = at.MISSING_PROXY_FENCE
+MISSING_PROXY_FENCE, NOT_AWAITED = at.MISSING_PROXY_FENCE, at.NOT_AWAITED
 SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
 BARRIER_BYTES = 8
 
@@ -174,6 +174,11 @@ def settle_source(state: int, warp: int, issued: int, offset: int, size: int) ->
     time, shift = tick(state), load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
         settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * warp, PENDING + issued, time)
+
+
+def end_before_wait(state: int, site: int, thread: int, offset: int, size: int) -> None:
+    """Report that the block of a store's thread has ended, and the thread has not waited for the store."""
+    report(state, NOT_AWAITED, site, thread, SHARED_ADDRESS + offset, size, 0, tick(state), thread)
 
 
 def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:

@@ -215,7 +215,6 @@ def _spread(
     unfinished: UnfinishedSweep,
     progress: Progress,
 ) -> tuple[SweepPoint, ...]:
-    from harness.emulator.executor import DEFAULT_STEP_LIMIT
     from harness.execution.cluster.shipping import load_of
     from harness.studies.traffic.sweep_spread import Counting, spread_sweep
 
@@ -223,8 +222,7 @@ def _spread(
         progress.step(f"{sweep.field} {place[1]}, {place[0]} and others")
         unfinished.done(place, point)
 
-    limit = DEFAULT_STEP_LIMIT if arguments.step_limit is None else arguments.step_limit
-    counting = Counting(crew.token, arguments.count, arguments.regime, arguments.seed, arch, limit)
+    counting = Counting(crew.token, arguments.count, arguments.regime, arguments.seed, arch, arguments.step_limit)
     loads = [(variant, load_of(found.origins[variant.name], variant.name)) for variant in chosen]
     return spread_sweep(crew, counting, loads, sweep, problems, unfinished.known, done)
 

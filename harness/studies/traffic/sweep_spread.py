@@ -30,7 +30,7 @@ class Counting:
     regime: str
     seed: int
     arch: str
-    step_limit: int
+    step_limit: int | None
 
     def executor(self) -> EmulatorExecutor:
         """A worker's: it has one core."""

@@ -69,7 +69,6 @@ def run_tune(arguments: argparse.Namespace) -> int:
 def _tune_by_bytes(
     arguments: argparse.Namespace, found: Discovery, variant: Variant, variants: list[Variant], problem: BaseProblem
 ) -> tuple[str, Ranks, Rows]:
-    from harness.emulator.executor import DEFAULT_STEP_LIMIT
     from harness.execution.cluster.shipping import load_of
     from harness.execution.comparison import compare
     from harness.execution.outcome import Row
@@ -94,10 +93,9 @@ def _tune_by_bytes(
             if crew is not None:
                 from harness.studies.tune.spread import Counting, spread_counting
 
-                limit = DEFAULT_STEP_LIMIT if arguments.step_limit is None else arguments.step_limit
                 names, load = tuple(v.name for v in variants), load_of(found.origins[variant.name], variant.name)
                 arch, seed = executor.device.arch, arguments.seed
-                asked = Counting(crew.token, load, names, problem, arguments.regime, seed, arch, limit)
+                asked = Counting(crew.token, load, names, problem, arguments.regime, seed, arch, arguments.step_limit)
                 known = spread_counting(crew, asked, known, done)
         comparison = compare(
             variants,

@@ -40,7 +40,7 @@ class Counting:
     regime: str
     seed: int
     arch: str
-    step_limit: int
+    step_limit: int | None
 
 
 def count_tiles(asked: Counting) -> list[Row]:

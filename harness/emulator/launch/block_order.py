@@ -1,0 +1,200 @@
+"""In which order the clusters of a launch, mostly of one block, run: spread over the cores, or in turns on one.
+
+Blocks that cannot tell each other anything run side by side, each to its end. Blocks that can (atomics, volatile and
+acquiring loads of global memory) run in order on one core, so that a launch does the same on any number of cores. There
+one that spins is suspended, and the next ones run, as many at a time as a GPU holds; then those that were suspended
+take turns. Each suspended cluster has a `Worker` of its own, whose memory is all that there is of it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.emulator.abi import layout as at
+from harness.emulator.launch.configuration import Geometry
+from harness.emulator.launch.tracing import BlockListener
+from harness.emulator.launch.worker import Worker
+
+RunBlocks = Callable[[int, int, int], int]
+"""`runtime.schedule.run_blocks`, native."""
+Progress = Callable[[float], None]
+_MOST_AT_ONCE = 64
+"""Clusters that a core takes at a time."""
+_FUTILE_PASSES = 3
+"""After all clusters that wait for each other have gone on so often without getting anywhere, none ever will."""
+_SPINNING_SHARE = 8
+"""And after this part of the instructions that one warp may run: what they do to memory may still change something."""
+
+
+@dataclass
+class _SpinCount:
+    """How often, and for how many instructions, suspended clusters went on since one last got anywhere."""
+
+    times: int = 0
+    steps: int = 0
+
+    def add(self, steps: int) -> None:
+        self.times, self.steps = self.times + 1, self.steps + steps
+
+    def clear(self) -> None:
+        self.times = self.steps = 0
+
+
+class GridRun:
+    """One launch at work. `new_worker` makes a core's memory; `workers` are all that were made."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        stop_at: npt.NDArray[np.int64],
+        run_blocks: RunBlocks,
+        new_worker: Callable[[], Worker],
+        listener: BlockListener | None,
+        progress: Progress | None,
+    ) -> None:
+        self._geometry, self._stop_at, self._run_blocks = geometry, stop_at, run_blocks
+        self._new_worker, self._listener, self._progress = new_worker, listener, progress
+        self.workers: list[Worker] = []
+        self.spinning = 0
+        """How many clusters waited for each other in vain, where that is why one of them was stopped."""
+        self._faults: list[tuple[int, Worker]] = []
+        self._lock = threading.Lock()
+        self._next = self._done = 0
+
+    def run(self, cores: int, resident: Callable[[], int] | None) -> list[tuple[int, Worker]]:
+        """All clusters; the faults that were met, as (cluster, worker).
+
+        Where clusters take turns, on one core, `resident` says how many a GPU holds at a time; it is only asked where
+        one is suspended.
+        """
+        jobs: list[Callable[[Progress | None], None]]
+        if resident is not None:
+            jobs = [partial(self._in_turns, resident)]
+        else:
+            jobs = [partial(self._in_order, self._worker()) for _ in range(cores)]
+        if len(jobs) == 1 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
+            jobs[0](self._progress)
+            return self._faults
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            pending = {pool.submit(job, None) for job in jobs}
+            try:
+                while pending:
+                    finished, pending = wait(pending, timeout=0.1)
+                    for future in finished:
+                        future.result()
+                    self._tell(self._progress)
+            except BaseException:
+                # Ctrl-C: no new blocks, and running warps stop at their next loop.
+                self._next = self._geometry.clusters
+                for worker in self.workers:
+                    worker.set("STEP_LIMIT", 0)
+                raise
+        return self._faults
+
+    def _worker(self) -> Worker:
+        worker = self._new_worker()
+        self.workers.append(worker)
+        return worker
+
+    def _tell(self, tell: Progress | None) -> None:
+        if tell is not None:
+            tell(min(1.0, self._done / self._geometry.clusters))
+
+    def _in_order(self, worker: Worker, tell: Progress | None) -> None:
+        """One core: some clusters after the other, until none is left."""
+        clusters = self._geometry.clusters
+        chunk = max(1, min(_MOST_AT_ONCE, clusters // (8 * len(self.workers))))
+        while True:
+            with self._lock:
+                first = self._next
+                self._next = first + chunk
+            if first >= clusters or first > self._stop_at[0]:
+                return
+            outcome = self._run(worker, first, min(first + chunk, clusters))
+            with self._lock:
+                self._done += chunk
+                if outcome == at.STOPPED:
+                    self._note_fault(worker)
+                    return
+            self._tell(tell)
+
+    def _in_turns(self, resident: Callable[[], int], tell: Progress | None) -> None:
+        """One core: new clusters while a GPU has room for them, then those that are suspended, over and over."""
+        clusters = self._geometry.clusters
+        most: int | None = None
+        waiting: deque[Worker] = deque()
+        idlers: list[Worker] = []
+        spins = _SpinCount()
+        while self._next < clusters or waiting:
+            if self._next < clusters and (most is None or len(waiting) < most):
+                worker = idlers.pop() if idlers else self._worker()
+                first, last = self._next, min(self._next + _MOST_AT_ONCE, clusters)
+                worker.set("PATIENCE", at.PATIENCE_STEPS)
+                outcome = self._run(worker, first, last)
+                self._next = last if outcome == at.ENDED else worker.get("PLACE") + 1
+                self._done += self._next - first - (outcome != at.ENDED)
+                spins.clear()
+            else:
+                worker = waiting.popleft()
+                first, before = worker.get("PLACE"), worker.get("CLUSTER_STEPS")
+                state = worker.get("SPINNING_STATE")
+                outcome = self._run(worker, first, first + 1)
+                self._done += outcome == at.ENDED
+                if outcome == at.SPINS and worker.get("SPINNING_STATE") == state:
+                    spins.add(worker.get("CLUSTER_STEPS") - before)
+                else:
+                    spins.clear()
+            if outcome == at.STOPPED:
+                self._note_fault(worker)
+                return
+            if outcome == at.ENDED:
+                idlers.append(worker)
+            else:
+                waiting.append(worker)
+                most = max(1, resident()) if most is None else most
+            limit = worker.get("STEP_LIMIT") // _SPINNING_SHARE
+            if spins.steps > limit and spins.times > _FUTILE_PASSES * len(waiting):
+                self.spinning = len(waiting)
+                waiting[0].set("STEP_LIMIT", 0)
+            self._tell(tell)
+
+    def _note_fault(self, worker: Worker) -> None:
+        cluster = self._geometry.cluster_of(worker.get("FAULT_BLOCK"))
+        self._faults.append((cluster, worker))
+        self._stop_at[0] = min(int(self._stop_at[0]), cluster)
+
+    def _run(self, worker: Worker, first: int, last: int) -> int:
+        """Run clusters on a worker, telling whoever listens to each of them; what `run_blocks` says."""
+        context = worker.context.ctypes.data
+        if worker.trace is None and worker.events is None and worker.executions is None:
+            return self._run_blocks(context, first, last)
+        for cluster in range(first, last):
+            if worker.executions is not None and not worker.get("SUSPENDED"):
+                worker.executions.begin(cluster)
+            outcome = self._run_blocks(context, cluster, cluster + 1)
+            if outcome != at.ENDED:
+                return outcome
+            self._hand_over(worker, cluster)
+        return at.ENDED
+
+    def _hand_over(self, worker: Worker, cluster: int) -> None:
+        """What was recorded of a cluster that has ended."""
+        geometry = self._geometry
+        together = geometry.blocks_per_cluster
+        if worker.executions is not None:
+            worker.executions.end(cluster)
+        if worker.events is not None:
+            worker.events.hand_over([geometry.block_of(cluster, rank) for rank in range(together)], worker.warp_pitch)
+        if self._listener is not None and worker.trace is not None:
+            for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
+                self._listener.deliver(geometry.block_of(cluster, rank), accesses)
