@@ -15,9 +15,11 @@ from harness.emulator.ptx.instructions import (
     Instruction,
     Label,
     Module,
+    Negative,
     Not,
     Operand,
     Pair,
+    Part,
     Reg,
     SourceLine,
     Statement,
@@ -118,6 +120,12 @@ class _Parser(PlainInstructions):
         known = self._module.functions.get(function.name)
         if known is not None and known.body is not None:
             raise CompileError(f"PTX line {line}: there are two functions '{function.name}'")
+        in_registers = [v for v in (*function.returns, *function.params) if v.space == "reg"]
+        if is_entry and in_registers:
+            raise CompileError(f"PTX line {line}: parameter '{in_registers[0].name}' of a kernel lies in '.reg'")
+        for variable in in_registers:
+            assert variable.element is not None
+            function.registers[variable.name] = variable.element
         function.body = []
         self._registers_here = function.registers
         self._module.functions[function.name] = function
@@ -353,6 +361,12 @@ class _Parser(PlainInstructions):
             return Arguments(() if self.accept(")") else self._list(")", depth + 1))
         if self.accept("!"):
             return Not(Reg(self.resolve(self.name())))
+        if token.text == "-" and self.peek(1).kind == "word":
+            self.next()
+            negated = self._named()
+            if not isinstance(negated, Reg | Part):
+                raise CompileError(f"PTX line {token.line}: '-' is followed by '{negated}', which is not a register")
+            return Negative(negated)
         if token.kind == "number" or token.text == "-":
             return self.literal()
         if token.kind != "word":
@@ -368,9 +382,12 @@ class _Parser(PlainInstructions):
 
     def _named(self) -> Operand:
         name = self.name()
+        resolved = self.resolve(name)
+        if self.peek().kind == "dot" and resolved in self._registers_here:
+            return Part(Reg(resolved), self.next().text[1:])
         if name.startswith("%") and self.peek().kind == "dot":
             return Reg(name + self.next().text)
-        name = self.resolve(name)
+        name = resolved
         if name == "WARP_SZ":
             return Imm(32)
         if name.startswith("%") or name == "_" or name in self._registers_here:
