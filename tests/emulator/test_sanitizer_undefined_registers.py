@@ -111,3 +111,11 @@ def test_the_users_line_is_named():
     (finding,) = find(source, {"out": np.zeros(32, np.int32)}, ("out",))
     assert finding.kind == "undefined register"
     assert finding.place is not None and finding.place.line == 4
+
+
+def test_a_parameter_to_which_nothing_is_stored_is_found_where_it_is_loaded():
+    loaded = "{ .param .b32 x; STORE ld.param.u32 r3, [x]; }"
+    (finding,) = findings(loaded.replace("STORE", ""))
+    assert finding.kind == "undefined register"
+    assert "'mov.b32' has a parameter of a call that was never written" in finding.message
+    assert findings(loaded.replace("STORE", "@p1 st.param.u32 [x], tid;")) == ()

@@ -116,6 +116,6 @@ FINDING_WORDS = 10
 Where no memory is touched, address and size are: of an undefined shuffle, mask and lane that was asked for; of masks
 that differ, both; of an undefined register, what it was used as, and nothing.
 """
-ROLE_ADDRESS, ROLE_VALUE, ROLE_PREDICATE = range(3)
+ROLE_ADDRESS, ROLE_VALUE, ROLE_PREDICATE, ROLE_PARAMETER = range(4)
 """What an undefined register was used as."""
 FINDING_LIMIT = 256

@@ -7,6 +7,8 @@ of a select, the first turn of a loop, the bits that a mask drops. So a read alo
 - an address, a value that is stored outside of local memory, or an operand of an atomic,
 - the predicate of a branch, or of an instruction that touches memory.
 
+A `.param` variable to which nothing in the whole kernel stores is a finding where it is loaded: no compiler does that.
+
 Vectors are not looked at where they are stored, nor what logic, byte permutations and bit fields make of undefined
 bits: they may drop them.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.ptx.blocks import Graph, registers_of
+from harness.emulator.ptx.call_parameters import holds_parameter
 from harness.emulator.ptx.instructions import Address, Instruction, Not, Reg, Vector
 from harness.emulator.ptx.opcodes import ATOMIC, STORE
 
@@ -35,6 +38,8 @@ class UndefinedRegisters:
         self._lanes = lanes
         tracked = _reached(graph, read_first) if lanes.instruments.sanitizer and read_first else set[str]()
         self._numbers = {name: number for number, name in enumerate(sorted(tracked))}
+        written = {name for block in graph.blocks for i in block.body for name in registers_of(i)[1]}
+        self._never_passed = {name for name in tracked - written if holds_parameter(name)}
         self._masks = lanes.reserve(4 * len(tracked)) if tracked else 0
 
     @property
@@ -48,7 +53,9 @@ class UndefinedRegisters:
             return
         if instruction.facts.memory is not None:
             self._check_access(instruction)
-        _, writes = registers_of(instruction)
+        reads, writes = registers_of(instruction)
+        for name in sorted(reads & self._never_passed):
+            self._check(instruction, sanitizer.ROLE_PARAMETER, Reg(name), self._lanes.active_bits())
         changed = sorted(writes & self._numbers.keys())
         if not changed:
             return

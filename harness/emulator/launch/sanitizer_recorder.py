@@ -279,6 +279,7 @@ _ROLES = {
     at.ROLE_ADDRESS: "an address from a register",
     at.ROLE_VALUE: "a value from a register",
     at.ROLE_PREDICATE: "a condition from a register",
+    at.ROLE_PARAMETER: "a parameter of a call",
 }
 _FIRST = "is the first product of its warp, and no wgmma.fence.sync.aligned lies before it"
 
