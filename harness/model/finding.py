@@ -12,6 +12,7 @@ KINDS = (
     "WAR race",
     "WAW race",
     "undefined shuffle",
+    "undefined register",
     "masks differ",
     "missing proxy fence",
     "accumulator read early",

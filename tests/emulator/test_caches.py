@@ -32,7 +32,7 @@ def store(line: int, mask: int = WHOLE, delay: int = 1) -> Access:
 
 
 def packed(accesses: Iterable[Access]) -> np.ndarray:
-    words = [(line << 34) | (kind << 32) | (mask << 28) | delay for line, mask, kind, delay in accesses]
+    words = [(line << 35) | (kind << 32) | (mask << 28) | delay for line, mask, kind, delay in accesses]
     return np.array(words, dtype=np.uint64)
 
 
@@ -174,7 +174,7 @@ def test_counts_are_by_buffer():
 
 
 def test_a_plan_that_is_too_large_is_refused():
-    with pytest.raises(PlanError, match="at most 128 GiB"):
+    with pytest.raises(PlanError, match="at most 64 GiB"):
         MemoryHierarchy(ONE_SET, [("A", 1 << 38)])
 
 

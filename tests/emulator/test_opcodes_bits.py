@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -214,3 +215,21 @@ def test_bit_masks():
             (case("bmsk.wrap.b32 d, a, b;", "b32", a, b), (wrap,)),
         ]
     )
+
+
+def extended(value: int, count: int, clamps: bool, is_signed: bool) -> int:
+    """The pseudo-code of szext in the PTX ISA."""
+    low, too_large = count & 31, count >= 32 and clamps
+    mask = 0 if too_large else ~0 << low
+    sign = not (low == 0 or too_large or not is_signed) and value >> (low - 1) & 1
+    return value & ~mask | (mask if sign else 0)
+
+
+def test_extending_the_low_bits():
+    a, b = integers(32, 2, random=400)
+    b = np.concatenate([b[:300], np.resize(np.arange(40, dtype=np.uint32), b.size - 300)])
+    checks: list[Check] = []
+    for mode, kind in itertools.product(("clamp", "wrap"), ("u32", "s32")):
+        expected = each(lambda v, n, m=mode, k=kind: extended(v, n, m == "clamp", k == "s32"), 32, a, b)
+        checks.append((case(f"szext.{mode}.{kind} d, a, b;", "b32", a, b), (expected,)))
+    check(checks)

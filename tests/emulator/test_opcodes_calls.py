@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from operands import Array
-from single_opcode import run_body
+from single_opcode import HEADER, run_body, run_ptx
 
-from harness.support.errors import UnsupportedInstruction
+from harness.support.errors import CompileError, UnsupportedInstruction
 
 LANES = np.arange(32)
 
@@ -171,3 +171,45 @@ def test_recursion_is_refused():
     loop = ".func f(.param .b32 a) { { .param .b32 x; st.param.b32 [x], 1; call.uni f, (x); } ret; }"
     with pytest.raises(UnsupportedInstruction, match=r"recursion \(kernel -> f -> f\)"):
         run("{ .param .b32 x; st.param.b32 [x], 1; call.uni f, (x); }", declarations=loop)
+
+
+def test_parameters_in_registers():
+    """Values, numbers and predicates go to `.reg` parameters and come back; a register may go to a `.param` one."""
+    functions = """
+    .func (.reg .u32 sum, .reg .pred odd) combine(.reg .u32 a, .reg .u32 b, .reg .pred twice) {
+        .reg .u32 t; add.u32 sum, a, b; @twice add.u32 sum, sum, sum;
+        and.b32 t, sum, 1; setp.ne.u32 odd, t, 0;
+        @odd ret; add.u32 a, a, 100; add.u32 sum, sum, 1000; }
+    .func (.param .b32 result) doubled(.param .b32 value) {
+        .reg .b32 v; ld.param.b32 v, [value]; add.u32 v, v, v; st.param.b32 [result], v; ret; }
+    """
+    out = np.zeros(64, np.uint32)
+    body = """
+        setp.gt.u32 p1, tid, 9; mov.u32 r1, tid; mov.u32 r2, 7; setp.ne.u32 p2, tid, tid;
+        call (r2, p2), combine, (r1, 3, p1);
+        selp.u32 r3, 1, 0, p2;
+        setp.lt.u32 p3, tid, 20; mov.u32 r4, r2;
+        @p3 call.uni (r4), doubled, (r2);
+        mul.wide.u32 q1, tid, 8; add.u64 q1, q1, out;
+        shl.b32 r5, r1, 16; shl.b32 r3, r3, 31; or.b32 r5, r5, r3; or.b32 r5, r5, r4;
+        st.global.u32 [q1], r5; st.global.u32 [q1+4], r1;
+    """
+    run_body(body, {"out": out}, functions)
+    for thread in range(32):
+        total = (thread + 3) * (2 if thread > 9 else 1)
+        odd = total & 1
+        total += 0 if odd else 1000
+        doubled = 2 * total if thread < 20 else total
+        assert out[2 * thread] == (odd << 31 | thread << 16 | doubled), thread
+        assert out[2 * thread + 1] == thread, "the callee's copy of a parameter is its own"
+
+
+def test_what_a_register_parameter_cannot_take_is_refused():
+    function = ".func f(.reg .u32 a) { ret; } .func g(.param .align 8 .b8 a[24]) { ret; }"
+    for call in ("call f, (out);", "{ .param .b32 x; call f, (x); }", "call g, (r1);"):
+        with pytest.raises(
+            UnsupportedInstruction, match=r"'call' at PTX line \d+: what it passes for the parameter 'a'"
+        ):
+            run_body(call, {}, function + " .shared .b32 out;")
+    with pytest.raises(CompileError, match=r"parameter 'a' of a kernel lies in '.reg'"):
+        run_ptx(f"{HEADER}.visible .entry kernel(.reg .u32 a) {{ ret; }}", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import ml_dtypes
@@ -356,3 +357,29 @@ def test_pairs_of_eight_bits(pair: str):
         unpacked = decoded(patterns & 0xFF, relu) | decoded(patterns >> 8, relu) << 16
         checks.append((case(f"cvt.rn{word}.f16x2.{pair} d, a;", "b32", patterns.astype(np.uint16)), (unpacked,)))
     check(checks)
+
+
+@pytest.mark.parametrize("source", ["u32", "s32", "u64", "s64"])
+def test_directed_rounding_of_integers_to_f64(source: str):
+    """Against exact fractions: the largest double below, the smallest above, or the one nearer to zero."""
+    bits = int(source[1:])
+    (a,) = integers(bits, 1, random=300)
+    near = [(1 << k) + step for k in range(50, bits) for step in (-1, 0, 1, 1 << max(0, k - 53), 3 << max(0, k - 54))]
+    a = np.concatenate([a, np.array([n & ((1 << bits) - 1) for n in near], dtype=a.dtype)]) if near else a
+    read = (lambda v: signed(v, bits)) if source[0] == "s" else (lambda v: v)
+
+    def rounded(value: int, rounding: str) -> int:
+        exact, found = read(value), float(read(value))
+        towards = {"rp": math.inf, "rm": -math.inf, "rz": 0.0}[rounding]
+        beyond = int(found) < exact if rounding == "rp" else int(found) > exact
+        if rounding == "rz":
+            beyond = abs(int(found)) > abs(exact)
+        found = math.nextafter(found, towards) if beyond else found
+        return int(np.float64(found).view(np.uint64))
+
+    check(
+        [
+            (case(f"cvt.{r}.f64.{source} d, a;", "b64", a), (each(lambda v, r=r: rounded(v, r), 64, a),))
+            for r in ("rz", "rm", "rp")
+        ]
+    )

@@ -109,13 +109,26 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
     "slct": ("u32", "f64", "ftz.b16", ""),
     "shf": ("l.wrap", "r.clamp", "l", ""),
     "bmsk": ("wrap", "clamp", ""),
+    "szext": ("wrap", "clamp", ""),
+    **dict.fromkeys(
+        ("vadd", "vsub", "vabsdiff", "vmin", "vmax"), ("s32.u32", "s32.u32.sat", "u32.s32.add", "u32.s32.sat.max", "")
+    ),
+    "vset": ("lt.u32", "ne.s32.min", "u32"),
+    **dict.fromkeys(("vshl", "vshr"), ("s32.u32.sat.wrap", "u32.u32.clamp.add", "u32.u32")),
+    "vmad": ("s32.u32.sat.shr7", "u32.u32.po", "s32.s32.shr15", ""),
+    **dict.fromkeys(
+        tuple(f"{word}{n}" for n in (2, 4) for word in ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")),
+        ("s32.u32", "s32.u32.sat", "u32.s32.add", ""),
+    ),
+    **dict.fromkeys(("vset2", "vset4"), ("lt.u32", "ne.s32.add", "u32")),
     "bfind": ("", "shiftamt"),
     "prmt": ("", "ecl", "f5e"),
     "lop3": ("", "and"),
     "dp4a": ("s32", "u32", ""),
     "dp2a": ("lo.s32", "hi.u32", "u32"),
-    "cvt": tuple(
-        f"{rounding}{target}" for rounding in ("", "rn.", "rzi.") for target in ("u8", "s64", "f16", "f32", "tf32")
+    "cvt": (
+        *(f"{rounding}{target}" for rounding in ("", "rn.", "rzi.") for target in ("u8", "s64", "f16", "f32", "tf32")),
+        *("pack.sat.s16", "pack.sat.u4.s32", "pack.u16"),
     ),
     "ld": ("", "global", "shared", "shared::cluster", "local.v2", "v4", "const", "param"),
     "st": (
@@ -365,7 +378,6 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "cvt.rn.satfinite.e5m2x2.f32 h1, r1;",
         "cvt.rn.satfinite.f16x2.e4m3x2 r1, h1;",
         "cvt.rn.satfinite.e2m1x2.f32 h1, r1, r2;",
-        "cvt.rz.f64.s64 q1, q2;",
         "mov.b128 q1, {q1, q2};",
         "ld.global.b128 q1, [q2];",
         "ld.global.v8.f32 {r1, r2, r3, r4, r5, r6, r7, r8}, [q2];",
@@ -405,8 +417,8 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "fence.relaxed.gpu;",
         "griddepcontrol.launch;",
         "fns.b32 r1, r2, 0, 1;",
-        "vadd.s32.s32.s32 r1, r2, r3;",
-        "szext.wrap.s32 r1, r2, r3;",
+        "szext.s32 r1, r2, r3;",
+        "szext.wrap.s64 q1, q2, q3;",
         "mov.u32 r1, %total_smem_size;",
         "mov.u32 r1, %envreg3;",
         "tex.2d.v4.f32.s32 {r1, r2, r3, r4}, [q1, {r1, r2}];",

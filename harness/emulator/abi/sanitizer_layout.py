@@ -103,17 +103,19 @@ OVERWRITES = 32
 KINDS = (
     "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",
     "missing proxy fence", "accumulator read early", "register written early", "missing wgmma fence",
-    "block not started", "early exit", "store not awaited",
+    "block not started", "early exit", "store not awaited", "undefined register",
 )  # fmt: skip
 (
     UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER, MISSING_PROXY_FENCE,
     EARLY_ACCUMULATOR, EARLY_REGISTER, MISSING_WGMMA_FENCE, NOT_STARTED, EARLY_EXIT,
-    NOT_AWAITED,
-) = range(1, 15)  # fmt: skip
+    NOT_AWAITED, UNDEFINED_REGISTER,
+) = range(1, 16)  # fmt: skip
 FINDING_WORDS = 10
 """kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size.
 
 Where no memory is touched, address and size are: of an undefined shuffle, mask and lane that was asked for; of masks
-that differ, both.
+that differ, both; of an undefined register, what it was used as, and nothing.
 """
+ROLE_ADDRESS, ROLE_VALUE, ROLE_PREDICATE, ROLE_PARAMETER = range(4)
+"""What an undefined register was used as."""
 FINDING_LIMIT = 256

@@ -217,6 +217,26 @@ def insert_field(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.binary("or", element, field, rest), element)
 
 
+@emits("szext")
+def extend_bits(lanes: Lanes, instruction: Instruction) -> None:
+    """szext: the low `b` bits of a, extended by their sign or by zeros; 32 and more bits clamp or wrap."""
+    form = Form(instruction)
+    mode = form.choice("clamp", "wrap")
+    kind = form.type("u32 s32")
+    form.end()
+    if mode is None:
+        raise instruction.unsupported("it needs '.clamp' or '.wrap'")
+    x, count = (lanes.use(o, "i32") for o in instruction.operands[1:])
+    wrapped = lanes.binary("and", "i32", count, splat("i32", 31))
+    cut = lanes.binary("and", "i32", lanes.binary("sub", "i32", splat("i32", 32), wrapped), splat("i32", 31))
+    right = "ashr" if kind.kind == "s" else "lshr"
+    result = lanes.binary(right, "i32", lanes.binary("shl", "i32", x, cut), cut)
+    result = lanes.select("i32", lanes.compare("eq", "i32", wrapped, splat("i32", 0)), splat("i32", 0), result)
+    if mode == "clamp":
+        result = lanes.select("i32", lanes.compare("ugt", "i32", count, splat("i32", 31)), x, result)
+    lanes.put(instruction.operands[0], result, "i32")
+
+
 @emits("bmsk")
 def bit_mask(lanes: Lanes, instruction: Instruction) -> None:
     """bmsk: `length` ones from `start`."""

@@ -236,9 +236,31 @@ def _integer_as_float(lanes: Lanes, conversion: _Conversion, operand: Operand) -
         return lanes.cast(word, integer, value, FLOAT[target.bits]), FLOAT[target.bits]
     if source.bits == 64:
         if target.bits == 64:
-            raise conversion.instruction.unsupported("directed rounding to f64")
+            return _directed_double(lanes, value, source.kind == "s", str(conversion.rounding)), "double"
         value = _fold_low_bits(lanes, value, source.kind == "s")
     return lanes.cast(word, integer, value, "double"), "double"
+
+
+def _directed_double(lanes: Lanes, value: str, signed: bool, rounding: str) -> str:
+    """An i64 as a double, rounded towards zero, or to its neighbour away from zero where `rm` or `rp` leads there."""
+    zero = splat("i64", 0)
+    negative = lanes.compare("slt", "i64", value, zero) if signed else splat("i1", 0)
+    magnitude = lanes.select("i64", negative, lanes.binary("sub", "i64", zero, value), value)
+    kind = vector("i64")
+    zeros = lanes.intrinsic("llvm.ctlz.v32i64", kind, (kind, magnitude), ("i1", "false"))
+    narrow = lanes.compare("ugt", "i64", zeros, splat("i64", 10))  # at most 53 bits
+    dropped = lanes.select("i64", narrow, zero, lanes.binary("sub", "i64", splat("i64", 11), zeros))
+    ones = lanes.binary("sub", "i64", lanes.binary("shl", "i64", splat("i64", 1), dropped), splat("i64", 1))
+    low = lanes.binary("and", "i64", magnitude, ones)
+    rounded = lanes.cast("uitofp", "i64", lanes.binary("xor", "i64", magnitude, low), "double")
+    bits = lanes.cast("bitcast", "double", rounded, "i64")
+    if rounding != "rz":
+        inexact = lanes.compare("ne", "i64", low, zero)
+        positive = lanes.binary("xor", "i1", negative, splat("i1", 1))
+        away = lanes.binary("and", "i1", inexact, positive if rounding == "rp" else negative)
+        bits = lanes.binary("add", "i64", bits, lanes.cast("zext", "i1", away, "i64"))
+    sign = lanes.select("i64", negative, splat("i64", 1 << 63), zero)
+    return lanes.cast("bitcast", "i64", lanes.binary("or", "i64", bits, sign), "double")
 
 
 def _fold_low_bits(lanes: Lanes, value: str, signed: bool) -> str:

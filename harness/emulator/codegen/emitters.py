@@ -22,6 +22,7 @@ _FAMILIES = (
     "floating",
     "halves",
     "bits",
+    "video",
     "compare",
     "convert",
     "memory",

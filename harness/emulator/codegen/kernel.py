@@ -23,6 +23,7 @@ from harness.emulator.codegen.outlining import OutliningLanes
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.product_registers import ProductRegisters, marked_registers
 from harness.emulator.codegen.storage import Registers, Storage
+from harness.emulator.codegen.undefined_registers import UndefinedRegisters
 from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import (
@@ -95,7 +96,8 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
     registers = Registers(flat.registers, flushed_registers(flat), lasting)
     lanes = (OutliningLanes if outlined else Lanes)(registers, storage, instruments, clusters.knows)
     products = ProductRegisters(lanes, flat, graph)
-    _Writer(lanes, graph, live.behind, products).write()
+    read_first = {name for name in live.before[0] if name in flat.registers}
+    _Writer(lanes, graph, live.behind, products, UndefinedRegisters(lanes, graph, read_first)).write()
     if any(i.facts.flow is Flow.WARPGROUP for i in flat.instructions()):
         name_held_tickets(lanes, flat)
     body = _assemble(lanes)
@@ -106,7 +108,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         link_variables(variables, storage.addresses, flat),
         _shared_variables(module, flat, storage),
         lanes.register_bytes,
-        any(name in flat.registers for name in live.before[0]) or bool(lanes.marks),
+        bool(read_first or lanes.marks),
         any(_connects_blocks(i) for i in flat.instructions()),
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
@@ -218,12 +220,20 @@ def _verify(function: Function, storage: Storage) -> None:
 class _Writer:
     """Writes the function's body into `lanes`."""
 
-    def __init__(self, lanes: Lanes, graph: Graph, live_out: list[set[str]], products: ProductRegisters) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        graph: Graph,
+        live_out: list[set[str]],
+        products: ProductRegisters,
+        undefined: UndefinedRegisters,
+    ) -> None:
         self._lanes = lanes
         self._graph = graph
         self._live_out = live_out
         self._meeting_places: set[int] = set()
         self._products = products
+        self._undefined = undefined
         lanes.ways_out = tuple(n for n, b in enumerate(graph.blocks) if not b.body and list(b.targets) == [EXIT])
 
     def write(self) -> None:
@@ -275,13 +285,17 @@ class _Writer:
             self._count(len(block.body) + (block.branch is not None))
             count_execution(lanes, number)
         for instruction in block.body:
-            if self._products.watches or not lanes.repeat(instruction):
+            if self._products.watches or self._undefined.watches or not lanes.repeat(instruction):
                 emit = emitter_for(instruction)
                 with lanes.shared_function():
                     lanes.guard(instruction)
                     self._products.watch(instruction, number)
+                    self._undefined.watch(instruction)
                     emit(lanes, instruction)
             lanes.end_instruction()
+        if block.branch is not None and self._undefined.watches:
+            with lanes.shared_function():
+                self._undefined.watch_branch(block.branch)
         self._leave(number, block)
         if block.branch is not None:
             lanes.end_instruction()

@@ -136,6 +136,10 @@ class LaunchRecorder:
             words = self._of_lanes(kind, site, other % machine.LANES, address, size)
             message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
             return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
+        if kind == at.UNDEFINED_REGISTER:
+            words = f"'{self._facts.sites[site].form}' has {_ROLES[address]} that was never written"
+            message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
+            return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
         if kind in _OF_REGISTERS:
             return self._of_registers(kind, site, here, before, self._place(before, earlier, other), count)
         target, offset = self._target(address, here)
@@ -276,6 +280,12 @@ _OF_REGISTERS = {
     "(wgmma.fence.sync.aligned) before the first product of its group",
 }
 """What an instruction does; the one before it is left out."""
+_ROLES = {
+    at.ROLE_ADDRESS: "an address from a register",
+    at.ROLE_VALUE: "a value from a register",
+    at.ROLE_PREDICATE: "a condition from a register",
+    at.ROLE_PARAMETER: "a parameter of a call",
+}
 _FIRST = "is the first product of its warp, and no wgmma.fence.sync.aligned lies before it"
 
 

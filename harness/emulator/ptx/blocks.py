@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from harness.emulator.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Not, Reg, Symbol
+from harness.emulator.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Negative, Not, Part, Reg, Symbol
 from harness.emulator.ptx.opcodes import BARRIER_RESULT, Flow
 from harness.support.errors import CompileError
 
@@ -337,6 +337,8 @@ def _collect(operand: object, into: set[str], reads: set[str]) -> None:
             into.add(name)
         case Not(reg):
             reads.add(reg.name)
+        case Part(reg) | Negative(reg):
+            _collect(reg, into, reads)
         case Symbol() | Imm():
             pass
         case _:

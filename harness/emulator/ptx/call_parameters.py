@@ -41,6 +41,11 @@ def lower_call_parameters(function: Function) -> None:
             function.body.append(statement)
 
 
+def holds_parameter(register: str) -> bool:
+    """Whether `lower_call_parameters` made this register of a `.param` variable: no name in PTX has a plus."""
+    return "+" in register
+
+
 def _access(instruction: Instruction) -> tuple[str, int] | None:
     """Variable and offset of a `st.param` or `ld.param`."""
     if instruction.opcode not in ("ld", "st") or "param" not in instruction.modifiers or len(instruction.operands) != 2:

@@ -166,13 +166,19 @@ class Declarations(ConstantExpressions):
         return Link(0, element.size_bytes, name, addend + self.offset(), mask)
 
     def parameters(self) -> list[Variable]:
-        """The parameters of a function, in parentheses."""
+        """The parameters of a function, in parentheses. Those in `.reg` are variables of the space `reg`."""
         self.expect("(")
         params: list[Variable] = []
         if self.accept(")"):
             return params
         while not params or self.more(")"):
             space = self.next()
+            if space.text == ".reg":
+                _, element, lanes = self.declared_type()
+                if lanes != 1:
+                    raise CompileError(f"PTX line {space.line}: vector registers are not supported as parameters")
+                params.append(Variable(self.name(), "reg", 0, element.size_bytes, element=element))
+                continue
             if space.text != ".param":
                 raise CompileError(f"PTX line {space.line}: '{space.shown}' parameters are not supported")
             align, element, _ = self._pointer_or_type()
@@ -182,8 +188,10 @@ class Declarations(ConstantExpressions):
                 count *= self.count() if self.peek().text != "]" else 0
                 self.expect("]")
             size_bytes = count * element.size_bytes
-            _require_size(space.line, ".param", name, size_bytes + sum(p.size_bytes for p in params))
-            params.append(Variable(name, "param", align or element.size_bytes, size_bytes, None))
+            _require_size(
+                space.line, ".param", name, size_bytes + sum(p.size_bytes for p in params if p.space == "param")
+            )
+            params.append(Variable(name, "param", align or element.size_bytes, size_bytes, element=element))
         return params
 
     def _pointer_or_type(self) -> tuple[int, PtxType, int]:

@@ -2,7 +2,8 @@
 
 Before: an entry that calls `.func`s through `.param` variables.
 After: one function without calls; the callee's registers, labels and variables carry a prefix, its parameters are the
-caller's `.param` variables, its `ret` is a branch behind the call. Recursion and indirect calls have no such form.
+caller's `.param` variables, its `ret` is a branch behind the call. What a call passes in registers, or as numbers, is
+moved there before the body and back behind it. Recursion and indirect calls have no such form.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.emulator.ptx.instructions import (
+    Address,
     Arguments,
     Function,
+    Imm,
     Instruction,
     Label,
     Module,
+    Operand,
+    Reg,
     Statement,
     Symbol,
     Variable,
@@ -92,17 +97,44 @@ class _Inliner:
             )
         self._calls += 1
         prefix = f"{name}@{self._calls}."
-        after = f"{prefix}return"
+        after, skipped = f"{prefix}return", f"{prefix}skipped"
         if call.predicate is not None:
-            skip = replace(call, opcode="bra", modifiers=(), operands=(Symbol(after),), negated=not call.negated)
+            skip = replace(call, opcode="bra", modifiers=(), operands=(Symbol(skipped),), negated=not call.negated)
             out.append(skip)
         names = self._rename_callee(callee, prefix)
-        for formal, actual in zip(formals, actuals):
-            if not isinstance(actual, Symbol):
-                raise call.unsupported("a call that does not pass its arguments in '.param' variables")
-            names[formal.name] = actual.name
+        plain = replace(call, predicate=None, negated=False)
+        for formal, actual in zip(callee.params, arguments.items):
+            out += self._bind(plain, formal, actual, names, prefix, is_result=False)
+        handed_back: list[Instruction] = []
+        for formal, actual in zip(callee.returns, results.items):
+            handed_back += self._bind(plain, formal, actual, names, prefix, is_result=True)
         self.copy(callee.body, names, (*stack, name), after)
         out.append(Label(after))
+        out += handed_back
+        if call.predicate is not None:
+            out.append(Label(skipped))
+
+    def _bind(
+        self, call: Instruction, formal: Variable, actual: Operand, names: dict[str, str], prefix: str, is_result: bool
+    ) -> list[Instruction]:
+        """Join a callee's parameter to what a call passes for it: the instructions that move its value."""
+        if formal.space == "param" and isinstance(actual, Symbol):
+            names[formal.name] = actual.name
+            return []
+        kind = formal.element
+        fits = isinstance(actual, Reg) if is_result else isinstance(actual, Reg | Imm)
+        if kind is None or not fits or formal.size_bytes != kind.size_bytes:
+            raise call.unsupported(f"what it passes for the parameter '{formal.name}'")
+        word = "pred" if kind.kind == "pred" else f"b{kind.total_bits}"
+        place: Operand = Reg(prefix + formal.name)
+        opcode, modifiers = "mov", [word]
+        if formal.space == "param":
+            names[formal.name] = prefix + formal.name
+            self._flat.variables[prefix + formal.name] = _renamed(formal, prefix + formal.name)
+            place = Address(Symbol(prefix + formal.name))
+            opcode, modifiers = "ld" if is_result else "st", ["param", word]
+        operands = (actual, place) if is_result else (place, actual)
+        return [replace(call, opcode=opcode, modifiers=tuple(modifiers), operands=operands)]
 
     def _rename_callee(self, callee: Function, prefix: str) -> dict[str, str]:
         names = {name: prefix + name for name in callee.registers}

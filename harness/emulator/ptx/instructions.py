@@ -66,13 +66,29 @@ class Not:
 
 
 @dataclass(frozen=True)
+class Part:
+    """`r.b0`, `r.h10`: bytes or halfwords of a register, in the video instructions."""
+
+    reg: Reg
+    selector: str
+    """Without its dot."""
+
+
+@dataclass(frozen=True)
+class Negative:
+    """`-r`: a source of `vmad` with its sign changed."""
+
+    operand: Reg | Part
+
+
+@dataclass(frozen=True)
 class Arguments:
     """`(a, b, ...)` of a call."""
 
     items: tuple[Operand, ...]
 
 
-Operand = Reg | Imm | Symbol | Address | Vector | Pair | Not | Arguments
+Operand = Reg | Imm | Symbol | Address | Vector | Pair | Not | Part | Negative | Arguments
 
 CARRY = "%carry"
 """The condition-code register: `.cc` writes it, addc, subc and madc read it."""
@@ -167,7 +183,7 @@ class Variable:
 
     name: str
     space: str
-    """`global`, `const`, `shared`, `local` or `param`."""
+    """`global`, `const`, `shared`, `local` or `param`; `reg` of a parameter of a function that is a register."""
     align_bytes: int
     size_bytes: int
     """0 for `extern .shared x[]`: whatever the launch gives."""
@@ -228,7 +244,7 @@ def names_in(instruction: Instruction) -> list[Reg | Symbol]:
                 stack.append(base)
             case Pair(first, second):
                 stack += (first, second)
-            case Not(reg):
+            case Not(reg) | Part(reg) | Negative(reg):
                 stack.append(reg)
     return found
 
@@ -252,6 +268,12 @@ def rename(operand: Operand, names: dict[str, str]) -> Operand:
             return Pair(rename(first, names), rename(second, names))
         case Not(reg):
             return Not(Reg(names.get(reg.name, reg.name)))
+        case Part(reg, selector):
+            return Part(Reg(names.get(reg.name, reg.name)), selector)
+        case Negative(inner):
+            renamed = rename(inner, names)
+            assert isinstance(renamed, (Reg, Part))
+            return Negative(renamed)
         case _:
             return operand
 

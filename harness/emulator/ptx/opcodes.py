@@ -110,6 +110,10 @@ OPCODES: dict[str, Opcode] = {
     **_rows("and or xor shl shr bmsk", 3),
     **_rows("shf prmt bfe", 4),
     **_rows("bfi", 5),
+    **_rows("szext", 3),
+    **_rows("vadd vsub vabsdiff vmin vmax vshl vshr vset", 3, 4),
+    **_rows("vmad vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2 vset2", 4),
+    **_rows("vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4", 4),
     **_rows("lop3", 5, 6),
     # Floats
     **_rows("add.float sub.float mul.float div.float copysign", 3),
@@ -125,6 +129,7 @@ OPCODES: dict[str, Opcode] = {
     **_rows("selp slct", 4),
     **_rows("mov cvta isspacep", 2),
     **_rows("cvt", 2, 3),
+    **_rows("cvt.pack", 3, 4),
     # Memory
     **_rows("ld ldu", 2, 3, memory=LOAD),
     **_rows("st", 2, 3, memory=STORE, writes=False),
@@ -186,6 +191,8 @@ def row_name(opcode: str, modifiers: tuple[str, ...]) -> str:
         return "cp.mbarrier"
     if opcode in ("st", "red") and "async" in modifiers:
         return f"{opcode}.async"
+    if opcode == "cvt" and "pack" in modifiers:
+        return "cvt.pack"
     if opcode == "barrier" and modifiers[:1] and modifiers[0] == "cluster":
         return f"barrier.cluster_{'wait' if 'wait' in modifiers else 'arrive'}"
     if opcode in OPCODES:

@@ -16,9 +16,11 @@ from harness.emulator.ptx.instructions import (
     Instruction,
     Label,
     Module,
+    Negative,
     Not,
     Operand,
     Pair,
+    Part,
     Reg,
     SourceLine,
     Statement,
@@ -120,6 +122,12 @@ class _Parser(PlainInstructions):
         known = self._module.functions.get(function.name)
         if known is not None and known.body is not None:
             raise CompileError(f"PTX line {line}: there are two functions '{function.name}'")
+        in_registers = [v for v in (*function.returns, *function.params) if v.space == "reg"]
+        if is_entry and in_registers:
+            raise CompileError(f"PTX line {line}: parameter '{in_registers[0].name}' of a kernel lies in '.reg'")
+        for variable in in_registers:
+            assert variable.element is not None
+            function.registers[variable.name] = variable.element
         function.body = []
         self._registers_here = function.registers
         self._module.functions[function.name] = function
@@ -355,6 +363,12 @@ class _Parser(PlainInstructions):
             return Vector(self._list("}", depth + 1))
         if self._is_call and depth == 0 and self.accept("("):
             return Arguments(() if self.accept(")") else self._list(")", depth + 1))
+        if token.text == "-" and self.peek(1).kind == "word" and self.peek(1).text != WARP_SZ:
+            self.next()
+            negated = self._named()
+            if not isinstance(negated, Reg | Part):
+                raise CompileError(f"PTX line {token.line}: '-' is followed by '{negated}', which is not a register")
+            return Negative(negated)
         if self.begins_constant():
             return self.literal()
         if self.accept("!"):
@@ -370,11 +384,14 @@ class _Parser(PlainInstructions):
             items.append(self.operand(depth))
         return tuple(items)
 
-    def _named(self) -> Reg | Symbol:
+    def _named(self) -> Reg | Part | Symbol:
         name = self.name()
+        resolved = self.resolve(name)
+        if self.peek().kind == "dot" and resolved in self._registers_here:
+            return Part(Reg(resolved), self.next().text[1:])
         if name.startswith("%") and self.peek().kind == "dot":
             return Reg(name + self.next().text)
-        name = self.resolve(name)
+        name = resolved
         if name.startswith("%") or name == "_" or name in self._registers_here:
             return Reg(name)
         return Symbol(name, self.offset())
@@ -382,7 +399,10 @@ class _Parser(PlainInstructions):
     def _address(self) -> Address:
         if self.begins_constant():
             return Address(Imm(self.constant_integer()))
+        token = self.peek()
         base = self._named()
+        if isinstance(base, Part):
+            raise CompileError(f"PTX line {token.line}: '{token.shown}' is no address")
         offset = self.offset()
         if isinstance(base, Symbol):
             return Address(Symbol(base.name), base.offset + offset)

@@ -15,7 +15,7 @@ from harness.emulator.abi.raw_memory import load32, load64
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.vector_clock import tick
 
-UNDEFINED_SHUFFLE, MASKS_DIFFER = at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER
+UNDEFINED_SHUFFLE, MASKS_DIFFER, UNDEFINED_REGISTER = at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER, at.UNDEFINED_REGISTER
 SOURCES, MASKS = machine.ADDRESSES, machine.HOSTS
 LANES = machine.LANES
 
@@ -48,4 +48,17 @@ def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
             members = load32(warp_state + MASKS + 4 * lane)
             if not ((members & mask) >> source) & 1:
                 report(state, UNDEFINED_SHUFFLE, site, first + lane, members, source, 0, 0, 0)
+    return 0
+
+
+def watch_undefined(ctx: int, site: int, role: int, mask: int) -> int:
+    """The lanes `mask` use a register that nobody wrote. Always 0."""
+    if mask == 0:
+        return 0
+    state = load64(ctx + SANITIZER)
+    first = LANES * warp_number(ctx)
+    tick(state)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            report(state, UNDEFINED_REGISTER, site, first + lane, role, 0, role, 0, 0)
     return 0
