@@ -1,0 +1,52 @@
+"""One case, start to end: what the harness itself fails at is never the variant's finding, nor hides one."""
+
+from __future__ import annotations
+
+import fuzzed_variants
+import pytest
+
+from harness.emulator.executor import EmulatorExecutor
+from harness.model.case import Case
+from harness.operations.attention.operation import Attention
+from harness.operations.attention.problem import Problem
+from harness.studies.fuzz.examination import examine
+from harness.studies.fuzz.finding import WRONG_ANSWER, Answer
+
+CASE = Case(Problem(heads=1, q_len=2, kv_len=9, head_dim=4))
+LOSES_A_KEY = ("int keys = causal ?", "N_k -= N_k % 8 == 1;\n    int keys = causal ?")
+
+
+def answer_of(load: object, case: Case = CASE) -> Answer:
+    return examine(case, load, EmulatorExecutor(threads=1))
+
+
+def break_harness(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def broken(*arguments: object) -> None:
+        raise AttributeError("'PagedProblem' object has no attribute 'dropout'")
+
+    monkeypatch.setattr(Attention, method, broken)
+
+
+@pytest.mark.parametrize("method", ["hints", "known_mistakes"])
+def test_a_description_that_fails_leaves_the_finding(monkeypatch: pytest.MonkeyPatch, method: str):
+    whole = answer_of(fuzzed_variants.edited(*LOSES_A_KEY))
+    assert "equals the answer without the last key" in whole.finding.pattern and whole.fault is None
+    break_harness(monkeypatch, method)
+    answer = answer_of(fuzzed_variants.edited(*LOSES_A_KEY))
+    assert answer.finding is not None and answer.finding.kind == WRONG_ANSWER
+    assert answer.finding.reason == whole.finding.reason and answer.finding.pattern is None
+    assert "describing what is wrong: AttributeError: 'PagedProblem' object has no" in answer.fault
+
+
+@pytest.mark.parametrize("method", ["answer", "tolerance"])
+def test_an_oracle_or_a_budget_that_fails_says_nothing_about_the_variant(monkeypatch: pytest.MonkeyPatch, method: str):
+    break_harness(monkeypatch, method)
+    answer = answer_of(fuzzed_variants.right())
+    assert answer.finding is None and "AttributeError" in answer.fault
+
+
+def test_the_place_of_a_fault_is_a_line_of_the_harness(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness.operations.attention.oracle.answer_of", lambda block: 1 / 0)
+    answer = answer_of(fuzzed_variants.right())
+    assert answer.finding is None
+    assert answer.fault.startswith("ZeroDivisionError: division by zero (harness/operations/attention/oracle.py:")
