@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import fuzzed_variants
 import pytest
 
 from harness.emulator.executor import EmulatorExecutor
+from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.model.case import Case
+from harness.model.discovery import discover
 from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.examination import examine
@@ -43,6 +47,15 @@ def test_an_oracle_or_a_budget_that_fails_says_nothing_about_the_variant(monkeyp
     break_harness(monkeypatch, method)
     answer = answer_of(fuzzed_variants.right())
     assert answer.finding is None and "AttributeError" in answer.fault
+
+
+def test_an_overrun_array_is_the_finding_before_any_wrong_answer():
+    path = Path(__file__).parents[2] / "plugins" / "hidden_mistakes.py"
+    overrun = discover([path]).registry.get("one-score-too-many")
+    case = Case(Problem(heads=1, q_len=8, kv_len=8, head_dim=64))
+    finding = examine(case, overrun, EmulatorExecutor(threads=1), EmulatorSanitizer(shuffled_runs=0)).finding
+    assert finding is not None and finding.kind == "outside its array"
+    assert "of shared memory scores, which has 256 bytes" in finding.reason
 
 
 def test_the_place_of_a_fault_is_a_line_of_the_harness(monkeypatch: pytest.MonkeyPatch):
