@@ -297,7 +297,7 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
     """The variable, and the offset in it. A C++ name is mangled: what the user wrote is its last part."""
     for variable in reversed(variables):
         if variable.offset <= offset and (not variable.size_bytes or offset < variable.offset + variable.size_bytes):
-            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|_\d+)?$", variable.name)
+            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|(?:_\$)?_\d+)?$", variable.name)
             return f"shared memory {written.group(1) if written else variable.name}", offset - variable.offset
     return "shared memory", offset
 

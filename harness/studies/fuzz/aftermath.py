@@ -6,18 +6,23 @@ None of it changes that the variant failed. What the harness itself fails at her
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from harness.model.build import Builds
 from harness.model.case import Case
 from harness.model.operation import Operation
+from harness.model.property import SANITIZER
 from harness.studies.fuzz.examiners import Examiners
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.lengths import LengthsTried, case_at, try_lengths
+from harness.studies.fuzz.recognition import MOST_FLOPS
 from harness.support.errors import SandboxError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
+OUT_OF_BOUNDS = "out of bounds"
+"""A kind of `KernelFault`, which a smaller overrun may have come before."""
 SHARE_OF_SHRINKING = 0.15
 """How long other lengths are tried at most, of the time that shrinking may take, on top of it."""
 Failing = tuple[Case, Finding]
@@ -61,6 +66,9 @@ class Aftermath:
     """One with room for a pattern that fails in the same way; None where none is known."""
     lengths: tuple[LengthsTried, ...] = ()
     """At which lengths it fails and passes."""
+    sanitized: Finding | None = None
+    """What the sanitizer finds in the smallest case, which may be the cause; None where it finds nothing or did not
+    look."""
 
 
 def look_into(
@@ -71,11 +79,12 @@ def look_into(
     faults: HarnessFaults,
     *,
     shrink_seconds: float,
+    sanitizes: bool,
     known: Mapping[Case, Answer],
 ) -> Aftermath:
     """Run the smallest case once more and, where there are `shrink_seconds`, cases around it.
 
-    Answers that are `known` are used.
+    `sanitizes`: run it under the sanitizer, too, where that may show the cause. Answers that are `known` are used.
     """
     case, finding = smallest
     tiles: tuple[int, ...] = ()
@@ -112,7 +121,14 @@ def look_into(
             if found is not None and found.kind == finding.kind:
                 larger = enlarged, found
                 break
-    return Aftermath(tiles, takes, repeatable, larger, lengths)
+    sanitized = None
+    may_be_an_overrun = finding.wrong is not None or finding.kind == OUT_OF_BOUNDS
+    if sanitizes and may_be_an_overrun and case.check is None and case.problem.flops <= MOST_FLOPS:
+        with faults.listed("running the smallest case under the sanitizer"):
+            sanitized = workers.ask(dataclasses.replace(case, check=SANITIZER)).finding
+            if sanitized is not None and sanitized.kind == finding.kind:
+                sanitized = None  # the same once more: the sanitizer found nothing before it
+    return Aftermath(tiles, takes, repeatable, larger, lengths, sanitized)
 
 
 def _larger_cases(case: Case, operation: Operation, sizes: Builds, lengths: tuple[LengthsTried, ...]) -> Iterator[Case]:

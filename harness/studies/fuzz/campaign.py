@@ -90,7 +90,14 @@ def run_campaign(
     require_sensible(how, chosen, machine)
     with _examiners(load, machine, how, crew) as workers:
         campaign = _Campaign(
-            name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog()
+            name,
+            workers,
+            how,
+            progress,
+            chosen,
+            past=PastFailures(how.database),
+            log=log or CampaignLog(),
+            sanitizes=machine.kind == "emulator" and not machine.sanitize,
         )
         try:
             workers.start()
@@ -151,6 +158,8 @@ class _Campaign:
     covering: Covering | None = None
     remembered: bool = False
     log: CampaignLog = field(default_factory=CampaignLog)
+    sanitizes: bool = False
+    """Whether cases are not run under the sanitizer all along, but can be."""
     faults: HarnessFaults = field(default_factory=HarnessFaults)
     unexamined: int = 0
     """Examples of which nothing is known, because the harness itself failed."""
@@ -397,6 +406,7 @@ class _Campaign:
             self.sizes,
             self.faults,
             shrink_seconds=self.how.shrink_seconds,
+            sanitizes=self.sanitizes,
             known=self.answers,
         )
         larger_case, larger_finding = more.larger or self.first
@@ -414,6 +424,7 @@ class _Campaign:
             repeatable=more.repeatable,
             remembered=self.remembered,
             lengths=more.lengths,
+            sanitized=more.sanitized,
         )
 
 

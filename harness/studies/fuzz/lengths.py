@@ -7,6 +7,7 @@ loses the first key of each tile both fail with one key. Their lengths tell them
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from harness.model.probed_axis import ProbedAxis
 from harness.studies.fuzz.finding import TIMEOUT, Answer
 from harness.support.errors import UsageError
 
-MOST_PER_AXIS = 48
-"""Lengths that are tried along one axis."""
+MOST_PER_AXIS, MOST_BETWEEN = 48, 16
+"""Lengths around the failing one that are tried along one axis, and further ones to find where failures begin."""
 FEWEST_FOR_A_RULE = 3
 """Failing lengths that have to agree on a remainder before it is reported."""
 
@@ -82,25 +83,47 @@ def try_lengths(
     for number, axis in enumerate(axes):
         # Each axis has its share, so that a slow first one does not use up all of it.
         share = time.monotonic() + (until - time.monotonic()) / (len(axes) - number)
-        fails, passes = {axis.length}, set[int]()
-        cases = {length: case for length in lengths_around(axis.length, axis.tile) if (case := case_at(axis, length))}
-        upcoming = iter([*cases.values()][1:])
-        for length, case in cases.items():
-            if time.monotonic() > share:
+        fails, passes, left_out = {axis.length}, set[int](), set[int]()
+        planned = iter(lengths_around(axis.length, axis.tile))
+        upcoming = next(planned, None)
+        for _ in range(MOST_PER_AXIS + MOST_BETWEEN):
+            length, upcoming = upcoming, next(planned, None)
+            if length is None:
+                length = _between(fails, passes, left_out)
+            if length is None or time.monotonic() > share:
                 break
-            if (following := next(upcoming, None)) is not None:
+            case = case_at(axis, length)
+            if case is None:
+                left_out.add(length)
+                continue
+            if upcoming is not None and (following := case_at(axis, upcoming)) is not None:
                 expect(following)
             # Two draws of inputs: with one of them a wrong answer may be near the right one by chance.
             answers = (ask(each) for each in (case, dataclasses.replace(case, seed=case.seed ^ 1)))
             failed = next((answer for answer in answers if not _passed(answer)), None)
             if failed is None:
                 passes.add(length)
-            elif failed.finding is not None:
+            elif failed.finding is None:
+                left_out.add(length)
+            else:
                 fails.add(length)
                 if failed.finding.kind == TIMEOUT:
                     return tuple(found)
         found.append(LengthsTried(axis.name, axis.tile, tuple(sorted(fails)), tuple(sorted(passes))))
     return tuple(found)
+
+
+def _between(fails: set[int], passes: set[int], left_out: set[int]) -> int | None:
+    """Half-way between a length that fails and the next that passes, or the other way round; None where all are known.
+
+    So the length is found from which on it fails.
+    """
+    tried = sorted(fails | passes)
+    for low, high in itertools.pairwise(tried):
+        middle = (low + high) // 2
+        if (low in fails) != (high in fails) and middle not in (low, *left_out):
+            return middle
+    return None
 
 
 def _passed(answer: Answer) -> bool:

@@ -117,13 +117,16 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
         ("smallest", _case_line(failure.case)),
         ("it takes", ", ".join(_takes(failure)) or "nothing out of the ordinary"),
         *_finding_lines(failure.finding),
+        *([("sanitizer", f"{failure.sanitized.kind}: {failure.sanitized.reason}")] if failure.sanitized else []),
         *(("fails at", tried.text) for tried in failure.lengths),
     ]
     larger = {failure.larger_case: ("larger", failure.larger_finding)}
     larger[failure.first_case] = "as found", failure.first_finding
     for case, (name, finding) in larger.items():
         if case != failure.case:
-            lines += [(name, _case_line(case)), ("looks like", finding.pattern or finding.reason)]
+            lines.append((name, _case_line(case)))
+            if finding.pattern or finding.reason != failure.finding.reason:
+                lines.append(("looks like", finding.pattern or finding.reason))
     if not failure.repeatable:
         lines.append(
             ("beware", "in a fresh process it did not fail the same way again: it depends on chance or on time")
@@ -233,6 +236,7 @@ def _failure_object(failure: Failure) -> dict[str, Any]:
         "larger_case": json.loads(failure.larger_case.to_json()),
         "larger": _finding_fields(failure.larger_finding),
         "takes": list(failure.takes),
+        "sanitizer": _finding_fields(failure.sanitized) if failure.sanitized else None,
         "lengths": {
             each.axis: {"tile": each.tile, "fails": list(each.fails), "passes": list(each.passes), "text": each.text}
             for each in failure.lengths

@@ -44,6 +44,8 @@ class Failure:
     """What `case` has beyond the plainest problem, in words."""
     lengths: tuple[LengthsTried, ...] = ()
     """At which other lengths `case` fails and passes, axis by axis."""
+    sanitized: Finding | None = None
+    """What the sanitizer finds in `case` besides its wrong answer."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ def _failure(each: Mapping[str, Any]) -> str:
         lines.append(("wrong", f"{failure['wrong']:,} of {failure['elements']:,} elements"))
     if failure["pattern"] is not None:
         lines.append(("looks like", failure["pattern"]))
+    if (sanitized := failure.get("sanitizer")) is not None:
+        lines.append(("the sanitizer finds", f"{sanitized['kind']}: {sanitized['reason']}"))
     lines += [("fails at", tried["text"]) for tried in failure.get("lengths", {}).values()]
     larger = {_case(failure["larger_case"]): ("larger case", failure["larger"])}
     larger[_case(failure["first_case"])] = "case as found", failure["first"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 
 import fuzzed_variants
@@ -16,10 +17,12 @@ from harness.operations.attention.problem import Problem
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import replay, run_campaign
 from harness.studies.fuzz.finding import Answer
+from harness.studies.fuzz.report import campaigns_report
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 from harness.studies.fuzz.workers import Workers
 from harness.support.errors import UsageError
+from harness.text.page.campaigns import campaigns_section
 
 BUILDS = (AttentionBuild("float32", 8, 16, 8), AttentionBuild("float32", 5, 16, 8))
 
@@ -179,6 +182,36 @@ def test_what_fails_at_the_end_of_a_tile_is_told_by_its_lengths_and_by_what_it_e
     assert result.failure.larger_case.problem.kv_len == 25 and result.failure.larger_case.problem.heads > 1
     assert "equals the answer without the last key" in result.failure.larger_finding.pattern
     assert len(result.failure.first_finding.reason) > 0
+
+
+OVERRUN = """
+    __shared__ volatile float kept[8], after[8];
+    if (threadIdx.x == 0) {
+        kept[0] = 1.0f;
+        after[0] = 0.0f;
+        for (int n = 0; n < N_k && n < 9; ++n) kept[n] = 1.0f;
+    }
+    __syncthreads();
+    if (after[0] + kept[0] > 1.0f) --N_k;
+    if (i >= N_q) return;
+"""
+
+
+def test_the_sanitizer_looks_for_the_cause_of_a_wrong_answer():
+    """Kernels that overrun an array by one: nothing but its neighbour's value is wrong."""
+    result = edited("if (i >= N_q) return;", OVERRUN, checks=())
+    assert result.failure is not None and result.failure.finding.kind == "wrong answer"
+    assert result.failure.case.problem.kv_len == 9 and result.failure.lengths[0].passes[:8] == tuple(range(1, 9))
+    sanitized = result.failure.sanitized
+    assert sanitized is not None and sanitized.kind == "outside its array"
+    assert (
+        "offset 32 bytes of shared memory kept, which has 32 bytes; that lies in shared memory after"
+        in sanitized.reason
+    )
+    text = campaigns_report([result], "here").render("table")
+    assert f"sanitizer    outside its array: {sanitized.reason}" in text
+    assert json.loads(campaigns_report([result], "here").render("json"))["campaigns"][0]["failure"]["sanitizer"]["kind"]
+    assert "the sanitizer finds" in campaigns_section(campaigns_report([result], "here").document()["campaigns"]).html
 
 
 def test_a_variant_that_declares_to_fail_everywhere_is_told_so():

@@ -33,9 +33,18 @@ def failing(fails: Callable[[int], bool]) -> Callable[[int], Answer]:
 
 def test_what_fails_at_the_end_of_tiles_is_told_from_what_always_fails():
     (ends,) = tried(failing(lambda length: length % 32 == 1))
-    assert ends.text == "kv_len 1, 33, 65, 97 (kv_len % 32 is 1); passes at 2 to 32, 34 to 42, 63, 64, 95, 96"
+    assert (
+        ends.text
+        == "kv_len 1, 33, 65, 97 (kv_len % 32 is 1); passes at 2 to 32, 34 to 42, 63, 64, 66, 68, 72, 80, 95, 96"
+    )
     (always,) = tried(failing(lambda length: True))
     assert always.text.startswith("every kv_len that was tried: 1 to 42, 63 to 65") and not always.passes
+
+
+def test_the_length_from_which_on_it_fails_is_looked_for():
+    (found,) = tried(failing(lambda length: length > 1024), length=1500)
+    assert 1024 in found.passes and 1025 in found.fails
+    assert len(found.passes) + len(found.fails) <= 48 + 16
 
 
 def test_a_rule_is_reported_only_where_all_that_was_tried_keeps_to_it():
