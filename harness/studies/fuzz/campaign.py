@@ -374,7 +374,7 @@ class _Campaign:
             return
         self.examples += 1
         self.unexamined += answer.finding is None and answer.fault is not None
-        if answer.finding is None:
+        if answer.finding is None and answer.fault is None:
             self.log.counted(case, answer)
         if answer.refusal is not None:
             self.refusals[answer.refusal] += 1

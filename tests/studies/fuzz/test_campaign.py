@@ -17,6 +17,7 @@ from harness.operations.attention.problem import Problem
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import replay, run_campaign
 from harness.studies.fuzz.finding import Answer
+from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.report import campaigns_report
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
@@ -243,8 +244,11 @@ def test_what_the_harness_fails_at_in_an_example_is_not_the_variants_failure(mon
         return Answer(fault=fault) if len(asked) % 10 == 5 else ask(workers, case)
 
     monkeypatch.setattr(Workers, "ask", faulty)
+    counted: list[Case] = []
+    monkeypatch.setattr(CampaignLog, "counted", lambda log, case, answer: counted.append(case))
     result = campaign(fuzzed_variants.right, examples=12)
     assert (result.verdict, result.failure, result.examples) == ("error", None, 12)
+    assert len(counted) == 11  # a campaign that goes on after it was cut off asks about the other one again
     assert "the harness itself failed in 1 of 12 examples" in result.reason and fault in result.reason
     assert result.faults == (fault,)
 
