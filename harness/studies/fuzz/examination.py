@@ -85,7 +85,8 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
     question = Question.pose(problem, inputs)
     done = attempt(variant, problem, executor, question=question, holds_bytes=False)
     answer = _answer_of(done, question, on_gpu=executor.device.kind == "gpu")
-    if answer.finding is not None or answer.refusal is not None or case.check in (None, SANITIZER):
+    ends_here = answer.finding is not None or answer.refusal is not None or answer.fault is not None
+    if ends_here or case.check in (None, SANITIZER):
         return answer
     assert case.check is not None
     held = properties[case.check]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import fuzzed_variants
@@ -11,6 +12,7 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.model.case import Case
 from harness.model.discovery import discover
+from harness.model.plan import Buffer, Plan
 from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.examination import examine
@@ -45,8 +47,22 @@ def test_a_description_that_fails_leaves_the_finding(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("method", ["answer", "tolerance"])
 def test_an_oracle_or_a_budget_that_fails_says_nothing_about_the_variant(monkeypatch: pytest.MonkeyPatch, method: str):
     break_harness(monkeypatch, method)
-    answer = answer_of(fuzzed_variants.right())
-    assert answer.finding is None and "AttributeError" in answer.fault
+    for check in (None, "determinism"):
+        answer = answer_of(fuzzed_variants.right(), dataclasses.replace(CASE, check=check))
+        assert answer.finding is None and "AttributeError" in answer.fault
+
+
+def test_memory_that_no_machine_has_is_the_plans_mistake():
+    right = fuzzed_variants.right()
+
+    def plan(problem: Problem) -> Plan:
+        plan = right.plan(problem)
+        return dataclasses.replace(plan, buffers=(*plan.buffers, Buffer("S", (1 << 46,), "float32")))
+
+    finding = answer_of(dataclasses.replace(right, plan=plan)).finding
+    assert (
+        finding is not None and "not enough memory for buffer S, which has 281,474,976,710,656 bytes" in finding.reason
+    )
 
 
 def test_an_overrun_array_is_the_finding_before_any_wrong_answer():
