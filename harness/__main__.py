@@ -6,6 +6,11 @@ import os
 import signal
 import sys
 
+# With `python -m` Python looks first in the folder that it was started in, where a file such as `queue.py` or `py.py`
+# would hide a module that some library imports. Here it looks there last, as beside a plugin.
+if not getattr(sys.flags, "safe_path", False):
+    sys.path.append(sys.path.pop(0))
+
 # Ctrl-C while libraries load: they turn an interrupt into errors of their own, so the process just ends. Then the
 # command line sees to it.
 interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler

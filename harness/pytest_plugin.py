@@ -138,10 +138,16 @@ class Battery(pytest.Collector):
         """A test for each variant and demand. Raises `CollectError` where it does not load."""
         from harness.execution.isolation.variants import variants_of
         from harness.model.discovery import named_origin
-        from harness.studies.fuzz.conformance import DEFAULT_EXAMPLES, DEMANDS, Subject
         from harness.support.errors import SandboxError
+        from harness.support.hypothesis_loading import load_hypothesis
 
         target, said = self.stash[_TARGET], self.config.getoption("--attention-examples")
+        try:
+            load_hypothesis()
+        except SandboxError as error:
+            raise self.CollectError(f"--attention {target}: {error}") from error
+        from harness.studies.fuzz.conformance import DEFAULT_EXAMPLES, DEMANDS, Subject
+
         examples = DEFAULT_EXAMPLES if said is None else said
         if examples < 1:
             raise self.CollectError(f"--attention-examples is {examples}; it has to be at least 1")

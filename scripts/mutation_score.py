@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT))
 from harness.execution.cluster.crew import Crew  # noqa: E402
 from harness.options.standard_streams import complain  # noqa: E402
 from harness.options.workers import parse_workers, require_distributed  # noqa: E402
-from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E402
 from harness.studies.fuzz.finding import WRONG_ANSWER  # noqa: E402
+from harness.studies.fuzz.settings import DEFAULT_EXAMPLES, CampaignSettings  # noqa: E402
 from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.file_replacement import replace_files, require_writable  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402

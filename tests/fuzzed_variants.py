@@ -19,6 +19,7 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.execution.protocol import Device, Execution, Executor
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.variant import Variant
+from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import Problem
 from harness.options.machine import Machine
 from harness.support.errors import KernelFault
@@ -83,6 +84,12 @@ def refuses(what: str) -> Variant:
         return "tails are out of reach" if problem.kv_len % 8 else _plugin().supports(problem)
 
     return Variant(name="refuses", plan=_plugin().plan, supports=supports)
+
+
+def fails_everywhere() -> Variant:
+    """It declares every regime."""
+    plugin = _plugin()
+    return Variant(name="fails-everywhere", plan=plugin.plan, supports=plugin.supports, fails_in=tuple(REGIMES))
 
 
 def unloadable() -> Variant:

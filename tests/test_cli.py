@@ -487,6 +487,21 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_files_of_the_folder_that_it_is_started_in_hide_no_modules(tmp_path: Path) -> None:
+    """Such as `py.py`, which pytest imports, for a plugin of Hypothesis, and `queue.py`, which compiling does."""
+    for name in ("py", "queue", "random", "numpy", "cupy", "hypothesis"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} of the folder')\n")
+    plugin = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
+    fuzz = ["fuzz", "one-thread-per-row", "--plugin", str(plugin), "--examples", "2", "--seed", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ATTENTION_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "harness", *fuzz, "--device", "emulator"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "one-thread-per-row  pass" in done.stdout
+
+
 def in_copy(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "harness", *arguments]
     return subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False, timeout=300)

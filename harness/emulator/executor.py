@@ -40,7 +40,7 @@ from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
-from harness.support.errors import KernelFault
+from harness.support.errors import KernelFault, SandboxError
 from harness.support.gpus import Gpu
 
 BRIEF_FLOPS = 2e10
@@ -367,8 +367,15 @@ def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
-    """A copy of an input, or memory full of NaN patterns; `watched` by the sanitizer."""
-    data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
+    """A copy of an input, or memory full of NaN patterns; `watched` by the sanitizer.
+
+    Raises `SandboxError` where there is not so much memory.
+    """
+    try:
+        data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
+    except (MemoryError, ValueError) as error:
+        size = f"{buffer.size_bytes:,} bytes"
+        raise SandboxError(f"not enough memory for buffer {buffer.name}, which has {size}") from error
     if source is None:
         data[:] = 0xFF
     else:

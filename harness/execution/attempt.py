@@ -25,7 +25,7 @@ from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.support.errors import KernelFault, PlannerLost, SandboxError, UnsupportedProblem
-from harness.support.exception_place import where_and_what
+from harness.support.exception_place import place_in_harness
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -79,7 +79,10 @@ class Attempt:
         if self.refusal is not None:
             return self.refusal
         if self.error is not None:
-            return str(self.error) if isinstance(self.error, SandboxError) else where_and_what(self.error)
+            if isinstance(self.error, SandboxError):
+                return str(self.error)
+            # What a variant does wrong raises a SandboxError, wherever its code runs.
+            return f"the harness itself failed, not the variant: {place_in_harness(self.error)}"
         held = (self.accuracy and self.accuracy.reason, self.second_run_failure, self.second_failure)
         wrong = [text for text in (*held, self.claim_failure, self.bytes_failure) if text]
         if wrong:

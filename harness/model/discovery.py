@@ -154,8 +154,10 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
 def loaded_files() -> list[str]:
     """The files of this process's modules that somebody may be working on: none of an installation, nor the harness."""
     installed = (sys.prefix, sys.base_prefix, str(REPOSITORY_ROOT / "harness"))
-    # Some modules import others when they are asked for an attribute; their own dictionaries do not.
-    found = {vars(module).get("__file__") for module in [*sys.modules.values()] if isinstance(module, ModuleType)}
+    # A lazy module (importlib.util.LazyLoader) is imported by any access to it, `vars` among them, such as CuPy's
+    # `cupy.testing`, which imports pytest. What it holds so far is read without that.
+    held = [object.__getattribute__(m, "__dict__") for m in [*sys.modules.values()] if issubclass(type(m), ModuleType)]
+    found = {names.get("__file__") for names in held}
     return sorted(path for path in found if isinstance(path, str) and not path.startswith(installed))
 
 

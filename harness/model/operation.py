@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from harness.model.drawn_tensor import DrawnTensor
     from harness.model.io_bound import IoBound
     from harness.model.numerics import Numerics
+    from harness.model.probed_axis import ProbedAxis
     from harness.model.problem import BaseProblem
     from harness.model.property import Arrays, Property
     from harness.model.regime import Regime
@@ -196,9 +197,23 @@ class Operation(ABC):
         """The same inputs in a problem where the pattern of a mistake has room to show."""
         return case
 
+    def probed_axes(self, case: Case, builds: Builds) -> Sequence[ProbedAxis]:
+        """The lengths of a failing case that are varied to see at which of them it fails, the most telling first."""
+        return ()
+
     def peculiarities(self, case: Case, tiles: Sequence[int]) -> list[str]:
         """What a case has beyond the plainest one, in words."""
         return []
+
+    def known_mistakes(
+        self, problem: Any, inputs: Arrays, tile_keys: int | None
+    ) -> Iterator[tuple[str, Mapping[str, Float64Array]]]:
+        """Wrong answers in float64 that mistakes are known to give, whole, by output, each with a name.
+
+        The name fits behind `equals`, such as `the answer without the last key`. `tile_keys`: keys per tile, where the
+        variant declares them. Worked out one by one, when they are asked for.
+        """
+        return iter(())
 
     def hints(self, problem: Any, output: str) -> Hints:
         """What wrong answers of `output` are known to look like."""

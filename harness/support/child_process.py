@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import reduction
 from pathlib import Path
+from typing import Any
 
 LOOK_SECONDS = 0.25
 """How often a process's processor time is looked at."""
@@ -59,7 +62,44 @@ def how_it_ended(code: int | None) -> str:
 
 def last_words(log: Path) -> str:
     """What a crash left in a log, in one line: where it happened, or the end of whatever was written."""
-    text = log.read_text(errors="backslashreplace") if log.exists() else ""
+    return _last_words_of(log.read_text(errors="backslashreplace") if log.exists() else "")
+
+
+class ProcessLog:
+    """A file without a name that a child process writes to and its parent reads.
+
+    It goes with the last process that has it open: nothing is left in the folder of temporary files, however they end.
+    A child gets it as an argument when it is started, and reads nothing.
+    """
+
+    def __init__(self) -> None:
+        # Open for as long as its owner is there; closed with it.
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._inherited: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_inherited": reduction.DupFd(self._file.fileno())}
+
+    def begin(self) -> int:
+        """In a child: an empty file from here; its descriptor."""
+        descriptor: int = self._inherited.detach()
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+    def last_words(self) -> str:
+        """In the parent: what a crash left there, in one line, as `last_words` has it."""
+        # The place is shared with the child, which may be writing: it is not moved.
+        descriptor = self._file.fileno()
+        content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        return _last_words_of(content.decode(errors="backslashreplace"))
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        self._file.close()
+
+
+def _last_words_of(text: str) -> str:
     _, crash, place = text.rpartition(CRASH_BEGINS)
     return " ".join((crash + place[:LAST_WORDS] if crash else text[-LAST_WORDS:]).split())
 

@@ -32,6 +32,18 @@ def where_and_what(error: BaseException) -> str:
     return f"{place.filename}:{place.lineno}: {what}"
 
 
+def place_in_harness(error: BaseException) -> str:
+    """`Exception: message (harness/file.py:line)`, without line breaks, of an exception that the harness itself raised.
+
+    The place is the innermost line of the harness, which is where its mistake is to be looked for.
+    """
+    what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename.startswith(_HARNESS)]
+    if not frames:
+        return what
+    return f"{what} ({Path(frames[-1].filename).relative_to(Path(_HARNESS).parent)}:{frames[-1].lineno})"
+
+
 def raise_interrupt(error: BaseException) -> None:
     """Raise a Ctrl-C on. Whatever else a user's code raises is that code's mistake, SystemExit and the like too.
 

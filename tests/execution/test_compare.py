@@ -18,6 +18,7 @@ from harness.model.operation import operation_of
 from harness.model.plan import Launch, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
+from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import CompileError, KernelFault, UsageError
 
@@ -35,6 +36,16 @@ class Raising(NumpyExecutor):
             if launch.kernel_name in self.errors:
                 raise self.errors[launch.kernel_name]
         return super().run(problem, plan, inputs)
+
+
+def test_an_exception_of_the_harness_is_not_blamed_on_the_variant(monkeypatch: pytest.MonkeyPatch):
+    def broken(*arguments: object) -> None:
+        raise KeyError("no such row")
+
+    monkeypatch.setattr(Attention, "tolerance", broken)
+    (row,) = compare([numpy_variant("right")], PROBLEM, NumpyExecutor()).rows
+    assert row.verdict == "error"
+    assert row.reason.startswith("the harness itself failed, not the variant: KeyError: 'no such row' (harness/")
 
 
 def test_a_passing_row_has_everything_that_the_emulator_knows():

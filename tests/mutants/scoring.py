@@ -18,8 +18,10 @@ from harness.model.case import Case
 from harness.model.variant import Variant
 from harness.operations.attention.oracle import attention
 from harness.options.machine import Machine
-from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
+from harness.studies.fuzz.result import CampaignResult
+from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import KernelFault, PlanError
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.loading import load, load_right

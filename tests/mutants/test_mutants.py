@@ -12,7 +12,9 @@ from lanes import exhaustive_unless
 
 from harness.model.discovery import discover
 from harness.operations.attention.build import AttentionBuild
-from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.result import CampaignResult
+from harness.studies.fuzz.settings import CampaignSettings
 from tests.fuzzed_variants import edited, refuses
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS
 from tests.mutants.harness_mutants import HARNESS_MUTANTS, ROOT, failing_tests

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from harness.studies.fuzz.campaign import CampaignSettings
+from harness.studies.fuzz.settings import CampaignSettings
 from tests.mutants.scoring import FAULT, MISSED, REJECTS, ROOT, Score, current_digest, score, within_repository
 
 pytestmark = pytest.mark.compiles(False)

@@ -9,7 +9,8 @@ import pytest
 
 from harness.model.operation import operation_named
 from harness.operations.attention.build import AttentionBuild
-from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.settings import CampaignSettings
 from tests.mutants.outside import FOLDER, OUTSIDE_MUTANTS, load_outside, right_kernels
 
 SMALL = tuple(AttentionBuild(*each) for each in (("float32", 16), ("float16", 24), ("bfloat16", 33), ("float16", 64)))

@@ -39,6 +39,14 @@ extern "C" __global__ void unwritten_then_stray(const float* Q, float* S, float*
     float x = S[threadIdx.x];
     O[threadIdx.x + (x == x ? 0 : n)] = x;
 }
+extern "C" __global__ void one_score_too_many(const float* Q, float* O, int n) {
+    __shared__ float scores[64], sums[64];
+    int t = threadIdx.x;
+    for (int i = t; i < 65; i += 64) scores[i] = Q[i];
+    __syncthreads();
+    sums[t] = scores[t];
+    for (int i = t; i < n; i += 64) O[i] = i < 64 ? sums[t] : Q[i];
+}
 """
 KERNELS = {
     "warps-in-order": (1, False, True),
@@ -48,6 +56,7 @@ KERNELS = {
     "first-come": (8, True, True),
     "first-come-and-says-so": (8, True, False),
     "unwritten-then-stray": (1, True, True),
+    "one-score-too-many": (1, False, True),
 }
 """Variant -> blocks, whether it has scratch, whether it claims to be deterministic."""
 

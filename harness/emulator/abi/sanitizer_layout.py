@@ -44,6 +44,7 @@ SLOTS = (
     "LOST",  # findings for which there was no room
     "BLOCK_LOG",  # (time, block) at each block's beginning
     "BLOCK_COUNT",
+    "SHARED_ARRAYS",  # per variable in shared memory: where it begins, and ends
 )
 SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
 
@@ -104,12 +105,13 @@ KINDS = (
     "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",
     "missing proxy fence", "accumulator read early", "register written early", "missing wgmma fence",
     "block not started", "early exit", "store not awaited", "undefined register",
+    "outside its array",
 )  # fmt: skip
 (
     UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER, MISSING_PROXY_FENCE,
     EARLY_ACCUMULATOR, EARLY_REGISTER, MISSING_WGMMA_FENCE, NOT_STARTED, EARLY_EXIT,
-    NOT_AWAITED, UNDEFINED_REGISTER,
-) = range(1, 16)  # fmt: skip
+    NOT_AWAITED, UNDEFINED_REGISTER, OUTSIDE_ITS_ARRAY,
+) = range(1, 17)  # fmt: skip
 FINDING_WORDS = 10
 """kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread, address, size.
 

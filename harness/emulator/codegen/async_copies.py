@@ -11,6 +11,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import count_shared, store_addresses
 from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.watched import watch_copy
 from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand
 
 _SIZES = {"ca": (4, 8, 16), "cg": (16,)}
@@ -65,6 +66,7 @@ def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
     if lanes.instruments.bank_conflicts:
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
         count_shared(lanes, instruction, mask, size.value, generic=False)
+    watch_copy(lanes, instruction, offsets, mask, size.value)
     lanes.warp_store(vector("i32"), offsets, at.DATA)
     lanes.warp_store(vector("i32"), wanted, at.DATA_2)
     store_addresses(lanes, addresses)

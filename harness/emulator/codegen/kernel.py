@@ -22,6 +22,7 @@ from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.outlining import OutliningLanes
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.product_registers import ProductRegisters, marked_registers
+from harness.emulator.codegen.shared_arrays import arrays_of_registers
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.undefined_registers import UndefinedRegisters
 from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
@@ -92,6 +93,10 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
     live = live_registers(graph)
     clusters = ClusterFacts.of(function, flat)
     watched = marked_registers(flat) if instruments.sanitizer else []
+    shared_variables = _shared_variables(module, flat, storage)
+    if instruments.sanitizer:
+        storage.shared_arrays = {variable.name: number for number, variable in enumerate(shared_variables)}
+        storage.arrays_of_registers = arrays_of_registers(flat, frozenset(storage.shared_arrays))
     lasting = frozenset(set().union(*live.before, registers_with_tickets(flat), watched))
     registers = Registers(flat.registers, flushed_registers(flat), lasting)
     lanes = (OutliningLanes if outlined else Lanes)(registers, storage, instruments, clusters.knows)
@@ -106,7 +111,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         shared,
         local,
         link_variables(variables, storage.addresses, flat),
-        _shared_variables(module, flat, storage),
+        shared_variables,
         lanes.register_bytes,
         bool(read_first or lanes.marks),
         any(_connects_blocks(i) for i in flat.instructions()),

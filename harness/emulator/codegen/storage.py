@@ -17,6 +17,10 @@ class Storage:
         """Parameter of the entry -> offset in the parameter block."""
         self.static_shared_bytes = 0
         """Where dynamic shared memory begins."""
+        self.shared_arrays: dict[str, int] = {}
+        """Symbol in shared memory -> its number in `KernelFacts.shared_variables`."""
+        self.arrays_of_registers: dict[str, str] = {}
+        """Register -> the symbol in shared memory that its addresses are proven to belong to, for the sanitizer."""
 
 
 @dataclass(frozen=True)

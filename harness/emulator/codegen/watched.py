@@ -6,7 +6,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import vector
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand
+from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Reg, Symbol
 from harness.emulator.ptx.opcodes import ATOMIC
 
 _STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
@@ -18,6 +18,7 @@ def watch_shared(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple
     """A load that ran, or a store that will, by 32-bit offsets in ADDRESSES. `mask` is i64; `shape`: see `Access`."""
     if lanes.instruments.sanitizer:
         code = str(_access(instruction))
+        _watch_array(lanes, instruction, mask, shape, is_wide=False)
         lanes.runtime("watch_shared", "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *shape, code)
 
 
@@ -26,7 +27,28 @@ def watch_memory(lanes: Lanes, instruction: Instruction, space: str, mask: str, 
     if lanes.instruments.sanitizer and space != "const":
         where = str(at.SPACES[space])
         code = str(_access(instruction))
+        _watch_array(lanes, instruction, mask, shape, is_wide=True)
         lanes.runtime("watch_memory", "%ctx", "%warp", lanes.number(lanes.site(instruction)), where, mask, *shape, code)
+
+
+def watch_copy(lanes: Lanes, instruction: Instruction, offsets: str, mask: str, size_bytes: int) -> None:
+    """An asynchronous copy of so many bytes to 32-bit `offsets`, before it is issued; ADDRESSES is free for it."""
+    if lanes.instruments.sanitizer:
+        lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
+        _watch_array(lanes, instruction, mask, (str(size_bytes), "1"), is_wide=False)
+
+
+def _watch_array(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple[str, str], is_wide: bool) -> None:
+    """Where its address is proven to belong to an array, an access stays within that. `is_wide`: it is 64 bits."""
+    address = next(operand for operand in instruction.operands if isinstance(operand, Address))
+    base, storage = address.base, lanes.storage
+    named = storage.arrays_of_registers.get(base.name) if isinstance(base, Reg) else None
+    array = storage.shared_arrays.get(base.name if isinstance(base, Symbol) else named or "")
+    if array is not None:
+        size = lanes.number(int(shape[0]) * int(shape[1]))
+        site = lanes.number(lanes.site(instruction))
+        wide = str(int(is_wide))
+        lanes.runtime("watch_array", "%ctx", "%warp", site, mask, size, wide, lanes.number(array))
 
 
 def watch_warp_barrier(lanes: Lanes, members: Operand) -> None:

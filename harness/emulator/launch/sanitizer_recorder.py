@@ -61,6 +61,10 @@ class LaunchRecorder:
         of_blocks = (("REMOTE", warps * at.REMOTE_BYTES // 8), ("KNOWN_AT_END", at.CLOCK_WORDS * warps), ("MET", 1))
         for slot, count in of_blocks:
             self._words(slot, blocks * count)
+        ends = facts.shared_bytes + geometry.dynamic_shared_bytes
+        extents = self._words("SHARED_ARRAYS", 2 * len(facts.shared_variables)).reshape(-1, 2)
+        for extent, variable in zip(extents, facts.shared_variables):
+            extent[:] = variable.offset, variable.offset + variable.size_bytes if variable.size_bytes else ends
         self._set("CLUSTER_BLOCKS", blocks)
         self._set("BLOCK_WARPS", geometry.warp_pitch)
         self._set("SHARED_PITCH", self._shared_pitch)
@@ -148,6 +152,8 @@ class LaunchRecorder:
         there: Place | None = None
         if kind == at.UNINITIALISED:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
+        elif kind == at.OUTSIDE_ITS_ARRAY:
+            message = f"{where}: {self._outside_its_array(what, address, before, target, offset)}"
         elif kind == at.INPUT_WRITTEN:
             message = f"{where}: {what} at offset {offset} bytes of {target}, which is an input and may only be read"
         elif kind == at.NOT_STARTED:
@@ -191,6 +197,15 @@ class LaunchRecorder:
             offset=offset,
             count=count,
         )
+
+    def _outside_its_array(self, what: str, address: int, array: int, target: str, offset: int) -> str:
+        """An access at `offset` of `target`, whose address was made from that of another array."""
+        variable = self._facts.shared_variables[array]
+        within = (address & _OFFSET_MASK) % self._shared_pitch - variable.offset
+        name, _ = _shared_target((variable,), variable.offset)
+        size = f"which has {variable.size_bytes} bytes" if variable.size_bytes else "before its beginning"
+        there = "between arrays" if target == "shared memory" else f"in {target}, at offset {offset}"
+        return f"{what} at offset {within} bytes of {name}, {size}; that lies {there}"
 
     def _of_registers(self, kind: int, site: int, here: Place, before: int, there: Place, count: int) -> Finding:
         """What is done at `here` with a register of the product of `there`, or the other way round."""
@@ -297,7 +312,7 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
     """The variable, and the offset in it. A C++ name is mangled: what the user wrote is its last part."""
     for variable in reversed(variables):
         if variable.offset <= offset and (not variable.size_bytes or offset < variable.offset + variable.size_bytes):
-            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|_\d+)?$", variable.name)
+            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|(?:_\$)?_\d+)?$", variable.name)
             return f"shared memory {written.group(1) if written else variable.name}", offset - variable.offset
     return "shared memory", offset
 

@@ -112,7 +112,8 @@ class CompileWorker:
                 [sys.executable, "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": path},
+                # Nothing of the folder that this process was started in may hide a module that it needs.
+                env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
                 **_APART,
             )
         return self._process

@@ -19,6 +19,7 @@ from harness.emulator.runtime.clusters import cluster_arrive, cluster_wait
 from harness.emulator.runtime.schedule import lowest_lane, run_blocks
 from harness.emulator.sanitizer.warp_groups import watch_members, watch_sources, watch_undefined
 from harness.emulator.sanitizer.watch import (
+    watch_array,
     watch_cluster_fence,
     watch_fence,
     watch_lanes,
@@ -55,6 +56,6 @@ CORE = _by_name(
 
 SANITIZER = _by_name(
     watch_shared, watch_memory, watch_lanes, watch_fence, watch_cluster_fence, watch_proxy_fence, watch_members,
-    watch_sources, watch_undefined,
+    watch_sources, watch_undefined, watch_array,
 )  # fmt: skip
 """The same, for kernels that are watched."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
-from harness.emulator.abi.cluster_memory import own_place, warp_number
+from harness.emulator.abi.cluster_memory import OFFSET_IN_BLOCK, own_place, warp_number
 from harness.emulator.abi.context import (
     LOCALS_ORIGIN,
     SANITIZER,
     SHARED_ORIGIN,
     SHARED_SIZE,
+    TAGGED,
 )
 from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store64
 from harness.emulator.sanitizer.block_lifetime import note_remote
@@ -35,6 +36,7 @@ from harness.emulator.sanitizer.vector_clock import (
     tick,
 )
 
+SHARED_ARRAYS = at.SLOT["SHARED_ARRAYS"]
 BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES, LOCAL_MAP = (
     at.SLOT[name]
     for name in (
@@ -44,6 +46,7 @@ BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VA
 )  # fmt: skip
 LOAD, STORE, ATOMIC = at.LOAD, at.STORE, at.ATOMIC
 STRONG, RELEASES, ACQUIRES, OVERWRITES = at.STRONG, at.RELEASES, at.ACQUIRES, at.OVERWRITES
+OUTSIDE_ITS_ARRAY = at.OUTSIDE_ITS_ARRAY
 UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN = at.UNINITIALISED, at.RAW, at.WAR, at.WAW, at.INPUT_WRITTEN
 STRONG_WRITER, READERS = at.STRONG_WRITER, at.READERS
 ENTRY_BYTES, GLOBAL_CELL_BYTES = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
@@ -172,6 +175,28 @@ def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, 
                 return 0
             place = own_place(ctx, offset)
             write_shared(ctx, state, warp_state, warp, lane, site, access, time, place, element, count)
+    return 0
+
+
+def watch_array(ctx: int, warp_state: int, site: int, mask: int, size: int, is_wide: int, array: int) -> int:
+    """Accesses with addresses in ADDRESSES that belong to one array in the block's own shared memory. Always 0."""
+    state = load64(ctx + SANITIZER)
+    table = load64(state + SHARED_ARRAYS) + 16 * array
+    first = load64(table)
+    end = load64(table + 8)
+    for lane in range(32):
+        if not (mask >> lane) & 1:
+            continue
+        offset = load32(warp_state + ADDRESSES + 4 * lane)
+        if is_wide:
+            offset = load64(warp_state + ADDRESSES + 8 * lane) & OFFSET_MASK
+            if load64(ctx + TAGGED):
+                offset &= OFFSET_IN_BLOCK
+        # Beyond all shared memory it is a fault.
+        if (offset < first or offset + size > end) and offset + size <= load64(ctx + SHARED_SIZE):
+            place = SHARED_ADDRESS + own_place(ctx, offset)
+            thread = 32 * warp_number(ctx) + lane
+            report(state, OUTSIDE_ITS_ARRAY, site, thread, place, size, array, 0, 0)
     return 0
 
 

@@ -48,6 +48,7 @@ from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.registry import Registry
 from harness.model.variant import Variant
+from harness.support.child_process import ProcessLog
 from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
 from harness.support.exception_place import where_and_what
 
@@ -63,7 +64,7 @@ def serve(
     lifeline: Connection,
     load: Load | None,
     packages: Sequence[str],
-    log: Path,
+    log: ProcessLog,
     surroundings: Surroundings,
 ) -> None:
     """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
@@ -75,7 +76,7 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
     surroundings.take_on()
     os.dup2(2, 1)
-    faulthandler.enable(log.open("wb"))
+    faulthandler.enable(log.begin())
     _import(packages)
     planner = Planner(load, lambda origin: _send(connection, {"loading": origin}))
     while True:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
 from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, enter
 from harness.support import child_process
-from harness.support.child_process import Moment, how_it_ended, last_words
+from harness.support.child_process import Moment, ProcessLog, how_it_ended
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
 
 LOAD_SECONDS = 60.0
@@ -69,8 +67,7 @@ class PlannerProcess:
         self._connection: Connection | None = None
         self._lifeline: Connection | None = None
         self._lock = threading.RLock()
-        self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-planner-")
-        self._log = Path(self._folder.name, "planner.log")
+        self._log = ProcessLog()
         self._asked: set[str] = set()
         self.generation = 0
         """Processes started so far: what an earlier one handed out is lost."""
@@ -199,7 +196,7 @@ class PlannerProcess:
         """What became of the process, and its last words."""
         assert self._process is not None
         self._process.join(timeout=5)
-        words = last_words(self._log)
+        words = self._log.last_words()
         return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
 
 

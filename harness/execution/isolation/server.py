@@ -103,13 +103,20 @@ def enter(*arguments: Any) -> None:
 
 @contextlib.contextmanager
 def _found_from_anywhere() -> Iterator[None]:
-    """The server imports the harness wherever this process was started: it does not look at this one's `sys.path`."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *([before] if before else [])])
+    """The server imports the harness wherever this process was started: it does not look at this one's `sys.path`.
+
+    Nor does it import what lies in the folder where that was (PYTHONSAFEPATH, from Python 3.11 on).
+    """
+    names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    before = {name: os.environ.get(name) for name in names}
+    paths = before["PYTHONPATH"]
+    os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *([paths] if paths else [])])
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

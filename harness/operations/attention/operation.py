@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from harness.model.build import Builds
     from harness.model.case import Case
     from harness.model.io_bound import IoBound
+    from harness.model.probed_axis import ProbedAxis
     from harness.model.property import Arrays, Property
     from harness.model.regime import Regime
     from harness.model.summation_tree import SummationTree
@@ -153,20 +153,25 @@ class Attention(Operation):
         """A tangent is of a cap's."""
         return tuple(name for name in self.heeds if name != "tanh" or problem.softcap is not None)
 
+    def probed_axes(self, case: Case, builds: Builds) -> Sequence[ProbedAxis]:
+        """See `simplification`."""
+        from harness.operations.attention.simplification import probed_axes
+
+        return probed_axes(case, builds)
+
+    def known_mistakes(
+        self, problem: Any, inputs: Arrays, tile_keys: int | None
+    ) -> Iterator[tuple[str, Mapping[str, Float64Array]]]:
+        """See `known_mistakes`."""
+        from harness.operations.attention.known_mistakes import known_mistakes
+
+        return known_mistakes(problem, inputs, tile_keys)
+
     def hints(self, problem: Any, output: str) -> Hints:
         """Bases of logarithms and exponentials mixed up, signs; for lse a scale that is missing or there twice."""
-        factors = {
-            1 / math.log(2): "1 / ln 2: a logarithm to base 2",
-            math.log(2): "ln 2: a base of 2 where it should be e, or the other way round",
-            -1.0: "the sign is wrong",
-        }
-        if output != "lse":
-            if problem.dropout:
-                factors[1 / problem.kept_factor] = "1 - P: what dropout leaves is not multiplied by 1 / (1 - P)"
-            return Hints(factors)
-        if problem.tau not in (0.0, 1.0):
-            factors |= {1 / problem.tau: "the scale is missing", problem.tau: "the scale is applied twice"}
-        return Hints(factors, {math.log(2): "ln 2: counted twice, or half"})
+        from harness.operations.attention.hints import forward_hints
+
+        return forward_hints(problem.tau, output, 1 / problem.kept_factor if problem.dropout else None)
 
     def parts(self, problem: Any, whole_flops: float) -> tuple[Part, ...]:
         """See `parts`."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.model.build import Builds
 from harness.model.case import Case
+from harness.model.probed_axis import ProbedAxis
 from harness.operations.attention.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask
@@ -110,6 +111,16 @@ def enlarged(case: Case, builds: Builds) -> Case:
         q_len=max(case.problem.q_len, 2 * build.tile_rows - build.tile_rows // 3),
         kv_len=max(case.problem.kv_len, 3 * build.tile_keys - build.tile_keys // 3),
     )
+
+
+def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
+    """Keys, then rows, each alone."""
+    build: AttentionBuild = builds.of(case)
+    p: Problem = case.problem
+    return [
+        ProbedAxis("kv_len", p.kv_len, build.tile_keys, lambda length: _changed(case, kv_len=length)),
+        ProbedAxis("q_len", p.q_len, build.tile_rows, lambda length: _changed(case, q_len=length)),
+    ]
 
 
 def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from harness.model.axes import REGIME, Axes, Choice, Value
 from harness.model.build import Build, Builds
 from harness.model.case import Case
 from harness.model.operation import operation_named
+from harness.model.probed_axis import ProbedAxis
 from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import DROPOUT
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
@@ -151,6 +153,23 @@ def enlarged(case: Case, builds: Builds) -> Case:
     """See `Operation.enlarged`."""
     larger = operation_named("attention").enlarged(_forward_case(case), _forward_builds(builds))
     return backward_case(dataclasses.replace(larger, regime=case.regime))
+
+
+def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
+    """Attention's."""
+    return [
+        ProbedAxis(
+            axis.name,
+            axis.length,
+            axis.tile,
+            functools.partial(_backward_at, axis, case.regime),
+        )
+        for axis in operation_named("attention").probed_axes(_forward_case(case), _forward_builds(builds))
+    ]
+
+
+def _backward_at(axis: ProbedAxis, regime: str, length: int) -> Case:
+    return backward_case(dataclasses.replace(axis.at(length), regime=regime))
 
 
 def _forward_case(case: Case) -> Case:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.model.axes import Axes
     from harness.model.build import Build, Builds
     from harness.model.case import Case
+    from harness.model.probed_axis import ProbedAxis
     from harness.model.property import Arrays, Property
     from harness.model.regime import Regime
     from harness.operations.attention_backward.problem import BackwardProblem
@@ -120,6 +121,12 @@ class AttentionBackward(Operation):
     def peculiarities(self, case: Case, tiles: Sequence[int]) -> list[str]:
         """Attention's."""
         return operation_named("attention").peculiarities(case, tiles)
+
+    def probed_axes(self, case: Case, builds: Builds) -> Sequence[ProbedAxis]:
+        """See `cases`."""
+        from harness.operations.attention_backward.cases import probed_axes
+
+        return probed_axes(case, builds)
 
     def hints(self, problem: Any, output: str) -> Hints:
         """A scale that is missing or there twice, bases mixed up, a group that is not summed over."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.model.axes import Axes
     from harness.model.build import Builds
     from harness.model.case import Case
+    from harness.model.probed_axis import ProbedAxis
     from harness.model.property import Arrays, Property
     from harness.model.regime import Regime
     from harness.operations.paged_attention.build import PagedBuild
@@ -134,11 +135,25 @@ class PagedAttention(Operation):
 
         return peculiarities(case, tiles)
 
-    def hints(self, problem: Any, output: str) -> Hints:
-        """Attention's."""
-        from harness.operations.paged_attention.oracle import attention
+    def probed_axes(self, case: Case, builds: Builds) -> Sequence[ProbedAxis]:
+        """See `simplification`."""
+        from harness.operations.paged_attention.simplification import probed_axes
 
-        return attention().hints(problem, output)
+        return probed_axes(case, builds)
+
+    def known_mistakes(
+        self, problem: Any, inputs: Arrays, tile_keys: int | None
+    ) -> Iterator[tuple[str, Mapping[str, Float64Array]]]:
+        """See `known_mistakes`."""
+        from harness.operations.paged_attention.known_mistakes import known_mistakes
+
+        return known_mistakes(problem, inputs, tile_keys)
+
+    def hints(self, problem: Any, output: str) -> Hints:
+        """Those of attention without dropout."""
+        from harness.operations.attention.hints import forward_hints
+
+        return forward_hints(problem.tau, output)
 
     def parts(self, problem: Any, whole_flops: float) -> tuple[Part, ...]:
         """See `parts`."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.model.build import Builds
 from harness.model.case import Case
+from harness.model.probed_axis import ProbedAxis
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import REGIMES
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
@@ -77,6 +78,19 @@ def enlarged(case: Case, builds: Builds) -> Case:
     lengths = tuple(max(length, least) for length in p.lengths)
     kv_heads = max(2, p.kv_heads)
     return _changed(case, lengths=lengths + (least,) * (3 - len(lengths)), heads=kv_heads * p.group, kv_heads=kv_heads)
+
+
+def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
+    """Keys of every sequence, then rows."""
+    p: PagedProblem = case.problem
+    build: PagedBuild = builds.of(case)
+    sequences = len(p.lengths)
+    return [
+        ProbedAxis(
+            "keys per sequence", max(p.lengths), build.tile_keys, lambda n: _changed(case, lengths=(n,) * sequences)
+        ),
+        ProbedAxis("q_len", p.q_len, 1, lambda n: _changed(case, q_len=n)),
+    ]
 
 
 def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:

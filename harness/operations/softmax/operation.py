@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.model.axes import Axes
     from harness.model.build import Builds
     from harness.model.case import Case
+    from harness.model.probed_axis import ProbedAxis
     from harness.model.property import Arrays, Property
     from harness.model.regime import Regime
     from harness.operations.softmax.build import SoftmaxBuild
@@ -129,6 +130,20 @@ class Softmax(Operation):
         from harness.operations.softmax.simplification import peculiarities
 
         return peculiarities(case, tiles)
+
+    def probed_axes(self, case: Case, builds: Builds) -> Sequence[ProbedAxis]:
+        """See `simplification`."""
+        from harness.operations.softmax.simplification import probed_axes
+
+        return probed_axes(case, builds)
+
+    def known_mistakes(
+        self, problem: Any, inputs: Arrays, tile_keys: int | None
+    ) -> Iterator[tuple[str, Mapping[str, Float64Array]]]:
+        """See `known_mistakes`."""
+        from harness.operations.softmax.known_mistakes import known_mistakes
+
+        return known_mistakes(problem, inputs)
 
     def parts(self, problem: Any, whole_flops: float) -> tuple[Part, ...]:
         """See `parts`."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.model.build import Builds
 from harness.model.case import Case
+from harness.model.probed_axis import ProbedAxis
 from harness.operations.softmax.build import BLOCK_COLUMNS
 from harness.operations.softmax.inputs import REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
@@ -59,6 +60,15 @@ def enlarged(case: Case, builds: Builds) -> Case:
     """The same inputs in a problem where a pattern has room: several rows, more than two blocks of columns."""
     p: SoftmaxProblem = case.problem
     return _changed(case, rows=max(p.rows, 4), columns=max(p.columns, 2 * BLOCK_COLUMNS + BLOCK_COLUMNS // 3))
+
+
+def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
+    """Columns, then rows, each alone."""
+    p: SoftmaxProblem = case.problem
+    return [
+        ProbedAxis("columns", p.columns, BLOCK_COLUMNS, lambda length: _changed(case, columns=length)),
+        ProbedAxis("rows", p.rows, 1, lambda length: _changed(case, rows=length)),
+    ]
 
 
 def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:

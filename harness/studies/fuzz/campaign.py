@@ -11,15 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.execution.isolation.server import Load
-from harness.model.build import Build, Builds
+from harness.model.build import Builds
 from harness.model.case import Case
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
-from harness.model.property import SANITIZER
 from harness.options.machine import Machine
+from harness.studies.fuzz.aftermath import HarnessFaults, look_into
 from harness.studies.fuzz.builds import sanitized_builds
 from harness.studies.fuzz.covering import Covering
 from harness.studies.fuzz.database import PastFailures
@@ -27,19 +26,26 @@ from harness.studies.fuzz.examiners import Examiners
 from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.log import CampaignLog
-from harness.studies.fuzz.result import CampaignResult, Failure
+from harness.studies.fuzz.result import INCOMPLETE, CampaignResult, Failure
 from harness.studies.fuzz.rounds import FIRST_EXAMPLES
 from harness.studies.fuzz.search import FEWEST_DRAWN, Held, Search, is_declared
 from harness.studies.fuzz.sequence import Chosen, ExampleSequence, Upcoming
+from harness.studies.fuzz.settings import (
+    DEFAULT_EXAMPLES,
+    CampaignSettings,
+    require_check,
+    require_sensible,
+    usual_checks,
+)
 from harness.studies.fuzz.simplification import simplify
 from harness.studies.fuzz.workers import Workers
 from harness.support.cores import usable_cores
 from harness.support.errors import SandboxError, UsageError, WorkersGone
+from harness.support.exception_place import place_in_harness
 
 if TYPE_CHECKING:
     from harness.execution.cluster.crew import Crew
 
-DEFAULT_EXAMPLES = 200
 WORKERS = 2
 """Of a long campaign, processes of its own: more would wait for Hypothesis."""
 
@@ -52,30 +58,6 @@ Progress = Callable[[int, float, str], None]
 
 def _ignore(examples: int, part: float, met: str) -> None:
     pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class CampaignSettings:
-    """How far a campaign goes."""
-
-    examples: int | None = DEFAULT_EXAMPLES
-    """Cases to draw; None: as many as `seconds` allow."""
-    seconds: float | None = None
-    """When to stop searching; shrinking comes on top."""
-    seed: int = 0
-    """Same seed, same cases, on the same version of Hypothesis."""
-    builds: tuple[Build, ...] | None = None
-    """What kernels may have compiled in, the plainest first; None: the operation's own choice."""
-    most_tiles: int | None = None
-    """Tiles that a problem has at most, none of them long or with a crowd of heads then; None: the usual choice."""
-    checks: tuple[str, ...] | None = None
-    """Properties that are held in a share of the cases, `SANITIZER` among them; None: all that there are."""
-    case_seconds: float = 10.0
-    """How long one case may take, compilation apart."""
-    shrink_seconds: float = 20.0
-    """How long a failure is shrunk at most; then what is smallest so far is reported. 0: it is only looked at again."""
-    database: Path | None = None
-    """Folder of past failures of this variant, which are tried first; None: none are kept."""
 
 
 EMULATOR, USUAL = Machine(), CampaignSettings()
@@ -105,21 +87,30 @@ def run_campaign(
         builds=chosen.builds if how.builds is None else how.builds,
         checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
-    _require_sensible(how, chosen, machine)
+    require_sensible(how, chosen, machine)
     with _examiners(load, machine, how, crew) as workers:
         campaign = _Campaign(
-            name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog()
+            name,
+            workers,
+            how,
+            progress,
+            chosen,
+            past=PastFailures(how.database),
+            log=log or CampaignLog(),
+            sanitizes=machine.kind == "emulator" and not machine.sanitize,
         )
         try:
             workers.start()
             campaign.began = time.monotonic() - campaign.log.seconds
-            with contextlib.suppress(_Over, _Enough):
-                campaign.search()
-            return campaign.conclude()
+            campaign.search_until_time_is_up()
         except WorkersGone:
             raise
-        except SandboxError as error:
-            return campaign.result("error", str(error))
+        except Exception as error:
+            text = str(error) if isinstance(error, SandboxError) else f"the harness itself: {place_in_harness(error)}"
+            if campaign.first is None:
+                return campaign.result("error", text)
+            campaign.faults.add(text)  # what was found is reported all the same
+        return campaign.conclude()
 
 
 def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: float = 60.0) -> Answer:
@@ -128,7 +119,7 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
     if case.regime not in operation.regimes:
         raise UsageError(f"no regime {case.regime!r}; there are {', '.join(operation.regimes)}")
     if case.check is not None:
-        _require_check(case.check, operation, machine)
+        require_check(case.check, operation, machine)
     with Worker(load, machine, case_seconds) as worker:
         return worker.ask(case)
 
@@ -167,10 +158,30 @@ class _Campaign:
     covering: Covering | None = None
     remembered: bool = False
     log: CampaignLog = field(default_factory=CampaignLog)
+    sanitizes: bool = False
+    """Whether cases are not run under the sanitizer all along, but can be."""
+    faults: HarnessFaults = field(default_factory=HarnessFaults)
+    unexamined: int = 0
+    """Examples of which nothing is known, because the harness itself failed."""
+    out_of_time: bool = False
+    """Whether the search was ended by its time."""
+
+    def search_until_time_is_up(self) -> None:
+        """As `search`, as far as the time goes."""
+        try:
+            with contextlib.suppress(_Enough):
+                self.search()
+        except _Over:
+            self.out_of_time = self.first is None
 
     def search(self) -> None:
         """All examples, or until something is found and shrunk."""
         workers, how = self.workers, self.how
+        if not set(self.operation.regimes) - set(workers.fails_in):
+            raise SandboxError(
+                "it declares (fails_in) that it fails with inputs of every regime, so there is nothing to try, and "
+                "nothing is known about it"
+            )
         self.sizes = Builds(workers.builds)
         if self.log.tried is None:
             self._try_past_failures()
@@ -232,6 +243,14 @@ class _Campaign:
             failure = self._failure()
             return self.result("fail", f"{failure.finding.kind}: {failure.finding.reason}", failure)
         refused = self.refusals.total()
+        if self.unexamined:
+            fault = next(iter(self.faults.texts))
+            where = f"in {self.unexamined:,} of {self.examples:,} examples, of which nothing is known"
+            return self.result("error", f"the harness itself failed {where}: {fault}")
+        wanted = self.how.examples or DEFAULT_EXAMPLES
+        if self.out_of_time and self.examples < wanted and (refused < self.examples or not self.examples):
+            over = f"the time was up after {self.examples:,} of {wanted:,} examples"
+            return self.result(INCOMPLETE, f"{over}, in which nothing failed; give it more --seconds")
         if refused == self.examples:
             why = f"it took none of the {refused:,} problems"
             reason, _ = self.refusals.most_common(1)[0] if refused else ("no example was run", 0)
@@ -256,6 +275,7 @@ class _Campaign:
             hardest_ratio=self.hardest[0] if self.hardest else None,
             left_out=self.workers.fails_in,
             coverage=None if self.covering is None else self.covering.coverage,
+            faults=tuple(self.faults.texts),
         )
 
     def _try_past_failures(self) -> None:
@@ -322,6 +342,8 @@ class _Campaign:
             known = self.known.pop(case, None)
             answer = self.answers[case] = self.workers.ask(case) if known is None else known
             self._count(case, answer)
+            if answer.fault is not None:
+                self.faults.add(answer.fault)
         return answer
 
     def _size(self, case: Case) -> tuple[object, ...]:
@@ -331,12 +353,13 @@ class _Campaign:
         """What was found, or Hypothesis shrank to, made smaller; kept for the next campaign whenever that ends."""
         assert self.smallest is not None
         try:
-            simplify(
-                self.smallest[0],
-                lambda case: not self._is_declared(case) and self._fails(case),
-                self.sizes,
-                self._expect_candidates,
-            )
+            with self.faults.listed("making what fails simpler"):
+                simplify(
+                    self.smallest[0],
+                    lambda case: not self._is_declared(case) and self._fails(case),
+                    self.sizes,
+                    self._expect_candidates,
+                )
         finally:
             self.past.keep(self.smallest[0])
 
@@ -350,7 +373,8 @@ class _Campaign:
         if self.first is not None:
             return
         self.examples += 1
-        if answer.finding is None:
+        self.unexamined += answer.finding is None and answer.fault is not None
+        if answer.finding is None and answer.fault is None:
             self.log.counted(case, answer)
         if answer.refusal is not None:
             self.refusals[answer.refusal] += 1
@@ -375,32 +399,33 @@ class _Campaign:
     def _failure(self) -> Failure:
         assert self.first is not None and self.smallest is not None
         case, finding = self.smallest
-        self.workers.end()
-        again = self.workers.ask(case)
-        larger_case, larger_finding = self.first
-        if self.how.shrink_seconds:
-            enlarged = self.operation.enlarged(case, self.sizes)
-            found = self.workers.ask(enlarged).finding
-            if found is not None and found.kind == finding.kind:
-                larger_case, larger_finding = enlarged, found
+        more = look_into(
+            self.smallest,
+            self.operation,
+            self.workers,
+            self.sizes,
+            self.faults,
+            shrink_seconds=self.how.shrink_seconds,
+            sanitizes=self.sanitizes,
+            known=self.answers,
+        )
+        larger_case, larger_finding = more.larger or self.first
         return Failure(
             case=case,
             finding=finding,
-            tiles=self.sizes.of(case).tiles(case.problem),
+            tiles=more.tiles,
+            takes=more.takes,
             first_case=self.first[0],
             first_finding=self.first[1],
             larger_case=larger_case,
             larger_finding=larger_finding,
             examples=self.found_after,
             shrinking=len(self.answers) - self.found_after,
-            repeatable=again.finding is not None and again.finding.kind == finding.kind,
+            repeatable=more.repeatable,
             remembered=self.remembered,
+            lengths=more.lengths,
+            sanitized=more.sanitized,
         )
-
-
-def usual_checks(operation: Operation, machine: Machine) -> tuple[str, ...]:
-    """What is held in a share of the cases unless something else is said."""
-    return (*operation.properties, *(() if machine.kind == "gpu" else (SANITIZER,)))
 
 
 def _workers(how: CampaignSettings, machine: Machine) -> int:
@@ -416,20 +441,3 @@ def _examiners(load: Load, machine: Machine, how: CampaignSettings, crew: Crew |
     from harness.studies.fuzz.spread import SpreadWorkers
 
     return SpreadWorkers(crew, load, machine, how.case_seconds, builds)
-
-
-def _require_check(check: str, operation: Operation, machine: Machine) -> None:
-    if check == SANITIZER and machine.kind == "gpu":
-        raise UsageError("the sanitizer looks on where the emulator runs; add --device emulator")
-    if check != SANITIZER and check not in operation.properties:
-        raise UsageError(f"no property {check!r}; there are {', '.join((*operation.properties, SANITIZER))}")
-
-
-def _require_sensible(how: CampaignSettings, operation: Operation, machine: Machine) -> None:
-    if how.examples is None and how.seconds is None:
-        raise UsageError("a campaign needs an end: a number of examples, of seconds, or both")
-    for name, value in (("examples", how.examples), ("seconds", how.seconds), ("tiles", how.most_tiles)):
-        if value is not None and not value > 0:
-            raise UsageError(f"--{name} is {value:g}; it has to be more than 0")
-    for check in how.checks or ():
-        _require_check(check, operation, machine)

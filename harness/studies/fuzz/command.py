@@ -25,6 +25,7 @@ from harness.options.variants import add_plugins, discover_variants, require_som
 from harness.options.watch import add_watch, kept_results, watching
 from harness.options.workers import add_workers, crew_of
 from harness.support.errors import UsageError
+from harness.support.hypothesis_loading import load_hypothesis
 
 if TYPE_CHECKING:
     from harness.execution.isolation.server import Load
@@ -57,12 +58,13 @@ def _run_once(arguments: argparse.Namespace) -> int:
 
 def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case, Answer]]:
     """What --replay comes to: the variant's name, the case, and its answer."""
+    _require_sensible(arguments)
+    load_hypothesis()
     from harness.model.case import Case
     from harness.studies.fuzz.campaign import replay
     from harness.studies.fuzz.report import replay_report
     from harness.text.study_result import StudyResult
 
-    _require_sensible(arguments)
     if arguments.keep:
         raise UsageError("--keep keeps campaigns, and --replay runs one case; leave out one")
     _, chosen = _chosen(arguments)
@@ -72,7 +74,7 @@ def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case,
     ((variant, load),) = chosen
     case = Case.from_json(arguments.replay)
     answer = replay(case, load, machine)
-    passed = answer.finding is None and answer.refusal is None
+    passed = answer.finding is None and answer.refusal is None and answer.fault is None
     return StudyResult((variant.name, case, answer), replay_report(variant.name, case, answer), passed)
 
 
@@ -109,15 +111,17 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Varian
 
 def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, ...]]:
     """A campaign for each variant."""
-    from harness.studies.fuzz.campaign import DEFAULT_EXAMPLES, CampaignSettings, run_campaign
+    _require_sensible(arguments)
+    load_hypothesis()
+    from harness.studies.fuzz.campaign import run_campaign
     from harness.studies.fuzz.database import failure_folder
     from harness.studies.fuzz.kept import campaign_rows
     from harness.studies.fuzz.log import CampaignLog
     from harness.studies.fuzz.report import campaigns_report
+    from harness.studies.fuzz.settings import DEFAULT_EXAMPLES, CampaignSettings
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 
-    _require_sensible(arguments)
     found, chosen = _chosen(arguments)
     machine = machine_of(arguments)
     kept = kept_results(arguments)

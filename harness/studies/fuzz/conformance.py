@@ -23,9 +23,10 @@ from harness.model.property import DETERMINISM, SANITIZER
 from harness.model.variant import Variant
 from harness.options.machine import Machine
 from harness.studies.fuzz.builds import builds_for
-from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.report import replay_command
 from harness.studies.fuzz.result import CampaignResult
+from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import KernelFault, SandboxError
 
 DEFAULT_EXAMPLES = 60

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.execution.accuracy import Accuracy
+from harness.execution.accuracy import Accuracy, Element, OutputAccuracy
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.isolation.variants import ask_ahead
 from harness.execution.kept_inputs import INPUT_WRITTEN
@@ -32,6 +33,7 @@ from harness.studies.fuzz.finding import (
     Finding,
 )
 from harness.studies.fuzz.pattern import describe_pattern
+from harness.studies.fuzz.recognition import MOST_FLOPS, recognised
 from harness.support.errors import (
     CompileError,
     KernelFault,
@@ -42,20 +44,32 @@ from harness.support.errors import (
     UnsupportedProblem,
     UsageError,
 )
-from harness.support.exception_place import where_and_what
+from harness.support.exception_place import place_in_harness
 
 if TYPE_CHECKING:
     from harness.emulator.plan_sanitizer import EmulatorSanitizer
 
-ROWS = "Br"
-"""What variants call their rows per tile."""
+ROWS, KEYS = "Br", "Bc"
+"""What variants call their rows and keys per tile."""
 
 
 def examine(case: Case, variant: Variant, executor: Executor, sanitizer: EmulatorSanitizer | None = None) -> Answer:
     """Run `variant` on `case`, under the sanitizer too where there is one. What goes wrong is the answer's finding.
 
+    All that a variant does wrong raises a `SandboxError`, as its code runs in another process and its kernels on an
+    executor. Any other exception is the harness's own mistake, which becomes the answer's fault.
+
     Raises `UsageError` for a regime or a property that does not exist.
     """
+    try:
+        return _examine(case, variant, executor, sanitizer)
+    except SandboxError:
+        raise
+    except Exception as error:
+        return Answer(fault=place_in_harness(error))
+
+
+def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: EmulatorSanitizer | None) -> Answer:
     problem, inputs = case.problem, case.inputs()
     properties = operation_of(problem).properties
     if case.check not in (None, SANITIZER, *properties):
@@ -71,7 +85,8 @@ def examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulato
     question = Question.pose(problem, inputs)
     done = attempt(variant, problem, executor, question=question, holds_bytes=False)
     answer = _answer_of(done, question, on_gpu=executor.device.kind == "gpu")
-    if answer.finding is not None or answer.refusal is not None or case.check in (None, SANITIZER):
+    ends_here = answer.finding is not None or answer.refusal is not None or answer.fault is not None
+    if ends_here or case.check in (None, SANITIZER):
         return answer
     assert case.check is not None
     held = properties[case.check]
@@ -87,7 +102,7 @@ def examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulato
         reason = held.violation(Trial(problem, inputs, done.execution.outputs, run, variant.numerics))
     except UnsupportedProblem as refusal:
         return Answer(refusal=refusal.reason)
-    except Exception as error:
+    except SandboxError as error:
         return _answer_to_error(error, on_gpu=executor.device.kind == "gpu")
     return answer if reason is None else Answer(Finding(case.check, reason), error_over_budget=answer.error_over_budget)
 
@@ -116,11 +131,13 @@ def _answer_of(done: Attempt, question: Question, on_gpu: bool) -> Answer:
 
 
 def _answer_to_error(error: Exception, on_gpu: bool) -> Answer:
+    if not isinstance(error, SandboxError):
+        return Answer(fault=place_in_harness(error))
     if isinstance(error, KernelFault):
         return Answer(Finding(error.kind, str(error)), broken=on_gpu and error.kind != INPUT_WRITTEN)
     kinds = ((PlannerDied, CRASH), (PlannerHung, TIMEOUT), (PlanError, NO_PLAN), (CompileError, NO_COMPILATION))
     kind = next((kind for of, kind in kinds if isinstance(error, of)), ERROR)
-    return Answer(Finding(kind, str(error) if isinstance(error, SandboxError) else where_and_what(error)))
+    return Answer(Finding(kind, str(error)))
 
 
 def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -> Answer:
@@ -135,19 +152,34 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
     reason, first = guilty.reason or "", guilty.first_wrong
     if first is None:  # not even the shape is right
         return Answer(Finding(WRONG_ANSWER, reason), error_over_budget=ratio)
-    assert done.execution is not None
-    output = done.execution.outputs[first.output]
+    kind = WRONG_ANSWER if guilty is accuracy.main else f"wrong {first.output}"
+    finding = Finding(kind, reason, first, int(guilty.wrong.sum()), guilty.wrong.size)
+    try:
+        finding = dataclasses.replace(finding, pattern=_pattern_of(done, question, guilty, first))
+    except Exception as error:  # the answer is wrong, whatever becomes of its description
+        return Answer(finding, error_over_budget=ratio, fault=f"describing what is wrong: {place_in_harness(error)}")
+    return Answer(finding, error_over_budget=ratio)
+
+
+def _pattern_of(done: Attempt, question: Question, guilty: OutputAccuracy, first: Element) -> str:
+    """What the wrong elements look like, and which known mistake they are equal to, if any."""
+    assert done.execution is not None and done.accuracy is not None
+    operation, problem, tile = operation_of(done.problem), done.problem, done.tile or {}
+    got, answer = done.execution.outputs[first.output].astype(np.float64), question.answer[first.output]
     pattern = describe_pattern(
-        operation_of(done.problem).hints(done.problem, first.output),
+        operation.hints(problem, first.output),
         first.axes,
-        output.astype(np.float64),
-        question.answer[first.output],
+        got,
+        answer,
         guilty.wrong,
         guilty.unwritten,
-        (done.tile or {}).get(ROWS),
-        is_main=guilty is accuracy.main,
-        has_features=bool(done.problem.features),
+        tile.get(ROWS),
+        is_main=guilty is done.accuracy.main,
+        has_features=bool(problem.features),
     )
-    kind = WRONG_ANSWER if guilty is accuracy.main else f"wrong {first.output}"
-    finding = Finding(kind, reason, first, int(guilty.wrong.sum()), guilty.wrong.size, pattern)
-    return Answer(finding, error_over_budget=ratio)
+    if problem.flops > MOST_FLOPS or guilty.unwritten.any():
+        return pattern
+    mistakes = operation.known_mistakes(problem, question.inputs, tile.get(KEYS))
+    allowed = question.tolerance(done.variant.numerics)[first.output].allowed
+    equals = recognised(first.output, first.axes, got, answer, allowed, guilty.wrong, mistakes)
+    return pattern if equals is None else f"{pattern}; {equals}"

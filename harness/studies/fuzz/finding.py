@@ -36,10 +36,12 @@ class Answer:
     """What the examination of one case came to."""
 
     finding: Finding | None = None
-    """None where nothing is wrong, or the case was refused."""
+    """None where nothing is known to be wrong."""
     refusal: str | None = None
     """The variant's reason for not taking the problem."""
     error_over_budget: float | None = None
     """Largest ratio over all outputs; None where it did not get that far."""
+    fault: str | None = None
+    """What the harness itself failed at, which says nothing about the variant; beside a finding, in describing it."""
     broken: bool = False
     """The process that says this is of no further use, as after a fault on a GPU."""

@@ -8,13 +8,11 @@ knows the oracle, asks a planner process of its own (`harness.execution.isolatio
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections import deque
 from collections.abc import Hashable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 from harness.execution.isolation.process import main_module_for
 from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, preload
@@ -24,7 +22,7 @@ from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import IN_PROGRESS, serve
-from harness.support.child_process import LOOK_SECONDS, Moment, how_it_ended, last_words
+from harness.support.child_process import LOOK_SECONDS, Moment, ProcessLog, how_it_ended
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -71,8 +69,7 @@ class Worker:
         self._compiled: set[Kernel] = set()
         self.met: set[Kernel] = set()
         """Of the cases that were handed over to its process."""
-        self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-fuzz-")
-        self._log = Path(self._folder.name, "worker.log")
+        self._log = ProcessLog()
         self.started = 0
         """Processes started so far."""
 
@@ -81,7 +78,7 @@ class Worker:
 
     def __exit__(self, *exception: object) -> None:
         self.end()
-        self._folder.cleanup()
+        self._log.close()
 
     def begin(self) -> None:
         """Start a process, if there is none, without waiting until it is ready."""
@@ -258,7 +255,7 @@ class Worker:
         """What became of the process, and its last words."""
         assert self._process is not None
         self._process.join()
-        words = last_words(self._log)
+        words = self._log.last_words()
         how = how_it_ended(self._process.exitcode)
         return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
 

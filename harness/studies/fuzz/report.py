@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.execution.accuracy import Element
 from harness.model.case import Case
-from harness.model.operation import operation_of
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.studies.fuzz.result import CampaignResult, Failure
 from harness.text.report import Report, Table, Verbatim
@@ -26,6 +25,11 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
     return Report(
         paragraphs=lambda: [_table(results), *(part for result in told for part in _failure_text(result, options))],
         notes=lambda: [
+            *(
+                f"{r.variant}: the harness itself failed, not the variant: {fault}"
+                for r in results
+                for fault in r.faults
+            ),
             *(f"{r.variant}: declared to fail, not drawn: {', '.join(r.left_out)}." for r in results if r.left_out),
             f"Device: {device}. Seed {results[0].seed}.",
             "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
@@ -85,11 +89,15 @@ def _replay_lines(case: Case, answer: Answer) -> list[tuple[str, str]]:
     lines = [("problem", _case_line(case))]
     if answer.refusal is not None:
         lines.append(("refused", answer.refusal))
+    elif answer.finding is None and answer.fault is not None:
+        lines.append(("unknown", "the harness itself failed, which says nothing about the variant"))
     elif answer.finding is None:
         ratio = UNKNOWN if answer.error_over_budget is None else f"{answer.error_over_budget:.3g}"
         lines.append(("passes", f"largest error / budget {ratio}"))
     else:
         lines += _finding_lines(answer.finding)
+    if answer.fault is not None:
+        lines.append(("harness", answer.fault))
     return lines
 
 
@@ -109,9 +117,16 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
         ("smallest", _case_line(failure.case)),
         ("it takes", ", ".join(_takes(failure)) or "nothing out of the ordinary"),
         *_finding_lines(failure.finding),
+        *([("sanitizer", f"{failure.sanitized.kind}: {failure.sanitized.reason}")] if failure.sanitized else []),
+        *(("fails at", tried.text) for tried in failure.lengths),
     ]
-    if failure.larger_finding.pattern not in (None, failure.finding.pattern):
-        lines += [("larger", _case_line(failure.larger_case)), ("looks like", str(failure.larger_finding.pattern))]
+    larger = {failure.larger_case: ("larger", failure.larger_finding)}
+    larger[failure.first_case] = "as found", failure.first_finding
+    for case, (name, finding) in larger.items():
+        if case != failure.case:
+            lines.append((name, _case_line(case)))
+            if finding.pattern or finding.reason != failure.finding.reason:
+                lines.append(("looks like", finding.pattern or finding.reason))
     if not failure.repeatable:
         lines.append(
             ("beware", "in a fresh process it did not fail the same way again: it depends on chance or on time")
@@ -159,7 +174,7 @@ def _case_line(case: Case) -> str:
 def _takes(failure: Failure) -> list[str]:
     """What the smallest case has beyond the plainest: shrinking left nothing there that it could do without."""
     case = failure.case
-    takes = operation_of(case.problem).peculiarities(case, failure.tiles)
+    takes = [*failure.takes]
     if case.regime != "normal":
         takes.append(f"{case.regime} inputs")
     if case.edits:
@@ -191,6 +206,7 @@ def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
         "coverage": _coverage_object(result),
         "hardest": json.loads(result.hardest.to_json()) if result.hardest else None,
         "failure": _failure_object(failure) if failure else None,
+        "harness_faults": list(result.faults),
         "replay": replay_command(result.variant, failure.case, options) if failure else None,
     }
 
@@ -219,6 +235,12 @@ def _failure_object(failure: Failure) -> dict[str, Any]:
         "first": _finding_fields(failure.first_finding),
         "larger_case": json.loads(failure.larger_case.to_json()),
         "larger": _finding_fields(failure.larger_finding),
+        "takes": list(failure.takes),
+        "sanitizer": _finding_fields(failure.sanitized) if failure.sanitized else None,
+        "lengths": {
+            each.axis: {"tile": each.tile, "fails": list(each.fails), "passes": list(each.passes), "text": each.text}
+            for each in failure.lengths
+        },
         "shrinking": failure.shrinking,
         "repeatable": failure.repeatable,
         "remembered": failure.remembered,
@@ -240,4 +262,5 @@ def _finding_object(answer: Answer) -> dict[str, Any]:
         "finding": _finding_fields(answer.finding) if answer.finding else None,
         "refusal": answer.refusal,
         "error_over_budget": finite(answer.error_over_budget),
+        "harness_fault": answer.fault,
     }

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from harness.model.case import Case
 from harness.studies.fuzz.covering import Coverage
 from harness.studies.fuzz.finding import Finding
+from harness.studies.fuzz.lengths import LengthsTried
+
+INCOMPLETE = "incomplete"
+"""The verdict of a campaign that its time ended early."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Failure:
     """Whether the smallest case failed in the same way once more, in a fresh process."""
     remembered: bool
     """Whether it came from the database of past failures."""
+    takes: tuple[str, ...] = ()
+    """What `case` has beyond the plainest problem, in words."""
+    lengths: tuple[LengthsTried, ...] = ()
+    """At which other lengths `case` fails and passes, axis by axis."""
+    sanitized: Finding | None = None
+    """What the sanitizer finds in `case` besides its wrong answer."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,8 @@ class CampaignResult:
 
     variant: str
     verdict: str
-    """`pass`, `fail`, or `error`: the variant could not be loaded, or took none of the problems."""
+    """`pass`; `fail`; `incomplete`: the time was up before all examples were tried, and nothing failed in those that
+    were; or `error`: the variant could not be loaded or took none of the problems, or the harness itself failed."""
     reason: str | None
     """Why it is not `pass`, in one line."""
     failure: Failure | None
@@ -68,6 +79,8 @@ class CampaignResult:
 
     coverage: Coverage | None = None
     """Which values of the operation's axes met; None where it has none."""
+    faults: tuple[str, ...] = ()
+    """What the harness itself failed at meanwhile, which says nothing about the variant."""
 
     @property
     def examples_per_second(self) -> float:

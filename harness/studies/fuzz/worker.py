@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from harness.execution.isolation.process import end_planners
 from harness.execution.isolation.server import Load, Surroundings
@@ -21,7 +20,7 @@ from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.builds import builds_for
 from harness.studies.fuzz.examination import examine
-from harness.support.child_process import LOOK_SECONDS
+from harness.support.child_process import LOOK_SECONDS, ProcessLog
 from harness.support.errors import SandboxError
 from harness.support.exception_place import where_and_what
 
@@ -34,7 +33,7 @@ def serve(
     load: Load,
     machine: Machine,
     builds: tuple[Build, ...],
-    log: Path,
+    log: ProcessLog,
     surroundings: Surroundings,
 ) -> None:
     """Tell about the variant, or why it cannot be had; then receive cases and send answers, until the pipe ends.
@@ -47,9 +46,10 @@ def serve(
     # Ctrl-C is for the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     surroundings.take_on()
-    with log.open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    descriptor = log.begin()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
     faulthandler.enable()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     tell = _ProgressTeller(connection)

@@ -71,9 +71,14 @@ def _failure(each: Mapping[str, Any]) -> str:
         lines.append(("wrong", f"{failure['wrong']:,} of {failure['elements']:,} elements"))
     if failure["pattern"] is not None:
         lines.append(("looks like", failure["pattern"]))
-    larger = failure["larger"]
-    if larger["pattern"] not in (None, failure["pattern"]):
-        lines += [("larger case", _case(failure["larger_case"])), ("there it looks like", larger["pattern"])]
+    if (sanitized := failure.get("sanitizer")) is not None:
+        lines.append(("the sanitizer finds", f"{sanitized['kind']}: {sanitized['reason']}"))
+    lines += [("fails at", tried["text"]) for tried in failure.get("lengths", {}).values()]
+    larger = {_case(failure["larger_case"]): ("larger case", failure["larger"])}
+    larger[_case(failure["first_case"])] = "case as found", failure["first"]
+    for case, (name, finding) in larger.items():
+        if case != _case(failure["case"]):
+            lines += [(name, case), ("there it looks like", finding["pattern"] or finding["reason"])]
     if not failure["repeatable"]:
         lines.append(("beware", "in a fresh process it did not fail the same way again"))
     told = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in lines)

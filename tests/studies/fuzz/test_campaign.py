@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 
 import fuzzed_variants
@@ -11,10 +12,18 @@ from lanes import exhaustive_unless
 
 from harness.model.case import Case
 from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.options.machine import Machine
-from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
+from harness.studies.fuzz.campaign import replay, run_campaign
+from harness.studies.fuzz.finding import Answer
+from harness.studies.fuzz.log import CampaignLog
+from harness.studies.fuzz.report import campaigns_report
+from harness.studies.fuzz.result import CampaignResult
+from harness.studies.fuzz.settings import CampaignSettings
+from harness.studies.fuzz.workers import Workers
 from harness.support.errors import UsageError
+from harness.text.page.campaigns import campaigns_section
 
 BUILDS = (AttentionBuild("float32", 8, 16, 8), AttentionBuild("float32", 5, 16, 8))
 
@@ -153,11 +162,95 @@ def test_a_past_failure_is_tried_first(tmp_path: Path):
     assert again.examples == 1
 
 
-def test_a_search_ends_in_time():
-    result = campaign(fuzzed_variants.right, examples=None, seconds=1.0)
-    assert result.verdict == "pass"
-    assert result.examples > 0
+@pytest.mark.parametrize("examples", [None, 1000])
+def test_a_search_that_its_time_ends_early_is_incomplete(examples: int | None):
+    result = campaign(fuzzed_variants.right, examples=examples, seconds=0.3)
+    assert (result.verdict, result.failure) == ("incomplete", None)
+    assert 0 < result.examples < 200
+    assert f"the time was up after {result.examples:,} of {examples or 200:,} examples" in result.reason
     assert result.seconds < 60
+
+
+def test_a_search_that_ends_before_its_time_passes():
+    assert campaign(fuzzed_variants.right, examples=5, seconds=600.0).verdict == "pass"
+
+
+def test_what_fails_at_the_end_of_a_tile_is_told_by_its_lengths_and_by_what_it_equals():
+    result = edited("int keys = causal ?", "N_k -= N_k % 8 == 1;\n    int keys = causal ?", shrink_seconds=200.0)
+    assert result.failure is not None and result.failure.case.problem.kv_len == 1
+    keys = result.failure.lengths[0]
+    assert keys.text.startswith("kv_len 1, 9, 17, 25 (kv_len % 8 is 1); passes at 2 to 8, 10 to 16, 18")
+    assert result.failure.larger_case.problem.kv_len == 25 and result.failure.larger_case.problem.heads > 1
+    assert "equals the answer without the last key" in result.failure.larger_finding.pattern
+    assert len(result.failure.first_finding.reason) > 0
+
+
+OVERRUN = """
+    __shared__ volatile float kept[8], after[8];
+    if (threadIdx.x == 0) {
+        kept[0] = 1.0f;
+        after[0] = 0.0f;
+        for (int n = 0; n < N_k && n < 9; ++n) kept[n] = 1.0f;
+    }
+    __syncthreads();
+    if (after[0] + kept[0] > 1.0f) --N_k;
+    if (i >= N_q) return;
+"""
+
+
+def test_the_sanitizer_looks_for_the_cause_of_a_wrong_answer():
+    """Kernels that overrun an array by one: nothing but its neighbour's value is wrong."""
+    result = edited("if (i >= N_q) return;", OVERRUN, checks=())
+    assert result.failure is not None and result.failure.finding.kind == "wrong answer"
+    assert result.failure.case.problem.kv_len == 9 and result.failure.lengths[0].passes[:8] == tuple(range(1, 9))
+    sanitized = result.failure.sanitized
+    assert sanitized is not None and sanitized.kind == "outside its array"
+    assert (
+        "offset 32 bytes of shared memory kept, which has 32 bytes; that lies in shared memory after"
+        in sanitized.reason
+    )
+    text = campaigns_report([result], "here").render("table")
+    assert f"sanitizer    outside its array: {sanitized.reason}" in text
+    assert json.loads(campaigns_report([result], "here").render("json"))["campaigns"][0]["failure"]["sanitizer"]["kind"]
+    assert "the sanitizer finds" in campaigns_section(campaigns_report([result], "here").document()["campaigns"]).html
+
+
+def test_a_variant_that_declares_to_fail_everywhere_is_told_so():
+    result = campaign(fuzzed_variants.fails_everywhere)
+    assert (result.verdict, result.examples) == ("error", 0)
+    assert "fails with inputs of every regime" in result.reason
+
+
+def test_what_the_harness_fails_at_while_it_describes_a_failure_costs_no_verdict(monkeypatch: pytest.MonkeyPatch):
+    def broken(*arguments: object) -> None:
+        raise KeyError("no such build")
+
+    for name in ("simpler", "enlarged", "probed_axes", "peculiarities"):
+        monkeypatch.setattr(Attention, name, broken)
+    result = edited("int keys = causal ?", "N_k -= N_k % 8 == 1;\n    int keys = causal ?")
+    assert result.verdict == "fail" and result.failure is not None
+    assert result.failure.finding.kind == "wrong answer" and result.failure.repeatable
+    assert len(result.faults) == 4
+    assert all("KeyError: 'no such build'" in fault for fault in result.faults)
+
+
+def test_what_the_harness_fails_at_in_an_example_is_not_the_variants_failure(monkeypatch: pytest.MonkeyPatch):
+    """Neither does it pass: nothing is known of that example."""
+    fault = "ZeroDivisionError: division by zero (harness/somewhere.py:1)"
+    ask, asked = Workers.ask, []
+
+    def faulty(workers: Workers, case: Case) -> Answer:
+        asked.append(case)
+        return Answer(fault=fault) if len(asked) % 10 == 5 else ask(workers, case)
+
+    monkeypatch.setattr(Workers, "ask", faulty)
+    counted: list[Case] = []
+    monkeypatch.setattr(CampaignLog, "counted", lambda log, case, answer: counted.append(case))
+    result = campaign(fuzzed_variants.right, examples=12)
+    assert (result.verdict, result.failure, result.examples) == ("error", None, 12)
+    assert len(counted) == 11  # a campaign that goes on after it was cut off asks about the other one again
+    assert "the harness itself failed in 1 of 12 examples" in result.reason and fault in result.reason
+    assert result.faults == (fault,)
 
 
 @pytest.mark.parametrize(

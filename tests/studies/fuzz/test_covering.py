@@ -22,8 +22,10 @@ from harness.operations.attention.problem import COMPILED_FEATURES, SCORE_FEATUR
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz import covering as covering_module
 from harness.studies.fuzz.builds import builds_for, sanitized_builds
-from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.covering import BUILD, Covering
+from harness.studies.fuzz.result import CampaignResult
+from harness.studies.fuzz.settings import CampaignSettings
 
 pytestmark = pytest.mark.compiles(False)
 

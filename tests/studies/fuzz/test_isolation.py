@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import tempfile
+from pathlib import Path
 
 import fuzzed_variants
 import numpy as np
@@ -47,6 +49,15 @@ def test_the_last_words_of_a_process_are_told():
     with worker(functools.partial(fuzzed_variants.long_keys_do, "segfault")) as asked:
         finding = asked.ask(LONG).finding
     assert finding is not None and "Segmentation fault" in finding.reason and "plan" in finding.reason
+
+
+def test_processes_leave_no_files_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """However they end: a worker that is killed cannot tidy up after itself or its planner."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with worker(fuzzed_variants.right) as asked:
+        assert asked.ask(SHORT).finding is None
+    assert not list(tmp_path.glob("attention-sandbox-*"))
 
 
 def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,9 @@ import pytest
 
 from harness.operations.attention.build import AttentionBuild
 from harness.options.machine import Machine
-from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, replay, run_campaign
+from harness.studies.fuzz.campaign import replay, run_campaign
+from harness.studies.fuzz.result import CampaignResult
+from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import UsageError
 
 BUILDS = (AttentionBuild("float32", 8, 16, 8),)

@@ -14,8 +14,10 @@ import pytest
 from harness.execution.cluster.crew import Crew
 from harness.operations.attention.build import AttentionBuild
 from harness.studies.fuzz import sequence
-from harness.studies.fuzz.campaign import CampaignResult, CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.search import Search
+from harness.studies.fuzz.settings import CampaignSettings
 
 BUILD = AttentionBuild("float32", 8, 16, 8)
 

@@ -7,7 +7,8 @@ import functools
 import fuzzed_variants
 import pytest
 
-from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.settings import CampaignSettings
 
 LAST_KEY = "j < keys"
 PLANTED = {

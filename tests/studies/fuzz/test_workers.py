@@ -14,9 +14,10 @@ from harness.model.case import Case
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz import campaign
-from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer
 from harness.studies.fuzz.isolation import kernel_of
+from harness.studies.fuzz.settings import CampaignSettings
 from harness.studies.fuzz.workers import Workers
 
 

@@ -1,0 +1,135 @@
+"""Which array in shared memory an address belongs to, as far as the PTX proves it.
+
+An address belongs to an array where it is that array's symbol plus something that no other symbol is part of, along
+every way on which its register is given a value: moves, conversions between address spaces and widths, additions and
+choices of such addresses. Whatever else is done to an address (XOR, AND, a difference, a shuffle, a mapping to another
+block) proves nothing, nor does a sum of two addresses, nor an address that went through memory.
+
+An access outside of the array that it was proven to belong to is a mistake, whatever lies there: neither C++ nor PTX
+says where arrays lie, so that no compiler makes an index into one of them reach another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from harness.emulator.ptx.blocks import registers_of
+from harness.emulator.ptx.instructions import Address, Function, Instruction, Operand, Reg, Symbol, Vector, names_in
+
+Belongs = str | Literal[0, 1]
+"""What a value belongs to: an array, by name, or one of these two."""
+NO_ADDRESS: Literal[0] = 0
+"""No symbol is part of the value."""
+UNPROVEN: Literal[1] = 1
+"""Some symbol may be."""
+
+_ADDRESS_TYPES = frozenset({"u32", "s32", "b32", "u64", "s64", "b64"})
+"""A conversion from one of these to another keeps an address."""
+_STORES = frozenset({"st", "atom", "red", "st.async", "red.async", "stmatrix", "wmma.store"})
+"""Rows of `OPCODES` that put registers into memory."""
+
+
+def arrays_of_registers(function: Function, arrays: frozenset[str]) -> dict[str, str]:
+    """The registers of a flat function that hold addresses in one of `arrays`, each with that array's symbol.
+
+    `arrays` are symbols in shared memory. A register belongs to what all values belong to that it is ever given.
+    """
+    instructions = list(function.instructions())
+    if not any(operand.name in arrays for i in instructions for operand in names_in(i) if isinstance(operand, Symbol)):
+        return {}
+    found = _Solution(instructions, arrays, loaded=NO_ADDRESS).found
+    if any(_stores_an_address(instruction, found, arrays) for instruction in instructions):
+        # Whatever is loaded may be an address, or a difference of two.
+        found = _Solution(instructions, arrays, loaded=UNPROVEN).found
+    return {name: belongs for name, belongs in found.items() if isinstance(belongs, str)}
+
+
+def _stores_an_address(instruction: Instruction, found: Mapping[str, Belongs], arrays: frozenset[str]) -> bool:
+    if instruction.row_name not in _STORES:
+        return False
+    values = [operand for operand in instruction.operands if not isinstance(operand, Address)]
+    named = [name for value in values for name in names_in(_holding(instruction, value))]
+    return any(each.name in arrays or found.get(each.name, NO_ADDRESS) != NO_ADDRESS for each in named)
+
+
+def _holding(instruction: Instruction, operand: Operand) -> Instruction:
+    """An instruction that has this operand alone."""
+    return Instruction(instruction.opcode, instruction.modifiers, (operand,), None, False, 0, None)
+
+
+class _Solution:
+    """The least fixed point: every register begins as unknown, and belongs to less with each value that differs."""
+
+    def __init__(self, instructions: list[Instruction], arrays: frozenset[str], loaded: Belongs) -> None:
+        """`loaded`: what values out of memory belong to, those of parameters aside."""
+        self._arrays, self._loaded = arrays, loaded
+        readers: dict[str, list[Instruction]] = {}
+        for instruction in instructions:
+            for name in registers_of(instruction)[0]:
+                readers.setdefault(name, []).append(instruction)
+        written = {name for instruction in instructions for name in registers_of(instruction)[1]}
+        # Special registers, and what nobody writes.
+        self.found: dict[str, Belongs] = dict.fromkeys(readers.keys() - written, NO_ADDRESS)
+        pending = instructions[::-1]
+        while pending:
+            instruction = pending.pop()
+            writes = registers_of(instruction)[1]
+            belongs = self._result(instruction) if writes else None
+            if belongs is None:
+                continue
+            for name in writes:
+                before = self.found.get(name)
+                after = belongs if before in (None, belongs) else UNPROVEN
+                if after != before:
+                    self.found[name] = after
+                    pending += readers.get(name, ())
+
+    def _result(self, instruction: Instruction) -> Belongs | None:
+        """What the instruction's results belong to; None while too little is known of what it reads."""
+        row, modifiers, operands = instruction.row_name, instruction.modifiers, instruction.operands
+        if instruction.facts.memory is not None:
+            return NO_ADDRESS if row in ("ld", "ldu") and "param" in modifiers else self._loaded
+        if isinstance(operands[0], Reg) and "cc" not in modifiers:
+            sources = [self._operand(operand) for operand in operands[1:]]
+            match row:
+                case "mov" | "cvta" if not isinstance(operands[1], Vector):
+                    return sources[0]
+                case "cvt" if _ADDRESS_TYPES.issuperset(modifiers):
+                    return sources[0]
+                case "add.int":
+                    return _sum(*sources)
+                case "sub.int":
+                    return _sum(*sources) if sources[1] in (None, NO_ADDRESS) else UNPROVEN
+                case "mad.int" if "hi" not in modifiers:
+                    return _sum(self._of_all(instruction, operands[1:3]), sources[2])
+                case "selp":
+                    first, second = sources[:2]
+                    return first if second in (None, first) else second if first is None else UNPROVEN
+        return self._of_all(instruction, operands[1:] if instruction.facts.writes else operands)
+
+    def _operand(self, operand: Operand) -> Belongs | None:
+        match operand:
+            case Reg(name):
+                return self.found.get(name)
+            case Symbol(name):
+                return name if name in self._arrays else UNPROVEN
+            case _:
+                return NO_ADDRESS
+
+    def _of_all(self, instruction: Instruction, operands: tuple[Operand, ...]) -> Belongs | None:
+        """What a value belongs to that is anything but an address made of these operands."""
+        read = [self._operand(each) for each in names_in(_holding(instruction, Vector(operands)))]
+        if instruction.facts.updates or instruction.facts.reads_carry:
+            read += [self.found.get(name) for name in registers_of(instruction)[0]]
+        if any(each is not None and each != NO_ADDRESS for each in read):
+            return UNPROVEN
+        return None if None in read else NO_ADDRESS
+
+
+def _sum(first: Belongs | None, second: Belongs | None) -> Belongs | None:
+    if first is None or second is None:
+        return None
+    if second == NO_ADDRESS:
+        return first
+    return second if first == NO_ADDRESS else UNPROVEN

@@ -1,0 +1,113 @@
+"""The wrong answers of mistakes that attention kernels are known to make, to be recognised in what a kernel stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.oracle import Block, Reference, answer_of, attention, blocks_of
+from harness.operations.attention.problem import Problem
+
+Float64Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]
+
+
+def known_mistakes(problem: Problem, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None) -> Answers:
+    """O and lse in float64 of each mistake, whole, with its name, such as `the answer without the last key`.
+
+    `tile_keys`: keys per tile, where the variant declares them.
+    """
+    yield from _without_some_keys(problem, inputs, tile_keys)
+    for name, other in _other_problems(problem):
+        yield f"the answer {name}", attention(other, inputs)
+    ungrouped = dataclasses.replace(problem, kv_heads=problem.heads)
+    for name, heads in _other_heads(problem):
+        of_heads = {array: inputs[array][:, heads] for array in ("K", "V")}
+        yield f"the answer with K and V of {name}", attention(ungrouped, {**inputs, **of_heads})
+
+
+def _without_some_keys(problem: Problem, inputs: Mapping[str, np.ndarray], tile_keys: int | None) -> Answers:
+    keys = problem.kv_len
+    hidden: dict[str, Callable[[Mask], Mask | slice]] = {
+        "the last key": lambda visible: slice(keys - 1, keys),
+        "the first key": lambda visible: slice(0, 1),
+    }
+    if problem.mask != NO_MASK:
+        hidden["the last key that each row sees"] = _last_seen
+        hidden["the first key that each row sees"] = _first_seen
+    if tile_keys is not None and tile_keys < keys:
+        hidden["the last tile of keys"] = lambda visible: slice((keys - 1) // tile_keys * tile_keys, keys)
+        hidden["the first tile of keys"] = lambda visible: slice(0, tile_keys)
+    for name, hide in hidden.items():
+        yield f"the answer without {name}", _answered(problem, inputs, functools.partial(_hiding, keys=keys, hide=hide))
+    if problem.mask != NO_MASK:
+        unmasked = iter(blocks_of(dataclasses.replace(problem, mask=NO_MASK), inputs))
+        yield (
+            "the answer with one key more than the mask lets each row see",
+            _answered(problem, inputs, lambda block: _seeing_one_more(block, next(unmasked), keys)),
+        )
+
+
+def _answered(problem: Problem, inputs: Mapping[str, np.ndarray], mistake: Callable[[Block], Block]) -> Reference:
+    O, lse = np.empty(problem.q_shape), np.empty(problem.q_shape[:-1])
+    for block in blocks_of(problem, inputs):
+        answer = answer_of(mistake(block))
+        O[block.where], lse[block.where] = answer.O, answer.lse
+    return Reference(O, lse)
+
+
+def _hiding(block: Block, keys: int, hide: Callable[[Mask], Mask | slice]) -> Block:
+    """The block without the keys that `hide` chooses, given which ones each row sees; a sink stays."""
+    visible = np.array(block.visible)
+    visible[..., :keys][..., hide(visible[..., :keys])] = False
+    return dataclasses.replace(block, visible=visible, scores=np.where(visible, block.scores, -np.inf))
+
+
+def _first_seen(visible: Mask) -> Mask:
+    first: Mask = visible & (np.cumsum(visible, axis=-1) == 1)
+    return first
+
+
+def _last_seen(visible: Mask) -> Mask:
+    last: Mask = visible & (np.cumsum(visible[..., ::-1], axis=-1)[..., ::-1] == 1)
+    return last
+
+
+def _seeing_one_more(block: Block, unmasked: Block, keys: int) -> Block:
+    """Each row sees one key behind the last that it may see; `unmasked` has the same scores without a mask."""
+    visible = np.array(block.visible)
+    seen = visible[..., :keys]
+    seen[..., 1:] |= _last_seen(seen)[..., :-1]
+    return dataclasses.replace(block, visible=visible, scores=np.where(visible, unmasked.scores, -np.inf))
+
+
+def _other_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """The problem without one of its features."""
+    left_out = {
+        "without the mask": {"mask": NO_MASK} if problem.mask != NO_MASK else {},
+        "without the soft cap": {"softcap": None} if problem.softcap is not None else {},
+        "without ALiBi": {"alibi": False} if problem.alibi else {},
+        "without sinks": {"sinks": False} if problem.sinks else {},
+        "without dropout": {"dropout": 0.0, "dropout_seed": 0} if problem.dropout else {},
+        "with a scale of 1": {"scale": 1.0} if problem.tau != 1.0 else {},
+    }
+    for name, fields in left_out.items():
+        if fields:
+            yield name, dataclasses.replace(problem, **fields)  # type: ignore[arg-type]
+
+
+def _other_heads(problem: Problem) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    """Key/value heads that are mistaken for the right ones, and which of them each query head reads then."""
+    count, heads = problem.kv_heads_count, np.arange(problem.heads)
+    if count > 1:
+        yield "the next key/value head", (heads // problem.group + 1) % count
+        yield "the previous key/value head", (heads // problem.group - 1) % count
+        yield "the first key/value head", np.zeros_like(heads)
+        if problem.group > 1:
+            yield "key/value head h % kv_heads for query head h", heads % count

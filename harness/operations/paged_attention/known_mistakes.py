@@ -1,0 +1,38 @@
+"""The wrong answers of mistakes that paged kernels are known to make: those of attention, and of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.operations.attention.known_mistakes import known_mistakes as mistakes_of_attention
+from harness.operations.paged_attention.oracle import answer, by_length, gathered, posed
+from harness.operations.paged_attention.problem import PagedProblem
+
+Float64Array = npt.NDArray[np.float64]
+Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]
+
+
+def known_mistakes(problem: PagedProblem, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None) -> Answers:
+    """O and lse in float64 of each mistake, whole, with its name, such as `the answer without the last key`.
+
+    A mistake that some sequences are too short for is made in the others alone. `tile_keys`: keys per tile, where the
+    variant declares them.
+    """
+    right = answer(problem, inputs)
+    found: dict[str, dict[str, Float64Array]] = {}
+    for group in by_length(problem, range(problem.sequences)):
+        if problem.lengths[group[0]] > 0:
+            own = gathered(problem, inputs, group)
+            for name, outputs in mistakes_of_attention(posed(problem, group), own, tile_keys):
+                wrong = found.setdefault(name, {output: array.copy() for output, array in right.items()})
+                for output, array in outputs.items():
+                    wrong[output][group] = array
+    yield from found.items()
+    table = inputs["table"]
+    if problem.sequences > 1:
+        # Entries behind a shorter sequence's last page name no page; the rows of the pool there are NaN anyway.
+        others = np.clip(np.roll(table, -1, axis=0), 0, problem.pool_pages - 1)
+        yield "the answer with the pages of the next sequence", answer(problem, {**inputs, "table": others})
