@@ -152,6 +152,12 @@ class TrafficAccount:
     """None where no GPU was asked, or did not say."""
     caches: CacheAccount | None = None
     """None where no caches were modelled."""
+    verdict: str | None = None
+    """One of `VERDICTS`; None where the answer of the counted run was not checked."""
+    reason: str | None = None
+    """Why the verdict is not `pass`."""
+    error_over_budget: float | None = None
+    """Largest ratio of error to budget of the main output; above 1 is wrong."""
 
     def level(self, name: str) -> Level:
         """The level of that name."""

@@ -20,7 +20,8 @@ from harness.model.io_bound import IoBound
 from harness.model.operation import operation_of
 from harness.support.source_text import short_name, source_line
 from harness.text.report import Paragraph, Report, Table, Title
-from harness.text.tables import UNKNOWN, device_line, mib, smallest_of
+from harness.text.tables import UNKNOWN, device_line, finite, mib, smallest_of
+from harness.text.wrong_answer import wrong_answer
 
 SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
@@ -65,6 +66,9 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     tile = "" if report.tile is None else f"; tile {report.tile}"
     headline = f"{account.problem.headline}; inputs {account.regime}, seed {account.seed}{tile}"
     parts: list[Paragraph] = [f"{account.variant}: {headline}"]
+    wrong = wrong_answer(account.variant, account.verdict, account.reason)
+    if wrong is not None:
+        parts.append(wrong)
     parts.append(_levels(account))
     parts.append(_parts("buffer", account.buffers, account))
     parts.append(_parts("launch", account.launches, account, numbered=True))
@@ -234,6 +238,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
         f"Device: {device_line(account.device)}. MiB: 2^20 bytes. Buffers, launches and lines are at the sectors "
         "level; an atomic reads and writes."
     ]
+    notes.append(_answer(account))
     if account.claim_holds is not None:
         claimed, counted = account.level("claimed"), account.level("sectors")
         notes.append(
@@ -262,6 +267,13 @@ def _footnotes(report: TrafficReport) -> list[str]:
     if operation_of(report.account.problem).has_io_bound:
         notes.append(_bound(report.bound))
     return notes
+
+
+def _answer(account: TrafficAccount) -> str:
+    if account.verdict is None:
+        return "Answer: not checked."
+    ratio = account.error_over_budget
+    return f"Answer: {account.verdict}{'' if ratio is None else f', error / budget {ratio:.3f}'}."
 
 
 def _caches(report: TrafficReport) -> str:
@@ -322,6 +334,9 @@ def _object(report: TrafficReport) -> dict[str, Any]:
         "seed": account.seed,
         "tile": report.tile,
         "device": asdict(account.device),
+        "verdict": account.verdict,
+        "reason": account.reason,
+        "error_over_budget": finite(account.error_over_budget),
         "levels": [_level_object(level) for level in account.levels],
         "claim_holds": account.claim_holds,
         "io_bound": None if report.bound is None else asdict(report.bound),

@@ -59,6 +59,20 @@ def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert slow["instructions"]["fp32"] == fast["instructions"]["fp32"]
 
 
+def test_a_wrong_kernel_is_said_to_be_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = Path(__file__).parents[2] / "plugins" / "unpadded_column.py"
+    wrong = ("column-cupy", "row-wise-cupy", "--plugin", plugin, "--heads", 1, "--seq-len", 16, "--device", "emulator")
+    status, out, _ = call(capsys, *wrong)
+    assert status == 1
+    assert out.split("\n\n")[1].startswith("WRONG: column-cupy: fail: 992 of 1,024 elements of O")
+    assert "Answers: column-cupy fail, row-wise-cupy pass." in out
+    status, out, _ = call(capsys, *wrong, "--format", "json")
+    assert status == 1
+    found = {each["variant"]: (each["verdict"], each["reason"]) for each in json.loads(out)["variants"]}
+    assert found["column-cupy"][0] == "fail"
+    assert found["row-wise-cupy"] == ("pass", None)
+
+
 def test_csv_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(call(capsys, *PAIR, "--format", "csv")[1])))
     assert tuple(rows[0]) == CSV_KEYS
