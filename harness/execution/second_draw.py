@@ -19,8 +19,9 @@ from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
+
 class SecondDraw:
-    """A problem with inputs of a fresh seed, drawn once and answered, at places if it is large, once for all variants."""
+    """A problem with inputs of a fresh seed, drawn and answered (at places if it is large) once for all variants."""
 
     def __init__(self, problem: BaseProblem, regime: str, seed: int | None = None) -> None:
         """`seed`: for tests; None draws one."""
