@@ -220,10 +220,12 @@ def _with_claim_held(done: Attempt) -> Attempt:
         return done
     claim, counted = done.claim, done.counted
     assert claim is not None and counted is not None
+    local = (counted.local_read_bytes or 0) + (counted.local_write_bytes or 0)
+    beside = f", and {local:,} bytes of local memory, which is no part of a claim" if local else ""
     return dataclasses.replace(
         done,
         claim_failure=f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "
-        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}",
+        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}{beside}",
     )
 
 

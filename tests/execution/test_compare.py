@@ -178,10 +178,17 @@ def test_a_claim_that_raises_is_a_failed_check():
     assert row.total_bytes == 4800
 
 
-def test_local_memory_is_not_global_traffic():
-    # The stand-in reports a thousand sectors of local memory with every launch.
-    (row,) = compare([numpy_variant("x", read_sectors=1, write_sectors=1)], PROBLEM, NumpyExecutor()).rows
-    assert row.total_bytes == 64
+def test_local_memory_is_part_of_the_total_and_of_no_claim():
+    spilling = numpy_variant("a", local_sectors=1000, claim=Traffic(3200, 1600))
+    rows = compare([spilling, numpy_variant("b", read_sectors=1000)], PROBLEM, NumpyExecutor()).rows
+    assert [(row.variant, row.rank, row.total_bytes) for row in rows] == [("b", 1, 1050 * 32), ("a", 2, 1150 * 32)]
+    row = rows[1]
+    assert (row.read_bytes, row.write_bytes, row.local_read_bytes, row.local_write_bytes) == (3200, 1600, 0, 32000)
+    assert (row.verdict, row.claim_holds) == ("pass", True)
+    wrong = numpy_variant("a", local_sectors=1000, claim=Traffic(3200, 800))
+    (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows
+    counted = "counted: 3,200 and 1,600, and 32,000 bytes of local memory, which is no part of a claim"
+    assert (row.reason or "").endswith(counted)
 
 
 def plain_row(

@@ -86,7 +86,7 @@ def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) ->
         requested_bytes=point.requested_bytes,
         read_bytes=point.read_bytes,
         write_bytes=point.write_bytes,
-        claimed_bytes=point.total_bytes if point.claim_holds else None,
+        claimed_bytes=(point.read_bytes or 0) + (point.write_bytes or 0) if point.claim_holds else None,
     )
 
 

@@ -70,8 +70,9 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     if wrong is not None:
         parts.append(wrong)
     parts.append(_levels(account))
-    parts.append(_parts("buffer", account.buffers, account))
-    parts.append(_parts("launch", account.launches, account, numbered=True))
+    local = [account.local] if account.local.sector_bytes else []
+    parts.append(_parts("buffer", [*account.buffers, *local]))
+    parts.append(_parts("launch", account.launches, numbered=True))
     if account.caches is not None:
         parts.append(_cache_parts("buffer", account.caches.buffers))
         if len(account.caches.launches) > 1:
@@ -127,13 +128,14 @@ def _both(level: Level) -> tuple[int | None, int | None]:
     return level.read_bytes, level.write_bytes
 
 
-def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, numbered: bool = False) -> Table:
+def _parts(what: str, parts: Sequence[Part], numbered: bool = False) -> Table:
+    whole = sum(part.sector_bytes for part in parts)
     smallest = smallest_of(part.sector_bytes for part in parts)
     cells = []
     for number, part in enumerate(parts, start=1):
         sizes = (part.count.requested_bytes, part.read.sector_bytes, part.written.sector_bytes, part.sector_bytes)
         name = f"{number} {part.name}" if numbered else part.name
-        share = _share(part.sector_bytes, account.sector_bytes)
+        share = _share(part.sector_bytes, whole)
         cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
     return Table(headers, cells, [False, *[True] * 8])
@@ -171,7 +173,7 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
             mib(row.count.requested_bytes, smallest),
             f"{row.count.sectors:,}",
             *_coalescing(row.count)[1:],
-            UNKNOWN if row.buffer == LOCAL else _share(row.sector_bytes, account.sector_bytes),
+            _share(row.sector_bytes, account.moved_bytes),
             _source(row.file, row.line),
         ]
         for row in rows
@@ -302,8 +304,10 @@ def _local(account: TrafficAccount) -> str:
     smallest = smallest_of((local.read.sector_bytes, local.written.sector_bytes))
     read, written = (_size(count.sector_bytes, smallest) for count in (local.read, local.written))
     return (
-        f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests. These are arrays "
-        "that the compiler could not keep in registers; they are part of no buffer and of no level above."
+        f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests, by arrays that "
+        "the compiler could not keep in registers: they are indexed by a variable, or too large. Make their indices "
+        "compile-time constants (unroll the loops), or let a thread have fewer elements. A claim does not cover it; "
+        "launches, L2 and DRAM are without it."
     )
 
 

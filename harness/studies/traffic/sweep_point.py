@@ -22,9 +22,11 @@ class SweepPoint:
     source: str | None
     """`counted` or `claimed`: where the bytes come from. None where there are none; `reason` says why."""
     read_bytes: int | None = None
-    """At the `sectors` level."""
+    """Of global memory, at the `sectors` level."""
     write_bytes: int | None = None
-    """At the `sectors` level."""
+    """Of global memory, at the `sectors` level."""
+    local_bytes: int | None = None
+    """Read and written in local memory, at the `sectors` level; None where not counted."""
     requested_bytes: int | None = None
     """Read and written, as the lanes asked for them; None where not counted."""
     claim_holds: bool | None = None
@@ -58,8 +60,10 @@ class SweepPoint:
 
     @property
     def total_bytes(self) -> int | None:
-        """Read and written, at the `sectors` level."""
-        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
+        """Read and written, at the `sectors` level, of global and of local memory."""
+        if self.read_bytes is None or self.write_bytes is None:
+            return None
+        return self.read_bytes + self.write_bytes + (self.local_bytes or 0)
 
     @property
     def flops(self) -> int:

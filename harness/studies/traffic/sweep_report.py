@@ -89,6 +89,9 @@ def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> It
         )
     if sweep.of_tile and (others := other_sizes(sweep, points)):
         yield f"Tile sizes besides {sweep.field}: {others}."
+    local = [f"{p.variant} at {p.value} ({mib(p.local_bytes, p.local_bytes)})" for p in points if p.local_bytes]
+    if local:
+        yield f"Local memory is part of the MiB of: {', '.join(local)}."
     if any(point.answer_failure is not None for point in points):
         yield f"{WRONG_MARK} a wrong answer: those bytes are of a kernel that does not compute the problem."
     wrong = [point for point in points if point.claim_holds is False]
@@ -115,7 +118,7 @@ def other_sizes(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     return "; ".join(f"{rest} ({', '.join(variants)})" for rest, variants in variants_of.items())
 
 
-_BYTES = ("read_bytes", "write_bytes", "total_bytes", "requested_bytes", "compulsory_bytes")
+_BYTES = ("read_bytes", "write_bytes", "local_bytes", "total_bytes", "requested_bytes", "compulsory_bytes")
 
 
 def _object(point: SweepPoint) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from harness.compilers.ptxas import Resources
 from harness.emulator.memory.residency import residency
 from harness.execution.attempt import attempt
-from harness.execution.counts import CacheReport, SharedTraffic, SiteTraffic
-from harness.execution.instruction_counts import WARP_LANES, InstructionReport
+from harness.execution.counts import LOCAL, READS, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.instruction_counts import WARP_LANES, InstructionReport, LoadWait
 from harness.execution.protocol import Executor
 from harness.execution.question import Question
 from harness.model.problem import BaseProblem
@@ -43,6 +43,20 @@ class LaunchProfile:
     def warps(self) -> int:
         """Per block."""
         return -(-self.threads // WARP_LANES)
+
+    @property
+    def local_bytes(self) -> int:
+        """Read and written in local memory, at the `sectors` level."""
+        return sum(site.sector_bytes for site in self.traffic if site.buffer == LOCAL)
+
+    def local_share(self, wait: LoadWait) -> float:
+        """The share of the loads on a wait's line, from 0 to 1, that are of local memory."""
+        local = everything = 0
+        for site in () if wait.is_copy else self.traffic:
+            if site.kind in READS and (site.file, site.line) == (wait.file, wait.line):
+                everything += site.requests
+                local += site.requests if site.buffer == LOCAL else 0
+        return local / everything if everything else 0.0
 
 
 @dataclass(frozen=True)

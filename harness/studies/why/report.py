@@ -73,9 +73,10 @@ def _headline(result: WhyResult) -> str:
     slow, fast = result.names
     times = f"{_us(result.slow_time.seconds)} and {_us(result.fast_time.seconds)} us on an {result.gpu.name}"
     ratio = result.slow_time.seconds / result.fast_time.seconds
-    if result.distance_seconds <= 0 or not result.causes or result.causes[0].seconds <= 0:
+    shown = _shown(result)
+    if result.distance_seconds <= 0 or not shown or shown[0].seconds <= 0:
         return f"{slow} is predicted to be no slower than {fast}: {times} ({ratio:.2f} x)."
-    first = result.causes[0]
+    first = shown[0]
     where = _where(result, first)
     return (
         f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
@@ -96,7 +97,13 @@ def _table(result: WhyResult) -> Table:
 
 def _shown(result: WhyResult) -> list[Attributed]:
     least = SHOWN_SHARE * max(abs(result.distance_seconds), SHOWN_SHARE * result.slow_time.seconds)
-    return [each for each in result.causes if abs(each.seconds) >= least]
+    return [each for each in result.causes if abs(each.seconds) >= least and not _is_equal(result, each)]
+
+
+def _is_equal(result: WhyResult, each: Attributed) -> bool:
+    """Whether both figures look the same. What such a cause costs is named by the others, and is in their row."""
+    first, second = result.figures(each.cause)
+    return first is not None and second is not None and _figure(first) == _figure(second)
 
 
 def _cells(result: WhyResult, each: Attributed) -> list[str]:

@@ -59,6 +59,29 @@ def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert slow["instructions"]["fp32"] == fast["instructions"]["fp32"]
 
 
+def test_local_memory_is_the_cause_where_arrays_are_indexed_by_a_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = Path(__file__).parents[2] / "plugins" / "local_arrays.py"
+    arguments = ("--plugin", plugin, "--heads", 1, "--seq-len", 64, "--head-dim", 32, "--device", "emulator")
+    status, out, _ = call(capsys, "tiled", "fa2-cupy", *arguments)
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[3].startswith("Most of it: local memory, ") and "(local " in lines[3]
+    assert "  // values" in out or "  // scores" in out
+    rows = [line for line in lines if line.startswith("local memory ")]
+    # The arrays have 32 of 128 floats in use: zeroed or loaded once, then 64 keys read q, and read and write acc.
+    moved = 64 * 32 * 4 * (1 + 1 + 64 * (1 + 2) + 1) / 2**20
+    assert rows[0].split()[2:5] == [f"{moved:.2f}", "0", "MiB"]
+    assert "local memory: make indices into arrays compile-time constants (unroll)" in out
+    assert "\nspills" not in out
+
+
+def test_a_cause_whose_figures_are_equal_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+    out = call(capsys, *PAIR)[1]
+    rows = out.split("---\n")[1].split("\nall ")[0].splitlines()[:-1]
+    for figures in (re.split(r"  +", row)[1:3] for row in rows):
+        assert figures[0] != figures[1]
+
+
 def test_a_wrong_kernel_is_said_to_be_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     plugin = Path(__file__).parents[2] / "plugins" / "unpadded_column.py"
     wrong = ("column-cupy", "row-wise-cupy", "--plugin", plugin, "--heads", 1, "--seq-len", 16, "--device", "emulator")
