@@ -37,6 +37,7 @@ def account_rows(account: TrafficAccount, variant: Variant, asked_tile: str | No
             tile=made.tile,
             asked_tile=asked_tile,
             kernel_digest=made.kernel_digest,
+            local_bytes=account.local.sector_bytes,
             verdict=account.verdict or PASS,
             reason=account.reason,
             error_over_budget=account.error_over_budget,
@@ -86,6 +87,7 @@ def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) ->
         requested_bytes=point.requested_bytes,
         read_bytes=point.read_bytes,
         write_bytes=point.write_bytes,
+        local_bytes=point.local_bytes,
         claimed_bytes=(point.read_bytes or 0) + (point.write_bytes or 0) if point.claim_holds else None,
     )
 
