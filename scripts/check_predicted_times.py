@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from harness.emulator.executor import CacheModel, EmulatorExecutor  # noqa: E402
 from harness.emulator.instruments import Instruments  # noqa: E402
+from harness.execution.question import Question  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.studies.why.predicted_time import predict  # noqa: E402
 from harness.studies.why.profile import profile_of  # noqa: E402
@@ -69,7 +70,7 @@ def held(record: dict[str, Any], most_flops: float) -> list[Held]:
             continue
         rows = [row for row in record["launches"] if (row["problem"], row["variant"]) == (index, name)]
         measured = sum(dict(zip(record["metrics"], row["values"]))["time_ns"] for row in rows) / 1e3
-        time = predict(profile_of(variant, problem, executor, H200.multiprocessor, "normal", 0), H200)
+        time = predict(profile_of(variant, Question.draw(problem), executor, H200.multiprocessor), H200)
         found.append(Held(index, name, measured, 1e6 * (time.seconds - LAUNCH_SECONDS * time.launches)))
         print(f"{index:3} {name:28}{measured:>10.1f} us{found[-1].predicted_us:>10.1f} us {found[-1].ratio:>6.2f}")
     return found

@@ -31,6 +31,7 @@ class NumpyKernel:
     body: Callable[[Problem, dict[str, np.ndarray]], None]
     read_sectors: int = 100
     write_sectors: int = 50
+    local_sectors: int = 0
 
 
 class NumpyToolchain(Toolchain):
@@ -81,7 +82,7 @@ class NumpyExecutor:
             traffic = (
                 SiteTraffic("Q", "load", "kernel.cu", 1, 1, 1, launch.kernel.read_sectors, 1),
                 SiteTraffic("O", "store", "kernel.cu", 2, 1, 1, launch.kernel.write_sectors, 1),
-                SiteTraffic("local", "store", "kernel.cu", 3, 1, 1, 1000, 1),
+                SiteTraffic("local", "store", "kernel.cu", 3, 1, 1, launch.kernel.local_sectors, 1),
             )
             reports.append(LaunchReport(launch.kernel_name, traffic if self.counts else None))
         return Execution(

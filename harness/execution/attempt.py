@@ -53,6 +53,8 @@ class Attempt:
     """Why the plan's second run is wrong, where the first was right and left other values in its kernels' modules."""
     bytes_failure: str | None = None
     """Why what was counted cannot be all that the answer takes."""
+    counted_failure: str | None = None
+    """What is wrong with the answer of the run whose bytes were counted, where that is a run of its own."""
     second_failure: str | None = None
     """What is wrong with its answer to other inputs than those of the question."""
     findings: tuple[Finding, ...] | None = None
@@ -83,11 +85,17 @@ class Attempt:
                 return str(self.error)
             # What a variant does wrong raises a SandboxError, wherever its code runs.
             return f"the harness itself failed, not the variant: {place_in_harness(self.error)}"
-        held = (self.accuracy and self.accuracy.reason, self.second_run_failure, self.second_failure)
-        wrong = [text for text in (*held, self.claim_failure, self.bytes_failure) if text]
+        wrong = [text for text in (self.answer_failure, self.claim_failure, self.bytes_failure) if text]
         if wrong:
             return "; ".join(wrong)
         return f"{self.findings[0].kind}: {self.findings[0].message}" if self.findings else None
+
+    @property
+    def answer_failure(self) -> str | None:
+        """What is wrong with the outputs of any of its runs."""
+        first = self.accuracy and self.accuracy.reason
+        runs = (first, self.second_run_failure, self.counted_failure, self.second_failure)
+        return "; ".join(text for text in runs if text) or None
 
     @property
     def claim_holds(self) -> bool | None:
@@ -110,7 +118,7 @@ def attempt(
     executor: Executor | None = None,
     inputs: Inputs | Callable[[], Inputs] | None = None,
     *,
-    question: Question | None = None,
+    question: Question | Callable[[], Question] | None = None,
     counter: Executor | None = None,
     sanitizer: Sanitizer | None = None,
     second: SecondDraw | None = None,
@@ -119,9 +127,10 @@ def attempt(
 ) -> Attempt:
     """Plan; claim; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
 
-    The claim is asked before anything runs. Inputs are those of the question, or `inputs`, or what `inputs()` gives
-    when they are needed. `counter` counts bytes where `executor` does not. `second` holds a right answer once more,
-    with other inputs. Without `holds_bytes`, no claim is asked, and nothing is said of the bytes that were counted.
+    The claim is asked before anything runs. `question` and `inputs` may be functions, which are called when the plan is
+    about to run; with a question, the inputs are its own. `counter` counts bytes where `executor` does not, and its
+    outputs are checked as well. `second` checks a correct answer again with other inputs. Without `holds_bytes`, the
+    claim is not evaluated and the counted bytes are not checked.
     Never raises for what a variant does.
     """
     done = Attempt(variant=variant, problem=problem)
@@ -132,6 +141,7 @@ def attempt(
             done = _with_claim(done)
         if executor is None or not runs(plan):
             return done
+        question = question() if callable(question) else question
         given = question.inputs if question is not None else inputs() if callable(inputs) else inputs
         assert given is not None
         execution = executor.run(problem, plan, given)
@@ -141,7 +151,7 @@ def attempt(
             held = question.hold(execution.outputs, variant.numerics, execution.unwritten)
             done = _with_second_run(dataclasses.replace(done, accuracy=held), plan, question, executor)
         if execution.read_bytes is None:
-            done = _counted_beside(done, plan, given, counter)
+            done = _counted_beside(done, plan, given, counter, question)
         done = _with_claim_held(done)
         if question is not None and holds_bytes:
             done = _with_bytes_held(done, question)
@@ -184,15 +194,28 @@ def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Ex
     return dataclasses.replace(done, second_run_failure=f"{left}: {reason}; let the plan reset it")
 
 
-def _counted_beside(done: Attempt, plan: Plan, inputs: Inputs, counter: Executor | None) -> Attempt:
-    """The same plan once more where bytes are counted. What fails there says nothing about the run on the GPU."""
+def _counted_beside(
+    done: Attempt, plan: Plan, inputs: Inputs, counter: Executor | None, question: Question | None
+) -> Attempt:
+    """Run the plan again where bytes are counted, and check the answer of that run as well.
+
+    A plan can hold other code for the GPU than for the counter, so a correct answer on the GPU does not vouch for the
+    counts. A run that ends early there is a note: it says nothing about the run on the GPU.
+    """
     done = dataclasses.replace(done, counted=None)
     if counter is None:
         return done
     try:
-        return dataclasses.replace(done, counted=counter.run(done.problem, plan, inputs))
+        counted = counter.run(done.problem, plan, inputs)
     except SandboxError as error:
         return _with_note(done, f"bytes not counted: {' '.join(str(error).split())}")
+    done = dataclasses.replace(done, counted=counted)
+    if question is None or done.accuracy is None or not done.accuracy.passed:
+        return done
+    reason = question.hold(counted.outputs, done.variant.numerics, counted.unwritten).reason
+    if reason is None:
+        return done
+    return dataclasses.replace(done, counted_failure=f"the run whose bytes were counted is wrong: {reason}")
 
 
 def _with_claim_held(done: Attempt) -> Attempt:
@@ -201,10 +224,12 @@ def _with_claim_held(done: Attempt) -> Attempt:
         return done
     claim, counted = done.claim, done.counted
     assert claim is not None and counted is not None
+    local = (counted.local_read_bytes or 0) + (counted.local_write_bytes or 0)
+    beside = f", and {local:,} bytes of local memory, which is no part of a claim" if local else ""
     return dataclasses.replace(
         done,
         claim_failure=f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "
-        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}",
+        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}{beside}",
     )
 
 
@@ -229,12 +254,9 @@ def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
 
 
 def _held_again(done: Attempt, plan: Plan, executor: Executor, second: SecondDraw) -> Attempt:
-    """A right answer once more with other inputs; where that would take minutes, a note says that it was not done."""
+    """Check a right answer again with other inputs."""
     if done.accuracy is None or done.accuracy.reason is not None:
         return done
-    if second.too_large_for(executor.device):
-        note = "held with one draw of inputs only: a second run of this problem would take minutes"
-        return _with_note(done, note)
     return dataclasses.replace(done, second_failure=second.failure(done.variant, plan, executor))
 
 

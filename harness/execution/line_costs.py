@@ -25,7 +25,7 @@ class LineCost:
     sector_bytes: int = 0
     """Read and written at the `sectors` level: an atomic's count twice."""
     local_bytes: int = 0
-    """The same of the threads' local memory, which is part of no level."""
+    """The same of the threads' local memory, which is beside the levels."""
     shared_requests: int = 0
     """Warp-wide loads and stores of shared memory."""
     wavefronts: int = 0
@@ -34,6 +34,11 @@ class LineCost:
     """Rounds without any bank conflict."""
     findings: tuple[Finding, ...] = ()
     """Those that name the line."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of global and of local memory."""
+        return self.sector_bytes + self.local_bytes
 
     @property
     def sectors_per_request(self) -> float | None:

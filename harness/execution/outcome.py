@@ -60,15 +60,19 @@ class Row:
     allocated_bytes: int | None = None
     """What the plan allocates beyond the inputs: scratch and outputs."""
     read_bytes: int | None = None
-    """Bytes read at the `sectors` level."""
+    """Bytes of global memory read at the `sectors` level."""
     write_bytes: int | None = None
-    """Bytes written at the `sectors` level."""
+    """Bytes of global memory written at the `sectors` level."""
+    local_read_bytes: int | None = None
+    """Bytes of the threads' local memory read at the `sectors` level."""
+    local_write_bytes: int | None = None
+    """Bytes of the threads' local memory written at the `sectors` level."""
     total_bytes: int | None = None
-    """Both."""
+    """Read and written, of global and of local memory."""
     claimed_bytes: int | None = None
-    """What the variant's own closed form says, read and written; None where it claims nothing."""
+    """What the variant's own closed form says of global memory, read and written; None where it claims nothing."""
     claim_holds: bool | None = None
-    """Claimed and counted bytes are equal, reads and writes each; None where either is unknown."""
+    """Claimed and counted bytes of global memory are equal, reads and writes each; None where either is unknown."""
     time_ms: float | None = None
     """Median time on the GPU; None on the emulator, whose time says nothing about a GPU."""
     time_low_ms: float | None = None
@@ -121,7 +125,15 @@ class Row:
         counted = attempt.counted
         if counted is not None and counted.read_bytes is not None and counted.write_bytes is not None:
             read, write = counted.read_bytes, counted.write_bytes
-            row = replace(row, read_bytes=read, write_bytes=write, total_bytes=read + write)
+            local_read, local_write = counted.local_read_bytes or 0, counted.local_write_bytes or 0
+            row = replace(
+                row,
+                read_bytes=read,
+                write_bytes=write,
+                local_read_bytes=local_read,
+                local_write_bytes=local_write,
+                total_bytes=read + write + local_read + local_write,
+            )
         return row
 
     @property
@@ -133,6 +145,13 @@ class Row:
     def worst_over_expected(self) -> float | None:
         """The same over what is expected."""
         return _worst(self.error_over_expected, *(each.error_over_expected for each in self.optional_errors.values()))
+
+    @property
+    def local_bytes(self) -> int | None:
+        """Read and written, of local memory."""
+        if self.local_read_bytes is None or self.local_write_bytes is None:
+            return None
+        return self.local_read_bytes + self.local_write_bytes
 
     @property
     def times_compulsory(self) -> float | None:

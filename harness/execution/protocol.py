@@ -79,13 +79,16 @@ class Execution:
     altered_variables: tuple[str, ...] = ()
     """Variables of the kernels' modules that hold something else than before the run, where the executor can tell."""
 
-    def sector_bytes(self, kinds: tuple[str, ...]) -> int | None:
-        """32 x sectors of global memory over all launches for these kinds of access; None where not counted."""
+    def sector_bytes(self, kinds: tuple[str, ...], local: bool = False) -> int | None:
+        """32 x sectors over all launches for these kinds of access; None where not counted.
+
+        Of global memory, or with `local` of the threads' local memory.
+        """
         total = 0
         for launch in self.launches:
             if launch.traffic is None:
                 return None
-            total += sum(s.sectors for s in launch.traffic if s.kind in kinds and s.buffer != LOCAL)
+            total += sum(s.sectors for s in launch.traffic if s.kind in kinds and (s.buffer == LOCAL) == local)
         return SECTOR_BYTES * total
 
     @property
@@ -95,13 +98,23 @@ class Execution:
 
     @property
     def read_bytes(self) -> int | None:
-        """Bytes read at the `sectors` level. An atomic reads and writes."""
+        """Bytes of global memory read at the `sectors` level. An atomic reads and writes."""
         return self.sector_bytes(READS)
 
     @property
     def write_bytes(self) -> int | None:
-        """Bytes written at the `sectors` level."""
+        """Bytes of global memory written at the `sectors` level."""
         return self.sector_bytes(WRITES)
+
+    @property
+    def local_read_bytes(self) -> int | None:
+        """Bytes of local memory read at the `sectors` level."""
+        return self.sector_bytes(READS, local=True)
+
+    @property
+    def local_write_bytes(self) -> int | None:
+        """Bytes of local memory written at the `sectors` level."""
+        return self.sector_bytes(WRITES, local=True)
 
 
 class Executor(Protocol):

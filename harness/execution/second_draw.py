@@ -1,6 +1,7 @@
 """Other inputs than those that were named: an answer that was memorised for a known seed is not right for them.
 
-Nobody can know the seed before it is drawn, and no option sets it. A failure tells it, so that `--seed` repeats it.
+Nobody can know the seed before it is drawn, and no option sets it. A failure tells it, so that `--seed` repeats it. The
+answer to a large problem is checked at a few places, so that the oracle does not add to the time of the second run.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import secrets
 from collections.abc import Sequence
 from functools import cached_property
 
-from harness.execution.protocol import Device, Executor
+from harness.execution.protocol import Executor
 from harness.execution.question import Question
 from harness.execution.spot_check import check_spots, choose_spots
 from harness.model.operation import draw_inputs
@@ -18,21 +19,14 @@ from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
-LARGEST_EMULATED_FLOPS = 2e9
-"""Up to here the emulator takes seconds. Beyond, a second run would double minutes."""
-
 
 class SecondDraw:
-    """A problem with inputs of a fresh seed, drawn and answered once for all variants."""
+    """A problem with inputs of a fresh seed, drawn and answered (at places if it is large) once for all variants."""
 
     def __init__(self, problem: BaseProblem, regime: str, seed: int | None = None) -> None:
         """`seed`: for tests; None draws one."""
         self.problem, self.regime = problem, regime
         self.seed = secrets.randbelow(2**31) if seed is None else seed
-
-    def too_large_for(self, device: Device) -> bool:
-        """Whether running the problem twice there would take minutes more."""
-        return device.kind == "emulator" and self.problem.flops > LARGEST_EMULATED_FLOPS
 
     @cached_property
     def _spots(self) -> Sequence[Question]:

@@ -20,6 +20,7 @@ LEVELS = {
     "claimed": "the variant's own closed form",
     "requested": "bytes that the active lanes asked for",
     "sectors": "32 bytes x distinct 32-byte sectors per warp request, before any cache",
+    "local": "the same of the threads' local memory, beside the sectors",
     "L2": "what L1 lets through to L2",
     "DRAM": "what L2 lets through to memory",
 }
@@ -135,15 +136,15 @@ class TrafficAccount:
     seed: int
     device: Device
     levels: tuple[Level, ...]
-    """In the order of `LEVELS`; without a claim there is no such level."""
+    """In the order of `LEVELS`; without a claim, or local memory, there is no such level."""
     claim_holds: bool | None
     """Claimed and counted bytes are equal, reads and writes each; None where nothing is claimed."""
     buffers: tuple[Part, ...]
     """In the plan's order; those that nobody touched are left out."""
     launches: tuple[Part, ...]
-    """In order."""
+    """In order, without local memory."""
     local: Part
-    """The threads' local memory: the kernel's own doing, and no part of any level above."""
+    """The threads' local memory, of all launches: no part of the other levels."""
     lines: tuple[SiteTraffic, ...]
     """By file, line, buffer and kind; local memory too."""
     shared: tuple[SharedTraffic, ...] | None
@@ -152,6 +153,12 @@ class TrafficAccount:
     """None where no GPU was asked, or did not say."""
     caches: CacheAccount | None = None
     """None where no caches were modelled."""
+    verdict: str | None = None
+    """One of `VERDICTS`; None where the answer of the counted run was not checked."""
+    reason: str | None = None
+    """Why the verdict is not `pass`."""
+    error_over_budget: float | None = None
+    """Largest ratio of error to budget of the main output; above 1 is wrong."""
 
     def level(self, name: str) -> Level:
         """The level of that name."""
@@ -159,10 +166,15 @@ class TrafficAccount:
 
     @property
     def sector_bytes(self) -> int:
-        """Read and written at the `sectors` level: what shares are shares of."""
+        """Read and written at the `sectors` level."""
         total = self.level("sectors").total_bytes
         assert total is not None
         return total
+
+    @property
+    def moved_bytes(self) -> int:
+        """The same with local memory: what shares are shares of, and what a roofline divides by."""
+        return self.sector_bytes + self.local.sector_bytes
 
 
 def account(
@@ -181,7 +193,7 @@ def account(
     sites = [site for launch in per_launch for site in launch]
     plain = [site for site in sites if site.buffer != LOCAL]
     by_buffer = _grouped(plain, lambda site: site.buffer)
-    whole = _part("all", plain)
+    whole, local = _part("all", plain), _part(LOCAL, [site for site in sites if site.buffer == LOCAL])
     named = tuple(buffer_order)
     buffer_order = (*named, *sorted(by_buffer.keys() - {*named}))
     caches = _caches(execution.launches, buffer_order)
@@ -193,26 +205,28 @@ def account(
         regime=regime,
         seed=seed,
         device=device,
-        levels=_levels(problem, claim, whole) + (() if caches is None else caches.levels),
+        levels=_levels(problem, claim, whole, local) + (() if caches is None else caches.levels),
         claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),
         buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
         launches=tuple(
             _part(launch.kernel, [site for site in rows if site.buffer != LOCAL])
             for launch, rows in zip(execution.launches, per_launch)
         ),
-        local=_part(LOCAL, [site for site in sites if site.buffer == LOCAL]),
+        local=local,
         lines=tuple(sorted(by_place(sites), key=lambda row: (row.file, row.line, row.buffer, row.kind))),
         shared=tuple(sorted(by_place(shared), key=lambda row: (row.file, row.line, row.kind))) if counted else None,
         caches=caches,
     )
 
 
-def _levels(problem: BaseProblem, claim: Traffic | None, whole: Part) -> tuple[Level, ...]:
+def _levels(problem: BaseProblem, claim: Traffic | None, whole: Part, local: Part) -> tuple[Level, ...]:
     levels = [Level("compulsory", problem.compulsory_read_bytes, problem.compulsory_write_bytes)]
     if claim is not None:
         levels.append(Level("claimed", claim.read_bytes, claim.write_bytes))
     levels.append(Level("requested", whole.read.requested_bytes, whole.written.requested_bytes))
     levels.append(Level("sectors", whole.read.sector_bytes, whole.written.sector_bytes))
+    if local.sector_bytes:
+        levels.append(Level("local", local.read.sector_bytes, local.written.sector_bytes))
     return tuple(levels)
 
 

@@ -15,8 +15,10 @@ from harness.support.gpus import Gpu
 WARP_LANES = 32
 SCHEDULERS = 4
 """Each starts one warp instruction a cycle."""
+L1_LATENCY_CYCLES = 40
+"""From a load to its value, where L1 has it."""
 L2_LATENCY_CYCLES = 270
-"""From a load to its value, where L2 has it."""
+"""Where L2 has it."""
 DRAM_LATENCY_CYCLES = 600
 """Where it has not."""
 RESULT_CYCLES = {

@@ -66,6 +66,7 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
     def size(value: int | None) -> str:
         return mib(value, comparison.problem.compulsory_bytes)
 
+    local = [Column("local\nMiB", lambda r: _size(r.local_bytes, size))] if _uses_local(comparison) else []
     columns = [
         Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
         Column("variant", lambda r: r.variant, number=False),
@@ -74,6 +75,7 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
         Column("error /\nexpected", lambda r: _ratio(r.worst_over_expected)),
         Column("read\nMiB", lambda r: size(r.read_bytes)),
         Column("written\nMiB", lambda r: size(r.write_bytes)),
+        *local,
         Column("total\nMiB", lambda r: size(r.total_bytes)),
         Column(
             "total /\ncompulsory", lambda r: UNKNOWN if r.times_compulsory is None else f"{r.times_compulsory:,.2f}"
@@ -91,6 +93,14 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
     return columns
 
 
+def _uses_local(comparison: Comparison) -> bool:
+    return any(row.local_bytes for row in comparison.rows)
+
+
+def _size(value: int | None, size: Callable[[int | None], str]) -> str:
+    return "0" if value == 0 else size(value)
+
+
 def _ratio(value: float | None) -> str:
     if value is None:
         return UNKNOWN
@@ -104,10 +114,11 @@ def _claim(row: Row) -> str:
         return UNKNOWN
     if row.claim_holds:
         return "exact"
-    assert row.claimed_bytes is not None and row.total_bytes is not None
-    if not row.total_bytes or row.claimed_bytes == row.total_bytes:
+    assert row.claimed_bytes is not None and row.read_bytes is not None and row.write_bytes is not None
+    counted = row.read_bytes + row.write_bytes
+    if not counted or row.claimed_bytes == counted:
         return "wrong"  # reads and writes differ, their sums do not
-    return f"wrong, {100 * (row.claimed_bytes - row.total_bytes) / row.total_bytes:+.2f} %"
+    return f"wrong, {100 * (row.claimed_bytes - counted) / counted:+.2f} %"
 
 
 def comparison_headline(comparison: Comparison) -> str:
@@ -129,6 +140,11 @@ _RATIO = (
 def general_notes(comparison: Comparison) -> list[str]:
     """What the table was measured on and what its ranking means."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
+    if _uses_local(comparison):
+        notes.append(
+            "local: the threads' local memory, which is part of the total and of no claim: arrays that are indexed\n"
+            "by a variable, or too large for registers. Unrolled loops or fewer elements per thread avoid it."
+        )
     if comparison.sanitized_by is not None:
         what = "races, unwritten memory, stores into inputs, undefined shuffles, faults"
         notes.append(f"findings: {what}; by {comparison.sanitized_by}.")

@@ -14,6 +14,7 @@ from harness.execution.comparison import compare, counts_beside, lost_row, rank
 from harness.execution.outcome import Row
 from harness.execution.protocol import Device, Execution
 from harness.execution.question import Question
+from harness.execution.second_draw import SecondDraw
 from harness.model.operation import operation_of
 from harness.model.plan import Launch, Plan
 from harness.model.traffic import Traffic
@@ -188,10 +189,17 @@ def test_a_claim_that_raises_is_a_failed_check():
     assert row.total_bytes == 4800
 
 
-def test_local_memory_is_not_global_traffic():
-    # The stand-in reports a thousand sectors of local memory with every launch.
-    (row,) = compare([numpy_variant("x", read_sectors=1, write_sectors=1)], PROBLEM, NumpyExecutor()).rows
-    assert row.total_bytes == 64
+def test_local_memory_is_part_of_the_total_and_of_no_claim():
+    spilling = numpy_variant("a", local_sectors=1000, claim=Traffic(3200, 1600))
+    rows = compare([spilling, numpy_variant("b", read_sectors=1000)], PROBLEM, NumpyExecutor()).rows
+    assert [(row.variant, row.rank, row.total_bytes) for row in rows] == [("b", 1, 1050 * 32), ("a", 2, 1150 * 32)]
+    row = rows[1]
+    assert (row.read_bytes, row.write_bytes, row.local_read_bytes, row.local_write_bytes) == (3200, 1600, 0, 32000)
+    assert (row.verdict, row.claim_holds) == ("pass", True)
+    wrong = numpy_variant("a", local_sectors=1000, claim=Traffic(3200, 800))
+    (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows
+    counted = "counted: 3,200 and 1,600, and 32,000 bytes of local memory, which is no part of a claim"
+    assert (row.reason or "").endswith(counted)
 
 
 def plain_row(
@@ -260,6 +268,42 @@ def test_what_the_counter_cannot_run_is_a_remark():
     (row,) = compare([numpy_variant("a")], PROBLEM, NumpyExecutor(GPU, counts=False), counter=counter).rows
     assert (row.verdict, row.total_bytes) == ("pass", None)
     assert row.note == "bytes not counted: no such opcode"
+
+
+def memorising(problem: Problem) -> Variant:
+    """The right answer for the seed that everybody names; a table, whatever the inputs are."""
+    answer = Question.draw(problem).answer["O"].astype(np.float32)
+
+    def body(problem: Problem, arrays: dict[str, np.ndarray]) -> None:
+        arrays["O"][...] = answer
+
+    launch = Launch(NumpyKernel("table", body), (1,), (1,), ("Q", "K", "V", "O"))
+    return Variant(name="table", backend="numpy", plan=lambda problem: Plan((launch,)))
+
+
+def test_a_table_of_answers_fails_however_large_the_problem_is(monkeypatch: pytest.MonkeyPatch):
+    table, right = memorising(PROBLEM), numpy_variant("right")
+    for flops in (PROBLEM.flops, 10**13):
+        monkeypatch.setattr(Problem, "flops", flops)
+        second = SecondDraw(PROBLEM, "normal", seed=5)
+        rows = {row.variant: row for row in compare([table, right], PROBLEM, NumpyExecutor(), second=second).rows}
+        assert rows["table"].verdict == "fail"
+        assert (rows["table"].reason or "").startswith("right for the seed that was named, but not with --seed 5: ")
+        assert (rows["right"].verdict, rows["right"].note) == ("pass", None)
+
+
+def test_the_run_that_counts_beside_a_gpu_is_checked_too():
+    """Otherwise a plugin could give a good kernel to the GPU and one that moves few bytes to the counter."""
+
+    class Swapped(NumpyExecutor):
+        def run(self, problem, plan, inputs):
+            done = super().run(problem, plan, inputs)
+            return dataclasses.replace(done, outputs={name: 0 * array for name, array in done.outputs.items()})
+
+    gpu = NumpyExecutor(GPU, counts=False)
+    (row,) = compare([numpy_variant("a")], PROBLEM, gpu, counter=Swapped()).rows
+    assert (row.verdict, row.rank) == ("fail", None)
+    assert (row.reason or "").startswith("the run whose bytes were counted is wrong: 256 of 256 ")
 
 
 def test_when_bytes_are_counted_beside_a_gpu():

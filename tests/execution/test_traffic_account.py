@@ -8,21 +8,24 @@ from harness.execution.traffic_account import CachePart, Level, account
 from harness.model.traffic import Traffic
 
 
-def test_levels_are_added_up_without_local_memory():
+def test_levels_are_added_up_with_local_memory_beside_them():
     levels = {level.name: (level.read_bytes, level.write_bytes, level.total_bytes) for level in make().levels}
     assert levels == {
         "compulsory": (4 * (8 + 4 + 4) * 4, 4 * 8 * 4, 4 * 96),
         "requested": (100 + 50 + 4, 32 + 4 + 128, 318),
         "sectors": (32 * (8 + 2 + 1), 32 * (1 + 1 + 4), 32 * 17),  # an atomic reads and writes
+        "local": (0, 512, 512),
     }
     assert make().sector_bytes == 32 * 17
+    assert make().moved_bytes == 32 * 17 + 512
 
 
 def test_claims_are_held_against_reads_and_writes_each():
     assert make().claim_holds is None
     assert make(Traffic(352, 192)).claim_holds is True
     assert make(Traffic(192, 352)).claim_holds is False
-    assert [level.name for level in make(Traffic(1, 2)).levels] == ["compulsory", "claimed", "requested", "sectors"]
+    names = [level.name for level in make(Traffic(1, 2)).levels]
+    assert names == ["compulsory", "claimed", "requested", "sectors", "local"]
     assert make(Traffic(1, 2)).level("claimed").total_bytes == 3
 
 

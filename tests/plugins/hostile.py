@@ -145,15 +145,15 @@ def memorised(problem: Problem) -> Plan:
     __device__ const float answer[] = {{{numbers}}};
     extern "C" __global__ void memorised(const float* Q, const float* K, const float* V, float* O, int n, int keys)
     {{
-        int i = threadIdx.x;
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
         float read = i < n ? Q[i] : 0.0f;
-        for (int j = i; j < keys; j += blockDim.x) read += K[j] + V[j];
+        for (int j = i; j < keys; j += blockDim.x * gridDim.x) read += K[j] + V[j];
         if (i < n) O[i] = answer[i] + (read == 1.234567e30f ? 1.0f : 0.0f);
     }}
     """
     kernel = cupy.RawKernel(code, "memorised")
     sizes = (math.prod(problem.q_shape), math.prod(problem.kv_shape))
-    return Plan((Launch(kernel, (1,), (1024,), ("Q", "K", "V", "O", *map(np.int32, sizes))),))
+    return Plan((Launch(kernel, (-(-sizes[0] // 1024),), (1024,), ("Q", "K", "V", "O", *map(np.int32, sizes))),))
 
 
 def unread(problem: Problem) -> Plan:

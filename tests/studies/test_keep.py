@@ -88,7 +88,8 @@ def test_traffic_is_kept_by_level(store: Path) -> None:
     assert row.study == "traffic" and row.requested_bytes == account.level("requested").total_bytes
     sectors = account.level("sectors")
     assert (row.read_bytes, row.write_bytes) == (sectors.read_bytes, sectors.write_bytes)
-    assert row.error_over_budget is None and row.gpu_read_bytes is None
+    assert row.verdict == "pass" and row.error_over_budget == account.error_over_budget
+    assert row.local_bytes == 0 and row.gpu_read_bytes is None
 
 
 def test_a_sweep_is_kept_point_by_point_and_what_is_claimed_is_not_counted(store: Path) -> None:

@@ -16,7 +16,7 @@ from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.integer import CARRY
-from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, SharedVariable, Site
+from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, SharedVariable, Site, sites_of
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.outlining import OutliningLanes
@@ -34,7 +34,6 @@ from harness.emulator.ptx.blocks import (
     build_graph,
     is_block_barrier,
     live_registers,
-    registers_of,
     yields,
 )
 from harness.emulator.ptx.call_parameters import lower_call_parameters
@@ -118,7 +117,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
         clusters,
-        _sites(lanes, flat),
+        sites_of(lanes.sites, flat),
         tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
     )
     return KernelCode(body, facts, frozenset(lanes.called))
@@ -126,13 +125,6 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
 
 _WATCHES = {"volatile", "relaxed", "acquire", "mmio", "cv"}
 """What a load has that looks, each time anew, for what others have stored."""
-
-
-def _sites(lanes: Lanes, flat: Function) -> tuple[Site, ...]:
-    read = frozenset().union(*(registers_of(i)[0] for i in flat.instructions()))
-    return tuple(
-        Site.of(i, i.facts.memory in (ATOMIC, BULK_REDUCTION) and not registers_of(i)[1] & read) for i in lanes.sites
-    )
 
 
 def _connects_blocks(instruction: Instruction) -> bool:

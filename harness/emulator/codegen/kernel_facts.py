@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.emulator.codegen.cluster_facts import ClusterFacts
-from harness.emulator.ptx.instructions import Instruction, SourceLine
-from harness.emulator.ptx.opcodes import OPCODES, MemoryAccess
+from harness.emulator.ptx.blocks import registers_of
+from harness.emulator.ptx.instructions import Function, Instruction, SourceLine
+from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, OPCODES, MemoryAccess
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,13 @@ class Site(NamedTuple):
         """For messages: the PTX line and, if known, the source line."""
         at = f"PTX line {self.ptx_line}"
         return f"{self.source.file}:{self.source.line} ({at})" if self.source else at
+
+
+def sites_of(instructions: Sequence[Instruction], function: Function) -> tuple[Site, ...]:
+    """The sites of some instructions of a function."""
+    read = frozenset[str]().union(*(registers_of(i)[0] for i in function.instructions()))
+    atomics = (ATOMIC, BULK_REDUCTION)
+    return tuple(Site.of(i, i.facts.memory in atomics and not registers_of(i)[1] & read) for i in instructions)
 
 
 @dataclass(frozen=True)

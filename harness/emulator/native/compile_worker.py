@@ -25,6 +25,7 @@ from typing import IO, Any, Protocol
 from harness.emulator.instruments import Instruments
 from harness.emulator.native.tier import Tier
 from harness.support.errors import CompileError, SandboxError, UnsupportedInstruction
+from harness.support.privileges import protect_memory
 
 _JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
 _ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}
@@ -164,6 +165,7 @@ def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
 
 
 def _serve() -> None:
+    protect_memory()  # the judge runs the code that is made here
     os.nice(_POLITENESS)
     # What a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")

@@ -22,6 +22,7 @@ from distributed import Scheduler, Worker
 
 from harness.execution.cluster.crew import silence
 from harness.execution.cluster.local_cluster import ADDRESS_LOOK_SECONDS, said_address
+from harness.support.privileges import protect_memory
 
 HOST = "127.0.0.1"
 HEARTBEAT = "500 ms"
@@ -29,6 +30,7 @@ HEARTBEAT = "500 ms"
 
 def main(role: str, lifeline: int, *where: str) -> None:
     """Be it until the end."""
+    protect_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()

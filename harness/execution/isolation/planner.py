@@ -75,6 +75,7 @@ def serve(
     _end_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
     surroundings.take_on()
+    _without_input()
     os.dup2(2, 1)
     faulthandler.enable(log.begin())
     _import(packages)
@@ -89,6 +90,13 @@ def serve(
         _send(connection, reply)
         for array in sent:
             connection.send_bytes(array)
+
+
+def _without_input() -> None:
+    """Standard input is the judge's, a terminal or a pipe: there is nothing to read here."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 def _import(packages: Sequence[str]) -> None:

@@ -19,14 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.support.child_process import one_thread_for_numpy
+from harness.support.privileges import protect_memory
 
 if TYPE_CHECKING:
     from harness.model.variant import Variant
 
 Load = Callable[[], "Variant"]
 """Makes a variant in whatever process it is called, so it has to be picklable: a function of a module, or a partial."""
-PRELOADED = ["harness.execution.isolation.planner", "harness.operations.attention.problem"]
-"""What the server has imported: every planner begins with it."""
+PRELOADED = [
+    "harness.execution.isolation.sealed_server",
+    "harness.execution.isolation.planner",
+    "harness.operations.attention.problem",
+]
+"""What the server has imported, in this order: every planner begins with it."""
 COMPILERS = ("cupy", "numba.cuda")
 """What planners spend most of their start on."""
 STARTING = threading.RLock()
@@ -35,7 +40,11 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 
 
 def begin_server() -> ForkServerContext:
-    """Start the server, if there is none, without waiting for it; what starts processes from it."""
+    """Start the server, if there is none, without waiting for it; what starts processes from it.
+
+    From now on, no process of this user opens the memory of this one: see `protect_memory`.
+    """
+    protect_memory()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with STARTING, one_thread_for_numpy(), _found_from_anywhere():

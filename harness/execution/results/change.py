@@ -17,6 +17,8 @@ class Figures:
     read_bytes: int | None = None
     """Counted, at the `sectors` level, as the next; exact, so that any difference is a change."""
     write_bytes: int | None = None
+    local_bytes: int | None = None
+    """Read and written in local memory."""
     claimed_bytes: int | None = None
     error_over_budget: float | None = None
     """The same inputs give the same error: any difference is a change. NaN is the same as NaN."""
@@ -25,8 +27,10 @@ class Figures:
 
     @property
     def total_bytes(self) -> int | None:
-        """Read and written."""
-        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
+        """Read and written, of global and of local memory."""
+        if self.read_bytes is None or self.write_bytes is None:
+            return None
+        return self.read_bytes + self.write_bytes + (self.local_bytes or 0)
 
 
 def time_interval(low_ms: float | None, median_ms: float | None, high_ms: float | None) -> Interval | None:
@@ -38,7 +42,15 @@ def time_interval(low_ms: float | None, median_ms: float | None, high_ms: float 
 
 def changed(before: Figures, after: Figures) -> tuple[str, ...]:
     """The fields of `Figures` that differ beyond noise, of those that both know, in order."""
-    exact = ("kernel_digest", "verdict", "read_bytes", "write_bytes", "claimed_bytes", "error_over_budget")
+    exact = (
+        "kernel_digest",
+        "verdict",
+        "read_bytes",
+        "write_bytes",
+        "local_bytes",
+        "claimed_bytes",
+        "error_over_budget",
+    )
     found = [name for name in exact if _differ(getattr(before, name), getattr(after, name))]
     return (*found, *(["time"] if are_apart(before.time, after.time) else []))
 

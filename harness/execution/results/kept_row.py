@@ -93,11 +93,15 @@ class KeptRow:
     """Those of them that the variant did not take."""
     failing_case: str | None = None
     """Of a campaign that found something: the smallest, as `fuzz --replay` takes it."""
+    local_bytes: int | None = None
+    """Read and written in the threads' local memory, at the `sectors` level."""
 
     @property
     def total_bytes(self) -> int | None:
-        """Read and written, counted, at the `sectors` level."""
-        return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
+        """Read and written, counted, at the `sectors` level, of global and of local memory."""
+        if self.read_bytes is None or self.write_bytes is None:
+            return None
+        return self.read_bytes + self.write_bytes + (self.local_bytes or 0)
 
 
 COLUMNS = tuple(field.name for field in fields(KeptRow))

@@ -101,6 +101,7 @@ def comparison_rows(study: str, comparison: Comparison, variants: Iterable[Varia
                 claimed_bytes=row.claimed_bytes,
                 read_bytes=row.read_bytes,
                 write_bytes=row.write_bytes,
+                local_bytes=row.local_bytes,
                 allocated_bytes=row.allocated_bytes,
                 launches=row.launches,
                 time_ms=row.time_ms,

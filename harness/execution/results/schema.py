@@ -66,7 +66,10 @@ CREATE TABLE finished_units (
 ) WITHOUT ROWID
 """
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = ((_KEPT, "CREATE INDEX kept_by_variant ON kept (variant, id)", _UNITS),)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (_KEPT, "CREATE INDEX kept_by_variant ON kept (variant, id)", _UNITS),
+    ("ALTER TABLE kept ADD COLUMN local_bytes INTEGER",),
+)
 """The statements that lead from schema 0, which is an empty file, to 1, then from 1 to 2, and so on.
 
 What was released is never edited: a new column is a new entry, and a field of `KeptRow`.

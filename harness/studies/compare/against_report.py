@@ -54,7 +54,7 @@ def _changes_in_words(each: Beside) -> Iterator[str]:
     figures = [name for name in each.changed if name != "kernel_digest"]
     if "verdict" in figures:
         yield f"{before.verdict} -> {after.verdict}"
-    if "read_bytes" in figures or "write_bytes" in figures:
+    if {"read_bytes", "write_bytes", "local_bytes"}.intersection(figures):
         yield from _bytes(before, after)
     elif "claimed_bytes" in figures:
         yield f"claimed {_arrow_of_bytes(before.claimed_bytes, after.claimed_bytes)}"
@@ -77,6 +77,8 @@ def _bytes(before: Figures, after: Figures) -> Iterator[str]:
     else:
         yield f"read {_arrow_of_bytes(before.read_bytes, after.read_bytes)}"
         yield f"written {_arrow_of_bytes(before.write_bytes, after.write_bytes)}"
+        if before.local_bytes != after.local_bytes and None not in (before.local_bytes, after.local_bytes):
+            yield f"local {_arrow_of_bytes(before.local_bytes, after.local_bytes)}"
 
 
 def _arrow_of_bytes(old: int | None, new: int | None) -> str:

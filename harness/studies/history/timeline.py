@@ -14,7 +14,7 @@ COMPARABLE = (
 """Rows that have these alike are of one history."""
 MEASURED = (
     "kept_at", "kernel_digest", "verdict", "read_bytes", "write_bytes", "claimed_bytes", "error_over_budget",
-    "time_low_ms", "time_ms", "time_high_ms", "tile", "reason", "examples", "headline",
+    "time_low_ms", "time_ms", "time_high_ms", "tile", "reason", "examples", "local_bytes", "headline",
 )  # fmt: skip
 COLUMNS = (*COMPARABLE, *MEASURED)
 """What histories are made of, in the order in which `histories` takes it."""
@@ -107,8 +107,8 @@ def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -
     lines: list[_OpenLine] = []
     last: tuple[Any, ...] | None = None
     for run in runs:
-        at, digest, verdict, read, written, claimed, error, low, median, high, tile, reason, examples, _ = run
-        same = (digest, verdict, read, written, claimed, error, low, median, high)
+        at, digest, verdict, read, written, claimed, error, low, median, high, tile, reason, examples, local, _ = run
+        same = (digest, verdict, read, written, local, claimed, error, low, median, high)
         if lines and not each_run and same == last:  # most runs: nothing has to be worked out
             lines[-1].add(at, examples)
             continue
@@ -118,6 +118,7 @@ def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -
             verdict=verdict,
             read_bytes=read,
             write_bytes=written,
+            local_bytes=local,
             claimed_bytes=claimed,
             error_over_budget=None if random_inputs else error,
             time=time_interval(low, median, high),

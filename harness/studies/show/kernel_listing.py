@@ -47,11 +47,25 @@ def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[Kern
 def render_kernels(listings: list[KernelListing], ptx: bool) -> str:
     """A table of resources, then each kernel's source, or its PTX."""
     headers = ["kernel", "grid", "block", "registers", "spilled\nbytes", "static\nshared", "dynamic\nshared"]
-    parts = [tabulate([_line(each) for each in listings], headers, disable_numparse=True, colalign=_ALIGN)]
+    rows, align = [_line(each) for each in listings], list(_ALIGN)
+    stacks = [0 if each.resources is None else each.resources.stack_bytes for each in listings]
+    if any(stacks):
+        at = headers.index("static\nshared")
+        headers.insert(at, "local\nbytes")
+        align.insert(at, "right")
+        for row, stack_bytes in zip(rows, stacks):
+            row.insert(at, f"{stack_bytes:,}")
+    parts = [tabulate(rows, headers, disable_numparse=True, colalign=align)]
     if any(each.resources is None for each in listings):
         parts.append("ptxas is not installed, so registers, spills and static shared memory are unknown.")
     else:
         parts.append("Registers and spills per thread, shared memory in bytes per block, as ptxas reports them.")
+    if any(stacks):
+        parts.append(
+            "Local: memory of each thread for arrays that are indexed by a variable or too large for registers, and\n"
+            "for spills. Its bytes move like any others, and 'traffic' counts those of the arrays. Constant indices\n"
+            "(unrolled loops) or fewer elements per thread keep arrays in registers."
+        )
     shown: set[str] = set()
     for each in listings:
         text = each.compiled.ptx if ptx else each.source

@@ -76,6 +76,7 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     if arguments.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
     from harness.execution.tiles import tile_of
+    from harness.execution.verdict import PASS
     from harness.model.operation import operation_of
     from harness.model.tile_sizes import tile_text
     from harness.studies.traffic.kept import account_rows
@@ -107,8 +108,12 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     report = TrafficReport(
         account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )
-    passed = account.claim_holds is not False
-    return StudyResult(account, traffic_report(report), passed, kept=lambda: account_rows(account, variant, asked_tile))
+    return StudyResult(
+        account,
+        traffic_report(report),
+        account.verdict == PASS,
+        kept=lambda: account_rows(account, variant, asked_tile),
+    )
 
 
 def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSizes | None) -> HardwareTraffic | None:
@@ -194,7 +199,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
     return StudyResult(
         points,
         sweep_report(sweep, points, executor.device),
-        passed=ran and not any(point.failed or point.claim_holds is False for point in points),
+        passed=ran and not any(point.is_wrong for point in points),
         ran=ran,
         pictures={
             "bytes": lambda suffix: draw_bytes(sweep, points, fixed, suffix),

@@ -37,8 +37,10 @@ def account_rows(account: TrafficAccount, variant: Variant, asked_tile: str | No
             tile=made.tile,
             asked_tile=asked_tile,
             kernel_digest=made.kernel_digest,
-            verdict=FAIL if account.claim_holds is False else PASS,
-            reason=WRONG_CLAIM if account.claim_holds is False else None,
+            local_bytes=account.local.sector_bytes,
+            verdict=account.verdict or PASS,
+            reason=account.reason,
+            error_over_budget=account.error_over_budget,
             claimed_bytes=totals.get("claimed"),
             requested_bytes=totals["requested"],
             launches=len(account.launches),
@@ -73,7 +75,7 @@ def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) ->
         **who_ran(variant),
         tile=None if point.tile is None else tile_text(point.tile),
         verdict=_verdict(point),
-        reason=WRONG_CLAIM if point.claim_holds is False else point.reason,
+        reason=point.answer_failure or (WRONG_CLAIM if point.claim_holds is False else point.reason),
     )
     if point.source != "counted":
         # Its kernels did not run: there is a claim at most.
@@ -85,7 +87,8 @@ def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) ->
         requested_bytes=point.requested_bytes,
         read_bytes=point.read_bytes,
         write_bytes=point.write_bytes,
-        claimed_bytes=point.total_bytes if point.claim_holds else None,
+        local_bytes=point.local_bytes,
+        claimed_bytes=(point.read_bytes or 0) + (point.write_bytes or 0) if point.claim_holds else None,
     )
 
 
@@ -94,4 +97,4 @@ def _verdict(point: SweepPoint) -> str:
         return UNSUPPORTED
     if point.failed:
         return ERROR
-    return FAIL if point.claim_holds is False else PASS
+    return FAIL if point.is_wrong else PASS

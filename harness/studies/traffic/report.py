@@ -20,7 +20,8 @@ from harness.model.io_bound import IoBound
 from harness.model.operation import operation_of
 from harness.support.source_text import short_name, source_line
 from harness.text.report import Paragraph, Report, Table, Title
-from harness.text.tables import UNKNOWN, device_line, mib, smallest_of
+from harness.text.tables import UNKNOWN, device_line, finite, mib, smallest_of
+from harness.text.wrong_answer import wrong_answer
 
 SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
@@ -65,9 +66,13 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     tile = "" if report.tile is None else f"; tile {report.tile}"
     headline = f"{account.problem.headline}; inputs {account.regime}, seed {account.seed}{tile}"
     parts: list[Paragraph] = [f"{account.variant}: {headline}"]
+    wrong = wrong_answer(account.variant, account.verdict, account.reason)
+    if wrong is not None:
+        parts.append(wrong)
     parts.append(_levels(account))
-    parts.append(_parts("buffer", account.buffers, account))
-    parts.append(_parts("launch", account.launches, account, numbered=True))
+    local = [account.local] if account.local.sector_bytes else []
+    parts.append(_parts("buffer", [*account.buffers, *local]))
+    parts.append(_parts("launch", account.launches, numbered=True))
     if account.caches is not None:
         parts.append(_cache_parts("buffer", account.caches.buffers))
         if len(account.caches.launches) > 1:
@@ -123,13 +128,14 @@ def _both(level: Level) -> tuple[int | None, int | None]:
     return level.read_bytes, level.write_bytes
 
 
-def _parts(what: str, parts: Sequence[Part], account: TrafficAccount, numbered: bool = False) -> Table:
+def _parts(what: str, parts: Sequence[Part], numbered: bool = False) -> Table:
+    whole = sum(part.sector_bytes for part in parts)
     smallest = smallest_of(part.sector_bytes for part in parts)
     cells = []
     for number, part in enumerate(parts, start=1):
         sizes = (part.count.requested_bytes, part.read.sector_bytes, part.written.sector_bytes, part.sector_bytes)
         name = f"{number} {part.name}" if numbered else part.name
-        share = _share(part.sector_bytes, account.sector_bytes)
+        share = _share(part.sector_bytes, whole)
         cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
     return Table(headers, cells, [False, *[True] * 8])
@@ -167,7 +173,7 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
             mib(row.count.requested_bytes, smallest),
             f"{row.count.sectors:,}",
             *_coalescing(row.count)[1:],
-            UNKNOWN if row.buffer == LOCAL else _share(row.sector_bytes, account.sector_bytes),
+            _share(row.sector_bytes, account.moved_bytes),
             _source(row.file, row.line),
         ]
         for row in rows
@@ -234,6 +240,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
         f"Device: {device_line(account.device)}. MiB: 2^20 bytes. Buffers, launches and lines are at the sectors "
         "level; an atomic reads and writes."
     ]
+    notes.append(_answer(account))
     if account.claim_holds is not None:
         claimed, counted = account.level("claimed"), account.level("sectors")
         notes.append(
@@ -264,6 +271,13 @@ def _footnotes(report: TrafficReport) -> list[str]:
     return notes
 
 
+def _answer(account: TrafficAccount) -> str:
+    if account.verdict is None:
+        return "Answer: not checked."
+    ratio = account.error_over_budget
+    return f"Answer: {account.verdict}{'' if ratio is None else f', error / budget {ratio:.3f}'}."
+
+
 def _caches(report: TrafficReport) -> str:
     caches = report.account.caches
     if caches is None:
@@ -290,8 +304,10 @@ def _local(account: TrafficAccount) -> str:
     smallest = smallest_of((local.read.sector_bytes, local.written.sector_bytes))
     read, written = (_size(count.sector_bytes, smallest) for count in (local.read, local.written))
     return (
-        f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests. These are arrays "
-        "that the compiler could not keep in registers; they are part of no buffer and of no level above."
+        f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests, by arrays that "
+        "the compiler could not keep in registers: they are indexed by a variable, or too large. Make their indices "
+        "compile-time constants (unroll the loops), or let a thread have fewer elements. A claim does not cover it; "
+        "launches, L2 and DRAM are without it."
     )
 
 
@@ -322,6 +338,9 @@ def _object(report: TrafficReport) -> dict[str, Any]:
         "seed": account.seed,
         "tile": report.tile,
         "device": asdict(account.device),
+        "verdict": account.verdict,
+        "reason": account.reason,
+        "error_over_budget": finite(account.error_over_budget),
         "levels": [_level_object(level) for level in account.levels],
         "claim_holds": account.claim_holds,
         "io_bound": None if report.bound is None else asdict(report.bound),

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.execution.protocol import Device
+from harness.execution.verdict import FAIL
 from harness.model.tile_sizes import tile_text
 from harness.options.sweep import Sweep, what_is_fixed
 from harness.studies.traffic.sweep_point import SweepPoint
 from harness.text.report import Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib, smallest_of
+from harness.text.wrong_answer import wrong_answer
 
-CLAIMED_MARK = "*"
+CLAIMED_MARK, WRONG_MARK = "*", "!"
 
 
 def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, format: str) -> str:
@@ -24,7 +26,7 @@ def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, for
 def sweep_report(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Report:
     """All that there is to say about a sweep."""
     return Report(
-        paragraphs=lambda: [_headline(sweep, points), _table(sweep, points)],
+        paragraphs=lambda: [_headline(sweep, points), *_wrong_answers(points), _table(sweep, points)],
         notes=lambda: list(_footnotes(sweep, points, device)),
         records=lambda: ([_flat(sweep, p) for p in points], _csv_keys(sweep, _object(points[0]))),
         document=lambda: {
@@ -38,6 +40,20 @@ def sweep_report(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> 
 def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     fixed = what_is_fixed(sweep, [p.problem for p in points])
     return f"MiB read and written, at the sectors level, against {sweep.field}; {fixed}"
+
+
+def _wrong_answers(points: Sequence[SweepPoint]) -> Iterable[str]:
+    """A paragraph for each variant with a wrong answer: where, and what is wrong at the first value."""
+    first: dict[str, SweepPoint] = {}
+    values: dict[str, list[str]] = {}
+    for point in points:
+        if point.answer_failure is not None:
+            first.setdefault(point.variant, point)
+            values.setdefault(point.variant, []).append(str(point.value))
+    for variant, point in first.items():
+        text = wrong_answer(f"{variant} at {', '.join(values[variant])}", FAIL, point.answer_failure)
+        assert text is not None
+        yield text
 
 
 def _table(sweep: Sweep, points: Sequence[SweepPoint]) -> Table:
@@ -56,7 +72,8 @@ def _table(sweep: Sweep, points: Sequence[SweepPoint]) -> Table:
 def _cell(point: SweepPoint, smallest: int) -> str:
     if point.total_bytes is None:
         return UNKNOWN
-    return mib(point.total_bytes, smallest) + (CLAIMED_MARK if point.source == "claimed" else "")
+    mark = CLAIMED_MARK if point.source == "claimed" else WRONG_MARK if point.answer_failure is not None else ""
+    return mib(point.total_bytes, smallest) + mark
 
 
 def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Iterable[str]:
@@ -66,9 +83,17 @@ def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> It
     else:
         yield f"MiB: 2^20 bytes, in {sectors}."
     if any(point.source == "claimed" for point in points):
-        yield f"{CLAIMED_MARK} claimed by the variant's closed form, not counted (--count always emulates all points)."
+        yield (
+            f"{CLAIMED_MARK} claimed by the variant's closed form, not counted, and its answer was not checked "
+            "(--count always emulates all points)."
+        )
     if sweep.of_tile and (others := other_sizes(sweep, points)):
         yield f"Tile sizes besides {sweep.field}: {others}."
+    local = [f"{p.variant} at {p.value} ({mib(p.local_bytes, p.local_bytes)})" for p in points if p.local_bytes]
+    if local:
+        yield f"Local memory is part of the MiB of: {', '.join(local)}."
+    if any(point.answer_failure is not None for point in points):
+        yield f"{WRONG_MARK} a wrong answer: those bytes are of a kernel that does not compute the problem."
     wrong = [point for point in points if point.claim_holds is False]
     if wrong:
         yield "Claim does not hold: " + ", ".join(f"{p.variant} at {p.value}" for p in wrong) + "."
@@ -93,7 +118,7 @@ def other_sizes(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     return "; ".join(f"{rest} ({', '.join(variants)})" for rest, variants in variants_of.items())
 
 
-_BYTES = ("read_bytes", "write_bytes", "total_bytes", "requested_bytes", "compulsory_bytes")
+_BYTES = ("read_bytes", "write_bytes", "local_bytes", "total_bytes", "requested_bytes", "compulsory_bytes")
 
 
 def _object(point: SweepPoint) -> dict[str, Any]:
@@ -108,7 +133,8 @@ def _object(point: SweepPoint) -> dict[str, Any]:
         "tile": None if point.tile is None else tile_text(point.tile),
         "claim_holds": point.claim_holds,
         "failed": point.failed,
-        "reason": point.reason,
+        "verdict": point.verdict,
+        "reason": point.answer_failure or point.reason,
     }
 
 
@@ -116,7 +142,7 @@ def _csv_keys(sweep: Sweep, found: dict[str, Any]) -> list[str]:
     problem = [name for name in found["problem"] if name != sweep.field]
     return [
         sweep.field, "variant", "algorithm", "backend", "source", *_BYTES, "flops", "flops_per_byte", "tile",
-        "claim_holds", "reason", *problem,
+        "claim_holds", "verdict", "reason", *problem,
     ]  # fmt: skip
 
 

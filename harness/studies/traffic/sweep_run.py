@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-import numpy as np
-
 from harness.execution.attempt import attempt
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Executor
+from harness.execution.question import Question
 from harness.execution.tiles import with_tile
-from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.options.sweep import Sweep, Value
 from harness.studies.traffic.sweep_point import SweepPoint
 
-Inputs = Callable[[], Mapping[str, np.ndarray]]
+Ask = Callable[[], Question]
 LARGEST_COUNTED_FLOPS = 4e9
 """`auto` emulates up to here: a matter of seconds per variant and point."""
 LARGEST_ALLOCATED_BYTES = 2**30
@@ -50,7 +48,7 @@ def run_sweep(
         tile = sweep.tile_at(value)
         here = [with_tile(variant, tile) for variant in variants] if tile else variants
         counted = is_counted(problem, count)
-        inputs = functools.cache(functools.partial(draw_inputs, problem, regime, seed))
+        ask = asked_once(problem, regime, seed)
         fresh = [variant for variant in here if (variant.name, value) not in known]
         with Preparation(fresh if counted else (), problem, executor) as preparation:
             for variant in here:
@@ -61,9 +59,14 @@ def run_sweep(
                 step(f"{sweep.field} {value}, {variant.name}")
                 if counted:
                     preparation.wait(variant)
-                points.append(point_of(variant, value, problem, executor, count, inputs))
+                points.append(point_of(variant, value, problem, executor, count, ask))
                 done(place, points[-1])
     return tuple(points)
+
+
+def asked_once(problem: BaseProblem, regime: str, seed: int) -> Ask:
+    """The inputs and the answer, worked out when they are first needed: once for all variants."""
+    return functools.cache(functools.partial(Question.draw, problem, regime, seed))
 
 
 def is_counted(problem: BaseProblem, count: str) -> bool:
@@ -77,7 +80,7 @@ def blank_point(variant: Variant, value: Value, problem: BaseProblem) -> SweepPo
 
 
 def point_of(
-    variant: Variant, value: Value, problem: BaseProblem, executor: Executor, count: str, inputs: Inputs
+    variant: Variant, value: Value, problem: BaseProblem, executor: Executor, count: str, ask: Ask
 ) -> SweepPoint:
     """The variant, which has the tile sizes that are asked for, at one value."""
     blank, always = blank_point(variant, value, problem), count == "always"
@@ -85,7 +88,7 @@ def point_of(
         variant,
         problem,
         executor if is_counted(problem, count) else None,
-        inputs,
+        question=ask,
         runs=lambda plan: always or plan.allocated_bytes(problem) <= LARGEST_ALLOCATED_BYTES,
     )
     blank = replace(blank, tile=done.tile)
@@ -103,6 +106,8 @@ def point_of(
         source="counted",
         read_bytes=counted.read_bytes,
         write_bytes=counted.write_bytes,
+        local_bytes=(counted.local_read_bytes or 0) + (counted.local_write_bytes or 0),
         requested_bytes=sum(s.requested_bytes * (2 if s.kind == "atomic" else 1) for s in sites),
         claim_holds=done.claim_holds,
+        answer_failure="; ".join(filter(None, (done.answer_failure, done.bytes_failure))) or None,
     )

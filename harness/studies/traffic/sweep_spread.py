@@ -11,12 +11,11 @@ from harness.execution.cluster.crew import Crew
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.cluster.worker_side import state
 from harness.execution.tiles import with_tile
-from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.options.sweep import Sweep, Value
 from harness.studies.traffic.sweep_point import SweepPoint
-from harness.studies.traffic.sweep_run import Place, blank_point, point_of
+from harness.studies.traffic.sweep_run import Ask, Place, asked_once, blank_point, point_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,11 @@ class PointAsked:
     problem: BaseProblem
 
 
+@functools.lru_cache(maxsize=1)
+def _asked_once(problem: BaseProblem, regime: str, seed: int) -> Ask:
+    return asked_once(problem, regime, seed)
+
+
 def run_point(asked: PointAsked) -> SweepPoint:
     """In a worker. What goes wrong in the variant is in the point."""
     counting = asked.counting
@@ -55,8 +59,9 @@ def run_point(asked: PointAsked) -> SweepPoint:
     if asked.tile:
         variant = with_tile(variant, dict(asked.tile))
     executor = state(f"executor:{counting.token}", counting.executor)
-    inputs = functools.partial(draw_inputs, asked.problem, counting.regime, counting.seed)
-    return point_of(variant, asked.value, asked.problem, executor, counting.count, inputs)
+    # A worker mostly gets one point after another of the same problem, so the last question is worth keeping.
+    ask = _asked_once(asked.problem, counting.regime, counting.seed)
+    return point_of(variant, asked.value, asked.problem, executor, counting.count, ask)
 
 
 def spread_sweep(

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from harness.execution.counts import LOCAL
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.decisions import decision_between
@@ -65,7 +66,7 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
     found = [_attributed(account, cause) for cause in account.seconds]
     if fast is not None:
         decision = decision_between(slow, fast) or decision_between(fast, slow)
-        if decision is not None:
+        if decision is not None and figure(decision.cause, slow, a) != figure(decision.cause, fast, b):
             found = _merged(found, decision.cause, decision.effects)
     there = [each for each in found if abs(each.seconds) > NOTHING_SECONDS]
     return tuple(sorted(there, key=lambda each: -each.seconds))
@@ -137,6 +138,8 @@ def _stalls(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
         for kernel in time.kernels:
             stalls = kernel.stalls
             there, hidden = (stalls.cycles(count) / seconds for count in (None, most))
-            account.add(causes.LATENCY, sign * hidden, stalls.where)
+            local = hidden * stalls.local_share
+            account.add(causes.LATENCY, sign * (hidden - local), stalls.where)
+            account.add(causes.LOCAL_MEMORY, sign * local, stalls.local_where, LOCAL)
             more = causes.FEW_WARPS if stalls.together >= stalls.fitting else causes.TAIL
             account.add(more, sign * (there - hidden))

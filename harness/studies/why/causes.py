@@ -28,6 +28,9 @@ SHARED = Cause("shared memory", "M wavefronts", "larger tiles per thread, so tha
 CONFLICTS = Cause("bank conflicts", "M extra wavefr.", "pad the rows of the tile, or swizzle them")
 COALESCING = Cause("coalescing", "sectors / ideal", "let neighbouring lanes read neighbouring addresses")
 BYTES = Cause("bytes moved", "MB sectors", "load once and keep: in shared memory or registers; fuse the launches")
+LOCAL_MEMORY = Cause(
+    "local memory", "MiB", "make indices into arrays compile-time constants (unroll), or fewer elements per thread"
+)
 SPILLS = Cause("spills", "bytes / thread", "a smaller tile per thread, or a higher limit of registers")
 LATENCY = Cause("latency of loads", "waits / warp", "copy ahead: cp.async into one stage more, wait one tile later")
 FEW_WARPS = Cause("few warps", "warps / SM", "less shared memory or fewer registers per block, so that more fit")
@@ -40,7 +43,7 @@ IMBALANCE = Cause("imbalance", "longest / mean", "heaviest blocks first, or pair
 LAUNCHES = Cause("launches", "launches", "fewer launches: all heads in one grid, or steps fused into one kernel")
 REREAD = Cause("bytes read again", "MB sectors", "load it once and keep it, in shared memory or registers")
 NO_TENSOR_CORES = Cause("no tensor cores", "M FLOP on them", "mma.sync or wgmma for both products, sums in float32")
-TILE = Cause("tile size", "blocks", "larger tiles: each key is then read by fewer blocks, with fewer barriers")
+TILE = Cause("tile size", "barriers", "larger tiles: each key is then read by fewer blocks, with fewer barriers")
 
 ALL = (
     ARITHMETIC, FP64, SPECIAL, INTEGER, CONVERSION, IDLE_LANES, MEMORY, SHARED, CONFLICTS, COALESCING, BYTES, SPILLS,

@@ -31,6 +31,8 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 def explained(arguments: argparse.Namespace) -> StudyResult[WhyResult]:
     """What `why` comes to."""
+    from harness.execution.question import Question
+    from harness.execution.verdict import PASS
     from harness.studies.why.profile import profile_of
     from harness.studies.why.report import why_report
     from harness.studies.why.result import explain
@@ -56,13 +58,15 @@ def explained(arguments: argparse.Namespace) -> StudyResult[WhyResult]:
         sm = caches.gpu.multiprocessor
         executor = emulator_of(arguments, progress, sm.arch, bank_conflicts=True, caches=caches, instructions=True)
         profiles = []
+        question = Question.draw(problem, arguments.regime, arguments.seed)
         for variant in variants:
             progress.step(variant.name)
-            profiles.append(profile_of(variant, problem, executor, sm, arguments.regime, arguments.seed))
+            profiles.append(profile_of(variant, question, executor, sm))
         measured = _measured(arguments, variants, problem, progress) if arguments.device == "gpu" else None
     fast = profiles[1] if len(profiles) > 1 else None
     result = explain(profiles[0], fast, caches.gpu, arguments.regime, arguments.seed, measured)
-    return StudyResult(result, why_report(result), passed=measured is None or not measured.failed)
+    passed = all(profile.verdict == PASS for profile in profiles) and (measured is None or not measured.failed)
+    return StudyResult(result, why_report(result), passed)
 
 
 def _steps_of_measuring(arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem) -> int:

@@ -108,6 +108,11 @@ def input_reads(profile: Profile) -> Counter[str]:
     return found
 
 
+def barriers_met(profile: Profile) -> float:
+    """Times that a block meets at a barrier, of all blocks that have any."""
+    return _steps(profile).barriers
+
+
 def _steps(profile: Profile) -> _Steps:
     blocks, barriers, waits = 0, 0.0, 0.0
     for launch in profile.launches:
@@ -116,6 +121,8 @@ def _steps(profile: Profile) -> _Steps:
         if met:
             blocks += launch.blocks
             barriers += met
-            followed = sum(row.waits for row in report.waits) / max(1, report.followed_warps)
+            # Waits for local memory say nothing about tiles.
+            followed = sum((1 - launch.local_share(row)) * row.waits for row in report.waits)
+            followed /= max(1, report.followed_warps)
             waits += followed * launch.blocks * launch.warps
     return _Steps(blocks, barriers, waits)

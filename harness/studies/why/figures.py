@@ -23,12 +23,13 @@ from harness.execution.instruction_counts import (
 )
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
+from harness.studies.why.decisions import barriers_met
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
-from harness.studies.why.shares import ONE_LANE_WILL_DO
+from harness.studies.why.shares import ONE_LANE_WILL_DO, cause_of
 from harness.support.pipe_rates import LEAST_CYCLES_PER_INSTRUCTION
 
-MEGA = 1e6
+MEGA, MIB = 1e6, 2**20
 _TWO_FLOPS = ("fma", "mad")
 
 
@@ -123,11 +124,14 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.INTEGER: _warps(INTEGER),
     causes.CONVERSION: _lanes(CONVERSION),
     causes.IDLE_LANES: _idle_percent,
-    causes.MEMORY: _warps(MEMORY, SHARED),
+    causes.MEMORY: lambda profile, time: (
+        sum(row.warps for row in _rows(profile, (MEMORY, SHARED)) if cause_of(row) is causes.MEMORY) / MEGA
+    ),
     causes.SHARED: _wavefronts,
     causes.CONFLICTS: _extra_wavefronts,
     causes.COALESCING: _sectors_over_ideal,
     causes.BYTES: _sector_megabytes,
+    causes.LOCAL_MEMORY: lambda profile, time: sum(launch.local_bytes for launch in profile.launches) / MIB,
     causes.SPILLS: _spilled_bytes,
     causes.LATENCY: _waits,
     causes.FEW_WARPS: _warps_per_sm,
@@ -138,7 +142,7 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.TAIL: lambda profile, time: 100 * (1 - 1 / (1 + time.weighted("tail"))),
     causes.IMBALANCE: lambda profile, time: 1 + time.weighted("tail") + time.weighted("imbalance"),
     causes.LAUNCHES: lambda profile, time: float(time.launches),
-    causes.TILE: lambda profile, time: float(sum(launch.blocks for launch in profile.launches)),
+    causes.TILE: lambda profile, time: barriers_met(profile),
     causes.REREAD: _sector_megabytes,
     causes.NO_TENSOR_CORES: lambda profile, time: _tensor_flops(profile) / MEGA,
 }

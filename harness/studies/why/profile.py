@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from harness.compilers.ptxas import Resources
 from harness.emulator.memory.residency import residency
 from harness.execution.attempt import attempt
-from harness.execution.counts import CacheReport, SharedTraffic, SiteTraffic
-from harness.execution.instruction_counts import WARP_LANES, InstructionReport
+from harness.execution.counts import LOCAL, READS, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.instruction_counts import WARP_LANES, InstructionReport, LoadWait
 from harness.execution.protocol import Executor
-from harness.model.operation import draw_inputs
+from harness.execution.question import Question
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.gpus import Multiprocessor
@@ -44,6 +44,20 @@ class LaunchProfile:
         """Per block."""
         return -(-self.threads // WARP_LANES)
 
+    @property
+    def local_bytes(self) -> int:
+        """Read and written in local memory, at the `sectors` level."""
+        return sum(site.sector_bytes for site in self.traffic if site.buffer == LOCAL)
+
+    def local_share(self, wait: LoadWait) -> float:
+        """The share of the loads on a wait's line, from 0 to 1, that are of local memory."""
+        local = everything = 0
+        for site in () if wait.is_copy else self.traffic:
+            if site.kind in READS and (site.file, site.line) == (wait.file, wait.line):
+                everything += site.requests
+                local += site.requests if site.buffer == LOCAL else 0
+        return local / everything if everything else 0.0
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -52,16 +66,18 @@ class Profile:
     variant: str
     problem: BaseProblem
     launches: tuple[LaunchProfile, ...]
+    verdict: str | None = None
+    """One of `VERDICTS`; None where the answer was not checked."""
+    reason: str | None = None
+    """Why the verdict is not `pass`."""
 
 
-def profile_of(
-    variant: Variant, problem: BaseProblem, executor: Executor, sm: Multiprocessor, regime: str, seed: int
-) -> Profile:
-    """Run the variant once, counting all there is to count.
+def profile_of(variant: Variant, question: Question, executor: Executor, sm: Multiprocessor) -> Profile:
+    """Run the variant once, count all there is to count, and check the answer; the profile has the verdict.
 
-    Raises `UnsupportedProblem`, and whatever planning, compiling and running raise; `UsageError` for a bad regime.
+    Raises `UnsupportedProblem`, and whatever planning, compiling and running raise.
     """
-    done = attempt(variant, problem, executor, draw_inputs(problem, regime, seed))
+    done = attempt(variant, question.problem, executor, question=question)
     done.raise_error()
     assert done.plan is not None and done.execution is not None
     launches = []
@@ -85,7 +101,7 @@ def profile_of(
                 report.instructions,
             )
         )
-    return Profile(variant.name, problem, tuple(launches))
+    return Profile(variant.name, question.problem, tuple(launches), done.verdict, done.reason)
 
 
 def residents(

@@ -16,6 +16,7 @@ from harness.support.pipe_rates import clock_hz
 from harness.support.source_text import short_name, source_line
 from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table
 from harness.text.tables import UNKNOWN, device_line
+from harness.text.wrong_answer import wrong_answer
 
 SHOWN_SHARE = 0.02
 """Of the larger time or of the distance: what is less stands together in one row."""
@@ -47,6 +48,7 @@ def _paragraphs(result: WhyResult) -> list[Paragraph]:
     problem = result.slow.problem
     parts: list[Paragraph] = [
         fill(f"{problem.headline}; inputs {result.regime}, seed {result.seed}", NOTE_WIDTH, break_on_hyphens=False),
+        *_wrong_answers(result),
         _headline(result),
         _table(result),
         "\n".join(_advice(result)),
@@ -56,13 +58,25 @@ def _paragraphs(result: WhyResult) -> list[Paragraph]:
     return parts
 
 
+def _profiles(result: WhyResult) -> list[Profile]:
+    return [result.slow] if result.fast is None else [result.slow, result.fast]
+
+
+def _wrong_answers(result: WhyResult) -> Iterator[str]:
+    for profile in _profiles(result):
+        text = wrong_answer(profile.variant, profile.verdict, profile.reason)
+        if text is not None:
+            yield text
+
+
 def _headline(result: WhyResult) -> str:
     slow, fast = result.names
     times = f"{_us(result.slow_time.seconds)} and {_us(result.fast_time.seconds)} us on an {result.gpu.name}"
     ratio = result.slow_time.seconds / result.fast_time.seconds
-    if result.distance_seconds <= 0 or not result.causes or result.causes[0].seconds <= 0:
+    shown = _shown(result)
+    if result.distance_seconds <= 0 or not shown or shown[0].seconds <= 0:
         return f"{slow} is predicted to be no slower than {fast}: {times} ({ratio:.2f} x)."
-    first = result.causes[0]
+    first = shown[0]
     where = _where(result, first)
     return (
         f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
@@ -83,7 +97,13 @@ def _table(result: WhyResult) -> Table:
 
 def _shown(result: WhyResult) -> list[Attributed]:
     least = SHOWN_SHARE * max(abs(result.distance_seconds), SHOWN_SHARE * result.slow_time.seconds)
-    return [each for each in result.causes if abs(each.seconds) >= least]
+    return [each for each in result.causes if abs(each.seconds) >= least and not _is_equal(result, each)]
+
+
+def _is_equal(result: WhyResult, each: Attributed) -> bool:
+    """Whether both figures look the same. What such a cause costs is named by the others, and is in their row."""
+    first, second = result.figures(each.cause)
+    return first is not None and second is not None and _figure(first) == _figure(second)
 
 
 def _cells(result: WhyResult, each: Attributed) -> list[str]:
@@ -158,6 +178,8 @@ def _notes(result: WhyResult) -> list[str]:
         "Predicted: a model of the counted work, not a measurement; what it leaves out is in docs/why.md. The costs "
         "add up to the distance. Instructions are counted in PTX, of which ptxas makes others.",
     ]
+    verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
+    notes.append(f"Answers: {verdicts}.")
     merged = [each for each in _shown(result) if each.includes]
     notes += [
         f"{each.cause.name} stands for all that follows from it: {', '.join(part.name for part in each.includes)}."
@@ -251,6 +273,8 @@ def _time(name: str, time: PredictedTime, profile: Profile | None, measured_ms: 
         "imbalance": time.weighted("imbalance"),
         "exposed_latency_us": sum(kernel.stalls.cycles() for kernel in time.kernels) / hz / MICRO,
         "launches": time.launches,
+        "verdict": None if profile is None else profile.verdict,
+        "reason": None if profile is None else profile.reason,
         "instructions": None if profile is None else _kinds(profile),
     }
 

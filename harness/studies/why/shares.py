@@ -65,6 +65,13 @@ class Share:
     """Of bytes."""
 
 
+def cause_of(row: InstructionCount) -> Cause:
+    """What the instruction is there for."""
+    if row.kind == MEMORY and LOCAL in row.form.split("."):
+        return causes.LOCAL_MEMORY
+    return CAUSE_OF_KIND[row.kind]
+
+
 def totals(shares: Iterable[Share]) -> dict[str, float]:
     """Cycles of each resource."""
     found = dict.fromkeys(RESOURCES, 0.0)
@@ -115,7 +122,7 @@ def _lanes_in_use(launch: LaunchProfile) -> dict[tuple[str, int], float]:
 
 def _of_instructions(row: InstructionCount, rates: PipeRates, gpu: Gpu) -> Iterator[Share]:
     where = (row.file, row.line)
-    cause = CAUSE_OF_KIND[row.kind]
+    cause = cause_of(row)
     useful = 1.0 if row.kind in ONE_LANE_WILL_DO or not row.warps else row.lanes / (WARP_LANES * row.warps)
     per_cycle = {
         INTEGER: rates.integer, CONVERSION: rates.conversion, SPECIAL: rates.special, FP64: rates.fp64,
@@ -147,7 +154,7 @@ def _of_traffic(site: SiteTraffic, rates: PipeRates, gpu: Gpu) -> Iterator[Share
     ideal = site.ideal_sectors * SECTOR_BYTES / rates.shared_bytes / gpu.multiprocessors
     scattered = (site.sectors - site.ideal_sectors) / gpu.multiprocessors
     if site.buffer == LOCAL:
-        yield Share(SHARED_PATH, causes.SPILLS, ideal + scattered, where)
+        yield Share(SHARED_PATH, causes.LOCAL_MEMORY, ideal + scattered, where, LOCAL)
         return
     yield Share(SHARED_PATH, causes.BYTES, ideal, where, site.buffer)
     yield Share(SHARED_PATH, causes.COALESCING, scattered, where, site.buffer)

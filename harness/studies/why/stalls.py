@@ -12,6 +12,7 @@ from harness.studies.why.shares import PLACELESS
 from harness.support.gpus import Gpu
 from harness.support.pipe_rates import (
     DRAM_LATENCY_CYCLES,
+    L1_LATENCY_CYCLES,
     L2_LATENCY_CYCLES,
 )
 
@@ -33,7 +34,11 @@ class Stalls:
     rounds: float
     """How often as many of them follow each other on the busiest multiprocessor."""
     where: tuple[str, int] = PLACELESS
-    """The load that is waited for longest."""
+    """The load of global memory that is waited for longest."""
+    local_share: float = 0.0
+    """Of the cycles, what is waited for local memory: from 0 to 1."""
+    local_where: tuple[str, int] = PLACELESS
+    """The load of local memory that is waited for longest."""
 
     def cycles(self, together: float | None = None) -> float:
         """Cycles in which nobody on the busiest multiprocessor has work, with others together than there are."""
@@ -75,17 +80,43 @@ def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
     if not waits:
         return Stalls(0, 0, 0, units * resident, units * launch.resident_blocks, rounds)
     executed = sum(row.warps for row in report.counts) / (launch.blocks * launch.warps)
-    latency = _latency(launch)
-    stall, longest = 0.0, (0.0, PLACELESS)
+    latency, local_latency = _latency(launch), _local_latency(launch, gpu, resident)
+    stall, local_stall = 0.0, 0.0
+    longest, local_longest = (0.0, PLACELESS), (0.0, PLACELESS)
     for row in report.waits:
         # While a warp gets so far, the others on its multiprocessor get as far.
         ahead = row.distance / executed * block_cycles * resident
-        lasts = max(0.0, latency - ahead)
-        stall += row.waits * lasts
-        longest = max(longest, (row.waits * lasts, (row.file, row.line)))
+        share = launch.local_share(row)
+        lasts = row.waits * (1 - share) * max(0.0, latency - ahead)
+        local_lasts = row.waits * share * max(0.0, local_latency - ahead)
+        stall += lasts + local_lasts
+        local_stall += local_lasts
+        longest = max(longest, (lasts, (row.file, row.line)))
+        local_longest = max(local_longest, (local_lasts, (row.file, row.line)))
     mean = stall / max(1, report.followed_warps) / waits
     fitting = units * launch.resident_blocks
-    return Stalls(waits, mean, block_cycles / units / waits, units * resident, fitting, rounds, longest[1])
+    return Stalls(
+        waits,
+        mean,
+        block_cycles / units / waits,
+        units * resident,
+        fitting,
+        rounds,
+        longest[1],
+        local_stall / stall if stall else 0.0,
+        local_longest[1],
+    )
+
+
+def _local_latency(launch: LaunchProfile, gpu: Gpu, resident_blocks: int) -> float:
+    """Of a load of local memory: that of L1 where the stacks of all resident threads fit there, else of L2."""
+    if launch.used is None:
+        return L1_LATENCY_CYCLES
+    sm = gpu.multiprocessor
+    shared = launch.used.shared_bytes + launch.dynamic_shared_bytes + sm.reserved_shared_bytes
+    stacks = launch.used.stack_bytes * launch.threads
+    fits = resident_blocks * (stacks + shared) <= sm.l1_bytes
+    return L1_LATENCY_CYCLES if fits else L2_LATENCY_CYCLES
 
 
 def _latency(launch: LaunchProfile) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from harness.execution.counts import LOCAL
 from harness.execution.outcome import Comparison
 from harness.execution.traffic_account import LEVELS, Level, TrafficAccount
 from harness.execution.variant_report import VariantReport
@@ -46,14 +45,14 @@ def bytes_section(comparison: Comparison, reports: Mapping[str, VariantReport]) 
         paragraph(
             "MiB: 2^20 bytes, read and written together; below, which of both, or how much of each (r, w). Shades "
             "above: times the compulsory bytes, on a logarithmic scale; here: the share of the variant's total. "
-            "The threads' local memory (local), where there is any, is part of no level."
+            "The threads' local memory (local), where there is any, is part of the last column and of no other level."
         ),
     ]
     return Section("bytes", "Bytes by level and by buffer", "\n".join(parts), style=resource("bytes_by_level.css"))
 
 
 def _level_headers(names: Sequence[str]) -> list[Header]:
-    return [Header("variant"), *(Header(f"{name}\nMiB", True) for name in names), Header("sectors /\ncompulsory", True)]
+    return [Header("variant"), *(Header(f"{name}\nMiB", True) for name in names), Header("total /\ncompulsory", True)]
 
 
 def _level_row(each: TrafficAccount, names: Sequence[str], most: float) -> str:
@@ -66,7 +65,7 @@ def _level_row(each: TrafficAccount, names: Sequence[str], most: float) -> str:
         times = 0.0 if level is None else (level.total_bytes or 0) / compulsory
         share = math.log(times) / math.log(most) if times > 1 and most > 1 else None
         cells.append(_size(level, compulsory, heat(share)))
-    return row([*cells, number(f"{each.sector_bytes / compulsory:,.2f}")])
+    return row([*cells, number(f"{each.moved_bytes / compulsory:,.2f}")])
 
 
 def _variant(each: TrafficAccount) -> Cell:
@@ -91,7 +90,7 @@ def _buffer_table(accounts: Sequence[TrafficAccount], level: str) -> str:
     smallest = smallest_of(part.total_bytes or 0 for parts in found for part in parts.values())
     rows = []
     for each, parts in zip(accounts, found):
-        whole = sum(part.total_bytes or 0 for name, part in parts.items() if name != LOCAL)
+        whole = sum(part.total_bytes or 0 for part in parts.values())
         cells = [
             _size(part, smallest, heat((part.total_bytes or 0) / max(1, whole))) if part is not None else number("")
             for part in map(parts.get, names)

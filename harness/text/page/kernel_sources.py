@@ -59,7 +59,7 @@ def sources_section(comparison: Comparison, reports: Mapping[str, VariantReport]
 def _variant(ranked: Row, report: VariantReport, is_open: bool) -> str:
     account = report.account
     smallest = ranked.compulsory_bytes
-    total = "bytes not counted" if account is None else f"{mib(account.sector_bytes, smallest)} MiB"
+    total = "bytes not counted" if account is None else f"{mib(account.moved_bytes, smallest)} MiB"
     launches = f"{len(report.launches)} launch{'es' if len(report.launches) != 1 else ''}"
     said = [ranked.verdict, total if report.launches else "", launches if report.launches else ""]
     found = len(ranked.findings or ())
@@ -151,7 +151,7 @@ def _files(name: str, report: VariantReport) -> Iterable[str]:
 
 
 def _bytes(costs: Iterable[LineCost]) -> int:
-    return sum(cost.sector_bytes for cost in costs)
+    return sum(cost.moved_bytes for cost in costs)
 
 
 def _defines(file: str, kernels: Sequence[str]) -> bool:
@@ -164,7 +164,7 @@ def _defines(file: str, kernels: Sequence[str]) -> bool:
 def _file_rows(file: str, costs: Sequence[LineCost], whole: bool, report: VariantReport) -> Iterable[str]:
     text = source_lines(file)
     by_line = {cost.line: cost for cost in costs}
-    most = max((cost.sector_bytes for cost in report.lines), default=0)
+    most = max((cost.moved_bytes for cost in report.lines), default=0)
     near = {at + off for at in by_line for off in range(-AROUND, AROUND + 1)}
     lines = [n for n in range(1, len(text) + 1) if whole or n in near]
     lines += sorted(n for n in by_line if not 1 <= n <= len(text))  # what no text is there for
@@ -191,13 +191,13 @@ def _line_rows(at: int, source: str, cost: LineCost | None, most: int) -> Iterab
         return
     cells = [
         label,
-        number(mib(cost.sector_bytes, 0) if cost.count.requests else "", heat(cost.sector_bytes / max(1, most))),
+        number(mib(cost.moved_bytes, 0) if cost.moved_bytes else "", heat(cost.moved_bytes / max(1, most))),
         _rate(cost.sectors_per_request, cost.fewest_sectors_per_request),
         _rate(cost.wavefronts_per_request, cost.fewest_wavefronts_per_request),
         code,
         text_cell(", ".join([*cost.uses, *(["shared"] if cost.shared_requests else [])]), "use"),
     ]
-    yield row(cells, "most" if cost.sector_bytes == most > 0 else "")
+    yield row(cells, "most" if cost.moved_bytes == most > 0 else "")
     for finding in cost.findings:
         yield row([Cell(""), Cell(escape(finding_text(finding)), span=5)], "finding")
 

@@ -79,11 +79,11 @@ def roofline_points(
     peak = gpu.tensor_flops.get(comparison.problem.outputs[0].dtype)
     for ranked in comparison.rows:
         report = reports.get(ranked.variant)
-        if report is None or report.account is None or not report.account.sector_bytes:
+        if report is None or report.account is None or not report.account.moved_bytes:
             continue
         measured = None if ranked.time_ms is None else 1000 * flops / ranked.time_ms
         on_tensor_cores = bool(report.uses_tensor_cores) and peak is not None
-        place = (flops / report.account.sector_bytes, on_tensor_cores, measured)
+        place = (flops / report.account.moved_bytes, on_tensor_cores, measured)
         found.setdefault(place, []).append(ranked.variant)
     return tuple(
         RooflinePoint(tuple(names), intensity, (peak or 0.0) if tensor else gpu.float32_flops, tensor, measured)

@@ -219,6 +219,19 @@ def test_an_answer_that_is_right_for_the_named_seed_only_is_found(call):
     assert status == 1 and rows_of(out)["memorised"]["error_over_budget"] > 1
 
 
+@pytest.mark.thorough
+def test_a_large_problem_is_checked_with_a_second_draw_as_well(call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "CALL_SECONDS", 60.0)  # the plan works out the answer that it memorises
+    large = Problem(heads=1, q_len=1024, kv_len=2**13, head_dim=64)
+    assert large.flops > 2e9
+    sizes = ["--heads", "1", "--q-len", "1024", "--kv-len", str(2**13), "--head-dim", "64", "--device", "emulator"]
+    status, out, _ = call("compare", *sizes, *HOSTILE, "--variants", "memorised", "--format", "json")
+    (row,) = rows_of(out).values()
+    assert (status, row["verdict"]) == (1, "fail")
+    assert "right for the seed that was named, but not with --seed " in row["reason"]
+    assert row["note"] is None
+
+
 def test_an_answer_without_reading_is_found_by_its_bytes(call):
     status, out, _ = call("compare", *SMALL, *HOSTILE, "--variants", "unread", "--format", "json")
     (row,) = rows_of(out).values()

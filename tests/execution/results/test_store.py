@@ -307,7 +307,7 @@ def test_a_store_of_a_newer_version_is_told_and_left_alone(path: Path, monkeypat
         newer.setattr(store, "SCHEMA", len(later))
         filled(path, 1)
     with pytest.raises(
-        StoreError, match=r"is of a newer version \(schema 2, and this one knows 1\); update the sandbox"
+        StoreError, match=r"is of a newer version \(schema 3, and this one knows 2\); update the sandbox"
     ):
         Store(path)
 
@@ -319,7 +319,7 @@ def test_an_older_store_is_brought_up_to_date_with_its_rows(path: Path, monkeypa
     monkeypatch.setattr(store, "SCHEMA", len(later))
     with Store(path) as kept:
         assert len(kept.rows("colour = 'red'")) == 2
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (2,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (3,)
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(path: Path, monkeypat
         newer.setattr(
             store, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE kept ADD COLUMN colour TEXT", "nonsense"))
         )
-        newer.setattr(store, "SCHEMA", 2)
+        newer.setattr(store, "SCHEMA", schema.SCHEMA + 1)
         with pytest.raises(StoreError):
             Store(path)
     with Store(path) as kept:

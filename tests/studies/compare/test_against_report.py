@@ -16,8 +16,8 @@ from harness.text.report import Report
 pytestmark = pytest.mark.compiles(False)
 
 BEFORE = Figures(
-    kernel_digest="aa", verdict="pass", read_bytes=3 * 2**20, write_bytes=2**20, error_over_budget=0.25,
-    time=Interval(1.0, 1.01, 1.02),
+    kernel_digest="aa", verdict="pass", read_bytes=3 * 2**20, write_bytes=2**20, local_bytes=0,
+    error_over_budget=0.25, time=Interval(1.0, 1.01, 1.02),
 )  # fmt: skip
 EMPTY = Report(lambda: [], lambda: [], lambda: ([], []), lambda: {})
 
@@ -39,6 +39,7 @@ def told(before: Figures | None, after: Figures, absent: str | None = None) -> l
         ({"kernel_digest": "ab"}, "changed nothing beyond noise: time 1.0100 -> 1.0100 ms"),
         ({"kernel_digest": None}, "- nothing beyond noise: time 1.0100 -> 1.0100 ms"),
         ({"read_bytes": 2**20}, "same total 4.00 -> 2.00 MiB (-50.00 %)"),
+        ({"local_bytes": 2**20}, "same total 4.00 -> 5.00 MiB (+25.00 %)"),
         ({"read_bytes": 3 * 2**20 + 1}, "same total 4,194,304 -> 4,194,305 bytes (+1)"),
         (
             {"read_bytes": 2 * 2**20, "write_bytes": 2 * 2**20},
@@ -47,7 +48,13 @@ def told(before: Figures | None, after: Figures, absent: str | None = None) -> l
         ({"error_over_budget": 0.2500001}, "same error / budget 0.250000000 -> 0.250000100"),
         ({"error_over_budget": 0.5}, "same error / budget 0.250 -> 0.500"),
         (
-            {"verdict": "fail", "read_bytes": None, "write_bytes": None, "error_over_budget": None},
+            {
+                "verdict": "fail",
+                "read_bytes": None,
+                "write_bytes": None,
+                "local_bytes": None,
+                "error_over_budget": None,
+            },
             "same pass -> fail",
         ),
     ],

@@ -24,8 +24,8 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 def test_a_trace_beside_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     status, out, err = call(capsys, *SMALL, "--trace", file)
-    assert (status, err) == (0, "")
-    assert (0, out, "") == call(capsys, *SMALL)
+    assert (status, err) == (1, "")
+    assert (1, out, "") == call(capsys, *SMALL)
     document = json.loads(file.read_text())
     require_valid(document)
     assert document["otherData"]["variant"] == "column-cupy"

@@ -32,7 +32,7 @@ def test_bytes_down_to_the_source_line(backend: str, capsys: pytest.CaptureFixtu
     status, out, err = call(
         capsys, f"column-{backend}", *SMALL, "--plugin", PLUGIN, "--lines", "--format", "json"
     )  # fmt: skip
-    assert (status, err) == (0, "")
+    assert (status, err) == (1, "")  # it computes no attention
     found = json.loads(out)
     levels = {level["name"]: (level["read_bytes"], level["write_bytes"]) for level in found["levels"]}
     assert levels["requested"] == (128, 128)
@@ -50,11 +50,36 @@ def test_bytes_down_to_the_source_line(backend: str, capsys: pytest.CaptureFixtu
 
 
 def test_without_lines_there_are_none(capsys: pytest.CaptureFixture[str]):
-    status, out, _ = call(capsys, "column-cupy", *SMALL, "--plugin", PLUGIN)
-    assert status == 0
+    _, out, _ = call(capsys, "column-cupy", *SMALL, "--plugin", PLUGIN)
     assert "Claim: exact." in out
     assert "wavefronts" not in out.lower()
     assert "cuda: load" not in out
+
+
+def test_the_bytes_of_a_wrong_kernel_are_said_to_be_so(capsys: pytest.CaptureFixture[str]):
+    status, out, _ = call(capsys, "column-cupy", *SMALL, "--plugin", PLUGIN)
+    assert status == 1
+    assert out.split("\n\n")[1].startswith("WRONG: column-cupy: fail: 4,064 of 4,096 elements of O")
+    assert "Answer: fail, error / budget " in out
+    status, out, _ = call(capsys, "column-cupy", *SMALL, "--plugin", PLUGIN, "--format", "json")
+    found = json.loads(out)
+    assert (status, found["verdict"], found["reason"][:14]) == (1, "fail", "4,064 of 4,096")
+    status, out, _ = call(capsys, "row-wise-cupy", "--seq-len", 16, "--heads", 1)
+    assert status == 0
+    assert "WRONG" not in out
+    assert "Answer: pass, error / budget 0.0" in out
+
+
+def test_a_sweep_of_a_wrong_kernel_says_so_and_fails(capsys: pytest.CaptureFixture[str]):
+    status, out, _ = call(capsys, *SWEEP, "--plugin", PLUGIN, "--variants", "row-wise-cupy,column-cupy")
+    assert status == 1
+    assert "WRONG: column-cupy at 16, 32, 64: fail: 992 of 1,024 elements" in out
+    assert "WRONG: row-wise" not in out
+    cells = [line.split()[2:] for line in out.splitlines() if line.split()[:1] in (["16"], ["32"], ["64"])]
+    assert [[cell.endswith("!") for cell in row] for row in cells] == [[False, True]] * 3
+    status, out, _ = call(capsys, *SWEEP, "--variants", "row-wise-cupy", "--count", "never")
+    assert status == 0
+    assert "its answer was not checked" in out
 
 
 def test_what_it_cannot_do_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
@@ -80,13 +105,15 @@ def test_a_sweep_of_a_plugin_and_its_pictures(capsys: pytest.CaptureFixture[str]
     plot, roof, table = (tmp_path / name for name in ("bytes.png", "roof.svg", "table.csv"))
     files = ("--plot", plot, "--roofline", roof, "--output", table, "--format", "csv", "--gpu", "a100")
     status, out, err = call(capsys, *SWEEP, "--plugin", PLUGIN, "--variants", "fa2-cupy,column-*", *files)
-    assert (status, out, err) == (0, "", "")
+    assert (status, out, err) == (1, "", "")  # `column` computes no attention
     rows = list(csv.DictReader(table.open()))
     assert [(row["q_len"], row["variant"]) for row in rows[:3]] == [
         ("16", "fa2-cupy"), ("16", "column-cupy"), ("16", "column-numba"),
     ]  # fmt: skip
     assert len(rows) == 9
     assert all(row["source"] == "counted" and row["claim_holds"] == "True" for row in rows)
+    verdicts = {(row["variant"], row["verdict"], "were never written" in row["reason"]) for row in rows}
+    assert verdicts == {("fa2-cupy", "pass", False), ("column-cupy", "fail", True), ("column-numba", "fail", True)}
     assert {row["read_bytes"] for row in rows if row["variant"] == "column-numba"} == {"1024"}
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert b"A100" in roof.read_bytes()

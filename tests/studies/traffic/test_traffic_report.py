@@ -110,8 +110,11 @@ def test_a_claim_that_does_not_hold_says_both_numbers():
 def test_local_memory_is_on_its_own(tmp_path: Path):
     local = line("", 2, "local", "store", STORED)
     found = text(make(local=Part("local", STORED, NOTHING, STORED), lines=(local,)), lines=True)
-    assert "Local memory: 0 MiB read, 1.00 MiB written in 8,192 requests." in found
-    assert cells(found, "2")[8] == "-"  # no share of the buffers' traffic
+    assert (
+        "Local memory: 0 MiB read, 1.00 MiB written in 8,192 requests, by arrays that the compiler could not" in found
+    )
+    assert cells(found, "local")[1:6] == ["1.00", "0", "1.00", "1.00", "25.0"]
+    assert cells(found, "2")[8] == "25.0"  # of 3 MiB of buffers and 1 MiB of local memory
 
 
 def test_the_bound_says_what_it_is():

@@ -13,6 +13,7 @@ from lanes import thorough_unless
 from harness.emulator.executor import CacheModel
 from harness.emulator.instruments import Instruments
 from harness.execution.isolation.variants import discover_isolated
+from harness.execution.question import Question
 from harness.model.registry import Registry
 from harness.operations.attention.problem import Problem
 from harness.studies.why import causes
@@ -75,7 +76,7 @@ def profile(name: str, problem: Problem, gpu_name: str) -> Profile:
     executor = emulator(
         instruments=Instruments(bank_conflicts=True, instructions=True), caches=CacheModel(BY_NAME[gpu_name])
     )
-    return profile_of(registry().get(name), problem, executor, H200.multiprocessor, "normal", 0)
+    return profile_of(registry().get(name), Question.draw(problem), executor, H200.multiprocessor)
 
 
 BY_NAME = {"part": PART, "whole": H200}

@@ -138,7 +138,7 @@ def test_what_caches_leave() -> None:
 def test_local_memory_and_what_ptxas_spilled() -> None:
     local = SiteTraffic("local", "store", "k.cu", 8, 4 * SMS, 512 * SMS, 16 * SMS, 16 * SMS)
     found = by_cause(predict(profile(launched(instructions("fp32", 4), traffic=(local,))), H200))
-    assert found["spills"] == pytest.approx(16 / 4)
+    assert found["local memory"] == pytest.approx(16 / 4)
     # Three loads and a store of 4 bytes in a text of two instructions: executed twice as often as those together.
     spilling = replace(USED, spill_store_bytes=4, spill_load_bytes=12)
     counts = (instructions("fp32", 200 * SMS), instructions("integer", 200 * SMS))

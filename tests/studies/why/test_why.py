@@ -14,7 +14,9 @@ import pytest
 from harness.cli import main
 from harness.execution.protocol import Device
 from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.studies.why.causes import Cause
 from harness.studies.why.report import CSV_KEYS
+from harness.studies.why.result import WhyResult
 
 PLUGIN = Path(__file__).parent / "planted" / "tiled_cupy.py"
 PAIR = ("bank-conflicts-cupy", "good-cupy", "--plugin", PLUGIN, "--heads", 2, "--seq-len", 64, "--device", "emulator")
@@ -57,6 +59,51 @@ def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     # 2 blocks of 64 x 64 over 64 keys: 2 x 2 products of 64 x 64 x 64, a warp to 32 lanes.
     assert slow["instructions"]["fp32"]["warp_instructions"] >= 2 * 2 * 64**3 / 32
     assert slow["instructions"]["fp32"] == fast["instructions"]["fp32"]
+
+
+def test_local_memory_is_the_cause_where_arrays_are_indexed_by_a_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = Path(__file__).parents[2] / "plugins" / "local_arrays.py"
+    arguments = ("--plugin", plugin, "--heads", 1, "--seq-len", 64, "--head-dim", 32, "--device", "emulator")
+    status, out, _ = call(capsys, "tiled", "fa2-cupy", *arguments)
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[3].startswith("Most of it: local memory, ") and "(local " in lines[3]
+    assert "  // values" in out or "  // scores" in out
+    rows = [line for line in lines if line.startswith("local memory ")]
+    # The arrays have 32 of 128 floats in use: zeroed or loaded once, then 64 keys read q, and read and write acc.
+    moved = 64 * 32 * 4 * (1 + 1 + 64 * (1 + 2) + 1) / 2**20
+    assert rows[0].split()[2:5] == [f"{moved:.2f}", "0", "MiB"]
+    assert "local memory: make indices into arrays compile-time constants (unroll)" in out
+    assert "\nspills" not in out
+
+
+def test_a_cause_whose_figures_are_equal_is_not_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = WhyResult.figures
+
+    def figures(result: WhyResult, cause: Cause) -> tuple[float | None, float | None]:
+        return (512.0, 512.0) if cause.name == "bank conflicts" else counted(result, cause)
+
+    assert "bank conflicts" in call(capsys, *PAIR)[1]
+    monkeypatch.setattr(WhyResult, "figures", figures)
+    status, out, _ = call(capsys, *PAIR)
+    assert status == 0
+    assert "bank conflicts " not in out.replace("bank-conflicts-cupy", "")
+
+
+def test_a_wrong_kernel_is_said_to_be_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = Path(__file__).parents[2] / "plugins" / "unpadded_column.py"
+    wrong = ("column-cupy", "row-wise-cupy", "--plugin", plugin, "--heads", 1, "--seq-len", 16, "--device", "emulator")
+    status, out, _ = call(capsys, *wrong)
+    assert status == 1
+    assert out.split("\n\n")[1].startswith("WRONG: column-cupy: fail: 992 of 1,024 elements of O")
+    assert "Answers: column-cupy fail, row-wise-cupy pass." in out
+    status, out, _ = call(capsys, *wrong, "--format", "json")
+    assert status == 1
+    found = {each["variant"]: (each["verdict"], each["reason"]) for each in json.loads(out)["variants"]}
+    assert found["column-cupy"][0] == "fail"
+    assert found["row-wise-cupy"] == ("pass", None)
 
 
 def test_csv_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:

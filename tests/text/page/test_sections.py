@@ -64,7 +64,7 @@ def test_the_roof_is_that_of_what_the_kernel_multiplies_with():
         (("mma",), gpu.tensor_flops["float16"]),
         (("plain", "twin"), gpu.float32_flops),
     ]
-    assert {p.intensity for p in points} == {problem.flops / make().sector_bytes}
+    assert {p.intensity for p in points} == {problem.flops / make().moved_bytes}
     html = roofline_section(table, reports, gpu).html
     assert html.count("<circle") == 2 and "nothing here is measured" in html
 
@@ -132,7 +132,7 @@ def test_lines_without_a_text_still_have_their_figures():
     launches = (LaunchShape("one", (2, 3), (32,), 0, None, None),)
     html = sources_section(comparison(row("a")), {"a": seen("a", launches=launches)}).html
     assert "2 x 3 = 6 blocks" in words(html) and "a.cu" in html
-    assert re.search(r'>3</td><td class="number warm-10">0\.0003</td><td class="number bad-\d">3\.33 ', html)
+    assert re.search(r'>3</td><td class="number warm-7">0\.0003</td><td class="number bad-\d">3\.33 ', html)
     assert "O store" in html and "S atomic" in html and "shared" in html
 
 

@@ -1,0 +1,16 @@
+"""How a report that is not about answers says that an answer is wrong: before all figures, and loudly."""
+
+from __future__ import annotations
+
+from textwrap import fill
+
+from harness.execution.verdict import ERROR, FAIL
+from harness.text.report import NOTE_WIDTH
+
+
+def wrong_answer(variant: str, verdict: str | None, reason: str | None) -> str | None:
+    """A paragraph to stand before the figures of a variant; None unless its verdict is `fail` or `error`."""
+    if verdict not in (FAIL, ERROR):
+        return None
+    text = f"WRONG: {variant}: {verdict}: {' '.join((reason or '').split())}. The figures below are of a wrong kernel."
+    return fill(text, NOTE_WIDTH, break_long_words=False, break_on_hyphens=False)
