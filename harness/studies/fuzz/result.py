@@ -44,7 +44,8 @@ class CampaignResult:
 
     variant: str
     verdict: str
-    """`pass`, `fail`, or `error`: the variant could not be loaded, or took none of the problems."""
+    """`pass`, `fail`, `undecided`: no case proves anything, or `error`: the variant could not be loaded, or took none
+    of the problems."""
     reason: str | None
     """Why it is not `pass`, in one line."""
     failure: Failure | None
@@ -68,6 +69,9 @@ class CampaignResult:
 
     coverage: Coverage | None = None
     """Which values of the operation's axes met; None where it has none."""
+
+    undecided: int = 0
+    """Cases that it passed but that prove nothing: a trivial wrong answer would have passed, too."""
 
     @property
     def examples_per_second(self) -> float:
