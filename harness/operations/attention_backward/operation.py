@@ -79,9 +79,7 @@ class AttentionBackward(Operation):
 
     def shorter(self, problem: Any) -> Iterator[tuple[str, Any]]:
         """Half as many keys, and so on."""
-        from harness.operations.attention.simplification import shorter
-
-        return shorter(problem)
+        return operation_named("attention").shorter(problem)
 
     @property
     def builds(self) -> tuple[Build, ...]:
