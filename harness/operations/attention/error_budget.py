@@ -86,7 +86,7 @@ from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part
 from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
-from harness.operations.attention.e4m3_factors import RoundedFactors, rounded_factors
+from harness.operations.attention.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
 from harness.operations.attention.oracle import Block, Reference, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
@@ -209,6 +209,10 @@ class _Rows:
     o: Array
     """|o|, (b, h, rows, d)."""
     distances: Distances
+    kept: Array | None
+    """(b, h, rows, keys): 0 where a weight drops out, else 1; None: none does."""
+    values: Array | None
+    """v, (b, h, keys, d), where factors are e4m3; else None."""
     products: Array
     """Of O's sum, where its products are of e4m3: relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
     products_step: Float64Array | float
@@ -233,6 +237,7 @@ class _Rows:
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
         o = answer.O / unit
+        distances = Distances.of(v / unit, o, block.kept)
         products = rounding.value_products(n.astype(np.float32))
         return cls(
             rounding=rounding,
@@ -250,7 +255,9 @@ class _Rows:
             expected_common=errors.common,
             unit=unit,
             o=np.abs(o, dtype=np.float32, casting="same_kind"),
-            distances=Distances.of(v / unit, o, block.kept),
+            distances=distances,
+            kept=distances.kept,
+            values=None if factors is None else (v / unit).astype(np.float32),
             products=products,
             # max(w, f) max(v, g) <= w v + f v + w g + f g, for weights and values below their smallest normal numbers.
             products_step=products * (NORMAL_WEIGHT * unit + 2 * factor * factors.normal_v) if factors else 0.0,
@@ -343,10 +350,9 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
         rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
         errors.append(LAMBDA * rounded * factor)
         separate += _sum(rounded)
-    if r.e4m3:
-        errors.append(rows.products * p * factor)
-        separate += rows.products
     O_error = rows.distances.root_of_squares(*errors) + common + rows.o * separate
+    if rows.values is not None:
+        O_error += expected_cut(p if rows.kept is None else p * rows.kept, rows.values, rows.o, n)
     return O_error * np.exp(total), np.log1p(total)
 
 
