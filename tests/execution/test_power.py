@@ -207,6 +207,13 @@ def test_other_default_problems_decide_whatever_is_declared(name: str, dtype: st
     assert [text for text, each in DECLARED.items() if not question.power(each).decides] == []
 
 
+@pytest.mark.parametrize(("dtype", "scalings", "least"), [("bfloat16", 1, 5), ("float16", 1, 100), ("float16", 4, 50)])
+def test_a_scaled_q_is_decided_where_scores_are_large(dtype: str, scalings: int, least: float):
+    # What its rounding does to the scores is the same in the sum over V and in the denominator.
+    power = Question.draw(Problem(dtype=dtype), "hot").power(Numerics(scaled_q=scalings))
+    assert power.ratio > least
+
+
 def test_a_power_of_some_rows_is_none_that_all_rows_would_not_have():
     question = Question.draw(Problem(heads=4, q_len=200, kv_len=300, dtype="bfloat16"), "uniform")
     everywhere, limits = question.power().ratio, question.tolerance()

@@ -91,8 +91,8 @@ def rounded_factors(problem: Problem, block: Block, inputs: Mapping[str, np.ndar
 def expected_cut(p: Array, v: Array, o: Array, n: Array) -> Array:
     """What is expected to be cut off O's sums, (b, h, rows, d), in units of V.
 
-    Weights `p` are (b, h, rows, keys), values `v` (b, h, keys, d), |o| as the result, both in units of V's largest; `n`,
-    (b or 1, h or 1, rows, 1), counts the keys that rows see.
+    Weights `p` are (b, h, rows, keys), values `v` (b, h, keys, d) and |o| as the result, both in units of V's largest;
+    `n`, (b or 1, h or 1, rows, 1), counts the keys that rows see.
     """
     largest = np.float32(1 + E4M3_UNIT_ROUNDOFF) * (o + 2 * np.sqrt(np.square(p) @ np.square(v)))
     lost = np.minimum(p, np.float32(E4M3_CUT) * largest.max(axis=-1, keepdims=True))

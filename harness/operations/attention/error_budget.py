@@ -29,7 +29,8 @@ parts with maxima of their own are put together) add up to its computed distance
 that is why one term in m - s_j is enough for any loop order. Each of them but the first leads to another key with a
 larger score, so there are at most n. Factors (1 + delta)^k are written as exp(k u) (Higham 2002, Accuracy and Stability
 of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner products in any order); `SLACK` covers the
-difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j.
+difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j, but for Q's scaling: a rounded
+Q is the same however often it is multiplied.
 
 **Proved.** sum p_j (v_j - o) = 0, hence, with x_j = |c_j| + |a_j| and y_j = |a_j| + |b_j|,
 
@@ -200,6 +201,10 @@ class _Rows:
     """Error of storing the score."""
     largest_stored: Array
     """The larger of |s_j| and what it was before ALiBi: either may be what is stored."""
+    query: Array | float
+    """Of `dot`, what is Q's scaling."""
+    expected_query: Array | float
+    """Of `expected_common`, the same."""
     expected_dot: Array
     """sigma_j in the expected tier, but for what follows."""
     expected_common: Array | float
@@ -251,6 +256,8 @@ class _Rows:
             dot=errors.proved,
             stored=errors.stored(rounding),
             largest_stored=errors.largest,
+            query=errors.query,
+            expected_query=errors.expected_query,
             expected_dot=errors.expected,
             expected_common=errors.common,
             unit=unit,
@@ -301,8 +308,8 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     if r.frame:
         apart += r.frame * (rows.s + rows.m)
     if not rows.one_score:
-        apart += rows.dot
-    shared = score_error if rows.one_score else rows.stored
+        apart += rows.dot - rows.query
+    shared = score_error if rows.one_score else rows.stored + rows.query
     total = shared + apart
     weight_error, factor = _perturbed(rows, SLACK * (total + r.division))
     most_apart = _max(apart)
@@ -343,7 +350,9 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
         common = rows.distances.absolute(common_error)
 
     errors = [weight_error]
-    each = exp_error if rows.one_score else exp_error + rows.expected_dot + rows.expected_common
+    each = exp_error
+    if not rows.one_score:
+        each = each + rows.expected_dot + (rows.expected_common - rows.expected_query)
     rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
     separate: Array = 2 * (_sum(p * each) + sums + rescaled) + r.division
     if r.weights:
