@@ -140,12 +140,14 @@ def attempt(
     second: SecondDraw | None = None,
     runs: Callable[[Plan], bool] = lambda plan: True,
     holds_bytes: bool = True,
+    power_in_full: bool = True,
 ) -> Attempt:
     """Plan; claim; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
 
     The claim is asked before anything runs. Inputs are those of the question, or `inputs`, or what `inputs()` gives
     when they are needed. `counter` counts bytes where `executor` does not. `second` holds a right answer once more,
     with other inputs. Without `holds_bytes`, no claim is asked, and nothing is said of the bytes that were counted.
+    `power_in_full`: see `Question.power`.
     Never raises for what a variant does.
     """
     done = Attempt(variant=variant, problem=problem)
@@ -162,7 +164,7 @@ def attempt(
         done = dataclasses.replace(done, execution=execution, counted=execution)
         if question is not None:
             held = question.hold(execution.outputs, variant.numerics, execution.unwritten)
-            done = _with_power(dataclasses.replace(done, accuracy=held), question)
+            done = _with_power(dataclasses.replace(done, accuracy=held), question, power_in_full)
             done = _with_second_run(done, plan, question, executor)
         if execution.read_bytes is None:
             done = _counted_beside(done, plan, given, counter)
@@ -190,11 +192,11 @@ def _with_claim(done: Attempt) -> Attempt:
         return dataclasses.replace(done, claim_failure=str(error))
 
 
-def _with_power(done: Attempt, question: Question) -> Attempt:
+def _with_power(done: Attempt, question: Question, in_full: bool) -> Attempt:
     """How much a right answer proves, and whether the code can be what is declared."""
     assert done.accuracy is not None and done.execution is not None
     failure = contradiction(done.variant.numerics, done.problem, done.execution)
-    power = question.power(done.variant.numerics) if done.accuracy.passed else None
+    power = question.power(done.variant.numerics, in_full) if done.accuracy.passed else None
     return dataclasses.replace(done, numerics_failure=failure, power=power)
 
 

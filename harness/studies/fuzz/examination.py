@@ -70,7 +70,7 @@ def examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulato
         if finding is not None:
             return Answer(finding)
     question = Question.pose(problem, inputs)
-    done = attempt(variant, problem, executor, question=question, holds_bytes=False)
+    done = attempt(variant, problem, executor, question=question, holds_bytes=False, power_in_full=False)
     answer = _answer_of(done, question, on_gpu=executor.device.kind == "gpu")
     if answer.finding is not None or answer.refusal is not None or case.check in (None, SANITIZER):
         return answer
