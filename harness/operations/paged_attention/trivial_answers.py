@@ -20,15 +20,18 @@ def trivial_answers(problem: PagedProblem, inputs: Mapping[str, np.ndarray]) -> 
     seeing = [sequence for sequence in range(problem.sequences) if problem.lengths[sequence] > 0]
     if not seeing:
         return {}
-    names = attention().trivial_answers(posed(problem, seeing[:1]), gathered(problem, inputs, seeing[:1]))
-    return {name: functools.partial(_answer, problem, inputs, name) for name in names}
 
+    @functools.lru_cache(maxsize=1)
+    def mistakes(group: tuple[int, ...]) -> Mapping[str, TrivialAnswer]:
+        """Attention's, of sequences of one length, whose keys are gathered once for all mistakes."""
+        return attention().trivial_answers(posed(problem, group), gathered(problem, inputs, group))
 
-def _answer(problem: PagedProblem, inputs: Mapping[str, np.ndarray], name: str, part: Part) -> dict[str, Float64Array]:
-    sequences, of_each = asked(problem, part)
-    O = np.zeros(problem.q_shape)[part.where]
-    for group in by_length(problem, sequences):
-        if problem.lengths[group[0]] > 0:
-            mistakes = attention().trivial_answers(posed(problem, group), gathered(problem, inputs, group))
-            O[[sequence - sequences.start for sequence in group]] = mistakes[name](of_each)["O"]
-    return {"O": O}
+    def answer(name: str, part: Part) -> dict[str, Float64Array]:
+        sequences, of_each = asked(problem, part)
+        O = np.zeros(problem.q_shape)[part.where]
+        for group in by_length(problem, sequences):
+            if problem.lengths[group[0]] > 0:
+                O[[sequence - sequences.start for sequence in group]] = mistakes(tuple(group))[name](of_each)["O"]
+        return {"O": O}
+
+    return {name: functools.partial(answer, name) for name in mistakes((seeing[-1],))}
