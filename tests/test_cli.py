@@ -636,3 +636,13 @@ def test_an_output_without_letters_for_it_is_no_crash(tmp_path: Path):
     done = harness("list", "--plugin", str(tmp_path / "umlaut.py"), env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert NAME in done.stdout
+
+
+def test_inputs_that_prove_nothing_are_no_pass_unless_that_is_allowed(call):
+    words = ("compare", "--plugin", RIGHT, "--variants", NAME, "--device", "emulator", "--regime", "far-negative")
+    undecided = call(*words, "--format", "json")
+    (row,) = json.loads(undecided.out)["rows"]
+    assert (undecided.status, row["verdict"], row["rank"]) == (1, "undecided", None)
+    assert row["power"] < 1 and row["nearest_wrong_answer"] in row["reason"] and "--regime normal" in row["reason"]
+    allowed = call(*words, "--allow-undecided", "--format", "json")
+    assert (allowed.status, json.loads(allowed.out)["rows"]) == (0, [row])

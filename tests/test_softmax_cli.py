@@ -76,7 +76,7 @@ def test_fuzz_leaves_out_where_a_variant_fails_as_declared(capsys: pytest.Captur
 
 
 def test_run_takes_a_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    X = np.linspace(-3, 3, 60, dtype=np.float32).reshape(3, 20)
+    X = np.sin(np.arange(60, dtype=np.float32)).reshape(3, 20)
     np.save(tmp_path / "X.npy", X)
     words = ("--x", str(tmp_path / "X.npy"), "--out", str(tmp_path / "Y.npy"))
     status, out, _ = call(capsys, "run", "softmax-online-cupy", "--operation", "softmax", *words)

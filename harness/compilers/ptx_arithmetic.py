@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LOG2_E = "3FB8AA3B"
 """log2 e in float32, as PTX writes it behind `0f`."""
 _OPCODE = re.compile(r"(?<![\w%.$])(ex2|lg2|rcp|div|fma|tanh|mma|wmma|wgmma)((?:\.\w+)+)")
 _NARROWED = re.compile(r"(?<![\w%.$])cvt\.\w+(?:\.\w+)*?\.b?f16(?:x2)?\.f32\s+(%\w+)")
+_TO_E4M3 = re.compile(r"(?<![\w%.$])cvt\.(?:\w+\.)*e4m3x2\.f(?:32|16x2)\b")
+_HALVES = re.compile(r"(?<![\w%.$])(?:mul|fma)\.(?:\w+\.)*b?f16(?:x2)?\b")
 _PACKED = re.compile(r"(?<![\w%.$])mov\.b(?:32|64)\s+(%\w+)\s*,\s*\{([^}]*)\}")
 _REGISTER = re.compile(r"%\w+")
 
@@ -25,9 +28,16 @@ class Arithmetic:
     tanh_approx: bool
     """It has approximate hyperbolic tangents."""
     e4m3: bool
-    """What these multiply is e4m3."""
+    """It multiplies e4m3, or converts to it."""
     narrows: bool
     """It rounds something to 16 bits that it does not only store to global memory."""
+    halves: bool
+    """It multiplies numbers of 16 bits outside of tensor cores."""
+
+    @property
+    def rounds_to_16_bits(self) -> bool:
+        """It makes a number of 16 bits that it goes on to use."""
+        return self.narrows or self.halves
 
     @classmethod
     def of(cls, ptx: str) -> Arithmetic:
@@ -37,8 +47,22 @@ class Arithmetic:
             tensor_cores=any(name in ("mma", "wmma", "wgmma") for name, _ in opcodes),
             functions=_functions(opcodes, ptx),
             tanh_approx=any(name == "tanh" for name, _ in opcodes),
-            e4m3=any("e4m3" in words.split(".") for _, words in opcodes),
+            e4m3=any("e4m3" in words.split(".") for _, words in opcodes) or _TO_E4M3.search(ptx) is not None,
             narrows=_narrows(ptx),
+            halves=_HALVES.search(ptx) is not None,
+        )
+
+    @classmethod
+    def combined(cls, each: Sequence[Arithmetic]) -> Arithmetic:
+        """Of several modules together."""
+        order = ("fast", "__expf", "accurate")
+        return cls(
+            tensor_cores=any(a.tensor_cores for a in each),
+            functions=min((a.functions for a in each), key=order.index),
+            tanh_approx=any(a.tanh_approx for a in each),
+            e4m3=any(a.e4m3 for a in each),
+            narrows=any(a.narrows for a in each),
+            halves=any(a.halves for a in each),
         )
 
 

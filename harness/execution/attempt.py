@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.execution.accuracy import Accuracy
+from harness.execution.declared_numerics import contradiction
 from harness.execution.planning import claimed_traffic, make_plan
+from harness.execution.power import Power
 from harness.execution.protocol import Execution, Executor, Sanitizer
 from harness.execution.question import Question
 from harness.execution.second_draw import SecondDraw
 from harness.execution.tiles import tile_of
-from harness.execution.verdict import ERROR, FAIL, PASS, UNSUPPORTED
+from harness.execution.verdict import ERROR, FAIL, PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -51,6 +53,13 @@ class Attempt:
     """Why its claim could not be had, or does not hold."""
     second_run_failure: str | None = None
     """Why the plan's second run is wrong, where the first was right and left other values in its kernels' modules."""
+    power: Power | None = None
+    """How well the question tells right answers from trivial wrong ones; None where the answer is wrong or was not
+    looked at."""
+    remedy: str | None = None
+    """What problem or inputs would decide where these do not, in words."""
+    numerics_failure: str | None = None
+    """Why the variant's code cannot be what its declared numerics say."""
     bytes_failure: str | None = None
     """Why what was counted cannot be all that the answer takes."""
     counted_failure: str | None = None
@@ -73,11 +82,29 @@ class Attempt:
             return UNSUPPORTED
         if self.error is not None:
             return ERROR
-        return FAIL if self.reason is not None else PASS
+        if self.failure is not None:
+            return FAIL
+        return PASS if self.doubt is None else UNDECIDED
 
     @property
     def reason(self) -> str | None:
         """Why the verdict is not `pass`."""
+        return self.failure or self.doubt
+
+    @property
+    def doubt(self) -> str | None:
+        """Why an answer within its budget proves nothing; None where it does, or was not looked at."""
+        if self.accuracy is not None and self.accuracy.suspicious:
+            over = self.accuracy.error_over_expected
+            return f"suspicious: within its budget, but {over:.3g} x the error that is expected of a correct kernel"
+        if self.power is None or self.power.decides:
+            return None
+        remedy = "" if self.remedy is None else f"; {self.remedy}"
+        return f"these inputs decide nothing: {self.power.in_words}{remedy}"
+
+    @property
+    def failure(self) -> str | None:
+        """What is wrong: why the verdict is `fail`, `error` or `unsupported`."""
         if self.refusal is not None:
             return self.refusal
         if self.error is not None:
@@ -85,7 +112,11 @@ class Attempt:
                 return str(self.error)
             # What a variant does wrong raises a SandboxError, wherever its code runs.
             return f"the harness itself failed, not the variant: {place_in_harness(self.error)}"
-        wrong = [text for text in (self.answer_failure, self.claim_failure, self.bytes_failure) if text]
+        wrong = [
+            text
+            for text in (self.answer_failure, self.numerics_failure, self.claim_failure, self.bytes_failure)
+            if text
+        ]
         if wrong:
             return "; ".join(wrong)
         return f"{self.findings[0].kind}: {self.findings[0].message}" if self.findings else None
@@ -124,6 +155,7 @@ def attempt(
     second: SecondDraw | None = None,
     runs: Callable[[Plan], bool] = lambda plan: True,
     holds_bytes: bool = True,
+    power_in_full: bool = True,
 ) -> Attempt:
     """Plan; claim; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
 
@@ -131,6 +163,7 @@ def attempt(
     about to run; with a question, the inputs are its own. `counter` counts bytes where `executor` does not, and its
     outputs are checked as well. `second` checks a correct answer again with other inputs. Without `holds_bytes`, the
     claim is not evaluated and the counted bytes are not checked.
+    `power_in_full`: see `Question.power`.
     Never raises for what a variant does.
     """
     done = Attempt(variant=variant, problem=problem)
@@ -149,7 +182,8 @@ def attempt(
         done = dataclasses.replace(done, execution=execution, counted=execution, note=note)
         if question is not None:
             held = question.hold(execution.outputs, variant.numerics, execution.unwritten)
-            done = _with_second_run(dataclasses.replace(done, accuracy=held), plan, question, executor)
+            done = _with_power(dataclasses.replace(done, accuracy=held), question, power_in_full)
+            done = _with_second_run(done, plan, question, executor)
         if execution.read_bytes is None:
             done = _counted_beside(done, plan, given, counter, question)
         done = _with_claim_held(done)
@@ -174,6 +208,14 @@ def _with_claim(done: Attempt) -> Attempt:
         raise
     except SandboxError as error:
         return dataclasses.replace(done, claim_failure=str(error))
+
+
+def _with_power(done: Attempt, question: Question, in_full: bool) -> Attempt:
+    """How much a right answer proves, and whether the code can be what is declared."""
+    assert done.accuracy is not None and done.execution is not None
+    failure = contradiction(done.variant.numerics, done.problem, done.execution)
+    power = question.power(done.variant.numerics, in_full) if done.accuracy.passed else None
+    return dataclasses.replace(done, numerics_failure=failure, power=power)
 
 
 def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Executor) -> Attempt:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from harness.execution.attempt import Attempt, attempt
+from harness.execution.deciding_problem import deciding_problem
 from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
@@ -97,6 +98,9 @@ def compare(
             tried = attempt(
                 variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, second=second
             )
+            if tried.power is not None and not tried.power.decides:
+                remedy = deciding_problem(variant, problem, regime, seed)
+                tried = dataclasses.replace(tried, remedy=remedy)
             undeclared = undeclared_numerics(tried, question)
             rows[variant.name] = Row.of(_with_declared_failure(tried, regime), undeclared)
             done(variant.name, rows[variant.name])

@@ -9,7 +9,7 @@ from harness.execution.accuracy import OutputAccuracy, worst_ratio
 from harness.execution.attempt import Attempt
 from harness.execution.protocol import Device
 from harness.execution.undeclared_numerics import UndeclaredNumerics
-from harness.execution.verdict import PASS, UNSUPPORTED
+from harness.execution.verdict import PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
@@ -55,6 +55,11 @@ class Row:
     """Largest ratio of error to what is expected of a correct kernel, of the main output; above 1 is suspicious."""
     optional_errors: Mapping[str, OutputErrors] = field(default_factory=dict)
     """The same for each optional output that the variant stores."""
+    power: float | None = None
+    """The error of the nearest trivial wrong answer over what would pass, or a lower bound of at least 1; below 1 a
+    right answer proves nothing. None where the answer is wrong or was not looked at."""
+    nearest_wrong_answer: str | None = None
+    """Which one that is, such as `zeros`."""
     launches: int | None = None
     """Kernel launches in the plan."""
     allocated_bytes: int | None = None
@@ -120,6 +125,8 @@ class Row:
                 error_over_expected=main[1].error_over_expected,
                 optional_errors={name: OutputErrors.of(accuracy) for name, accuracy in others},
             )
+        if attempt.power is not None:
+            row = replace(row, power=attempt.power.ratio, nearest_wrong_answer=attempt.power.nearest)
         if attempt.execution is not None and (time := attempt.execution.time_ms) is not None:
             row = replace(row, time_ms=time.median, time_low_ms=time.low, time_high_ms=time.high)
         counted = attempt.counted
@@ -194,3 +201,8 @@ class Comparison:
     def all_passed(self) -> bool:
         """Whether everything that ran, or should have, came out right."""
         return all(row.verdict in (PASS, UNSUPPORTED) for row in self.rows)
+
+    @property
+    def nothing_wrong(self) -> bool:
+        """The same, where answers that prove nothing count as right."""
+        return all(row.verdict in (PASS, UNDECIDED, UNSUPPORTED) for row in self.rows)

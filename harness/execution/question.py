@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.accuracy import Accuracy, measure_accuracy
+from harness.execution.power import Power, measure_power
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance, draw_inputs, operation_of
 from harness.model.problem import ELEMENT_BYTES, BaseProblem
@@ -32,6 +33,7 @@ class Question:
     part: Part = WHOLE
     """What of the outputs `answer` is."""
     _tolerances: dict[Numerics, Mapping[str, Tolerance]] = field(default_factory=dict, repr=False, compare=False)
+    _powers: dict[tuple[Numerics, bool], Power] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def pose(cls, problem: BaseProblem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Question:
@@ -61,6 +63,17 @@ class Question:
                 self.problem, self.inputs, self.answer, numerics, self.part
             )
         return self._tolerances[numerics]
+
+    def power(self, numerics: Numerics = ANY_KERNEL, in_full: bool = True) -> Power:
+        """How well it tells right answers from trivial wrong ones, under the limits that `numerics` leave.
+
+        `in_full`: on all rows where a few do not decide.
+        """
+        key = (numerics, in_full)
+        if key not in self._powers:
+            limits = self.tolerance(numerics)
+            self._powers[key] = measure_power(self.problem, self.inputs, self.answer, limits, self.part, in_full)
+        return self._powers[key]
 
     def hold(
         self,

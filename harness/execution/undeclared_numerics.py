@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.compilers.ptx_arithmetic import Arithmetic
 from harness.execution.attempt import Attempt
-from harness.execution.protocol import Execution
+from harness.execution.declared_numerics import combined_arithmetic
 from harness.execution.question import ANY_KERNEL, Question
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_of
@@ -36,7 +36,7 @@ def undeclared_numerics(done: Attempt, question: Question) -> UndeclaredNumerics
         return None
     if done.accuracy is None or not done.accuracy.passed:
         return None
-    arithmetic = _arithmetic(done.counted or done.execution)
+    arithmetic = combined_arithmetic(done.counted or done.execution)
     if arithmetic is None:
         return None
     numerics = strictest(arithmetic, done.plan, heeded)
@@ -57,25 +57,9 @@ def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Nu
         "sums": "truncated" if arithmetic.tensor_cores else "nearest",
         "one_score": True,
         "divides_last": True,
-        "factors": "e4m3" if arithmetic.e4m3 else "problem",
+        "factors": "e4m3" if arithmetic.e4m3 and arithmetic.tensor_cores else "problem",
     }
     return Numerics(**{name: value for name, value in known.items() if name in heeded})  # type: ignore[arg-type]
-
-
-def _arithmetic(execution: Execution) -> Arithmetic | None:
-    """Of all launches together; None where the code of one is unknown."""
-    ptx = {launch.ptx for launch in execution.launches}
-    if None in ptx or not ptx:
-        return None
-    each = [Arithmetic.of(text) for text in ptx if text is not None]
-    order = ("fast", "__expf", "accurate")
-    return Arithmetic(
-        tensor_cores=any(a.tensor_cores for a in each),
-        functions=min((a.functions for a in each), key=order.index),
-        tanh_approx=any(a.tanh_approx for a in each),
-        e4m3=any(a.e4m3 for a in each),
-        narrows=any(a.narrows for a in each),
-    )
 
 
 def _written(numerics: Numerics) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-PASS, FAIL, ERROR, UNSUPPORTED = "pass", "fail", "error", "unsupported"
-VERDICTS = (PASS, FAIL, ERROR, UNSUPPORTED)
-"""Right; a wrong answer, or not the bytes that it claims; did not plan, compile or run; does not take this problem."""
+PASS, UNDECIDED, FAIL, ERROR, UNSUPPORTED = "pass", "undecided", "fail", "error", "unsupported"
+VERDICTS = (PASS, UNDECIDED, FAIL, ERROR, UNSUPPORTED)
+"""Right; within its budget, but that proves nothing; a wrong answer, or not the bytes that it claims; did not plan,
+compile or run; does not take this problem."""

@@ -97,6 +97,10 @@ class OrderedSum:
     """Asks the kernel. Raises `OrderNotRevealed`."""
 
 
+TrivialAnswer = Callable[[Part], Mapping[str, "Float64Array"]]
+"""From a part of a problem to outputs in float64, shaped as those of `Operation.answer`: all that are not optional."""
+
+
 class Operation(ABC):
     """The mathematics of one thing to compute. Its methods import what they need: naming one costs nothing."""
 
@@ -141,6 +145,18 @@ class Operation(ABC):
     def heeded(self, problem: Any) -> tuple[str, ...]:
         """Those of `heeds` that the tolerances of this very problem depend on."""
         return self.heeds
+
+    def trivial_answers(self, problem: Any, inputs: Arrays) -> Mapping[str, TrivialAnswer]:
+        """What kernels give that are wrong in a trivial way of this operation's own, by name.
+
+        `execution.power` measures them, and zeros and the answers of neighbouring rows and heads besides, to learn
+        whether a passing answer proves anything.
+        """
+        return {}
+
+    def shorter(self, problem: Any) -> Iterator[tuple[str, Any]]:
+        """The problem at smaller and smaller lengths, each with the options that say them, such as `--kv-len 512`."""
+        return iter(())
 
     def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
         """How many bytes of these very inputs every right kernel reads: those whose elements the answer hangs on.

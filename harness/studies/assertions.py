@@ -83,6 +83,6 @@ def _row(variant: str | Variant, problem: BaseProblem | None, plugin: Plugins, o
     if len(rows) != 1:
         raise UsageError(f"{variant!r} names {len(rows)} variants; name one")
     row = rows[0]
-    if row.verdict != "pass":
+    if row.verdict not in ("pass", "undecided") or (row.verdict == "undecided" and not options.get("allow_undecided")):
         raise AssertionError(f"{row.variant}: {row.verdict}: {row.reason}")
     return row

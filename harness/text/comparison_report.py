@@ -160,10 +160,6 @@ def _footnotes(comparison: Comparison) -> list[str]:
         names = alike.get((row.verdict, row.reason or ""), [])
         if row.verdict != UNSUPPORTED and row.variant in names[:1]:
             notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
-        if row.verdict == "pass" and (row.worst_over_expected or 0.0) > 1:
-            notes.append(
-                f"{row.variant}: suspicious: its error is {_ratio(row.worst_over_expected)} x what is expected"
-            )
         if row.error_over_strictest is not None:
             notes.append(f"{row.variant}: {_undeclared(row)}")
         notes += [f"{row.variant}: {finding_text(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]

@@ -131,12 +131,22 @@ def test_tile_sizes_have_a_column_where_they_were_asked_for():
     assert (found["tile"], found["rows"][0]["tile"]) == ("Br=16", "Br=16,Bc=32")
 
 
-def test_what_passes_and_is_not_expected_is_said():
-    assert "suspicious:" not in render_comparison(comparison(PASSING, FAILING), "table")
-    odd = dataclasses.replace(PASSING, optional_errors={"lse": OutputErrors(0.0, 0.0, 1.25)})
+def test_an_undecided_answer_has_its_reason_below_and_its_power_in_json():
+    reason = "suspicious: within its budget, but 1.25 x the error that is expected of a correct kernel"
+    odd = dataclasses.replace(
+        PASSING,
+        verdict="undecided",
+        reason=reason,
+        power=12.5,
+        nearest_wrong_answer="zeros",
+        optional_errors={"lse": OutputErrors(0.0, 0.0, 1.25)},
+    )
     text = render_comparison(comparison(odd), "table")
     assert cells(text, "fa2-cupy")[4] == "1.250"
-    assert "fa2-cupy: suspicious: its error is 1.250 x what is expected" in text.splitlines()
+    assert f"fa2-cupy: undecided: {reason}" in text.splitlines()
+    (row,) = json.loads(render_comparison(comparison(odd), "json"))["rows"]
+    assert (row["verdict"], row["power"], row["nearest_wrong_answer"]) == ("undecided", 12.5, "zeros")
+    assert not comparison(odd).all_passed and comparison(odd).nothing_wrong
 
 
 def test_a_gpu_has_a_column_for_time():

@@ -48,7 +48,7 @@ class KeptRow:
     versions: str | None = None
     """Packages that decide what a kernel becomes, and Python: a JSON object, name -> version."""
     verdict: str
-    """`pass`, `fail`, `unsupported` or `error`."""
+    """One of `VERDICTS`."""
     reason: str | None = None
     """Why the verdict is not `pass`."""
     max_abs_error: float | None = None

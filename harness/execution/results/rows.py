@@ -14,13 +14,13 @@ from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.kernel_digest import plan_digest
 from harness.execution.tiles import tile_of
 from harness.execution.timings import BenchResult
-from harness.execution.verdict import FAIL, PASS
+from harness.execution.verdict import FAIL, PASS, UNDECIDED
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
 from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
-RAN = (PASS, FAIL)
+RAN = (PASS, UNDECIDED, FAIL)
 """Verdicts of what got as far as an answer, so that its kernels are known."""
 
 

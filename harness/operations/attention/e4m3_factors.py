@@ -29,6 +29,19 @@ numbers. A factor that is too small for that has the exponent of the smallest no
 scores that is ceil(d / 32) times sum |q_i k_ji|; in O, n / 32 + 2 times sum p_j |v_j| for n keys in a row, and once
 more 2^-13 for each step whose keys the row does not see (`rounding.MOST_IDLE_STEPS`). It depends on no order of tiles;
 larger sums are only rescaled by factors of at most 1.
+
+That is for keys in any order, and beyond what sums do: with n keys it is n / 7,700 of sum p_j |v_j|, more than O itself
+from some thousands of keys on. **Expected** is less. The unit that is cut off is 2^-13 of the largest addend, and of
+sums of keys in random order the squares are about o^2 + sum p_j^2 v_j^2 (see `error_budget`), so with
+
+    M = |o| + 2 sqrt(sum p_j^2 v_j^2)               c = 2^-13 M
+
+the sum loses 2 c in each step, in one direction. A product loses at most c and at most itself, towards 0: where values
+have either sign their losses cancel but for what is random (Hoeffding, with a range of w_j = min(p_j, c)):
+
+    |error| <= (2 steps + idle steps) c + |sum w_j sign(v_j)| + lambda / 2 sqrt(sum w_j^2)
+
+with v_j in units of the largest magnitude of its column.
 """
 
 from __future__ import annotations
@@ -41,10 +54,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.floating_formats import E4M3_LARGEST, E4M3_SMALLEST_NORMAL
+from harness.model.floating_formats import E4M3_LARGEST, E4M3_SMALLEST_NORMAL, E4M3_UNIT_ROUNDOFF
+from harness.model.rounding import E4M3_CUT, E4M3_DEPTH, LAMBDA
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.rounding import MOST_IDLE_STEPS
 
+Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
 
@@ -70,6 +86,20 @@ def rounded_factors(problem: Problem, block: Block, inputs: Mapping[str, np.ndar
     return RoundedFactors(
         dataclasses.replace(block, q=q, k=k, v=v, scores=scores), *(scale * E4M3_SMALLEST_NORMAL for scale in scales)
     )
+
+
+def expected_cut(p: Array, v: Array, o: Array, n: Array) -> Array:
+    """What is expected to be cut off O's sums, (b, h, rows, d), in units of V.
+
+    Weights `p` are (b, h, rows, keys), values `v` (b, h, keys, d) and |o| as the result, both in units of V's largest;
+    `n`, (b or 1, h or 1, rows, 1), counts the keys that rows see.
+    """
+    largest = np.float32(1 + E4M3_UNIT_ROUNDOFF) * (o + 2 * np.sqrt(np.square(p) @ np.square(v)))
+    lost = np.minimum(p, np.float32(E4M3_CUT) * largest.max(axis=-1, keepdims=True))
+    products = np.abs(lost @ np.sign(v)) + np.float32(LAMBDA / 2) * np.sqrt(np.square(lost) @ np.square(np.sign(v)))
+    cuts = 2 * (n / np.float32(E4M3_DEPTH) + 2) + MOST_IDLE_STEPS
+    found: Array = np.float32(E4M3_CUT) * cuts * largest + products
+    return found
 
 
 def _scales(heads: np.ndarray) -> Float64Array:

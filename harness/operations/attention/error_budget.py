@@ -29,7 +29,8 @@ parts with maxima of their own are put together) add up to its computed distance
 that is why one term in m - s_j is enough for any loop order. Each of them but the first leads to another key with a
 larger score, so there are at most n. Factors (1 + delta)^k are written as exp(k u) (Higham 2002, Accuracy and Stability
 of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner products in any order); `SLACK` covers the
-difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j.
+difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j, but for Q's scaling: a rounded
+Q is the same however often it is multiplied.
 
 **Proved.** sum p_j (v_j - o) = 0, hence, with x_j = |c_j| + |a_j| and y_j = |a_j| + |b_j|,
 
@@ -86,7 +87,7 @@ from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part
 from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
-from harness.operations.attention.e4m3_factors import RoundedFactors, rounded_factors
+from harness.operations.attention.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
 from harness.operations.attention.oracle import Block, Reference, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
@@ -200,6 +201,10 @@ class _Rows:
     """Error of storing the score."""
     largest_stored: Array
     """The larger of |s_j| and what it was before ALiBi: either may be what is stored."""
+    query: Array | float
+    """Of `dot`, what is Q's scaling."""
+    expected_query: Array | float
+    """Of `expected_common`, the same."""
     expected_dot: Array
     """sigma_j in the expected tier, but for what follows."""
     expected_common: Array | float
@@ -209,6 +214,10 @@ class _Rows:
     o: Array
     """|o|, (b, h, rows, d)."""
     distances: Distances
+    kept: Array | None
+    """(b, h, rows, keys): 0 where a weight drops out, else 1; None: none does."""
+    values: Array | None
+    """v, (b, h, keys, d), where factors are e4m3; else None."""
     products: Array
     """Of O's sum, where its products are of e4m3: relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
     products_step: Float64Array | float
@@ -233,6 +242,7 @@ class _Rows:
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
         o = answer.O / unit
+        distances = Distances.of(v / unit, o, block.kept)
         products = rounding.value_products(n.astype(np.float32))
         return cls(
             rounding=rounding,
@@ -246,11 +256,15 @@ class _Rows:
             dot=errors.proved,
             stored=errors.stored(rounding),
             largest_stored=errors.largest,
+            query=errors.query,
+            expected_query=errors.expected_query,
             expected_dot=errors.expected,
             expected_common=errors.common,
             unit=unit,
             o=np.abs(o, dtype=np.float32, casting="same_kind"),
-            distances=Distances.of(v / unit, o, block.kept),
+            distances=distances,
+            kept=distances.kept,
+            values=None if factors is None else (v / unit).astype(np.float32),
             products=products,
             # max(w, f) max(v, g) <= w v + f v + w g + f g, for weights and values below their smallest normal numbers.
             products_step=products * (NORMAL_WEIGHT * unit + 2 * factor * factors.normal_v) if factors else 0.0,
@@ -294,8 +308,8 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     if r.frame:
         apart += r.frame * (rows.s + rows.m)
     if not rows.one_score:
-        apart += rows.dot
-    shared = score_error if rows.one_score else rows.stored
+        apart += rows.dot - rows.query
+    shared = score_error if rows.one_score else rows.stored + rows.query
     total = shared + apart
     weight_error, factor = _perturbed(rows, SLACK * (total + r.division))
     most_apart = _max(apart)
@@ -336,17 +350,18 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
         common = rows.distances.absolute(common_error)
 
     errors = [weight_error]
-    each = exp_error if rows.one_score else exp_error + rows.expected_dot + rows.expected_common
+    each = exp_error
+    if not rows.one_score:
+        each = each + rows.expected_dot + (rows.expected_common - rows.expected_query)
     rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
     separate: Array = 2 * (_sum(p * each) + sums + rescaled) + r.division
     if r.weights:
         rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
         errors.append(LAMBDA * rounded * factor)
         separate += _sum(rounded)
-    if r.e4m3:
-        errors.append(rows.products * p * factor)
-        separate += rows.products
     O_error = rows.distances.root_of_squares(*errors) + common + rows.o * separate
+    if rows.values is not None:
+        O_error += expected_cut(p if rows.kept is None else p * rows.kept, rows.values, rows.o, n)
     return O_error * np.exp(total), np.log1p(total)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Hints, Operation, OrderedSum, Part, Tolerance
+from harness.model.operation import WHOLE, Hints, Operation, OrderedSum, Part, Tolerance, TrivialAnswer
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,6 +84,18 @@ class Attention(Operation):
         reference = answer if isinstance(answer, Reference) else Reference(answer["O"], answer["lse"])
         budget = error_budget(problem, inputs, reference, numerics, part)
         return {"O": Tolerance(budget.O, budget.expected_O), "lse": Tolerance(budget.lse, budget.expected_lse)}
+
+    def trivial_answers(self, problem: Any, inputs: Arrays) -> Mapping[str, TrivialAnswer]:
+        """The mean of V over the keys that a row sees, and the answer without the second half of them."""
+        from harness.operations.attention.trivial_answers import trivial_answers
+
+        return trivial_answers(problem, inputs)
+
+    def shorter(self, problem: Any) -> Iterator[tuple[str, Any]]:
+        """Half as many keys, and so on."""
+        from harness.operations.attention.simplification import shorter
+
+        return shorter(problem)
 
     def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
         """See `needed_bytes`."""

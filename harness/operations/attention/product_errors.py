@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,10 +17,23 @@ Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class ProductErrors:
+    """Errors of tau q.k, (b, h, rows, keys)."""
+
+    proved: Array
+    """Q's scaling apart."""
+    expected: Array
+    """The same as if roundings were random."""
+    query: Array | float
+    """Of Q's scaling, proved: the same wherever a kernel multiplies by that Q."""
+    expected_query: Array | float
+
+
 def product_errors(
     problem: Problem, q: Array, k: Array, s: Array, rounding: Roundings, factors: RoundedFactors | None
-) -> tuple[Array, Array, Array | float]:
-    """The errors of tau q.k, of magnitude s, in the two tiers; of the expected one, Q's scaling apart.
+) -> ProductErrors:
+    """The errors of tau q.k, of magnitude s, in the two tiers.
 
     `q` and `k`, (b, h, rows, d) and (b, h, keys, d), are finite; `s` and each error are (b, h, rows, keys).
     """
@@ -38,14 +53,15 @@ def product_errors(
     repeating = (square > np.float32(1 - 1e-4) * d * squares) | mostly_equal_products(q, k)
     if repeating.any():
         expected = np.where(repeating, proved, expected)
+    query: Array | float = 0.0
     expected_query: Array | float = 0.0
     if rounding.query:
         smallest = np.float32(rounding.query_step) * np.abs(k).sum(axis=-1)[..., None, :]
         rounded = np.float32(rounding.query) * magnitude + smallest
         expected_query = np.float32(rounding.query_random) * np.sqrt(squares) + np.float32(rounding.query_common) * s
         expected_query = np.minimum(np.where(repeating, rounded, expected_query + smallest), rounded)
-        proved = (1 + np.float32(rounding.query)) * proved + rounded
-    return proved, expected, expected_query
+        query, proved = rounded, (1 + np.float32(rounding.query)) * proved
+    return ProductErrors(proved, expected, query, expected_query)
 
 
 def _at_least(x: Array, smallest: Float64Array) -> Array:

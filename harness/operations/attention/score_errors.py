@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.operations.attention.product_errors import ProductErrors
 from harness.operations.attention.rounding import Roundings
 from harness.operations.attention.scores import ScoreRule
 
@@ -38,6 +39,10 @@ class ScoreErrors:
     expected: Array
     common: Array | float
     """Of the expected tier, what keys share."""
+    query: Array | float
+    """Of `proved`, what is Q's scaling: whatever multiplies by the scaled Q sees the same of it."""
+    expected_query: Array | float
+    """The same of `common`."""
     largest: Array
     """The largest magnitude of the score from the cap on: where it is stored in between, that is what is rounded."""
 
@@ -47,12 +52,17 @@ class ScoreErrors:
 
     def where(self, visible: npt.NDArray[np.bool_]) -> ScoreErrors:
         """Nothing elsewhere."""
-        zero = np.float32(0)
+
+        def seen(error: Array | float) -> Array | float:
+            return np.where(visible, error, np.float32(0)) if isinstance(error, np.ndarray) else error
+
         return ScoreErrors(
-            np.where(visible, self.proved, zero),
-            np.where(visible, self.expected, zero),
-            np.where(visible, self.common, zero) if isinstance(self.common, np.ndarray) else self.common,
-            self.largest,
+            np.where(visible, self.proved, np.float32(0)),
+            np.where(visible, self.expected, np.float32(0)),
+            common=seen(self.common),
+            query=seen(self.query),
+            expected_query=seen(self.expected_query),
+            largest=self.largest,
         )
 
 
@@ -60,11 +70,13 @@ def after_the_rule(
     rule: ScoreRule,
     scores: Float64Array,
     products: Float64Array,
-    errors: tuple[Array, Array, Array | float],
+    errors: ProductErrors,
     rounding: Roundings,
 ) -> ScoreErrors:
-    """`errors` are those of tau q.k, `products`: proved, expected, and what keys share of the expected one."""
-    proved, expected, common = errors
+    """`errors` are those of tau q.k, `products`."""
+    expected, query, expected_query = errors.expected, errors.query, errors.expected_query
+    proved = errors.proved + query
+    common: Array | float = expected_query
     largest: Array = np.abs(scores).astype(np.float32)
     if rule.softcap is not None:
         cap = np.float32(rule.softcap)
@@ -73,6 +85,7 @@ def after_the_rule(
         capped = cap * np.tanh(x)
         own = np.float32(rounding.tanh) * capped + np.float32(rounding.tanh_absolute) * cap
         proved = np.minimum(slope * proved + own, 2 * cap)
+        query, expected_query = (np.minimum(slope * each, 2 * cap) for each in (query, expected_query))
         expected, common = np.minimum(slope * expected, 2 * cap), np.minimum(slope * common + own, 2 * cap)
         largest = np.maximum(largest, capped)
     elif rule.penalty is not None:
@@ -84,7 +97,7 @@ def after_the_rule(
         )
         proved, common = proved + own, common + own
     if rule.sinks is not None:
-        for error in (proved, expected, common, largest):
+        for error in (proved, expected, common, query, expected_query, largest):
             if isinstance(error, np.ndarray):
                 error[..., -1] = 0.0
-    return ScoreErrors(proved, expected, common, largest)
+    return ScoreErrors(proved, expected, common, query, expected_query, largest)

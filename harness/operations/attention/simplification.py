@@ -32,6 +32,10 @@ PLAIN_MASKS = 3
 """Of each kind, that are tried in place of another."""
 
 
+FEWEST_KEYS = 16
+"""Of a shorter problem: as many as a tile of tensor cores."""
+
+
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
     """See `Operation.size`: tiles first, then heads, batch, mask, the build, and how plain the inputs are."""
     p = case.problem
@@ -209,6 +213,19 @@ def _with_features(case: Case, features: Sequence[str]) -> Case:
     return _changed(
         case, softcap=softcap, alibi="alibi" in features, sinks="sinks" in features, dropout=dropout, dropout_seed=seed
     )
+
+
+def shorter(problem: Any) -> Iterator[tuple[str, Any]]:
+    """A problem of attention, forward or backward, with fewer and fewer keys: each with the options that say it.
+
+    Rows that would see no key under a causal mask go with the keys.
+    """
+    kv_len = problem.kv_len // 2
+    while kv_len >= FEWEST_KEYS:
+        q_len = min(problem.q_len, kv_len)
+        words = f"--kv-len {kv_len}" if q_len == problem.q_len else f"--seq-len {kv_len}"
+        yield words, dataclasses.replace(problem, q_len=q_len, kv_len=kv_len)
+        kv_len //= 2
 
 
 def _changed(case: Case, **fields: object) -> Case:

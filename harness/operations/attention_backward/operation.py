@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance, operation_named
+from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance, TrivialAnswer, operation_named
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +71,16 @@ class AttentionBackward(Operation):
         from harness.operations.attention_backward.error_budget import error_budget
 
         return error_budget(problem, inputs, answer, numerics, part)
+
+    def trivial_answers(self, problem: Any, inputs: Arrays) -> Mapping[str, TrivialAnswer]:
+        """With equal weights, and without the second half of the keys."""
+        from harness.operations.attention_backward.trivial_answers import trivial_answers
+
+        return trivial_answers(problem, inputs)
+
+    def shorter(self, problem: Any) -> Iterator[tuple[str, Any]]:
+        """Half as many keys, and so on."""
+        return operation_named("attention").shorter(problem)
 
     @property
     def builds(self) -> tuple[Build, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance, operation_named
+from harness.model.operation import WHOLE, Hints, Operation, Part, Tolerance, TrivialAnswer, operation_named
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,6 +76,18 @@ class PagedAttention(Operation):
         from harness.operations.paged_attention.oracle import tolerance
 
         return tolerance(problem, inputs, answer, numerics, part)
+
+    def trivial_answers(self, problem: Any, inputs: Arrays) -> Mapping[str, TrivialAnswer]:
+        """Attention's, for each sequence."""
+        from harness.operations.paged_attention.trivial_answers import trivial_answers
+
+        return trivial_answers(problem, inputs)
+
+    def shorter(self, problem: Any) -> Iterator[tuple[str, Any]]:
+        """Half as many keys, and so on."""
+        from harness.operations.paged_attention.simplification import shorter
+
+        return shorter(problem)
 
     def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
         """See `oracle`."""

@@ -18,6 +18,10 @@ MOST_TAKEN_ONE_BY_ONE = 12
 """Sequences of which each is left out, or made shorter, on its own."""
 
 
+FEWEST_KEYS = 16
+"""Of the longest sequence of a shorter problem: a page."""
+
+
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
     """See `Operation.size`: tiles first, then sequences, heads and rows, the build, and how plain the inputs are."""
     p: PagedProblem = case.problem
@@ -162,6 +166,15 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         scale=None if _has_default_scale(p) else p.scale,
     )
     return dataclasses.replace(changed, tile=plainer.tile)
+
+
+def shorter(problem: PagedProblem) -> Iterator[tuple[str, PagedProblem]]:
+    """All sequences half as long, and so on, as far as their rows stay: each with the option that says it."""
+    lengths = problem.lengths
+    while max(lengths) >= 2 * max(FEWEST_KEYS, problem.q_len):
+        lengths = tuple(min(length, max(problem.q_len, length // 2)) for length in lengths)
+        words = f"--lengths {'+'.join(map(str, lengths))}"
+        yield words, dataclasses.replace(problem, lengths=lengths, pages=None, table_len=None, in_use=None)
 
 
 def _changed(case: Case, **fields: object) -> Case:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Operation, Part, Tolerance
+from harness.model.operation import WHOLE, Operation, Part, Tolerance, TrivialAnswer
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,6 +69,19 @@ class Softmax(Operation):
         from harness.operations.softmax.error_budget import error_budget
 
         return {"Y": error_budget(problem, inputs["X"], answer["Y"], numerics, part)}
+
+    def trivial_answers(self, problem: Any, inputs: Arrays) -> Mapping[str, TrivialAnswer]:
+        """Equal probabilities, and the softmax of the first half of the columns."""
+        from harness.operations.softmax.trivial_answers import trivial_answers
+
+        return trivial_answers(problem, inputs["X"])
+
+    def shorter(self, problem: Any) -> Iterator[tuple[str, Any]]:
+        """Half as many columns, and so on."""
+        columns = problem.columns // 2
+        while columns >= 16:
+            yield f"--columns {columns}", dataclasses.replace(problem, columns=columns)
+            columns //= 2
 
     def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
         """All of X: whatever the others of a row are, an element that is made large enough takes all the weight.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
+from harness.options.exit_status import add_allow_undecided
 from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
@@ -92,7 +93,7 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
     return StudyResult(
         comparison,
         report,
-        judged.all_passed and judged.something_ran,
+        (judged.nothing_wrong if arguments.allow_undecided else judged.all_passed) and judged.something_ran,
         judged.something_ran,
         kept=lambda: comparison_rows("compare", judged, fresh),
     )
@@ -123,6 +124,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_sanitizer(parser)
     add_against(parser)
     add_report(parser)
+    add_allow_undecided(parser)
     add_keep(parser)
     add_watch(parser)
 

@@ -147,6 +147,7 @@ class _Campaign:
     """Answers of searches that a worker made, to cases that are yet to be counted."""
     examples: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
+    undecided: Counter[str] = field(default_factory=Counter)
     hardest: tuple[float, Case] | None = None
     kind: str | None = None
     first: tuple[Case, Finding] | None = None
@@ -255,6 +256,10 @@ class _Campaign:
             why = f"it took none of the {refused:,} problems"
             reason, _ = self.refusals.most_common(1)[0] if refused else ("no example was run", 0)
             return self.result("error", f"{why}, so nothing is known about it: {reason}")
+        if self.undecided.total() == self.examples - refused:
+            nearest, _ = self.undecided.most_common(1)[0]
+            why = f"none of the {self.undecided.total():,} examples proves anything"
+            return self.result("undecided", f"{why}: {nearest} would pass, too; try more, or without --tiles")
         return self.result("pass", None)
 
     def result(self, verdict: str, reason: str | None, failure: Failure | None = None) -> CampaignResult:
@@ -268,6 +273,7 @@ class _Campaign:
             examples=self.found_after or self.examples,
             refused=self.refusals.total(),
             refusals=tuple(self.refusals.most_common()),
+            undecided=self.undecided.total(),
             seconds=(self.found_at or now) - self.began,
             shrink_seconds=now - self.found_at if self.found_at else 0.0,
             seed=self.how.seed,
@@ -378,6 +384,8 @@ class _Campaign:
             self.log.counted(case, answer)
         if answer.refusal is not None:
             self.refusals[answer.refusal] += 1
+        if answer.undecided is not None:
+            self.undecided[answer.undecided] += 1
         ratio = answer.error_over_budget
         if answer.finding is None and ratio is not None and (self.hardest is None or ratio > self.hardest[0]):
             self.hardest = (ratio, case)

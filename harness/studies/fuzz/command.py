@@ -16,7 +16,7 @@ from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
 from harness.options.device import add_sanitizer, machine_line, machine_of, visible_gpus
-from harness.options.exit_status import FAILED, PASSED
+from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
@@ -113,6 +113,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     """A campaign for each variant."""
     _require_sensible(arguments)
     load_hypothesis()
+    from harness.execution.verdict import PASS, UNDECIDED
     from harness.studies.fuzz.campaign import run_campaign
     from harness.studies.fuzz.database import failure_folder
     from harness.studies.fuzz.kept import campaign_rows
@@ -162,7 +163,8 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     options += ["--device", arguments.device] if arguments.device != "auto" else []
     options += ["--sanitize"] if arguments.sanitize else []
     kept.keep(found, {result.variant: result for result in results})
-    passed = all(result.verdict == "pass" for result in results)
+    accepted = (PASS, UNDECIDED) if arguments.allow_undecided else (PASS,)
+    passed = all(result.verdict in accepted for result in results)
     fresh = [variant for variant, _ in chosen if variant.name not in known]
     return StudyResult(
         tuple(results),
@@ -223,6 +225,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_workers(parser, "cases")
     add_afresh(parser)
     add_report(parser)
+    add_allow_undecided(parser)
     add_keep(parser)
     add_watch(parser)
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.kept_inputs import INPUT_WRITTEN
 from harness.execution.planning import refusal_of
+from harness.execution.verdict import UNDECIDED
 from harness.model.discovery import Origin, load_variant, plugin_file
 from harness.model.operation import draw_inputs, operation_named
 from harness.model.property import DETERMINISM, SANITIZER
@@ -100,6 +101,8 @@ class Subject:
         if SANITIZER not in checks and self.wrong_answer is not None:
             raise DoesNotApply(FAILS_ALREADY)
         result = self._campaign(share, *checks)
+        if result.verdict == UNDECIDED:
+            return None  # of the answer; a check needs no budget
         is_checks_own = result.failure is not None and result.failure.case.check is not None
         if result.reason is not None and not is_checks_own and self.wrong_answer is not None:
             raise DoesNotApply(FAILS_ALREADY)

@@ -25,6 +25,7 @@ from harness.studies.fuzz.finding import (
     ERROR,
     NO_COMPILATION,
     NO_PLAN,
+    NUMERICS,
     SECOND_RUN,
     SUSPICIOUS,
     TIMEOUT,
@@ -83,7 +84,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
         if finding is not None:
             return Answer(finding)
     question = Question.pose(problem, inputs)
-    done = attempt(variant, problem, executor, question=question, holds_bytes=False)
+    done = attempt(variant, problem, executor, question=question, holds_bytes=False, power_in_full=False)
     answer = _answer_of(done, question, on_gpu=executor.device.kind == "gpu")
     ends_here = answer.finding is not None or answer.refusal is not None or answer.fault is not None
     if ends_here or case.check in (None, SANITIZER):
@@ -124,6 +125,8 @@ def _answer_of(done: Attempt, question: Question, on_gpu: bool) -> Answer:
     if done.error is not None:
         return _answer_to_error(done.error, on_gpu)
     assert done.accuracy is not None
+    if done.numerics_failure is not None and done.accuracy.passed:
+        return Answer(Finding(NUMERICS, done.numerics_failure), error_over_budget=done.accuracy.error_over_budget)
     if done.second_run_failure is not None:
         ratio = done.accuracy.error_over_budget
         return Answer(Finding(SECOND_RUN, done.second_run_failure), error_over_budget=ratio)
@@ -147,7 +150,9 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
         reason = f"within its budget, but {over:.3g} x the error that is expected"
         return Answer(Finding(SUSPICIOUS, reason, accuracy.guilty.worst), error_over_budget=ratio)
     if accuracy.passed:
-        return Answer(error_over_budget=ratio)
+        weak = done.power is not None and not done.power.decides
+        nearest = done.power.nearest if done.power is not None and weak else None
+        return Answer(error_over_budget=ratio, undecided=nearest)
     guilty = accuracy.guilty
     reason, first = guilty.reason or "", guilty.first_wrong
     if first is None:  # not even the shape is right

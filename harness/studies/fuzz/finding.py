@@ -8,6 +8,7 @@ from harness.execution.accuracy import Element
 
 WRONG_ANSWER, SUSPICIOUS = "wrong answer", "suspicious"
 SECOND_RUN = "wrong second run"
+NUMERICS = "declared numerics"
 CRASH, TIMEOUT = "crash", "timeout"
 NO_PLAN, NO_COMPILATION, ERROR = "plan error", "compile error", "error"
 # Further kinds: `wrong lse` and the like for optional outputs, those of `KernelFault.KINDS`, the names of properties.
@@ -43,5 +44,7 @@ class Answer:
     """Largest ratio over all outputs; None where it did not get that far."""
     fault: str | None = None
     """What the harness itself failed at, which says nothing about the variant; beside a finding, in describing it."""
+    undecided: str | None = None
+    """The trivial wrong answer that would have passed, too; None where the case decides."""
     broken: bool = False
     """The process that says this is of no further use, as after a fault on a GPU."""

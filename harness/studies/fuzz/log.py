@@ -59,7 +59,7 @@ class CampaignLog:
         """One more example."""
         if case not in self.answers:
             seconds = time.monotonic() - self._began
-            value = (case.to_json(), answer.refusal, answer.error_over_budget, seconds)
+            value = (case.to_json(), answer.refusal, answer.error_over_budget, seconds, answer.undecided)
             self._work.finish(value, self._variant, "case", self._number)
             self._number += 1
 
@@ -70,8 +70,8 @@ class CampaignLog:
 
     def _read(self) -> None:
         while isinstance(kept := self._work.known(self._variant, "case", self._number), tuple):
-            text, refusal, ratio, self.seconds = kept
-            self.answers[_case(text)] = Answer(refusal=refusal, error_over_budget=ratio)
+            text, refusal, ratio, self.seconds, undecided = kept
+            self.answers[_case(text)] = Answer(refusal=refusal, error_over_budget=ratio, undecided=undecided)
             self._number += 1
         number = 1
         while isinstance(met := self._work.known(self._variant, "search", number), list):

@@ -32,6 +32,7 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             ),
             *(f"{r.variant}: declared to fail, not drawn: {', '.join(r.left_out)}." for r in results if r.left_out),
             f"Device: {device}. Seed {results[0].seed}.",
+            *(_undecided(result) for result in results if result.undecided),
             "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
             *(f"pairs met: two values of {axes} in one example." for axes in _axes(results)),
         ],
@@ -54,6 +55,13 @@ def _table(results: Sequence[CampaignResult]) -> Table:
         for r in results
     ]
     return Table(_HEADERS, cells, (False, False, True, True, True, True, True))
+
+
+def _undecided(result: CampaignResult) -> str:
+    """How much of a campaign proves nothing."""
+    ran = result.examples - result.refused
+    what = f"{result.undecided:,} of {ran:,} examples prove nothing"
+    return f"{result.variant}: {what}: a trivial wrong answer, such as zeros, would pass there, too."
 
 
 def _axes(results: Sequence[CampaignResult]) -> list[str]:
@@ -94,6 +102,8 @@ def _replay_lines(case: Case, answer: Answer) -> list[tuple[str, str]]:
     elif answer.finding is None:
         ratio = UNKNOWN if answer.error_over_budget is None else f"{answer.error_over_budget:.3g}"
         lines.append(("passes", f"largest error / budget {ratio}"))
+        if answer.undecided is not None:
+            lines.append(("undecided", f"{answer.undecided} would pass, too"))
     else:
         lines += _finding_lines(answer.finding)
     if answer.fault is not None:
@@ -198,6 +208,7 @@ def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
         "examples": result.examples,
         "refused": result.refused,
         "refusals": dict(result.refusals),
+        "undecided": result.undecided,
         "seconds": result.seconds,
         "shrink_seconds": result.shrink_seconds,
         "seed": result.seed,
@@ -261,6 +272,7 @@ def _finding_object(answer: Answer) -> dict[str, Any]:
     return {
         "finding": _finding_fields(answer.finding) if answer.finding else None,
         "refusal": answer.refusal,
+        "undecided": answer.undecided,
         "error_over_budget": finite(answer.error_over_budget),
         "harness_fault": answer.fault,
     }

@@ -55,7 +55,8 @@ class CampaignResult:
     variant: str
     verdict: str
     """`pass`; `fail`; `incomplete`: the time was up before all examples were tried, and nothing failed in those that
-    were; or `error`: the variant could not be loaded or took none of the problems, or the harness itself failed."""
+    were; `undecided`: no case proves anything; or `error`: the variant could not be loaded or took none of the
+    problems, or the harness itself failed."""
     reason: str | None
     """Why it is not `pass`, in one line."""
     failure: Failure | None
@@ -81,6 +82,9 @@ class CampaignResult:
     """Which values of the operation's axes met; None where it has none."""
     faults: tuple[str, ...] = ()
     """What the harness itself failed at meanwhile, which says nothing about the variant."""
+
+    undecided: int = 0
+    """Cases that it passed but that prove nothing: a trivial wrong answer would have passed, too."""
 
     @property
     def examples_per_second(self) -> float:

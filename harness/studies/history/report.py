@@ -169,5 +169,5 @@ def _notes(shown: Shown) -> Iterator[str]:
         yield f"Did not take the problem: {', '.join(refused)}."
     for history in shown.histories:
         last = history.lines[-1]
-        if last.reason is not None and last.figures.verdict in ("fail", "error"):
+        if last.reason is not None and last.figures.verdict in ("undecided", "fail", "error"):
             yield f"{history.variant}, {history.study}: {last.figures.verdict}: {' '.join(last.reason.split())}"

@@ -9,7 +9,7 @@ from harness.model.operation import Operation, operation_named
 from harness.model.problem import OPTIONAL_OUTPUT
 from harness.options.command import Command
 from harness.options.device import add_device, counter_of, executor_of
-from harness.options.exit_status import FAILED, PASSED
+from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_fields, add_operation, fields_said
 from harness.options.variants import add_plugins, discover_variants
@@ -66,7 +66,8 @@ def run_one(arguments: argparse.Namespace) -> int:
         outputs = done.execution.outputs
         replace_files({path: arrays.npy(outputs[name]) for name, path in targets.items() if path is not None})
     publish(arguments, render_comparison(comparison, arguments.format))
-    return PASSED if comparison.all_passed else FAILED
+    passed = comparison.nothing_wrong if arguments.allow_undecided else comparison.all_passed
+    return PASSED if passed else FAILED
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -104,6 +105,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_plugins(parser)
     add_device(parser)
     add_report(parser)
+    add_allow_undecided(parser)
 
 
 COMMAND = Command(

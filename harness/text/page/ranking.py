@@ -49,8 +49,6 @@ def _cell(column: Column, each: Row) -> Cell:
 def _remarks(each: Row) -> str:
     """What there is to say about a row besides its numbers, escaped."""
     said = [text for text in (each.reason, each.note) if text]
-    if each.verdict == PASS and (each.worst_over_expected or 0.0) > 1:
-        said.append("suspicious: its error is larger than is expected of a correct kernel")
     if each.strictest_numerics is not None:
         said.append(f"declares no numerics; the strictest that its code allows: {each.strictest_numerics}")
     return "<br>".join(escape(text).replace("\n", "<br>") for text in said)

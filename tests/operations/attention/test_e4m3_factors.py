@@ -126,6 +126,21 @@ def test_a_right_kernel_is_within_both_tiers(dtype: str, regime: str, shape: dic
     assert not result.suspicious, result
 
 
+@pytest.mark.parametrize(
+    ("kv_len", "least"), exhaustive_unless(lambda case: case[0] == 1000, [(1000, 3.5), (4000, 2.0)])
+)
+@pytest.mark.parametrize("regime", ["normal", "uniform", "constant", "hot"])
+def test_a_right_kernel_of_many_keys_is_expected_and_zeros_are_not(regime: str, kv_len: int, least: float):
+    problem = Problem(heads=1, q_len=5, kv_len=kv_len, head_dim=24, dtype="float16")
+    inputs, reference = asked(problem, regime)
+    right = held(problem, inputs, reference)
+    assert right.passed and not right.suspicious, right
+    zeros = {"O": np.zeros(problem.q_shape, np.float16)}
+    wrong = hold(zeros, reference, error_budget(problem, inputs, reference, NUMERICS))
+    # Uniform values have one sign, and what is cut off adds up.
+    assert wrong.error_over_expected > (1.2 if regime == "uniform" else least)
+
+
 PLANTED = {
     "V's scale left out by one power": {"scale_of_v": 0.5},
     "keys of V in another order": {"in_order": False},

@@ -1,0 +1,52 @@
+"""What to compare on instead, where a question decides nothing: found by trying, on a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.execution.planning import refusal_of
+from harness.execution.power import SAMPLE_FLOPS
+from harness.execution.question import Question
+from harness.model.operation import draw_inputs, operation_of
+from harness.model.problem import BaseProblem
+from harness.model.variant import Variant
+from harness.support.errors import SandboxError
+
+
+def deciding_problem(variant: Variant, problem: BaseProblem, regime: str, seed: int) -> str:
+    """The options that make the comparison decide for this variant, or that none was found, in words.
+
+    Tried are the other regimes, float32, and then shorter lengths, as far as the variant takes them.
+    """
+    for option, other, its_regime in _candidates(problem, regime):
+        try:
+            if refusal_of(variant, other) is None and _decides(variant, other, its_regime, seed):
+                return f"{option} would decide"
+        except SandboxError:
+            continue  # what cannot be drawn, such as a mask that does not fit a shorter length
+    return "no other regime, dtype or shorter length that was tried would decide"
+
+
+def _candidates(problem: BaseProblem, regime: str) -> Iterator[tuple[str, BaseProblem, str]]:
+    operation = operation_of(problem)
+    plainest, *others = operation.regimes
+    if regime != plainest:
+        yield f"--regime {plainest}", problem, plainest
+    fields = problem.to_fields()
+    shorter = [] if regime != plainest else list(operation.shorter(problem))
+    for option, other in shorter:
+        yield option, other, regime
+    if fields.get("dtype", "float32") != "float32":
+        yield "--dtype float32", type(problem).from_fields({**fields, "dtype": "float32"}), regime
+    for name in others:
+        if name != regime:
+            yield f"--regime {name}", problem, name
+    if not shorter:
+        for option, other in operation.shorter(problem):
+            yield f"--regime {plainest} {option}", other, plainest
+
+
+def _decides(variant: Variant, problem: BaseProblem, regime: str, seed: int) -> bool:
+    inputs = draw_inputs(problem, regime, seed)
+    part = operation_of(problem).parts(problem, SAMPLE_FLOPS)[-1]
+    return Question.pose(problem, inputs, part).power(variant.numerics).decides

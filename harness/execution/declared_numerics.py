@@ -1,0 +1,46 @@
+"""Whether a kernel's code can be what its variant declares of its numerics, where that widens the budget.
+
+Declarations that narrow a budget are held by the budget itself: a kernel that does not keep to them fails. One that
+widens it has to be visible in the code, or any kernel could declare its way past the check.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from harness.compilers.ptx_arithmetic import Arithmetic
+from harness.execution.protocol import Execution
+from harness.model.numerics import Numerics
+from harness.model.problem import BaseProblem
+
+_arithmetic_of = functools.lru_cache(maxsize=64)(Arithmetic.of)
+
+
+def combined_arithmetic(execution: Execution) -> Arithmetic | None:
+    """What the kernels of all launches compute with, together; None where the code of one is unknown."""
+    ptx = {launch.ptx for launch in execution.launches}
+    if None in ptx or not ptx:
+        return None
+    return Arithmetic.combined([_arithmetic_of(text) for text in ptx if text is not None])
+
+
+def contradiction(numerics: Numerics, problem: BaseProblem, execution: Execution) -> str | None:
+    """What is declared and widens the budget, but is not in the code; None where it is, or the code is unknown."""
+    # A scaled Q that another launch reads is only stored, as O is.
+    widens = list(_widening(numerics, problem, asks_of_q=len(execution.launches) == 1))
+    arithmetic = combined_arithmetic(execution) if widens else None
+    if arithmetic is None:
+        return None
+    missing = [f"{field}: no kernel {does}" for field, does, shown in widens if not getattr(arithmetic, shown)]
+    if not missing:
+        return None
+    return f"its code is not what its numerics declare: {'; '.join(missing)}; leave that out of Numerics(...)"
+
+
+def _widening(numerics: Numerics, problem: BaseProblem, asks_of_q: bool) -> Iterable[tuple[str, str, str]]:
+    """Declarations that widen the budget: each with what a kernel has to do, and what of `Arithmetic` shows it."""
+    if numerics.factors == "e4m3":
+        yield 'factors="e4m3"', "converts to e4m3 or multiplies it", "e4m3"
+    if numerics.scaled_q and asks_of_q and any(tensor.dtype != "float32" for tensor in problem.inputs):
+        yield f"scaled_q={numerics.scaled_q}", "rounds to 16 bits what it goes on to use", "rounds_to_16_bits"
