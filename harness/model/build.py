@@ -29,9 +29,38 @@ class Build(ABC):
         return ()
 
     @property
+    def otherwise(self) -> Sequence[Build]:
+        """Builds of which the first that a variant takes is in this one's place where it does not take this one."""
+        return ()
+
+    def with_features(self, takes: Sequence[str], place: int) -> Build:
+        """The same with some of the features `takes` compiled in: which, depends on the place in the order of builds.
+
+        Over the first places each feature is met together with others, alone, and not at all.
+        """
+        return self
+
+    @property
     def less(self) -> Sequence[Build]:
         """The same with less compiled in: what a failing case may be simplified to besides other builds."""
         return ()
+
+    def of_problem(self, problem: Any) -> Build | None:
+        """The build that kernels have for `problem`, with this one's tiles; None: none but those of a campaign.
+
+        A failure of an earlier campaign with another seed may be of such a build.
+        """
+        return None
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """The features and classes of values that are compiled in, in words, such as `float16` or `sinks alone`."""
+        return ()
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether rows are as long as most models have them: small tiles are of such a build, if there is one."""
+        return False
 
     @property
     def is_wide(self) -> bool:
