@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -96,9 +97,12 @@ class Builds:
     known: Sequence[Build]
 
     def of(self, case: Case) -> Any:
-        """The build that a case runs."""
+        """The build that a case runs: a known one, or a known one with other features."""
         wanted = (case.problem.build_key, case.tile)
-        return next(each for build in self.known for each in (build, *build.less) if each.key == wanted)
+        known = (each for build in self.known for each in (build, *build.less))
+        others = (each for build in self.known if (each := build.of_problem(case.problem)) is not None)
+        like_known = (each for each in others if self._places(each))
+        return next(each for some in (known, like_known) for each in some if each.key == wanted)
 
     def rank(self, case: Case) -> int:
         """How far from the plainest a case's build is."""
@@ -109,4 +113,10 @@ class Builds:
         return self.known[: self._place(build)]
 
     def _place(self, build: Build) -> int:
-        return next(place for place, known in enumerate(self.known) if build in (known, *known.less))
+        exact = (place for place, known in enumerate(self.known) if build in (known, *known.less))
+        return next(itertools.chain(exact, self._places(build)))
+
+    def _places(self, build: Build) -> list[int]:
+        """Of those that are the same but for features."""
+        plain = build.with_features((), 0)
+        return [place for place, known in enumerate(self.known) if known.with_features((), 0) == plain]
