@@ -65,6 +65,16 @@ class Axes(ABC):
         """Whether even the quickest case of these values takes too long, although any two of them may meet."""
         return False
 
+    @property
+    def common(self) -> Sequence[Choice]:
+        """Choices along some of the axes that are what users ask for most: a campaign meets them early and often."""
+        return ()
+
+    @property
+    def long(self) -> Sequence[Choice]:
+        """Choices of one long and otherwise small problem each: a campaign meets each once, in its first build."""
+        return ()
+
     @abstractmethod
     def case(self, build: Any, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """A case of these values; `rng` decides what they leave open, such as a length within its class.
@@ -81,21 +91,40 @@ class NamedAxes(Axes):
         names: Mapping[str, Iterable[str]],
         weights: Mapping[str, Mapping[str, float]],
         apart: Mapping[tuple[str, str], Mapping[str, Collection[str]]],
+        common: Sequence[Choice] = (),
+        long: Sequence[Choice] = (),
     ) -> None:
         """`names` of the values of each axis; `weights` of those that are not 1, by axis; properties have their own.
 
         `apart`: an axis and its value -> another axis -> values of that one. Either of the two may be told first.
+        `common`, `long`: see the properties. Choices of values that are not among `names` are left out.
         """
         self._values = {
             axis: tuple(Value(name, _weight(axis, name, weights)) for name in of_axis)
             for axis, of_axis in names.items()
         }
         self._apart = apart
+        self._common, self._long = self._there(common), self._there(long)
 
     @property
     def values(self) -> Mapping[str, Sequence[Value]]:
         """See `Axes.values`."""
         return self._values
+
+    @property
+    def common(self) -> Sequence[Choice]:
+        """See `Axes.common`."""
+        return self._common
+
+    @property
+    def long(self) -> Sequence[Choice]:
+        """See `Axes.long`."""
+        return self._long
+
+    def _there(self, choices: Sequence[Choice]) -> Sequence[Choice]:
+        """Those of which each value is one of its axis."""
+        names = {axis: {value.name for value in of_axis} for axis, of_axis in self._values.items()}
+        return tuple(choice for choice in choices if all(name in names[axis] for axis, name in choice.items()))
 
     def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
         """See `Axes.meet`."""

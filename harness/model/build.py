@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -29,9 +30,38 @@ class Build(ABC):
         return ()
 
     @property
+    def otherwise(self) -> Sequence[Build]:
+        """Builds of which the first that a variant takes is in this one's place where it does not take this one."""
+        return ()
+
+    def with_features(self, takes: Sequence[str], place: int) -> Build:
+        """The same with some of the features `takes` compiled in: which, depends on the place in the order of builds.
+
+        Over the first places each feature is met together with others, alone, and not at all.
+        """
+        return self
+
+    @property
     def less(self) -> Sequence[Build]:
         """The same with less compiled in: what a failing case may be simplified to besides other builds."""
         return ()
+
+    def of_problem(self, problem: Any) -> Build | None:
+        """The build that kernels have for `problem`, with this one's tiles; None: none but those of a campaign.
+
+        A failure of an earlier campaign with another seed may be of such a build.
+        """
+        return None
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """The features and classes of values that are compiled in, in words, such as `float16` or `sinks alone`."""
+        return ()
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether rows are as long as most models have them: small tiles are of such a build, if there is one."""
+        return False
 
     @property
     def is_wide(self) -> bool:
@@ -67,9 +97,12 @@ class Builds:
     known: Sequence[Build]
 
     def of(self, case: Case) -> Any:
-        """The build that a case runs."""
+        """The build that a case runs: a known one, or a known one with other features."""
         wanted = (case.problem.build_key, case.tile)
-        return next(each for build in self.known for each in (build, *build.less) if each.key == wanted)
+        known = (each for build in self.known for each in (build, *build.less))
+        others = (each for build in self.known if (each := build.of_problem(case.problem)) is not None)
+        like_known = (each for each in others if self._places(each))
+        return next(each for some in (known, like_known) for each in some if each.key == wanted)
 
     def rank(self, case: Case) -> int:
         """How far from the plainest a case's build is."""
@@ -80,4 +113,10 @@ class Builds:
         return self.known[: self._place(build)]
 
     def _place(self, build: Build) -> int:
-        return next(place for place, known in enumerate(self.known) if build in (known, *known.less))
+        exact = (place for place, known in enumerate(self.known) if build in (known, *known.less))
+        return next(itertools.chain(exact, self._places(build)))
+
+    def _places(self, build: Build) -> list[int]:
+        """Of those that are the same but for features."""
+        plain = build.with_features((), 0)
+        return [place for place, known in enumerate(self.known) if known.with_features((), 0) == plain]

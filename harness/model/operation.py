@@ -172,6 +172,10 @@ class Operation(ABC):
     def builds(self) -> tuple[Build, ...]:
         """What kernels may have compiled in, the plainest first."""
 
+    def builds_of(self, seed: int) -> tuple[Build, ...]:
+        """The builds of a campaign with that seed, the plainest first: which of the others come early depends on it."""
+        return self.builds
+
     @abstractmethod
     def cases(
         self, builds: Sequence[Build], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]

@@ -17,7 +17,7 @@ WITHOUT = {"softcap": None, "alibi": False, "sinks": False, "dropout": 0.0}
 @pytest.mark.parametrize("operation", ["attention", "attention-backward", "paged-attention", "softmax"])
 def test_a_case_that_loses_its_features_has_a_build(operation: str) -> None:
     for build in operation_named(operation).builds:
-        for each in (build, *build.rather):
+        for each in (build.with_features(COMPILED_FEATURES, place) for place in range(len(COMPILED_FEATURES) + 2)):
             builds = Builds((each,))
             plain = each.plain_problem
             for feature in COMPILED_FEATURES:

@@ -1,8 +1,8 @@
 """What campaigns of attention meet on purpose: lengths, heads, batches, masks, scales, inputs and properties.
 
-Lengths come in classes around the tiles of a build, and beyond 1,024 and 2,048, whatever the tiles: rings of many
-stages, many splits and buffers of scores for so many keys show nowhere else. Sizes that would take long together are
-cut to what a case may cost (`MOST_WORK`), never below their class.
+Lengths come in classes around the tiles of a build; as models have them, from 128 to 4,096; and beyond 1,024 and 2,048,
+whatever the tiles: rings of many stages, many splits and buffers of scores for so many keys show nowhere else. Sizes
+that would take long together are cut to what a case may cost (`MOST_WORK`), never below their class.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
 MOST_EVER = 2**25
 """What even the least of its classes may come to. Tiles of 512 keys, a crowd and long rows go beyond together."""
+USUAL_WORK = 2**22
+"""Of a case with lengths as models have them: what users run most is worth more than a fraction of a second."""
 BRIEF_WORK = 2**18
 """Of a brief case."""
 RUNS_OF_CHECK = 4
@@ -46,10 +48,13 @@ LEAST_ROWS, LEAST_KEYS = 16, 16
 Q_LEN, KV_LEN, HEADS, BATCH, MASK, SCALE, EDITS = "q_len", "kv_len", "heads", "batch", "mask", "scale", "edits"
 ONE, PART, WHOLE, FEW, MANY = "1", "part of a tile", "whole tiles", "2 to 4 tiles", "5 to 17 tiles"
 LONG, LONGEST = "over 1,024", "over 2,048"
+USUAL = "128 to 4,096"
 SQUARE = "as q_len"
 CROWD = "a crowd"
 NONE, SOME = "none", "some"
 
+USUAL_LENGTHS = (128, 192, 256, 384, 512, 1024, 2048, 4096)
+"""As models have them: powers of two, and half as much again."""
 LONG_ROWS = (1025, 1088, 2047, 2048, 2049, 4100, 8200)
 LONG_KEYS = (1025, 1087, 1280, 2047, 2048)
 LONGEST_KEYS = (2049, 2500, 2561, 3000, 3073)
@@ -86,8 +91,8 @@ SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
 # What hides mistakes, or takes long, comes up less readily; what is asked for most, more so, and columns of FlashMask,
 # which may go wrong in the most ways.
 WEIGHTS = {
-    Q_LEN: {ONE: 0.6, MANY: 0.6, LONG: 0.2},
-    KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6},
+    Q_LEN: {ONE: 0.6, MANY: 0.6, LONG: 0.2, USUAL: 0.5},
+    KV_LEN: {ONE: 0.2, MANY: 0.6, LONG: 0.3, LONGEST: 0.2, PART: 0.6, USUAL: 0.5},
     HEADS: {CROWD: 0.2},
     BATCH: {CROWD: 0.2},
     MASK: {CAUSAL: 1.5, NONE: 1.5, FlashMask.kind: 1.5},
@@ -99,15 +104,32 @@ WEIGHTS = {
 CONTRADICT = {
     # With one row, or part of a tile of them, a square is a class of its own: it would keep all others from being met.
     (KV_LEN, SQUARE): {Q_LEN: {ONE, PART, MANY, LONG}},
-    (KV_LEN, MANY): {Q_LEN: {MANY, LONG}},
-    (KV_LEN, LONG): {Q_LEN: {MANY, LONG}},
-    (KV_LEN, LONGEST): {Q_LEN: {WHOLE, FEW, MANY, LONG}},
-    (HEADS, CROWD): {Q_LEN: {MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST}},
+    (KV_LEN, MANY): {Q_LEN: {MANY, LONG, USUAL}},
+    (KV_LEN, LONG): {Q_LEN: {MANY, LONG, USUAL}},
+    (KV_LEN, LONGEST): {Q_LEN: {WHOLE, FEW, MANY, LONG, USUAL}},
+    (KV_LEN, USUAL): {Q_LEN: {MANY, LONG}},
+    (HEADS, CROWD): {Q_LEN: {MANY, LONG, USUAL}, KV_LEN: {MANY, LONG, LONGEST, USUAL}},
     (BATCH, "2 or 3"): {Q_LEN: {LONG}, KV_LEN: {LONG, LONGEST}},
-    (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG}, KV_LEN: {MANY, LONG, LONGEST, SQUARE}},
-    (CHECK, SANITIZER): {Q_LEN: {MANY, LONG}, KV_LEN: {LONG, LONGEST}, HEADS: {CROWD}, BATCH: {CROWD}},
+    (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG, USUAL}, KV_LEN: {MANY, LONG, LONGEST, SQUARE, USUAL}},
+    (CHECK, SANITIZER): {Q_LEN: {MANY, LONG, USUAL}, KV_LEN: {LONG, LONGEST, USUAL}, HEADS: {CROWD}, BATCH: {CROWD}},
 }
 """What does not go with what: it contradicts itself, or takes long."""
+
+PLAIN: Choice = {SCALE: "default", EDITS: NONE, CHECK: NO_CHECK}
+COMMON: tuple[Choice, ...] = (
+    {**PLAIN, Q_LEN: USUAL, KV_LEN: SQUARE, MASK: CAUSAL, HEADS: "1", BATCH: "1", REGIME: "normal"},
+    {**PLAIN, Q_LEN: ONE, KV_LEN: USUAL, MASK: NONE, HEADS: "groups of 8", BATCH: "2 or 3"},
+    {**PLAIN, Q_LEN: USUAL, KV_LEN: SQUARE, MASK: CAUSAL, HEADS: "groups of 2 to 4", BATCH: "1"},
+    {**PLAIN, Q_LEN: USUAL, KV_LEN: SQUARE, MASK: CAUSAL, HEADS: "several", BATCH: "2 or 3"},
+    {**PLAIN, Q_LEN: USUAL, KV_LEN: SQUARE, MASK: NONE, HEADS: "several", BATCH: "1"},
+    {**PLAIN, Q_LEN: USUAL, KV_LEN: USUAL, MASK: CAUSAL, HEADS: "1", BATCH: "1"},
+    {**PLAIN, Q_LEN: PART, KV_LEN: USUAL, MASK: CAUSAL, HEADS: "groups of 2 to 4", BATCH: "1"},
+    {**PLAIN, Q_LEN: ONE, KV_LEN: USUAL, MASK: CAUSAL, HEADS: "1", BATCH: "1"},
+    {**PLAIN, Q_LEN: USUAL, KV_LEN: USUAL, MASK: NONE, HEADS: "a group of 2 to 4", BATCH: "1"},
+)
+"""What training, prefill, a chunk of it, and decoding ask for, the most frequent first."""
+LONE_ROW: Choice = {**PLAIN, Q_LEN: ONE, KV_LEN: LONGEST, MASK: NONE, HEADS: "1", BATCH: "1", REGIME: "rising"}
+"""A row of very many keys, the last of which matter most: more splits than a kernel that combines them has room for."""
 
 
 class AttentionAxes(NamedAxes):
@@ -118,14 +140,14 @@ class AttentionAxes(NamedAxes):
         self._most_tiles = most_tiles
         self._takes = frozenset(takes) & frozenset(mask_kinds())
         self._lengths = functools.cache(self._found_lengths)
-        large = {MANY, LONG, LONGEST, CROWD} if most_tiles is not None else set()
+        large = {MANY, LONG, LONGEST, USUAL, CROWD} if most_tiles is not None else set()
 
         def few_enough(*names: str) -> list[str]:
             return [name for name in names if name not in large]
 
         names: dict[str, Iterable[str]] = {
-            Q_LEN: few_enough(ONE, PART, WHOLE, FEW, MANY, LONG),
-            KV_LEN: few_enough(ONE, PART, WHOLE, FEW, MANY, LONG, LONGEST, SQUARE),
+            Q_LEN: few_enough(ONE, PART, WHOLE, FEW, MANY, USUAL, LONG),
+            KV_LEN: few_enough(ONE, PART, WHOLE, FEW, MANY, USUAL, LONG, LONGEST, SQUARE),
             MASK: (NONE, *masks_by_kind(1, self._takes)),
             HEADS: few_enough(*HEAD_COUNTS),
             BATCH: few_enough(*BATCHES),
@@ -134,7 +156,7 @@ class AttentionAxes(NamedAxes):
             REGIME: REGIMES,
             CHECK: (NO_CHECK, *checks),
         }
-        super().__init__(names, WEIGHTS, CONTRADICT)
+        super().__init__(names, WEIGHTS, CONTRADICT, COMMON, (LONE_ROW,))
 
     def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
         """See `Axes.takes_too_long`."""
@@ -148,7 +170,9 @@ class AttentionAxes(NamedAxes):
         head_counts, batches = _crowds(choice)
         # One after the other, each as large as the least of what is still to come lets it be.
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
-        most = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
+        is_usual = USUAL in (choice[Q_LEN], choice[KV_LEN])
+        work = BRIEF_WORK if brief else USUAL_WORK if is_usual else MOST_WORK
+        most = work // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
         least = _least(rows, keys)
         heads, kv_heads = rng.choice(_within(head_counts, lambda h: h[0] * batches[0] * least <= most))
         batch = rng.choice(_within(batches, lambda n: n * heads * least <= most))
@@ -225,6 +249,8 @@ def _unordered_lengths(name: str, tile: int, long: tuple[int, ...]) -> Sequence[
         return tuple((tiles - 1) * tile + fill for tiles in range(2, FEW_TILES + 1) for fill in fills)
     if name == MANY:
         return tuple((tiles - 1) * tile + fill for tiles in MANY_TILES for fill in edges)
+    if name == USUAL:
+        return USUAL_LENGTHS
     assert name in (LONG, LONGEST)
     return long
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.model.build import Build
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, SCORE_FEATURES, Problem
+from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, Problem
 
 ROWS, KEYS, SPLIT = "Br", "Bc", "split"
 """What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
@@ -18,6 +19,7 @@ lengths are drawn around: several of them, and all that is in one, are then met 
 PLAIN_LENGTH = 128
 PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5
+USUAL_HEAD_DIMS = (64, 128)
 WARP_LANES = 32
 LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
 """Where a variant's reach may end: it says how far, and is held to that."""
@@ -35,30 +37,57 @@ class AttentionBuild(Build):
     """Keys per tile."""
     tile: str | None = None
     """See `Build.tile`."""
-    head_dims: tuple[int, ...] = ()
-    """Other lengths of rows, which are tried first; see `rather`."""
+    tried_first: tuple[tuple[str, int], ...] = ()
+    """(dtype, head_dim) of builds that are tried before this one; see `rather`."""
+    tried_last: tuple[tuple[str, int], ...] = ()
+    """The same of those after it; see `otherwise`."""
     features: tuple[str, ...] = ()
     """What scores and weights become, of `COMPILED_FEATURES`."""
-    rather_features: tuple[tuple[str, ...], ...] = ()
-    """Sets of features that are tried first, one after the other."""
+    feature_order: tuple[str, ...] = COMPILED_FEATURES
+    """Which of the features is the first that a build has alone; a campaign's seed decides."""
 
     @property
     def rather(self) -> tuple[AttentionBuild, ...]:
         """See `Build.rather`."""
-        plain = dataclasses.replace(self, head_dims=(), rather_features=())
-        sizes = [dataclasses.replace(plain, head_dim=head_dim) for head_dim in self.head_dims]
-        with_features = [
-            dataclasses.replace(each, features=features)
-            for features in self.rather_features
-            for each in (*sizes, plain)
-        ]
-        return (*with_features, *sizes)
+        return self._others(self.tried_first)
+
+    @property
+    def otherwise(self) -> tuple[AttentionBuild, ...]:
+        """See `Build.otherwise`."""
+        return self._others(self.tried_last)
+
+    def _others(self, others: Sequence[tuple[str, int]]) -> tuple[AttentionBuild, ...]:
+        plain = dataclasses.replace(self, tried_first=(), tried_last=())
+        return tuple(dataclasses.replace(plain, dtype=dtype, head_dim=head_dim) for dtype, head_dim in others)
+
+    def with_features(self, takes: Sequence[str], place: int) -> AttentionBuild:
+        """See `Build.with_features`."""
+        sets = feature_sets([name for name in self.feature_order if name in takes])
+        features = sets[place % len(sets)]
+        return dataclasses.replace(self, features=tuple(name for name in COMPILED_FEATURES if name in features))
 
     @property
     def less(self) -> Sequence[AttentionBuild]:
         """See `Build.less`: fewer of its features, the most of them first."""
         fewer = (itertools.combinations(self.features, n) for n in range(len(self.features) - 1, -1, -1))
         return [dataclasses.replace(self, features=chosen) for some in fewer for chosen in some]
+
+    def of_problem(self, problem: Problem) -> AttentionBuild:
+        """See `Build.of_problem`."""
+        return dataclasses.replace(
+            self, dtype=problem.dtype, head_dim=problem.head_dim, features=problem.compiled_features
+        )
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """See `Build.traits`."""
+        company = "alone" if len(self.features) == 1 else "with others"
+        return self.dtype, head_dim_class(self.head_dim), *(f"{name} {company}" for name in self.features)
+
+    @property
+    def is_usual(self) -> bool:
+        """See `Build.is_usual`."""
+        return self.head_dim in USUAL_HEAD_DIMS
 
     @property
     def is_wide(self) -> bool:
@@ -92,26 +121,71 @@ class AttentionBuild(Build):
         return -(-problem.q_len // self.tile_rows), -(-problem.kv_len // self.tile_keys)
 
 
-BUILDS = (
-    # float32 first: small mistakes cannot hide behind rounding there.
-    AttentionBuild("float32", 16),
-    AttentionBuild("float16", 24, head_dims=(20,)),
-    AttentionBuild("bfloat16", 33, rather_features=(COMPILED_FEATURES, SCORE_FEATURES, (DROPOUT,))),
-    AttentionBuild("float32", 64, 16, 16, head_dims=LARGEST_FIRST, rather_features=(COMPILED_FEATURES,)),
-    AttentionBuild("bfloat16", 64, 16, 16, head_dims=LARGEST_FIRST, rather_features=(("sinks", DROPOUT),)),
-    AttentionBuild("float16", 128, 32, 32, rather_features=(("softcap",),)),
-    AttentionBuild("float32", 18, rather_features=(("alibi",),)),
+def feature_sets(features: Sequence[str]) -> Sequence[tuple[str, ...]]:
+    """None of them, all, each alone, then all other sets, the small ones first.
+
+    So many builds as there are features, and two more, hold every two of them together, apart, and either without the
+    other: a covering array of strength two.
+    """
+    sizes = (0, len(features), 1, *range(2, len(features)))
+    return list(dict.fromkeys(chosen for size in sizes for chosen in itertools.combinations(features, size)))
+
+
+def head_dim_class(head_dim: int) -> str:
+    """Rows of a few elements, of no whole number of 16-byte units of 16-bit elements, as models have them, longer."""
+    if head_dim % 8:
+        return "head_dim no multiple of 8"
+    return "head_dim over 128" if head_dim > 128 else "head_dim 64 to 128" if head_dim >= 64 else "head_dim below 64"
+
+
+def _longest(dtype: str) -> AttentionBuild:
+    return AttentionBuild(dtype, 64, 16, 16, tried_first=tuple((dtype, head_dim) for head_dim in LARGEST_FIRST))
+
+
+FIRST = AttentionBuild("float32", 16, tried_last=(("float16", 20), ("float16", 24)))
+"""float32 where that is taken: small mistakes cannot hide behind rounding there."""
+NARROW = (AttentionBuild("float16", 24, tried_first=(("float16", 20),)), AttentionBuild("bfloat16", 33))
+"""Half and odd sectors, and one element more than a warp has lanes."""
+LONGEST = (_longest("float32"), _longest("bfloat16"))
+OF_MODELS = (
+    AttentionBuild("float16", 64),
+    AttentionBuild("bfloat16", 128, 32, 32),
+    AttentionBuild("float32", 64),
+    AttentionBuild("float16", 128, 32, 32),
+    AttentionBuild("bfloat16", 64),
+    AttentionBuild("float32", 128, 32, 32),
+)
+OTHERS = (
+    AttentionBuild("float32", 18),
     AttentionBuild("bfloat16", 72),
     AttentionBuild("float32", 72, 32, 32),
     AttentionBuild("float32", 1),
     AttentionBuild("float16", 7),
-    AttentionBuild("float32", 64),
-    AttentionBuild("float32", 128, 32, 32),
-    AttentionBuild("float16", 64),
-    AttentionBuild("bfloat16", 128, 32, 32),
+    AttentionBuild("float16", 256, 16, 16),
     AttentionBuild("float32", 160, 16, 16),
 )
-"""Rows of whole sectors, of half and odd ones, fewer elements than a warp has lanes, one more than that, the most that
-the variant takes, a single one, and what models have; without what scores and weights may become, and with it, together
-and one by one, so that what is compiled for some alone is met. A usual campaign comes as far as the fourth that the
-variant takes, and meets two other tiles."""
+
+
+def builds_of(seed: int) -> tuple[AttentionBuild, ...]:
+    """Those of a campaign, the plainest first: with another seed other ones come early, and features in another order.
+
+    Rows of whole sectors, of half and odd ones, the most that the variant takes, and what models have, then the others;
+    with two seeds in three, one of what models have before one of the odd ones.
+    A usual campaign comes as far as the fourth that the variant takes, and meets two other tiles.
+    """
+    if seed == 0:
+        return (FIRST, *NARROW, *LONGEST, *OF_MODELS, *OTHERS)
+    rng = random.Random(seed)
+    of_models = rng.sample(OF_MODELS, len(OF_MODELS))
+    early = [*NARROW, *LONGEST]
+    if narrow := seed % 3:
+        dtype = early[narrow - 1].dtype
+        early[narrow - 1] = next(build for build in of_models if build.dtype == dtype)
+    rest = [build for build in (*LONGEST, *NARROW, *of_models) if build not in early]
+    order = tuple(rng.sample(COMPILED_FEATURES, len(COMPILED_FEATURES)))
+    all_of_them = (FIRST, *early, *rest, *rng.sample(OTHERS, len(OTHERS)))
+    return tuple(dataclasses.replace(build, feature_order=order) for build in all_of_them)
+
+
+BUILDS = builds_of(0)
+"""Of a campaign with seed 0, and of whatever draws cases otherwise."""

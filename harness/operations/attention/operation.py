@@ -110,6 +110,12 @@ class Attention(Operation):
 
         return BUILDS
 
+    def builds_of(self, seed: int) -> tuple[AttentionBuild, ...]:
+        """See `build`."""
+        from harness.operations.attention.build import builds_of
+
+        return builds_of(seed)
+
     def cases(
         self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
     ) -> st.SearchStrategy[Case]:

@@ -94,6 +94,9 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield dataclasses.replace(case, check=None)
     for build in builds.plainer(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
+        if build is builds.known[0] and not set(p.compiled_features) <= set(build.features):
+            # Features that it needs, in the plainest build.
+            yield _rebuilt(case, builds.of(case), dataclasses.replace(build, features=p.compiled_features))
     for regime in REGIMES:
         if regime == case.regime:
             break

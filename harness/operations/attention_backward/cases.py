@@ -45,14 +45,40 @@ class BackwardBuild(Build):
         return tuple(BackwardBuild(each) for each in self.forward.rather)
 
     @property
+    def otherwise(self) -> tuple[BackwardBuild, ...]:
+        """See `Build.otherwise`."""
+        return tuple(BackwardBuild(each) for each in self.forward.otherwise)
+
+    def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
+        """See `Build.with_features`. Gradients with caps, ALiBi or sinks are no problem of this operation."""
+        return dataclasses.replace(
+            self, forward=self.forward.with_features([name for name in takes if name == DROPOUT], place)
+        )
+
+    @property
     def less(self) -> Sequence[BackwardBuild]:
         """See `Build.less`."""
         return [BackwardBuild(each, self.tile) for each in self.forward.less]
 
     @property
+    def is_usual(self) -> bool:
+        """See `Build.is_usual`."""
+        return bool(self.forward.is_usual)
+
+    @property
     def is_wide(self) -> bool:
         """See `Build.is_wide`."""
         return bool(self.forward.is_wide)
+
+    def of_problem(self, problem: Any) -> BackwardBuild:
+        """See `Build.of_problem`."""
+        return dataclasses.replace(self, forward=self.forward.of_problem(problem))
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """See `Build.traits`."""
+        traits: tuple[str, ...] = self.forward.traits
+        return traits
 
     def sized(self, tile: TileSizes, text: str | None) -> BackwardBuild:
         """See `Build.sized`."""
@@ -64,13 +90,12 @@ class BackwardBuild(Build):
         return tiles
 
 
-def _without_features(build: Any) -> Any:
-    """Gradients with caps, ALiBi or sinks are no problem of this operation; with dropout they are."""
-    with_dropout = any(DROPOUT in features for features in build.rather_features)
-    return dataclasses.replace(build, rather_features=((DROPOUT,),) if with_dropout else ())
+def builds_of(seed: int) -> tuple[BackwardBuild, ...]:
+    """See `Operation.builds_of`."""
+    return tuple(map(BackwardBuild, operation_named("attention").builds_of(seed)))
 
 
-BUILDS = tuple(BackwardBuild(_without_features(build)) for build in operation_named("attention").builds)
+BUILDS = builds_of(0)
 
 
 def backward(problem: Any) -> BackwardProblem:
@@ -122,6 +147,16 @@ class BackwardAxes(Axes):
     def takes_too_long(self, build: BackwardBuild, choice: Choice) -> bool:
         """See `Axes.takes_too_long`."""
         return self._forward.takes_too_long(build.forward, choice)
+
+    @property
+    def common(self) -> Sequence[Choice]:
+        """See `Axes.common`."""
+        return self._forward.common
+
+    @property
+    def long(self) -> Sequence[Choice]:
+        """See `Axes.long`."""
+        return self._forward.long
 
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""

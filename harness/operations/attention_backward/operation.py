@@ -89,6 +89,12 @@ class AttentionBackward(Operation):
 
         return BUILDS
 
+    def builds_of(self, seed: int) -> tuple[Build, ...]:
+        """Attention's."""
+        from harness.operations.attention_backward.cases import builds_of
+
+        return builds_of(seed)
+
     def cases(
         self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
     ) -> st.SearchStrategy[Case]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, Pick
 from harness.model.case import Case, Edit
+from harness.model.problem import ELEMENT_BYTES
 from harness.model.property import SANITIZER
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
@@ -29,7 +30,8 @@ LEAST_ROWS = 16
 LENGTHS, BATCH, Q_LEN, HEADS = "lengths", "batch", "q_len", "heads"
 POOL, PREFIX, TABLE, SCALE, EDITS = "pool", "prefix", "table", "scale", "edits"
 MIXED, ONE, IN_A_PAGE, PAGES, BESIDE = "mixed", "1 key", "in a page", "whole pages", "beside pages"
-TILES, LONG, EMPTY, ALL_EMPTY = "beside tiles", "over 1,024", "some empty", "all empty"
+TILES, USUAL, LONG = "beside tiles", "128 to 4,096", "over 1,024"
+EMPTY, ALL_EMPTY = "some empty", "all empty"
 CROWD, ROWS_OF_TILES = "a crowd", "9 to 40"
 NONE, SOME = "none", "some"
 
@@ -56,7 +58,7 @@ POOLS: Mapping[str, Callable[[int], int | None]] = {
 TABLES: Mapping[str, Callable[[int], int | None]] = {"fitting": lambda used: None, "longer": lambda used: used + 3}
 """The same of the entries of a row of the table."""
 WEIGHTS = {
-    LENGTHS: {ONE: 0.3, ALL_EMPTY: 0.1, LONG: 0.4},
+    LENGTHS: {ONE: 0.3, ALL_EMPTY: 0.1, LONG: 0.4, USUAL: 0.5},
     BATCH: {CROWD: 0.3},
     Q_LEN: {ROWS_OF_TILES: 0.5},
     SCALE: {"other": 0.3, "negative": 0.2, "0": 0.1},
@@ -66,15 +68,36 @@ WEIGHTS = {
 """What hides mistakes, or takes long, comes up less readily."""
 APART = {
     (LENGTHS, LONG): {BATCH: {CROWD}, Q_LEN: {ROWS_OF_TILES}, HEADS: {"groups of more than 16"}},
+    (LENGTHS, USUAL): {BATCH: {CROWD}, Q_LEN: {ROWS_OF_TILES}, HEADS: {"groups of more than 16"}},
     (LENGTHS, TILES): {BATCH: {CROWD}},
     (LENGTHS, ALL_EMPTY): {PREFIX: {SOME}, EDITS: {SOME}},
     (LENGTHS, ONE): {PREFIX: {SOME}},
     (LENGTHS, IN_A_PAGE): {PREFIX: {SOME}},
     (BATCH, "1"): {PREFIX: {SOME}},
     (BATCH, CROWD): {Q_LEN: {ROWS_OF_TILES}, HEADS: {"groups", "groups of more than 16"}},
-    (CHECK, SANITIZER): {LENGTHS: {LONG}, BATCH: {CROWD}, Q_LEN: {ROWS_OF_TILES}},
+    (CHECK, SANITIZER): {LENGTHS: {LONG, USUAL}, BATCH: {CROWD}, Q_LEN: {ROWS_OF_TILES}},
 }
 """What does not go with what: it contradicts itself, or takes long."""
+PLAIN: Choice = {SCALE: "default", EDITS: NONE, CHECK: NO_CHECK}
+COMMON: tuple[Choice, ...] = (
+    {**PLAIN, LENGTHS: USUAL, BATCH: "2 or 3", Q_LEN: "1", HEADS: "groups"},
+    {**PLAIN, LENGTHS: USUAL, BATCH: "4 to 9", Q_LEN: "1", HEADS: "several"},
+    {**PLAIN, LENGTHS: USUAL, BATCH: "1", Q_LEN: "1", HEADS: "a group"},
+    {**PLAIN, LENGTHS: MIXED, BATCH: "4 to 9", Q_LEN: "1", HEADS: "groups"},
+    {**PLAIN, LENGTHS: USUAL, BATCH: "2 or 3", Q_LEN: "2 to 8", HEADS: "groups"},
+)
+"""What decoding asks for, and a few rows that were guessed ahead, the most frequent first."""
+LONE_SEQUENCE: Choice = {
+    **PLAIN, LENGTHS: LONG, BATCH: "1", Q_LEN: "1", HEADS: "1", PREFIX: NONE, POOL: "mostly holes", REGIME: "rising",
+}  # fmt: skip
+"""One row and very many keys, the last of which matter most, in a large pool."""
+LONE_LENGTH = 16_500
+"""Its keys: more than 32 splits of 512."""
+LARGE_POOL = 70_000
+"""Pages that there are then: more than 16 bits count."""
+LARGEST_POOL_BYTES = 2**27
+"""Of K; where the pages of a build come to more, the pool is as small as any."""
+USUAL_LENGTHS = (128, 256, 384, 512, 777, 1000, 1024, 1500, 2048, 3000, 4096)
 LONG_LENGTHS = (1025, 1087, 1280, 1536, 2048, 2049)
 FEW_PAGES = 5
 
@@ -100,7 +123,7 @@ class PagedAxes(NamedAxes):
         self._most_tiles = most_tiles
         few = most_tiles is not None
         names: dict[str, Iterable[str]] = {
-            LENGTHS: [name for name in CLASSES if not (few and name == LONG)],
+            LENGTHS: [name for name in CLASSES if not (few and name in (USUAL, LONG))],
             BATCH: [name for name, counts in BATCHES.items() if not few or counts[0] <= max(1, most_tiles or 0)],
             Q_LEN: ROW_COUNTS if "causal" in takes else ("1",),
             HEADS: HEAD_COUNTS,
@@ -112,7 +135,7 @@ class PagedAxes(NamedAxes):
             REGIME: REGIMES,
             CHECK: (NO_CHECK, *checks),
         }
-        super().__init__(names, WEIGHTS, APART)
+        super().__init__(names, WEIGHTS, APART, COMMON, (LONE_SEQUENCE,))
 
     def case(self, build: PagedBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""
@@ -123,6 +146,9 @@ class PagedAxes(NamedAxes):
         keys = work // (kv_heads * max(LEAST_ROWS, q_len * heads // kv_heads))
         most = keys if self._most_tiles is None else min(keys, self._most_tiles * build.tile_keys)
         lengths = self._lengths(build, choice[LENGTHS], rng.choice(BATCHES[choice[BATCH]]), most, rng)
+        is_lone = all(choice.get(axis) == name for axis, name in LONE_SEQUENCE.items() if axis != REGIME)
+        if is_lone:
+            lengths = (LONE_LENGTH,)
         size = build.page_size
         plain = PagedProblem(
             lengths=lengths,
@@ -135,7 +161,9 @@ class PagedAxes(NamedAxes):
             prefix=0 if choice[PREFIX] == NONE else rng.choice((size, size, 2 * size + 3, 3 * size, max(lengths))),
             scale=rng.choice(SCALES[choice[SCALE]]),
         )
-        problem = with_pool(plain, POOLS[choice[POOL]], TABLES[choice[TABLE]])
+        pool_bytes = LARGE_POOL * size * build.head_dim * ELEMENT_BYTES[build.dtype]
+        pool = POOLS[choice[POOL]] if not is_lone or pool_bytes > LARGEST_POOL_BYTES else lambda used: LARGE_POOL
+        problem = with_pool(plain, pool, TABLES[choice[TABLE]])
         edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
@@ -182,6 +210,7 @@ CLASSES: Mapping[str, Callable[[PagedBuild], Sequence[int]]] = {
     PAGES: lambda build: tuple(build.page_size * count for count in range(1, FEW_PAGES + 1)),
     BESIDE: lambda build: _beside(build.page_size, range(1, FEW_PAGES)),
     TILES: lambda build: _beside(build.tile_keys, (1, 2, 3)),
+    USUAL: lambda build: USUAL_LENGTHS,
     LONG: lambda build: LONG_LENGTHS,
     EMPTY: lambda build: (),
     ALL_EMPTY: lambda build: (0,),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from dataclasses import dataclass
 
 from harness.model.build import Build
 from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.build import USUAL_HEAD_DIMS, head_dim_class
 from harness.operations.paged_attention.problem import PagedProblem
 
 SPLIT, KEYS = "split", "Bc"
@@ -28,6 +30,11 @@ class PagedBuild(Build):
     """See `Build.tile`."""
 
     @property
+    def is_usual(self) -> bool:
+        """See `Build.is_usual`."""
+        return self.head_dim in USUAL_HEAD_DIMS
+
+    @property
     def is_wide(self) -> bool:
         """See `Build.is_wide`."""
         return WARP_LANES < self.head_dim <= 2 * WARP_LANES
@@ -40,6 +47,15 @@ class PagedBuild(Build):
             page_size=self.page_size,
         )  # fmt: skip
 
+    def of_problem(self, problem: PagedProblem) -> PagedBuild:
+        """See `Build.of_problem`."""
+        return dataclasses.replace(self, dtype=problem.dtype, head_dim=problem.head_dim, page_size=problem.page_size)
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """See `Build.traits`."""
+        return self.dtype, head_dim_class(self.head_dim), page_size_class(self.page_size)
+
     def sized(self, tile: TileSizes, text: str | None) -> PagedBuild:
         """See `Build.sized`."""
         return dataclasses.replace(self, tile_keys=tile.get(SPLIT, tile.get(KEYS, self.tile_keys)), tile=text)
@@ -49,18 +65,45 @@ class PagedBuild(Build):
         return problem.sequences, -(-max(problem.lengths) // self.tile_keys)
 
 
-BUILDS = (
-    # float32 first: small mistakes cannot hide behind rounding there.
-    PagedBuild("float32", 16, 48),
-    PagedBuild("float16", 24, 32),
-    PagedBuild("bfloat16", 33, 48),
-    PagedBuild("float32", 64, 32),
-    PagedBuild("bfloat16", 64),
-    PagedBuild("float16", 128, 64),
-    PagedBuild("float32", 7, 16),
-    PagedBuild("float16", 64, 256),
-    PagedBuild("float32", 128, 16),
+def page_size_class(page_size: int) -> str:
+    """Of the smallest size, of a number that no split is a multiple of, longer than the shortest splits, others."""
+    if page_size > 64:
+        return "pages of more than 64"
+    return "pages of 16" if page_size == 16 else "pages of 17 to 64"
+
+
+FIRST = (PagedBuild("float32", 16, 16), PagedBuild("float16", 24, 32))
+"""float32 first: small mistakes cannot hide behind rounding there. Pages are small, so that a pool may have many."""
+OTHERS = (
+    PagedBuild("bfloat16", 33, 256),
+    PagedBuild("float32", 64, 48),
+    PagedBuild("bfloat16", 64, 48),
+    PagedBuild("float16", 128, 16),
+    PagedBuild("float32", 7, 64),
+    PagedBuild("float16", 64, 64),
+    PagedBuild("float32", 128, 80),
     PagedBuild("bfloat16", 80, 16),
 )
-"""Rows of whole sectors, of half and odd ones, longer than a warp, what models have; pages of several tiles and of one,
-of a number that no split is a multiple of, and longer than the shortest splits."""
+SMALL_PAGES, LARGE_PAGES = (16, 32, 48, 64), (80, 128, 256)
+
+
+def builds_of(seed: int) -> tuple[PagedBuild, ...]:
+    """Those of a campaign, the plainest first; with another seed other rows and pages come early.
+
+    Rows of whole sectors, of half and odd ones, longer than a warp, what models have; pages of several tiles and of
+    one, of a number that no split is a multiple of, and longer than the shortest splits, which are the third build's.
+    """
+    if seed == 0:
+        return FIRST + OTHERS
+    rng = random.Random(seed)
+    third, *others = OTHERS
+    rest = rng.sample(others, len(others))
+    return (
+        *FIRST,
+        dataclasses.replace(third, page_size=rng.choice(LARGE_PAGES)),
+        *(dataclasses.replace(each, page_size=rng.choice(SMALL_PAGES)) for each in rest),
+    )
+
+
+BUILDS = builds_of(0)
+"""Of a campaign with seed 0, and of whatever draws cases otherwise."""

@@ -102,6 +102,12 @@ class PagedAttention(Operation):
 
         return BUILDS
 
+    def builds_of(self, seed: int) -> tuple[PagedBuild, ...]:
+        """See `build`."""
+        from harness.operations.paged_attention.build import builds_of
+
+        return builds_of(seed)
+
     def cases(
         self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
     ) -> st.SearchStrategy[Case]:

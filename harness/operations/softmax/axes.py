@@ -56,6 +56,16 @@ TOO_LONG = {
     (CHECK, SANITIZER): {ROWS: {MANY_ROWS, MOST_ROWS}, COLUMNS: {LONGEST_ROWS}},
 }
 """What does not go with what."""
+COMMON: tuple[Choice, ...] = (
+    {ROWS: "6 to 48", COLUMNS: LONG, EDITS: NONE, CHECK: NO_CHECK},
+    {ROWS: "6 to 48", COLUMNS: "33 to 384", EDITS: NONE, CHECK: NO_CHECK},
+    {ROWS: MANY_ROWS, COLUMNS: "33 to 384", EDITS: NONE, CHECK: NO_CHECK},
+)
+"""What users ask for most."""
+LONE_ROW: Choice = {ROWS: "1", COLUMNS: LONGEST_ROWS, EDITS: NONE, CHECK: NO_CHECK, REGIME: "rising"}
+"""The last columns matter most."""
+LONE_COLUMNS = 66_000
+"""Columns of a lone row: more than 16 bits count, and more parts than a kernel that combines them has room for."""
 
 
 class SoftmaxAxes(NamedAxes):
@@ -71,7 +81,7 @@ class SoftmaxAxes(NamedAxes):
             REGIME: REGIMES,
             CHECK: (NO_CHECK, *checks),
         }
-        super().__init__(names, WEIGHTS, TOO_LONG)
+        super().__init__(names, WEIGHTS, TOO_LONG, COMMON, (LONE_ROW,))
 
     def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """See `Axes.case`."""
@@ -79,6 +89,8 @@ class SoftmaxAxes(NamedAxes):
         most = MOST_ELEMENTS * (MANY_AND_LONG if (choice[ROWS], choice[COLUMNS]) == (MANY_ROWS, LONG) else 1)
         fitting = [n for n in columns_of_class if _runs(n) <= self._most_tiles]
         columns = rng.choice([n for n in fitting if rows_of_class[0] * n <= most] or fitting[:1])
+        if all(choice[axis] == name for axis, name in LONE_ROW.items() if axis != REGIME) and not brief:
+            columns = LONE_COLUMNS
         most_rows = min(most // columns, self._most_tiles // _runs(columns))
         row_counts = [n for n in rows_of_class if n <= most_rows] or [max(1, most_rows)]
         if brief:

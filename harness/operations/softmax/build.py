@@ -25,6 +25,11 @@ class SoftmaxBuild(Build):
         """A few rows of `BLOCK_COLUMNS`."""
         return SoftmaxProblem(rows=4, columns=BLOCK_COLUMNS, dtype=self.dtype)
 
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """See `Build.traits`."""
+        return (self.dtype,)
+
     def sized(self, tile: TileSizes, text: str | None) -> SoftmaxBuild:
         """See `Build.sized`."""
         return SoftmaxBuild(self.dtype, text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from harness.execution.planning import declared_tiles, refusal_of
 from harness.execution.tiles import parse_tile
-from harness.model.build import Build
+from harness.model.build import Build, Builds
+from harness.model.case import Case
 from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant
 from harness.support.errors import SandboxError
@@ -25,18 +26,40 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
     Those are the smallest tile, and the largest among those with most stages. Where it takes none of the builds, all of
     them: then its refusals are what there is to report.
     """
-    found = [first for build in builds if (first := _first_taken(variant, (*build.rather, build))) is not None]
-    taken = [_with_default_tile(variant, build) for build in {build.key: build for build in found}.values()]
-    if not taken:
+    choices = ((*build.rather, build, *build.otherwise) for build in builds)
+    found = [first for each in choices if (first := _first_taken(variant, each)) is not None]
+    plain = list({build.key: build for build in found}.values())
+    if not plain:
         return tuple(builds)
-    plainest = taken[0]
-    tiles = sorted(_tiles(variant, plainest), key=lambda tile: math.prod(tile.values()))
-    largest = sorted(tiles, key=lambda tile: tile.get(STAGES, 0))[-1:]
-    largest_at = STAGED_AT if any(STAGES in tile for tile in largest) else LARGEST_AT
-    for place, tile in ((SMALLEST_AT, tiles[:1]), (largest_at, largest)):
-        for sizes in tile:
-            taken.insert(place, plainest.sized(sizes, tile_text(sizes)))
-    return tuple(taken)
+    tiles = _smallest_first(variant, plain[0])
+    # A build with one of its tiles, counted from the smallest one or from the largest; None: its default one.
+    places: list[tuple[Build, int | None]] = [(build, None) for build in plain]
+    if tiles:
+        dtype = plain[0].plain_problem.build_key[0]
+        usual = (build for build in plain if build.is_usual and build.plain_problem.build_key[0] == dtype)
+        places.insert(SMALLEST_AT, (next((build for build in usual if _tiles(variant, build)), plain[0]), 0))
+        places.insert(STAGED_AT if STAGES in _most_staged(tiles)[-1] else LARGEST_AT, (plain[0], -1))
+    return tuple(_at_its_place(variant, build, place, which) for place, (build, which) in enumerate(places))
+
+
+def _at_its_place(variant: Variant, plain: Build, place: int, which: int | None) -> Build:
+    """With as many as it takes of the features that are due there, and that tile."""
+    wanted = plain.with_features(variant.takes, place)
+    build = _first_taken(variant, (wanted, *wanted.less)) or plain
+    if which is None:
+        return _with_default_tile(variant, build)
+    tiles = _smallest_first(variant, build)
+    sizes = (_most_staged(tiles) if which else tiles)[which]
+    return build.sized(sizes, tile_text(sizes))
+
+
+def _smallest_first(variant: Variant, build: Build) -> list[TileSizes]:
+    return sorted(_tiles(variant, build), key=lambda tile: math.prod(tile.values()))
+
+
+def _most_staged(tiles: Sequence[TileSizes]) -> list[TileSizes]:
+    """Those of most stages, the largest of them, are last."""
+    return sorted(tiles, key=lambda tile: tile.get(STAGES, 0))
 
 
 def sanitized_builds(builds: Sequence[Build]) -> tuple[Build, ...]:
@@ -47,6 +70,26 @@ def sanitized_builds(builds: Sequence[Build]) -> tuple[Build, ...]:
     wide = [build for build in builds if build.is_wide]
     staged = [build for build in builds if _stages(build)]
     return tuple(dict.fromkeys((*builds[:1], *wide[:1], *sorted(staged, key=_stages)[-1:])))
+
+
+def traits_not_met(builds: Sequence[Build], met: Collection[str]) -> tuple[str, ...]:
+    """Features and classes of values that builds have compiled in, but none whose name is in `met`, in their order."""
+    seen = {trait for build in builds if build.name in met for trait in build.traits}
+    return tuple(dict.fromkeys(trait for build in builds for trait in build.traits if trait not in seen))
+
+
+def builds_with(builds: Builds, case: Case) -> Builds | None:
+    """`builds`, and the case's own at their end where a campaign with another seed drew it; None: there is none."""
+    wanted = (case.problem.build_key, case.tile)
+    if any(each.key == wanted for build in builds.known for each in (build, *build.less)):
+        return builds
+    build = builds.known[0].of_problem(case.problem)
+    try:
+        if build is not None and case.tile is not None:
+            build = build.sized(parse_tile(case.tile), case.tile)
+    except SandboxError:
+        return None
+    return None if build is None or build.key != wanted else Builds((*builds.known, build))
 
 
 def _stages(build: Build) -> int:

@@ -19,7 +19,7 @@ from harness.model.case import Case
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
 from harness.options.machine import Machine
 from harness.studies.fuzz.aftermath import HarnessFaults, look_into
-from harness.studies.fuzz.builds import sanitized_builds
+from harness.studies.fuzz.builds import builds_with, sanitized_builds
 from harness.studies.fuzz.covering import Covering
 from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.examiners import Examiners
@@ -84,21 +84,15 @@ def run_campaign(
     chosen = operation_named(operation)
     how = dataclasses.replace(
         how,
-        builds=chosen.builds if how.builds is None else how.builds,
+        builds=chosen.builds_of(how.seed) if how.builds is None else how.builds,
         checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
     require_sensible(how, chosen, machine)
     with _examiners(load, machine, how, crew) as workers:
         campaign = _Campaign(
-            name,
-            workers,
-            how,
-            progress,
-            chosen,
-            past=PastFailures(how.database),
-            log=log or CampaignLog(),
+            name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog(),
             sanitizes=machine.kind == "emulator" and not machine.sanitize,
-        )
+        )  # fmt: skip
         try:
             workers.start()
             campaign.began = time.monotonic() - campaign.log.seconds
@@ -285,12 +279,13 @@ class _Campaign:
         )
 
     def _try_past_failures(self) -> None:
-        """Those that this campaign could have drawn."""
-        known = {build.key for build in self.sizes.known}
+        """Those that this campaign, or one with another seed, could have drawn."""
         for case in self.past.cases():
             known_check = case.check is None or case.check in (self.how.checks or ())
             to_be_asked = case.regime in self.operation.regimes and not self._is_declared(case)
-            if (case.problem.build_key, case.tile) in known and known_check and to_be_asked:
+            sizes = builds_with(self.sizes, case) if known_check and to_be_asked else None
+            if sizes is not None:
+                self.sizes = sizes
                 if self._fails(case):
                     self.remembered = True
                     return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from types import MappingProxyType
 from harness.model.axes import CHECK, NO_CHECK, REGIME, Axes, Choice, Value
 from harness.model.build import Build
 from harness.model.property import SANITIZER
+from harness.studies.fuzz.builds import traits_not_met
 
 BUILD = "build"
 """The axis of what is compiled in, which is the campaign's own."""
@@ -28,6 +29,8 @@ CHECKED_LATER = 0.25
 """The share of later rows that hold a property, which takes a run or two more."""
 WHOLE_LATER = 0.25
 """The share of later rows whose cases may take as long as any; the others are brief ones."""
+LONG_AFTER = 1
+"""So many choices of what is common come before those of what is long, which are of the first build even so."""
 NOTHING: Choice = MappingProxyType({})
 AlongAxis = tuple[str, str]
 Pair = tuple[AlongAxis, AlongAxis]
@@ -47,6 +50,8 @@ class Coverage:
     """By axis, values that no example had."""
     values: Mapping[str, tuple[int, int]]
     """By axis, how many values were met, and how many there are."""
+    not_met_in_builds: tuple[str, ...] = ()
+    """Features, alone and with others, and classes of values that no build of an example has compiled in."""
 
 
 class Covering:
@@ -61,6 +66,7 @@ class Covering:
         """
         self._axes = axes
         self._rng = random.Random(seed)
+        self._builds = tuple(builds)
         self._names = {build: build.name for build in builds}
         self._sanitized = {build.name for build in sanitized}
         self.values: dict[str, list[Value]] = {BUILD: [Value(name) for name in self._names.values()]}
@@ -75,6 +81,18 @@ class Covering:
         self._met: set[Pair] = set()
         self._seen: dict[str, set[str]] = {axis: set() for axis in self.values}
         self._apart: dict[Pair, bool] = {}
+        # What is long comes after a few of what is common, and once.
+        self._common = deque((*axes.common[:LONG_AFTER], *axes.long, *axes.common[LONG_AFTER:]))
+        self._once = axes.long
+
+    def common(self) -> Choice:
+        """The next of the choices that each campaign meets on purpose, in turn; nothing where there are none."""
+        if not self._common:
+            return NOTHING
+        choice = self._common.popleft()
+        if choice not in self._once:
+            self._common.append(choice)
+        return {axis: name for axis, name in choice.items() if any(v.name == name for v in self.values[axis])}
 
     def row(self, build: Build, given: Choice = NOTHING) -> dict[str, str]:
         """A value for each axis, with that build and what else is given."""
@@ -126,6 +144,7 @@ class Covering:
             tuple(self.values),
             {axis: names for axis, names in missing.items() if names},
             {axis: (len(self._seen[axis]), len(values)) for axis, values in self.values.items()},
+            traits_not_met(self._builds, self._seen[BUILD]),
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.execution.accuracy import Element
 from harness.model.case import Case
+from harness.studies.fuzz.covering import BUILD
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.studies.fuzz.result import CampaignResult, Failure
 from harness.text.report import Report, Table, Verbatim
@@ -31,6 +32,11 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
                 for fault in r.faults
             ),
             *(f"{r.variant}: declared to fail, not drawn: {', '.join(r.left_out)}." for r in results if r.left_out),
+            *(
+                f"{r.variant}: not met: {', '.join(names)}."
+                for r in results
+                if r.failure is None and (names := _not_met(r))
+            ),
             f"Device: {device}. Seed {results[0].seed}.",
             *(_undecided(result) for result in results if result.undecided),
             "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
@@ -67,6 +73,15 @@ def _undecided(result: CampaignResult) -> str:
 def _axes(results: Sequence[CampaignResult]) -> list[str]:
     """The axes of the campaigns' operations, in words."""
     return list(dict.fromkeys(", ".join(r.coverage.axes) for r in results if r.coverage is not None))
+
+
+def _not_met(result: CampaignResult) -> list[str]:
+    """Features and classes of values that no example had."""
+    coverage = result.coverage
+    if coverage is None:
+        return []
+    of_axes = [f"{axis} {value}" for axis, values in coverage.not_met.items() if axis != BUILD for value in values]
+    return [*coverage.not_met_in_builds, *of_axes]
 
 
 def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
@@ -215,6 +230,7 @@ def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
         "error_over_budget": result.hardest_ratio,
         "left_out": list(result.left_out),
         "coverage": _coverage_object(result),
+        "not_met": None if result.coverage is None else _not_met(result),
         "hardest": json.loads(result.hardest.to_json()) if result.hardest else None,
         "failure": _failure_object(failure) if failure else None,
         "harness_faults": list(result.faults),

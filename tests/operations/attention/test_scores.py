@@ -14,12 +14,12 @@ from attention_answers import hold
 from harness.model.case import Case, Edit
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs, operation_named
-from harness.operations.attention.build import BUILDS, AttentionBuild
+from harness.operations.attention.build import AttentionBuild, feature_sets
 from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.needed_bytes import needed_read_bytes
 from harness.operations.attention.oracle import attention
-from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, SCORE_FEATURES, Problem
+from harness.operations.attention.problem import COMPILED_FEATURES, Problem
 from harness.operations.attention.score_inputs import alibi_slopes
 from harness.support.errors import PluginError, ProblemError, UsageError
 
@@ -258,12 +258,16 @@ def test_cases_keep_what_they_have_and_lose_it_after_tiles_and_heads():
     assert operation.peculiarities(case, (1, 1))[-3:] == ["softcap 7", "ALiBi", "sinks"]
 
 
-def test_builds_with_features_are_in_the_place_of_those_without():
-    chosen = BUILDS[2]
-    tried = [each.features for each in chosen.rather]
-    assert chosen.features == () and tried == [COMPILED_FEATURES, SCORE_FEATURES, (DROPOUT,)]
-    assert [build.features for build in chosen.rather[0].less][-1] == ()
-    assert len(chosen.rather[0].less) == 2 ** len(COMPILED_FEATURES) - 1
+def test_a_build_has_the_features_of_its_place_that_a_variant_takes():
+    build = AttentionBuild("float32", 16)
+    takes = ("causal", "sinks", "softcap")
+    sets = [build.with_features(takes, place).features for place in range(5)]
+    assert sets == [(), ("softcap", "sinks"), ("softcap",), ("sinks",), ()]
+    other = dataclasses.replace(build, feature_order=tuple(reversed(COMPILED_FEATURES)))
+    assert [other.with_features(takes, place).features for place in range(3)] == [(), ("softcap", "sinks"), ("sinks",)]
+    everything = build.with_features(COMPILED_FEATURES, 1)
+    assert everything.less[-1].features == () and len(everything.less) == 2 ** len(COMPILED_FEATURES) - 1
+    assert len(feature_sets(COMPILED_FEATURES)) == 2 ** len(COMPILED_FEATURES)
 
 
 def test_the_order_of_sums_is_asked_of_plain_scores():

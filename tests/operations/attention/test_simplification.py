@@ -7,6 +7,7 @@ import pytest
 
 from harness.model.build import Builds
 from harness.model.case import Case, Edit
+from harness.model.operation import operation_named
 from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.simplification import enlarged
@@ -93,3 +94,12 @@ def test_the_enlarged_problem_has_room_for_a_pattern():
     assert PLAIN.tiles(large.problem) == (2, 3)
     assert large.problem.batch == 2 and large.problem.heads == 2
     assert enlarged(LARGE, BUILDS).problem.group == LARGE.problem.group
+
+
+def test_a_feature_that_a_case_needs_goes_with_it_to_the_plainest_build():
+    plainest, own = AttentionBuild("float32", 16), AttentionBuild("bfloat16", 64, 16, 16, features=("sinks",))
+    builds, case = Builds((plainest, own)), Case(own.plain_problem)
+    tried = [each for each in operation_named("attention").simpler(case, builds) if each.problem.head_dim == 16]
+    assert [each.problem.compiled_features for each in tried[:2]] == [(), ("sinks",)]
+    assert builds.rank(tried[1]) == 0 and builds.of(tried[1]).tiles(tried[1].problem) == (8, 8)
+    assert operation_named("attention").size(tried[1], builds) < operation_named("attention").size(case, builds)

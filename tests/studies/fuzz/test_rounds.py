@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import itertools
 from itertools import islice
 
 import pytest
 
+from harness.model.build import Builds
+from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import operation_named, operation_names
 from harness.model.plan import Plan
 from harness.model.variant import Variant
-from harness.operations.attention.build import BUILDS, AttentionBuild
-from harness.studies.fuzz.builds import builds_for, sanitized_builds
+from harness.operations.attention.build import BUILDS, AttentionBuild, builds_of
+from harness.operations.attention.problem import COMPILED_FEATURES
+from harness.studies.fuzz.builds import builds_for, builds_with, sanitized_builds
 from harness.studies.fuzz.rounds import rounds
 
 pytestmark = pytest.mark.compiles(False)
@@ -23,20 +27,67 @@ def test_rounds_end_at_the_number_of_examples(examples: int):
     assert all(part.builds for part in rounds(BUILDS, examples))
 
 
-def test_each_build_has_a_round_and_then_they_take_turns():
-    own = [part.builds for part in islice(rounds(BUILDS, None), len(BUILDS) + 3)]
-    assert own[: len(BUILDS)] == [(build,) for build in BUILDS]
-    assert own[len(BUILDS) :] == [BUILDS] * 3
+def test_six_builds_have_two_looks_each_the_others_a_round_and_then_they_take_turns():
+    own = [part.builds for part in islice(rounds(BUILDS, None), len(BUILDS) + 9)]
+    assert own[:12] == [(build,) for build in (*BUILDS[:6], *BUILDS[:6])]
+    assert own[12:-3] == [(build,) for build in BUILDS[6:]]
+    assert own[-3:] == [BUILDS] * 3
 
 
 def test_the_first_build_has_the_largest_share_of_a_usual_campaign():
-    assert [part.until for part in rounds(BUILDS, 200)] == [60, 100, 130, 150, 180, 200]
-    assert [part.until for part in rounds(BUILDS, 50)] == [15, 25, 33, 38, 46, 50]
+    ends = [0, *(part.until for part in rounds(BUILDS, 200))]
+    sizes = [end - began for began, end in itertools.pairwise(ends)]
+    assert sizes == [20, 20, 16, 12, 16, 12, 40, 20, 14, 8, 14, 8]
+    assert [one + other for one, other in zip(sizes[:6], sizes[6:])] == [60, 40, 30, 20, 30, 20]
+    assert [part.until for part in rounds(BUILDS, 50)] == [5, 10, 14, 17, 21, 24, 34, 39, 43, 45, 48, 50]
 
 
 def test_hypothesis_has_a_share_where_it_can_steer_by_something():
     searched = [part.until - part.chosen_until for part in rounds(BUILDS, 200)]
-    assert searched == [15, 10, 0, 0, 0, 0]
+    assert searched == [*[0] * 6, 15, 10, 0, 0, 0, 0]
+    assert [part.until - part.chosen_until for part in islice(rounds(BUILDS, None), 12, 14)] == [62, 62]
+
+
+def some_variant(takes: tuple[str, ...]) -> Variant:
+    return Variant(name="some", plan=lambda p: Plan(()), takes=takes, supports=lambda p: None)
+
+
+FEATURES = [c for n in range(5) for c in itertools.combinations(COMPILED_FEATURES, n)]
+
+
+@pytest.mark.parametrize("takes", FEATURES, ids="+".join)
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_each_feature_is_met_with_all_others_at_once_and_alone_soon_after(takes: tuple[str, ...], seed: int):
+    sets = [build.features for build in builds_for(some_variant(takes), builds_of(seed))]
+    assert sets[:2] == [(), takes]
+    assert {(name,) for name in takes} <= set(sets[: 2 + len(takes)])
+    # Every two of them together, apart, and either without the other.
+    for one, other in itertools.combinations(takes, 2):
+        assert len({(one in features, other in features) for features in sets[: 2 + len(takes)]}) == 4
+
+
+def test_other_seeds_meet_other_builds():
+    met = {
+        seed: [build.name for build in builds_for(some_variant(COMPILED_FEATURES), builds_of(seed))[:6]]
+        for seed in range(4)
+    }
+    assert all(set(met[one]) != set(met[other]) for one, other in itertools.combinations(met, 2))
+    assert len({name for names in met.values() for name in names}) >= 12
+    assert {names[0] for names in met.values()} == {"float32, 16"}
+    for seed in range(4):
+        traits = {trait for build in BUILDS for trait in build.traits}
+        early = {trait for build in builds_for(some_variant(()), builds_of(seed))[:4] for trait in build.traits}
+        assert traits - early <= {"head_dim 64 to 128"}
+
+
+def test_a_build_of_another_seed_is_known_from_its_case():
+    builds = Builds(builds_for(some_variant(COMPILED_FEATURES), BUILDS)[:3])
+    own = Case(AttentionBuild("float32", 16).plain_problem)
+    assert builds_with(builds, own) is builds
+    other = Case(AttentionBuild("float16", 96, features=("sinks",)).plain_problem, tile="Br=16,Bc=8")
+    more = builds_with(builds, other)
+    assert more is not None and more.of(other).key == (other.problem.build_key, other.tile)
+    assert more.rank(other) == 3 and more.of(other).tiles(other.problem) == (8, 16)
 
 
 def met_by(name: str) -> list[AttentionBuild]:
@@ -54,7 +105,7 @@ def test_a_usual_campaign_meets_every_dtype_the_longest_rows_and_other_tiles(nam
 
 @pytest.mark.parametrize("name", ["fa2-mma-cupy", "fa2-mma-numba"])
 def test_a_usual_campaign_meets_more_stages_than_two_and_the_sanitizer_looks_at_them(name: str):
-    staged = [build for build in met_by(name) if "stages=3" in (build.tile or "")]
+    staged = list(dict.fromkeys(build for build in met_by(name) if "stages=3" in (build.tile or "")))
     assert len(staged) == 1
     plainest, wide, *most_staged = sanitized_builds(builds_for(discover().registry.get(name), BUILDS))
     assert not plainest.is_wide and wide.is_wide and most_staged == staged
