@@ -23,8 +23,9 @@ import numpy as np
 
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
-from harness.execution.isolation.replies import Json, error_to_json
+from harness.execution.isolation.replies import Json, error_to_json, message_of
 from harness.execution.isolation.server import Load, Surroundings
+from harness.execution.isolation.supervisor import fork_planner
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
@@ -61,23 +62,27 @@ KEPT_OBJECTS = 4096
 def serve(
     connection: Connection,
     lifeline: Connection,
+    output: Connection,
     load: Load | None,
     packages: Sequence[str],
     log: Path,
+    most_bytes: int,
     surroundings: Surroundings,
 ) -> None:
     """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
 
     `packages` are imported first, before anybody waits for them.
-    What a plugin prints goes to standard error; why a process crashed goes to `log`.
+    What a plugin prints goes to `output`, of which `PluginOutput` has the other end; why a process crashed, to `log`.
     """
+    fork_planner(lifeline, (connection, output), most_bytes)
     _end_with(lifeline)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
     surroundings.take_on()
-    os.dup2(2, 1)
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
     faulthandler.enable(log.open("wb"))
     _import(packages)
-    planner = Planner(load, lambda origin: _send(connection, {"loading": origin}))
+    planner = Planner(load, lambda origin: connection.send_bytes(message_of({"loading": origin})))
     while True:
         try:
             request = json.loads(connection.recv_bytes())
@@ -85,7 +90,12 @@ def serve(
         except EOFError:
             return
         reply, sent = _answer(planner, request, arrays)
-        _send(connection, reply)
+        try:
+            message = message_of(reply)
+        except (TypeError, ValueError, RecursionError) as error:  # such as a number of 5,000 digits in a plan
+            wrong = PlanError(f"{request['what']}() answered what has no form as JSON: {error}")
+            message, sent = message_of({"error": error_to_json(wrong)}), []
+        connection.send_bytes(message)
         for array in sent:
             connection.send_bytes(array)
 
@@ -110,10 +120,6 @@ def _end_with(lifeline: Connection) -> None:
     fcntl.fcntl(lifeline.fileno(), fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(lifeline.fileno(), fcntl.F_GETFL)
     fcntl.fcntl(lifeline.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
-
-
-def _send(connection: Connection, said: Json) -> None:
-    connection.send_bytes(json.dumps(said).encode())
 
 
 def _answer(planner: Planner, request: Json, arrays: list[bytes]) -> tuple[Json, list[bytes]]:

@@ -15,11 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
+from harness.execution.isolation.plugin_output import PluginOutput
+from harness.execution.isolation.replies import Json, Malformed, checked, data_of, error_from_json
 from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, enter
 from harness.support import child_process
 from harness.support.child_process import Moment, how_it_ended, last_words
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
+from harness.support.memory import available_bytes
+from harness.support.process_tree import end_tree
 
 LOAD_SECONDS = 60.0
 """Importing a module, or the packages that a first plan needs. Seconds of the processor, as all of these are."""
@@ -31,6 +34,12 @@ RUN_SECONDS = 600.0
 """A native run, with its timing."""
 PATIENCE = 6.0
 """How many times as long by the clock: other work may be going on, and who sleeps uses no processor."""
+OUTPUT_SECONDS = 2.0
+"""For the last that an ended process has printed to be read."""
+MEMORY_SHARE = 0.8
+"""Of the memory that is available when a planner starts."""
+LEAST_PLANNER_BYTES = 2**31
+"""Compiling a large kernel takes this much, wherever the memory comes from."""
 LARGEST_MESSAGE_BYTES = 2**28
 """More than any plan or PTX text has; arrays are as large as they are known to be."""
 
@@ -68,6 +77,8 @@ class PlannerProcess:
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._lifeline: Connection | None = None
+        self._output: PluginOutput | None = None
+        self._dropped: weakref.finalize[..., PlannerProcess] | None = None
         self._lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-planner-")
         self._log = Path(self._folder.name, "planner.log")
@@ -92,16 +103,30 @@ class PlannerProcess:
         self._connection, theirs = context.Pipe()
         # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
         lifeline, self._lifeline = context.Pipe(duplex=False)
+        printed, output = context.Pipe(duplex=False)
         self._process = context.Process(
             target=enter,
-            args=(theirs, lifeline, self._load, self._packages, self._log, Surroundings.of_this_process()),
+            args=(
+                theirs,
+                lifeline,
+                output,
+                self._load,
+                self._packages,
+                self._log,
+                planner_bytes(),
+                Surroundings.of_this_process(),
+            ),
             name="planner",
             daemon=True,
         )
         with main_module_for(self._load):
             self._process.start()
+        # Where this object is dropped without `end`. multiprocessing would send SIGTERM, and wait.
+        self._dropped = weakref.finalize(self, _kill, self._process)
         theirs.close()
         lifeline.close()
+        output.close()
+        self._output = PluginOutput(printed)
         self._asked.clear()
         self.loading = None
         self.generation += 1
@@ -142,15 +167,20 @@ class PlannerProcess:
                 return answer, [self._received_bytes(seconds, most_bytes) for _ in range(number)]
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process and all that it has started, whatever they are doing."""
         process = self._process
         if process is not None:
-            process.kill()  # without the lock: a thread that waits for an answer has it
+            _kill(process)  # without the lock: a thread that waits for an answer has it
         with self._lock:
             if self._process is not None:
-                self._process.kill()
+                _kill(self._process)
                 self._process.join()
                 self._process = None
+            if self._dropped is not None:
+                self._dropped.detach()
+            if self._output is not None:
+                self._output.finish(OUTPUT_SECONDS)
+                self._output = None
             for connection in (self._connection, self._lifeline):
                 if connection is not None:
                     connection.close()
@@ -170,7 +200,7 @@ class PlannerProcess:
             raise PlannerHung(
                 f"no answer within {seconds:g} s of the processor, or {PATIENCE * seconds:g} s in all: it never ends"
             ) from None
-        except (Malformed, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (Malformed, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
             self.end()
             raise PlannerDied(f"the process that ran it answered what was not asked: {error}") from None
         except BaseException as error:
@@ -179,7 +209,7 @@ class PlannerProcess:
             raise
 
     def _received(self, seconds: float) -> Json:
-        return checked(json.loads(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
+        return checked(data_of(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
 
     def _received_bytes(self, seconds: float, most_bytes: int) -> bytes:
         """The next message. Raises `_NoAnswer` once the process has used the processor for so long, or waited."""
@@ -187,11 +217,11 @@ class PlannerProcess:
         if not self._connection.poll(child_process.LOOK_SECONDS):
             pid = self._process.pid
             assert pid is not None
-            began = Moment.of(pid)
+            began = Moment.of_tree(pid)
             while not self._connection.poll(child_process.LOOK_SECONDS):
                 if self._process.exitcode is not None:
                     raise EOFError
-                if Moment.of(pid).seconds_since(began, PATIENCE) > seconds:
+                if Moment.of_tree(pid).seconds_since(began, PATIENCE) > seconds:
                     raise _NoAnswer
         return self._connection.recv_bytes(most_bytes)
 
@@ -201,6 +231,16 @@ class PlannerProcess:
         self._process.join(timeout=5)
         words = last_words(self._log)
         return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
+
+
+def planner_bytes() -> int:
+    """How much a planner may allocate: most of the memory that is there, so that it meets an error, and nobody else."""
+    return max(LEAST_PLANNER_BYTES, int(MEMORY_SHARE * available_bytes()))
+
+
+def _kill(process: BaseProcess) -> None:
+    if process.exitcode is None and process.pid is not None:
+        end_tree(process.pid)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ The judge's own process needs nothing more to ask, so that neither a compiler's 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from harness.support.errors import (
@@ -17,6 +18,7 @@ from harness.support.errors import (
     UsageError,
 )
 from harness.support.exception_place import where_and_what
+from harness.support.printable import encodable_json
 
 Json = Any
 """Numbers, text, None, lists of them and dicts by text."""
@@ -33,6 +35,19 @@ def checked(value: Json, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise Malformed(f"{value!r:.200} is no {' or '.join(kind.__name__ for kind in kinds)}")
     return value
+
+
+def message_of(said: Json) -> bytes:
+    """What `data_of` reads. Raises `ValueError`, `TypeError` or `RecursionError` for what JSON does not have."""
+    return json.dumps(said).encode()
+
+
+def data_of(message: bytes) -> Json:
+    r"""What a process sent, in texts that every file takes: a lone surrogate becomes its escape, such as `\ud800`.
+
+    Raises `ValueError` or `RecursionError` for anything but JSON.
+    """
+    return json.loads(encodable_json(message.decode("ascii")))
 
 
 def error_to_json(error: BaseException) -> Json:

@@ -13,12 +13,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.support.child_process import one_thread_for_numpy
+from harness.support.process_tree import end_children
 
 if TYPE_CHECKING:
     from harness.model.variant import Variant
@@ -99,6 +100,17 @@ def enter(*arguments: Any) -> None:
     from harness.execution.isolation.planner import serve
 
     serve(*arguments)
+
+
+def end_strays() -> None:
+    """End children of this process that it did not start: what a plugin has left, which ended its own supervisor.
+
+    They come here only where this process adopts orphans (`adopt_orphans`).
+    """
+    ours = (getattr(forkserver, "_forkserver", None), getattr(resource_tracker, "_resource_tracker", None))
+    end_children(
+        spared=[pid for one in ours for name in ("_forkserver_pid", "_pid") if (pid := getattr(one, name, None))]
+    )
 
 
 @contextlib.contextmanager

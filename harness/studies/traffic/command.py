@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
+from harness.options.standard_streams import complain
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
 from harness.options.watch import add_watch, kept_results, watching
 from harness.options.workers import add_workers, crew_of
@@ -120,7 +120,7 @@ def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSiz
     try:
         return measure_hardware(run, GpuExecutor().device, arguments.plugin)
     except CountersUnavailable as error:
-        print(f"harness: warning: no hardware counters: {error}", file=sys.stderr)
+        complain(f"warning: no hardware counters: {error}")
         return None
 
 
