@@ -83,12 +83,14 @@ def serve(
     faulthandler.enable(log.open("wb"))
     _import(packages)
     planner = Planner(load, lambda origin: connection.send_bytes(message_of({"loading": origin})))
+    with contextlib.suppress(EOFError, ConnectionError):  # the judge has hung up, perhaps on an answer
+        _answer_requests(connection, planner)
+
+
+def _answer_requests(connection: Connection, planner: Planner) -> None:
     while True:
-        try:
-            request = json.loads(connection.recv_bytes())
-            arrays = [connection.recv_bytes() for _ in range(request.get("arrays", 0))]
-        except EOFError:
-            return
+        request = json.loads(connection.recv_bytes())
+        arrays = [connection.recv_bytes() for _ in range(request.get("arrays", 0))]
         reply, sent = _answer(planner, request, arrays)
         try:
             message = message_of(reply)

@@ -121,8 +121,9 @@ class PlannerProcess:
         )
         with main_module_for(self._load):
             self._process.start()
-        # Where this object is dropped without `end`. multiprocessing would send SIGTERM, and wait.
-        self._dropped = weakref.finalize(self, _kill, self._process)
+        # Where this object is dropped without `end`: multiprocessing would send SIGTERM, and wait. The folder is there
+        # for as long as the process, which may still have to open its log.
+        self._dropped = weakref.finalize(self, _kill, self._process, self._folder)
         theirs.close()
         lifeline.close()
         output.close()
@@ -238,7 +239,8 @@ def planner_bytes() -> int:
     return max(LEAST_PLANNER_BYTES, int(MEMORY_SHARE * available_bytes()))
 
 
-def _kill(process: BaseProcess) -> None:
+def _kill(process: BaseProcess, *held: object) -> None:
+    """End a process and its descendants; what is `held` is there for as long as they are."""
     if process.exitcode is None and process.pid is not None:
         end_tree(process.pid)
 
