@@ -24,7 +24,7 @@ import numpy as np
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation.replies import Json, error_to_json, message_of
-from harness.execution.isolation.server import Load, Surroundings
+from harness.execution.isolation.server import Load, Surroundings, leave_server
 from harness.execution.isolation.supervisor import fork_planner
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
@@ -75,6 +75,7 @@ def serve(
     What a plugin prints goes to `output`, of which `PluginOutput` has the other end; why a process crashed, to `log`.
     """
     fork_planner(lifeline, (connection, output), most_bytes)
+    leave_server()
     _end_with(lifeline)
     surroundings.take_on()
     for descriptor in (1, 2):
@@ -82,7 +83,7 @@ def serve(
     output.close()
     faulthandler.enable(log.open("wb"))
     _import(packages)
-    planner = Planner(load, lambda origin: connection.send_bytes(message_of({"loading": origin})))
+    planner = Planner(load, connection.send_bytes)
     with contextlib.suppress(EOFError, ConnectionError):  # the judge has hung up, perhaps on an answer
         _answer_requests(connection, planner)
 
@@ -90,13 +91,14 @@ def serve(
 def _answer_requests(connection: Connection, planner: Planner) -> None:
     while True:
         request = json.loads(connection.recv_bytes())
+        planner.number = request["number"]
         arrays = [connection.recv_bytes() for _ in range(request.get("arrays", 0))]
         reply, sent = _answer(planner, request, arrays)
         try:
-            message = message_of(reply)
+            message = message_of(reply | {"number": planner.number})
         except (TypeError, ValueError, RecursionError) as error:  # such as a number of 5,000 digits in a plan
             wrong = PlanError(f"{request['what']}() answered what has no form as JSON: {error}")
-            message, sent = message_of({"error": error_to_json(wrong)}), []
+            message, sent = message_of({"error": error_to_json(wrong), "number": planner.number}), []
         connection.send_bytes(message)
         for array in sent:
             connection.send_bytes(array)
@@ -140,8 +142,10 @@ def _answer(planner: Planner, request: Json, arrays: list[bytes]) -> tuple[Json,
 class Planner:
     """What the process has loaded, and what it has handed out."""
 
-    def __init__(self, load: Load | None, announce: Callable[[Json], None]) -> None:
-        self._load, self._announce = load, announce
+    def __init__(self, load: Load | None, send: Callable[[bytes], None]) -> None:
+        self._load, self._send = load, send
+        self.number = 0
+        """Of the request that is answered: every message says which one it belongs to."""
         self._loaded: dict[Origin, Registry] = {}
         self._kept: OrderedDict[int, object] = OrderedDict()
         self._numbers: dict[int, int] = {}
@@ -169,7 +173,7 @@ class Planner:
             try:
                 if origin in known:
                     raise PluginError(known[origin])
-                self._announce(_key(origin))
+                self._send(message_of({"loading": _key(origin), "number": self.number}))
                 origin.load(registry, check_backend)
             except PluginError as error:
                 if origin.kind == PLUGIN:

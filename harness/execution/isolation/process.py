@@ -34,6 +34,8 @@ RUN_SECONDS = 600.0
 """A native run, with its timing."""
 PATIENCE = 6.0
 """How many times as long by the clock: other work may be going on, and who sleeps uses no processor."""
+END_SECONDS = 5.0
+"""For a process to end that has closed its pipe."""
 OUTPUT_SECONDS = 2.0
 """For the last that an ended process has printed to be read."""
 MEMORY_SHARE = 0.8
@@ -83,6 +85,7 @@ class PlannerProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-planner-")
         self._log = Path(self._folder.name, "planner.log")
         self._asked: set[str] = set()
+        self._requests = 0
         self.generation = 0
         """Processes started so far: what an earlier one handed out is lost."""
         self.loading: Json = None
@@ -104,7 +107,7 @@ class PlannerProcess:
         # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
         lifeline, self._lifeline = context.Pipe(duplex=False)
         printed, output = context.Pipe(duplex=False)
-        self._process = context.Process(
+        process = context.Process(
             target=enter,
             args=(
                 theirs,
@@ -120,7 +123,8 @@ class PlannerProcess:
             daemon=True,
         )
         with main_module_for(self._load):
-            self._process.start()
+            process.start()
+        self._process = process
         # Where this object is dropped without `end`: multiprocessing would send SIGTERM, and wait. The folder is there
         # for as long as the process, which may still have to open its log.
         self._dropped = weakref.finalize(self, _kill, self._process, self._folder)
@@ -153,7 +157,9 @@ class PlannerProcess:
             assert self._connection is not None
             with self._losses(seconds):
                 with contextlib.suppress(BrokenPipeError):
-                    self._connection.send_bytes(json.dumps({"what": what, "arrays": len(arrays), **said}).encode())
+                    self._requests += 1
+                    request = {"what": what, "number": self._requests, "arrays": len(arrays), **said}
+                    self._connection.send_bytes(json.dumps(request).encode())
                     for array in arrays:
                         self._connection.send_bytes(array)
                 reply = self._received(seconds)
@@ -209,8 +215,12 @@ class PlannerProcess:
                 self.end()  # an answer that nobody waits for any more must not be taken for the next one
             raise
 
-    def _received(self, seconds: float) -> Json:
-        return checked(data_of(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
+    def _received(self, seconds: float) -> dict[str, Json]:
+        """The next message of the request that was sent last: others may have been written by a plugin."""
+        reply: dict[str, Json] = checked(data_of(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
+        if reply.get("number") != self._requests:
+            raise Malformed(f"request {self._requests} got the reply to {reply.get('number')!r:.20}")
+        return reply
 
     def _received_bytes(self, seconds: float, most_bytes: int) -> bytes:
         """The next message. Raises `_NoAnswer` once the process has used the processor for so long, or waited."""
@@ -229,7 +239,9 @@ class PlannerProcess:
     def _death(self) -> str:
         """What became of the process, and its last words."""
         assert self._process is not None
-        self._process.join(timeout=5)
+        self._process.join(timeout=END_SECONDS)
+        if self._process.exitcode is None:
+            return "its pipe closed"  # and is stopped, or goes on by itself: it is ended now
         words = last_words(self._log)
         return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
 

@@ -26,6 +26,10 @@ ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError,
 """What is told by its own name; every other exception becomes a `SandboxError`."""
 
 
+MOST_CHARACTERS = 20_000
+"""Of an error's text: a compiler's log has as many, and what has more is nobody's to read."""
+
+
 class Malformed(SandboxError):
     """What came is not what was asked for."""
 
@@ -64,10 +68,15 @@ def error_to_json(error: BaseException) -> Json:
 def error_from_json(said: Json) -> SandboxError:
     """The exception to raise."""
     said = checked(said, dict)
-    kind, text = checked(said.get("kind"), str), checked(said.get("text"), str)
+    kind, text = checked(said.get("kind"), str), _shortened(checked(said.get("text"), str))
     if kind == "UnsupportedProblem":
-        return UnsupportedProblem(checked(said.get("variant"), str), text)
+        return UnsupportedProblem(_shortened(checked(said.get("variant"), str)), text)
     if kind == "KernelFault":
         fault = checked(said.get("fault"), str)
         return KernelFault(fault if fault in KernelFault.KINDS else "trap", text)
     return ERRORS.get(kind, SandboxError)(text)
+
+
+def _shortened(text: str) -> str:
+    more = len(text) - MOST_CHARACTERS
+    return text if more <= 0 else f"{text[:MOST_CHARACTERS]}... and {more:,} more characters"

@@ -95,6 +95,22 @@ def _share_server() -> None:
     setattr(forkserver, "ensure_running", ensure_running)  # noqa: B010 - which is that method, bound
 
 
+def leave_server() -> None:
+    """Close what this process holds of its server: whoever writes there ends it for all others.
+
+    Processes that this one starts are forked from a server of its own.
+    """
+    for one, names in (
+        (getattr(forkserver, "_forkserver", None), ("_forkserver_alive_fd", "_forkserver_address")),
+        (getattr(resource_tracker, "_resource_tracker", None), ("_fd",)),
+    ):
+        descriptor = getattr(one, names[0], None)
+        if descriptor is not None:
+            os.close(descriptor)
+            for name in names:
+                setattr(one, name, None)
+
+
 def enter(*arguments: Any) -> None:
     """What a planner runs: `planner.serve`, which the judge need not import."""
     from harness.execution.isolation.planner import serve

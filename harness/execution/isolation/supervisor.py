@@ -25,8 +25,8 @@ def fork_planner(lifeline: Connection, others: Sequence[Connection], most_bytes:
     """Fork a planner that this process supervises from here on: this function returns in the planner alone.
 
     `lifeline` ends when the judge does. `others` are the planner's: closed here, for their other ends to see it end.
-    No process of the planner's may allocate more than `most_bytes`, or leaves a core dump; if memory runs out all the
-    same, the kernel ends them first.
+    The planner has a session of its own, and no standard input. None of its processes may allocate more than
+    `most_bytes`, or leaves a core dump; if memory runs out all the same, the kernel ends them first.
     """
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
@@ -39,8 +39,13 @@ def fork_planner(lifeline: Connection, others: Sequence[Connection], most_bytes:
     end_with_parent()
     if os.getppid() != supervisor:  # it ended before this process had asked
         os._exit(1)
+    # A session of its own: signals to its group reach nobody else, and there is no terminal that it may open.
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or most_bytes < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
