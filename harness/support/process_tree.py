@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _STOPPING_PASSES = 50
 """How often new descendants are looked for while the ones found before are stopped and can start no more."""
+_STOPPING_LOOKS, _LOOK_SECONDS = 100, 0.001
+"""A signal takes some time to arrive where all cores are busy."""
 
 
 def adopt_orphans() -> None:
@@ -73,7 +76,15 @@ def end_descendants(pid: int) -> None:
 
 
 def end_tree(pid: int) -> None:
-    """SIGKILL to a process's descendants, then to itself, which until then adopts what loses its parent."""
+    """SIGKILL to a process's descendants, then to itself, which until then adopts what loses its parent.
+
+    It is stopped before: a child that it was about to start would be found by nobody.
+    """
+    _send([pid], signal.SIGSTOP)
+    for _ in range(_STOPPING_LOOKS):
+        if _fields(pid)[:1] not in (["R"], ["S"], ["D"]):
+            break
+        time.sleep(_LOOK_SECONDS)
     end_descendants(pid)
     _send([pid], signal.SIGKILL)
 

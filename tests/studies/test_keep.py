@@ -83,6 +83,21 @@ def test_a_reason_that_no_file_takes_is_kept_as_its_escapes(
         assert opened.rows()[-1].reason == "lost \\ud83d"
 
 
+@pytest.mark.parametrize("name", ["results.sqlite", "results.sqlite-wal"])
+def test_a_link_in_the_place_of_the_store_spoils_nothing_of_the_users(
+    store: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("what a plugin has put a link to\n" * 1000)
+    store.parent.mkdir()
+    (store.parent / name).symlink_to(mine)
+    status = main(["compare", *CHOSEN, *SMALL, "--keep"])
+    assert mine.read_text() == "what a plugin has put a link to\n" * 1000
+    told = capsys.readouterr()
+    assert "pass" in told.out and "Traceback" not in told.err and told.err.count("\n") == 1
+    assert status == 2 or len(kept(store)) == 1
+
+
 def test_without_a_word_nothing_is_kept_and_with_the_setting_everything(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
