@@ -95,6 +95,13 @@ def replaces_wire() -> None:
     replace(planner, "plan_to_json", lambda *args: forged)
 
 
+def replaces_buffers_by_anything() -> None:
+    import harness.execution.isolation.planner as planner
+
+    forged = {"buffers": [["O", 7], [{}, "x", [], NAN, 1]], "launches": []}
+    replace(planner, "plan_to_json", lambda *args: forged)
+
+
 def replaces_messages_by_nesting() -> None:
     import harness.execution.isolation.planner as planner
 
@@ -341,6 +348,7 @@ DEEDS: dict[Deed, str] = {
     replaces_verdicts: UNWRITTEN,
     replaces_clocks: UNWRITTEN,
     replaces_wire: "Q",
+    replaces_buffers_by_anything: "gave what is no plan",
     replaces_messages_by_nesting: DIED,
     replaces_messages_by_verdicts: "",
     replaces_error_kinds: "the call was wrong",
