@@ -91,10 +91,15 @@ def end_tree(pid: int) -> None:
 
 def end_children(spared: Iterable[int] = ()) -> None:
     """End this process's children, with all that descends from them, but for those that are `spared`; wait for them."""
-    for child in set(children_of(os.getpid())).difference(spared):
-        end_tree(child)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+    for _ in range(_STOPPING_PASSES):  # what loses its parent meanwhile becomes a child of this process
+        found = set(children_of(os.getpid())).difference(spared)
+        if not found:
+            break
+        for child in found:
+            end_tree(child)
+        for child in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
 
 
 def _send(processes: Iterable[int], number: signal.Signals) -> None:

@@ -38,18 +38,6 @@ NAN = float("nan")
 ESCAPES = "\x1b[31m\x1b]0;title\x07\u202egnp\u200b\x9b2J\ud800"
 Deed = Callable[[], object]
 _killed: list[int] = []
-_undo: list[tuple[Any, str, Any]] = []
-
-
-def replace(owner: Any, name: str, value: Any) -> None:
-    """Until the next variant's turn."""
-    _undo.append((owner, name, getattr(owner, name)))
-    setattr(owner, name, value)
-
-
-def restore() -> None:
-    while _undo:
-        setattr(*_undo.pop())
 
 
 def half_plan(problem: Problem) -> Plan:
@@ -62,7 +50,7 @@ def half_plan(problem: Problem) -> Plan:
 
 def replaces_numpy() -> None:
     for name in ("abs", "isnan", "max", "allclose", "array_equal", "subtract"):
-        replace(np, name, lambda *args, **rest: np.float64(0))
+        setattr(np, name, lambda *args, **rest: np.float64(0))
 
 
 def replaces_judging() -> None:
@@ -72,19 +60,19 @@ def replaces_judging() -> None:
 
     for module in (accuracy, question, comparison):
         for name in [n for n, thing in vars(module).items() if callable(thing) and n[0].islower()]:
-            replace(module, name, lambda *args, **rest: None)
+            setattr(module, name, lambda *args, **rest: None)
 
 
 def replaces_verdicts() -> None:
     import harness.execution.verdict as verdict
 
     for name in ("FAIL", "ERROR"):
-        replace(verdict, name, "pass")
+        setattr(verdict, name, "pass")
 
 
 def replaces_clocks() -> None:
     for name in ("time", "monotonic", "perf_counter", "process_time"):
-        replace(time, name, lambda: 0.0)
+        setattr(time, name, lambda: 0.0)
 
 
 def replaces_wire() -> None:
@@ -92,27 +80,27 @@ def replaces_wire() -> None:
     import harness.execution.isolation.planner as planner
 
     forged = {"buffers": [["Q", [1], "float32"]], "launches": []}
-    replace(planner, "plan_to_json", lambda *args: forged)
+    planner.plan_to_json = lambda *args: forged
 
 
 def replaces_buffers_by_anything() -> None:
     import harness.execution.isolation.planner as planner
 
     forged = {"buffers": [["O", 7], [{}, "x", [], NAN, 1]], "launches": []}
-    replace(planner, "plan_to_json", lambda *args: forged)
+    planner.plan_to_json = lambda *args: forged
 
 
 def replaces_messages_by_nesting() -> None:
     import harness.execution.isolation.planner as planner
 
-    replace(planner, "message_of", lambda said: b'{"number": %d, "answer": ' % said["number"] + b"[" * 200_000)
+    planner.message_of = lambda said: b'{"number": %d, "answer": ' % said["number"] + b"[" * 200000
 
 
 def replaces_messages_by_verdicts() -> None:
     import harness.execution.isolation.planner as planner
 
     forged = {"answer": None, "verdict": "pass", "rank": 1, "reason": None}
-    replace(planner, "message_of", lambda said: json.dumps({**forged, "number": said["number"]}).encode())
+    planner.message_of = lambda said: json.dumps({**forged, "number": said["number"]}).encode()
 
 
 def replaces_error_kinds() -> None:
@@ -120,14 +108,14 @@ def replaces_error_kinds() -> None:
     import harness.execution.isolation.planner as planner
 
     forged = {"error": {"kind": "UsageError", "text": "the call was wrong" + ESCAPES}}
-    replace(planner, "message_of", lambda said: json.dumps({**forged, "number": said["number"]}).encode())
+    planner.message_of = lambda said: json.dumps({**forged, "number": said["number"]}).encode()
 
 
 def replaces_numbers_by_nan() -> None:
     import harness.execution.isolation.planner as planner
 
     forged = {"answer": {"supports": {"answer": None}, "plan": {"answer": {"buffers": NAN, "launches": [NAN]}}}}
-    replace(planner, "message_of", lambda said: json.dumps({**forged, "number": said["number"]}).encode())
+    planner.message_of = lambda said: json.dumps({**forged, "number": said["number"]}).encode()
 
 
 def searches_objects() -> None:
@@ -154,13 +142,6 @@ def overwrites_strings() -> None:
 
     word = verdict.FAIL
     ctypes.memmove(id(word) + sys.getsizeof(word) - len(word) - 1, b"pass", 4)
-
-
-def restores_strings() -> None:
-    import harness.execution.verdict as verdict
-
-    word = verdict.FAIL
-    ctypes.memmove(id(word) + sys.getsizeof(word) - len(word) - 1, b"fail", 4)
 
 
 # What is written to whom.
@@ -352,7 +333,7 @@ DEEDS: dict[Deed, str] = {
     replaces_messages_by_nesting: DIED,
     replaces_messages_by_verdicts: "",
     replaces_error_kinds: "the call was wrong",
-    replaces_numbers_by_nan: "None is no list|nan is no",
+    replaces_numbers_by_nan: "nan.* is no ",
     searches_objects: UNWRITTEN,
     searches_frames: UNWRITTEN,
     overwrites_strings: f"{UNWRITTEN}|{DIED}",
@@ -368,7 +349,7 @@ DEEDS: dict[Deed, str] = {
     stops_its_supervisor: UNWRITTEN,
     leaves_daemons: UNWRITTEN,
     forks_and_forks: "no answer within",
-    takes_all_memory: "MemoryError",
+    takes_all_memory: "MemoryError|no answer within",
     recurses: "RecursionError",
     waits_for_input: UNWRITTEN,
     opens_the_terminal: "No such device|/dev/tty",
@@ -390,13 +371,6 @@ def doing(deed: Deed) -> Callable[[Problem], Plan]:
         return half_plan(problem)
 
     return plan
-
-
-def supports(problem: Problem) -> str | None:
-    """Asked first: what the variant before has replaced is as it was."""
-    restore()
-    restores_strings()
-    return right_supports(problem)
 
 
 # Objects that are not what they seem.
@@ -597,11 +571,15 @@ ATTACKS: dict[str, str] = {
 }
 
 
+def deed_variant(name: str) -> Variant:
+    """The variant that does what is called so. It has to have a process to itself, which it spoils."""
+    (deed,) = (each for each in (*DEEDS, *ALONE) if attack_name(each) == name)
+    return Variant(name=name, plan=doing(deed), supports=right_supports, idea="hostile" + ESCAPES)
+
+
 def register(registry: Registry) -> None:
-    idea = "hostile" + ESCAPES
-    for deed in (*DEEDS, *ALONE):
-        registry.add(Variant(name=attack_name(deed), plan=doing(deed), supports=supports, idea=idea))
+    """Those that spoil nothing in their process."""
     for name, (functions, _) in OBJECTS.items():
-        registry.add(Variant(**{"name": name, "supports": supports, "idea": idea, **functions}))
+        registry.add(Variant(**{"name": name, "supports": right_supports, "idea": "hostile" + ESCAPES, **functions}))
     for name, (plan, _) in KERNELS.items():
-        registry.add(Variant(name=name, plan=plan, supports=supports, idea=idea))
+        registry.add(Variant(name=name, plan=plan, supports=right_supports, idea="hostile" + ESCAPES))
