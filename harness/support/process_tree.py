@@ -16,10 +16,10 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-_STOPPING_PASSES = 50
-"""How often new descendants are looked for while the ones found before are stopped and can start no more."""
-_STOPPING_LOOKS, _LOOK_SECONDS = 100, 0.001
-"""A signal takes some time to arrive where all cores are busy."""
+_ENDING_SECONDS = 10.0
+"""For all descendants to be ended; on a busy machine a signal takes some time to arrive."""
+_LOOK_SECONDS = 0.001
+_STOPPING_LOOKS, _ADOPTING_LOOKS = 100, 50
 
 
 def adopt_orphans() -> None:
@@ -64,15 +64,15 @@ def tree_seconds(pid: int) -> float:
 
 
 def end_descendants(pid: int) -> None:
-    """SIGKILL to all that descends from a process. They are stopped first, so that none of them starts another."""
-    stopped: list[int] = []
-    for _ in range(_STOPPING_PASSES):
-        fresh = [each for each in descendants_of(pid) if each not in stopped]
-        if not fresh:
-            break
-        _send(fresh, signal.SIGSTOP)
-        stopped += fresh
-    _send(stopped, signal.SIGKILL)
+    """SIGKILL to all that descends from a process, until none of it runs: they are stopped before, to start no more.
+
+    A child that one of them was starting meanwhile shows in the next look, as a child of `pid` where that adopts it.
+    """
+    until = time.monotonic() + _ENDING_SECONDS
+    while (running := [each for each in descendants_of(pid) if _runs(each)]) and time.monotonic() < until:
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            _send(running, number)
+        time.sleep(_LOOK_SECONDS)
 
 
 def end_tree(pid: int) -> None:
@@ -82,7 +82,7 @@ def end_tree(pid: int) -> None:
     """
     _send([pid], signal.SIGSTOP)
     for _ in range(_STOPPING_LOOKS):
-        if _fields(pid)[:1] not in (["R"], ["S"], ["D"]):
+        if not _runs(pid) or _fields(pid)[:1] in (["t"], ["T"]):
             break
         time.sleep(_LOOK_SECONDS)
     end_descendants(pid)
@@ -91,7 +91,7 @@ def end_tree(pid: int) -> None:
 
 def end_children(spared: Iterable[int] = ()) -> None:
     """End this process's children, with all that descends from them, but for those that are `spared`; wait for them."""
-    for _ in range(_STOPPING_PASSES):  # what loses its parent meanwhile becomes a child of this process
+    for _ in range(_ADOPTING_LOOKS):  # what loses its parent meanwhile becomes a child of this process
         found = set(children_of(os.getpid())).difference(spared)
         if not found:
             break
@@ -106,6 +106,11 @@ def _send(processes: Iterable[int], number: signal.Signals) -> None:
     for pid in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there and has not ended (Z: a process that was not waited for yet, X: one that is going)."""
+    return _fields(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def _fields(pid: int) -> list[str]:

@@ -243,10 +243,13 @@ def leaves_daemons_to_nobody() -> None:
 
 
 def forks_and_forks() -> None:
-    """A bomb with an end: each process starts another and waits."""
-    for _ in range(100):
+    """A bomb with an end: each process starts another."""
+    for number in range(100):
         if os.fork():
-            time.sleep(3600)
+            if number == 0:
+                time.sleep(3600)
+            os.execvp("sleep", ["sleep", "86413"])
+        time.sleep(0.02)
 
 
 def takes_all_memory() -> None:
@@ -348,7 +351,7 @@ DEEDS: dict[Deed, str] = {
     kills_its_supervisor: "SIGKILL",
     stops_its_supervisor: UNWRITTEN,
     leaves_daemons: UNWRITTEN,
-    forks_and_forks: "no answer within",
+    forks_and_forks: f"no answer within|{UNWRITTEN}",  # by the last of them
     takes_all_memory: "MemoryError|no answer within",
     recurses: "RecursionError",
     waits_for_input: UNWRITTEN,
