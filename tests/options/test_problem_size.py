@@ -33,6 +33,7 @@ def test_what_memory_cannot_hold_is_refused_in_one_line(
     study: str, arrays: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(problem_size, "available_bytes", lambda: 300_000)
+    monkeypatch.setenv("ATTENTION_SANDBOX_RESULTS_DIR", str(tmp_path))
     size = ["--heads", "1", "--seq-len", "64", *EMULATOR]
     words = {
         "compare": ["compare", "--variants", "fa2-cupy", *size],
