@@ -21,7 +21,10 @@ if interruptible:
 # cores that kernels run on. 2 to this power is for how many clock cycles; NumPy reads it when it is loaded.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
-from harness.execution.isolation.server import begin_server, preload_compilers  # noqa: E402
+from harness.execution.isolation.server import begin_server, end_strays, preload_compilers  # noqa: E402
+from harness.support.process_tree import adopt_orphans  # noqa: E402
+
+adopt_orphans()
 
 if "--watch" in sys.argv:
     preload_compilers()  # planners come and go
@@ -35,6 +38,7 @@ from harness.support.interrupts import heed_interrupts  # noqa: E402
 if interruptible:
     heed_interrupts()
 status = main()
+end_strays()
 if status == INTERRUPTED:
     # Python would wait for threads in which a compiler is at work, which cannot be stopped.
     sys.stdout.flush()

@@ -16,6 +16,8 @@ from harness.support.exception_place import raise_interrupt, where_and_what
 
 BUFFER_ALIGNMENT_BYTES = 256
 """An address as a GPU's allocator gives it, for who compiles without any memory; compilers do not look at it."""
+MOST_CLAIMED_BYTES = 2**63
+"""No memory has as many, and they no longer fit into a column of the store."""
 
 
 def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
@@ -104,6 +106,9 @@ def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | No
         size = getattr(claim, field)
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise PlanError(f"claim() returned {field}={size!r}; it has to be a whole number of bytes")
+        if not 0 <= size < MOST_CLAIMED_BYTES:
+            shown = "2^63 or more" if size > 0 else f"{max(size, -MOST_CLAIMED_BYTES)}"
+            raise PlanError(f"claim() returned {field}={shown}; it has to be from 0 to 2^63 - 1 bytes")
     return claim
 
 

@@ -11,6 +11,10 @@ from harness.model.plan import Plan
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.support.errors import PluginError
+from harness.support.printable import printable
+
+LONGEST_NAME = 128
+"""Characters of a variant's name: it is a part of file names, which have 255 bytes at most."""
 
 
 def _supports_all(problem: Any) -> str | None:
@@ -53,5 +57,11 @@ class Variant:
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):
             raise PluginError(f"variant name {self.name!r} is not usable: no blanks, commas or wildcards")
+        if printable(self.name) != self.name:
+            raise PluginError(f"variant name {self.name!a} is not usable: it has characters that cannot be seen")
+        if len(self.name) > LONGEST_NAME:
+            raise PluginError(
+                f"variant name {self.name[:20]!r}... has {len(self.name)} characters; it may have {LONGEST_NAME}"
+            )
         if not isinstance(self.numerics, Numerics):
             raise PluginError(f"variant {self.name!r} has numerics {self.numerics!r}; it has to be a Numerics(...)")

@@ -13,6 +13,7 @@ from harness.options.keep import keep_result
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
+from harness.support.printable import printable
 
 if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
@@ -55,8 +56,8 @@ def conclude(arguments: argparse.Namespace, shown: StudyResult[Any]) -> int:
 
 
 def publish(arguments: argparse.Namespace, text: str) -> None:
-    """Print `text`, or write it to `--output`."""
+    """Print `text`, or write it to `--output`; what is not printable is escaped."""
     if arguments.output is None:
         print_result(text)
     else:
-        replace_files({arguments.output: text.encode()})
+        replace_files({arguments.output: printable(text).encode()})

@@ -9,7 +9,9 @@ import re
 import sys
 
 from harness.support.errors import UsageError
+from harness.support.printable import printable
 
+CLEAR_SCREEN = "\x1b[2J\x1b[3J\x1b[H"
 _SHOWN = 80
 _LONG_WORD = re.compile(r"\S{300,}")
 
@@ -30,7 +32,19 @@ def prepare_streams() -> None:
 
 
 def print_result(text: str) -> None:
-    """Write to standard output, and see it through. Raises `UsageError` where it cannot be written."""
+    """Write to standard output and flush it; what is not printable is escaped (`printable`).
+
+    Raises `UsageError` where it cannot be written.
+    """
+    _write(printable(text))
+
+
+def clear_screen() -> None:
+    """Clear the terminal that standard output is. Raises `UsageError` where it cannot be written."""
+    _write(CLEAR_SCREEN)
+
+
+def _write(text: str) -> None:
     if sys.stdout is None:
         if not text:
             return
@@ -46,8 +60,8 @@ def print_result(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Say what is wrong on standard error, if anybody reads it, without the whole of an endless word in it."""
-    cut = _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message)
+    """Say what is wrong on standard error, if anybody reads it; endless words are cut, the unprintable is escaped."""
+    cut = printable(_LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message))
     with contextlib.suppress(OSError):
         print(f"harness: {cut}", file=sys.stderr, flush=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import stat
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from harness.compilers.cupy.cache_directory import replace_unusable_directory
 from harness.execution.isolation.variants import discover_isolated
 from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
+from harness.options.standard_streams import complain
 from harness.support.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def discover_variants(arguments: argparse.Namespace) -> Discovery:
         _require_name(path)
     unusable = replace_unusable_directory()
     if unusable is not None:
-        print(f"harness: warning: {unusable}", file=sys.stderr)
+        complain(f"warning: {unusable}")
     found = discover_isolated(arguments.plugin)
     arguments.loaded_files = found.files  # for `options.watch`
     for broken in found.broken:
-        print(f"harness: warning: {broken.reason}", file=sys.stderr)
+        complain(f"warning: {broken.reason}")
     found.registry.origin = "the caller"
     for variant in getattr(arguments, "own_variants", ()):  # they run in this process: see `options.call`
         found.registry.add(variant)

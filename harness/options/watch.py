@@ -20,14 +20,13 @@ from typing import Any
 from harness.execution.isolation.process import end_planners
 from harness.model.discovery import MODULE, REPOSITORY_ROOT, Discovery
 from harness.options.exit_status import FAILED, WRONG_CALL
-from harness.options.standard_streams import complain, print_result
+from harness.options.standard_streams import clear_screen, complain, print_result
 from harness.support.errors import PluginError, SandboxError, UsageError
 
 POLL_SECONDS = 0.05
 """Between two looks. A file has to stay as it is for one of them before it is run: editors write in steps."""
 KERNEL_SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx")
 """Of what a module's kernels may be read from, in its folder and the folders in it."""
-CLEAR_SCREEN = "\x1b[2J\x1b[3J\x1b[H"
 _VARIANTS = str(REPOSITORY_ROOT / "variants") + os.sep
 _ARRAY_FILE = re.compile(r"[^:,+=]+\.npy")
 
@@ -107,7 +106,7 @@ def watching(
         changed = wait_for_change(before)
         arguments.kept_results.forget(changed)
         if sys.stdout.isatty() and arguments.output is None:
-            print_result(CLEAR_SCREEN)
+            clear_screen()
         complain(f"{', '.join(sorted(map(_short, changed))[:3])} changed")
 
 

@@ -13,6 +13,8 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
+from harness.support.process_tree import tree_seconds
+
 LOOK_SECONDS = 0.25
 """How often a process's processor time is looked at."""
 CRASH_BEGINS = "Fatal Python error: "
@@ -46,6 +48,11 @@ class Moment:
     def of(cls, pid: int) -> Moment:
         """Now."""
         return cls(time.monotonic(), processor_seconds(pid))
+
+    @classmethod
+    def of_tree(cls, pid: int) -> Moment:
+        """Now, of a process and of all that descends from it."""
+        return cls(time.monotonic(), tree_seconds(pid))
 
     def seconds_since(self, before: Moment, patience: float) -> float:
         """Seconds of the processor; by the clock, which goes on while a process waits, `patience` times as many."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from harness.support.printable import printable
+
 DELAY_SECONDS = 2.0
 
 
@@ -43,7 +45,7 @@ class Progress:
         with self._lock:
             if self._bar is None and self._begun:
                 self._bar = bar(
-                    desc=self._name,
+                    desc=printable(self._name),
                     initial=self._done,
                     total=self._steps,
                     leave=False,
@@ -62,7 +64,7 @@ class Progress:
     def _draw(self) -> None:
         if self._bar is not None:
             self._bar.n = self._done
-            self._bar.set_description_str(self._name)
+            self._bar.set_description_str(printable(self._name))
 
 
 def in_notebook() -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
 
+from harness.text.page.markup import escape
 from harness.text.report import Paragraph, Report, Table, Title, Verbatim
 
 # Where the page has no style for tables, cells would touch; numbers stand below each other digit by digit.

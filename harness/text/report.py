@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
+from harness.support.printable import printable
 from harness.text.tables import csv_text, json_text, table
 
 NOTE_WIDTH = 120
@@ -70,7 +71,7 @@ class Report:
     """Whether notes are filled to `NOTE_WIDTH`; else their lines are broken already."""
 
     def render(self, format: str) -> str:
-        """In one of `tables.FORMATS`, ending in a line break."""
+        """In one of `tables.FORMATS`, ending in a line break; in those for people, what is not printable is escaped."""
         if format == "json":
             return json_text(self.document())
         if format == "csv":
@@ -82,7 +83,7 @@ class Report:
             parts.append("\n\n".join(notes))
         else:
             parts.append("\n".join(_filled(note) for note in notes) if self.wraps_notes else "\n".join(notes))
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return printable("\n\n".join(part for part in parts if part)) + "\n"
 
 
 def _filled(note: str) -> str:

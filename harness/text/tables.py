@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import tabulate
 
+from harness.support.printable import printable
+
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
 
@@ -27,6 +29,8 @@ def table(
 ) -> str:
     """Rows of `cells` under `headers`, without a line break at the end. Columns that hold `numbers` are flush right."""
     align = ["right" if number else "left" for number in numbers]
+    headers = [printable(header) for header in headers]
+    cells = [[printable(cell).replace("\n", " ") for cell in line] for line in cells]
     if markdown:
         # A line break or a bar would end the cell.
         headers = [header.replace("\n", " ") for header in headers]

@@ -99,3 +99,10 @@ def test_select_takes_patterns_in_order_and_each_once():
 
 def test_traffic_adds_up():
     assert Traffic(3, 4).total_bytes == 7
+
+
+@pytest.mark.parametrize("name", ["esc\x1b]0;t\x07", "zero\u200bwidth", "over\u202eride", "half\ud800", "x" * 129])
+def test_a_name_that_cannot_be_shown_or_is_no_part_of_a_file_name_is_refused(name: str):
+    with pytest.raises(PluginError, match=r"is not usable|characters; it may have 128") as refused:
+        variant(name)
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 200

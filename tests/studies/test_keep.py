@@ -65,6 +65,39 @@ def test_a_comparison_is_kept_as_it_is_told(store: Path, capsys: pytest.CaptureF
     assert {"python", "numpy"} <= set(json.loads(row.versions or ""))
 
 
+def test_a_reason_that_no_file_takes_is_kept_as_its_escapes(
+    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "surrogates.py"
+    plugin.write_text(
+        "from harness import Variant\n"
+        "def plan(problem):\n    raise ValueError('lost \\ud83d half')\n"
+        "def register(registry):\n    registry.add(Variant(name='half', plan=plan, algorithm='a\\udc00'))\n"
+    )
+    assert main(["compare", "--plugin", str(plugin), "--variants", "half", *SMALL, "--keep", "--format", "csv"]) == 1
+    (row,) = kept(store)
+    assert row.reason is not None and "lost \\ud83d half" in row.reason and row.algorithm == "a\\udc00"
+    assert "lost \\ud83d half" in capfd.readouterr().out
+    with Store(store, create=False) as opened:  # of a caller's own variant, whose texts come from no other process
+        assert opened.keep([dataclasses.replace(row, reason="lost \ud83d")]) == 1
+        assert opened.rows()[-1].reason == "lost \\ud83d"
+
+
+@pytest.mark.parametrize("name", ["results.sqlite", "results.sqlite-wal"])
+def test_a_link_in_the_place_of_the_store_spoils_nothing_of_the_users(
+    store: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("what a plugin has put a link to\n" * 1000)
+    store.parent.mkdir()
+    (store.parent / name).symlink_to(mine)
+    status = main(["compare", *CHOSEN, *SMALL, "--keep"])
+    assert mine.read_text() == "what a plugin has put a link to\n" * 1000
+    told = capsys.readouterr()
+    assert "pass" in told.out and "Traceback" not in told.err and told.err.count("\n") == 1
+    assert status == 2 or len(kept(store)) == 1
+
+
 def test_without_a_word_nothing_is_kept_and_with_the_setting_everything(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

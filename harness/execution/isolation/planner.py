@@ -23,8 +23,9 @@ import numpy as np
 
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
-from harness.execution.isolation.replies import Json, error_to_json
-from harness.execution.isolation.server import Load, Surroundings
+from harness.execution.isolation.replies import Json, error_to_json, message_of
+from harness.execution.isolation.server import Load, Surroundings, leave_server
+from harness.execution.isolation.supervisor import fork_planner
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
@@ -62,41 +63,46 @@ KEPT_OBJECTS = 4096
 def serve(
     connection: Connection,
     lifeline: Connection,
+    output: Connection,
     load: Load | None,
     packages: Sequence[str],
     log: ProcessLog,
+    most_bytes: int,
     surroundings: Surroundings,
 ) -> None:
     """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
 
     `packages` are imported first, before anybody waits for them.
-    What a plugin prints goes to standard error; why a process crashed goes to `log`.
+    What a plugin prints goes to `output`, of which `PluginOutput` has the other end; why a process crashed, to `log`.
     """
+    fork_planner(lifeline, (connection, output), most_bytes)
+    leave_server()
     _end_with(lifeline)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
     surroundings.take_on()
-    _without_input()
-    os.dup2(2, 1)
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
     faulthandler.enable(log.begin())
     _import(packages)
-    planner = Planner(load, lambda origin: _send(connection, {"loading": origin}))
+    planner = Planner(load, connection.send_bytes)
+    with contextlib.suppress(EOFError, ConnectionError):  # the judge has hung up, perhaps on an answer
+        _answer_requests(connection, planner)
+
+
+def _answer_requests(connection: Connection, planner: Planner) -> None:
     while True:
-        try:
-            request = json.loads(connection.recv_bytes())
-            arrays = [connection.recv_bytes() for _ in range(request.get("arrays", 0))]
-        except EOFError:
-            return
+        request = json.loads(connection.recv_bytes())
+        planner.number = request["number"]
+        arrays = [connection.recv_bytes() for _ in range(request.get("arrays", 0))]
         reply, sent = _answer(planner, request, arrays)
-        _send(connection, reply)
+        try:
+            message = message_of(reply | {"number": planner.number})
+        except (TypeError, ValueError, RecursionError) as error:  # such as a number of 5,000 digits in a plan
+            wrong = PlanError(f"{request['what']}() answered what has no form as JSON: {error}")
+            message, sent = message_of({"error": error_to_json(wrong), "number": planner.number}), []
+        connection.send_bytes(message)
         for array in sent:
             connection.send_bytes(array)
-
-
-def _without_input() -> None:
-    """Standard input is the judge's, a terminal or a pipe: there is nothing to read here."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
 
 
 def _import(packages: Sequence[str]) -> None:
@@ -121,10 +127,6 @@ def _end_with(lifeline: Connection) -> None:
     fcntl.fcntl(lifeline.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
-def _send(connection: Connection, said: Json) -> None:
-    connection.send_bytes(json.dumps(said).encode())
-
-
 def _answer(planner: Planner, request: Json, arrays: list[bytes]) -> tuple[Json, list[bytes]]:
     what = request["what"]
     try:
@@ -141,8 +143,10 @@ def _answer(planner: Planner, request: Json, arrays: list[bytes]) -> tuple[Json,
 class Planner:
     """What the process has loaded, and what it has handed out."""
 
-    def __init__(self, load: Load | None, announce: Callable[[Json], None]) -> None:
-        self._load, self._announce = load, announce
+    def __init__(self, load: Load | None, send: Callable[[bytes], None]) -> None:
+        self._load, self._send = load, send
+        self.number = 0
+        """Of the request that is answered: every message says which one it belongs to."""
         self._loaded: dict[Origin, Registry] = {}
         self._kept: OrderedDict[int, object] = OrderedDict()
         self._numbers: dict[int, int] = {}
@@ -170,7 +174,7 @@ class Planner:
             try:
                 if origin in known:
                     raise PluginError(known[origin])
-                self._announce(_key(origin))
+                self._send(message_of({"loading": _key(origin), "number": self.number}))
                 origin.load(registry, check_backend)
             except PluginError as error:
                 if origin.kind == PLUGIN:

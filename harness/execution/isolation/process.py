@@ -13,11 +13,14 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
+from harness.execution.isolation.plugin_output import PluginOutput
+from harness.execution.isolation.replies import Json, Malformed, checked, data_of, error_from_json
 from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, enter
 from harness.support import child_process
 from harness.support.child_process import Moment, ProcessLog, how_it_ended
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
+from harness.support.memory import available_bytes
+from harness.support.process_tree import end_tree
 
 LOAD_SECONDS = 60.0
 """Importing a module, or the packages that a first plan needs. Seconds of the processor, as all of these are."""
@@ -29,6 +32,14 @@ RUN_SECONDS = 600.0
 """A native run, with its timing."""
 PATIENCE = 6.0
 """How many times as long by the clock: other work may be going on, and who sleeps uses no processor."""
+END_SECONDS = 5.0
+"""For a process to end that has closed its pipe."""
+OUTPUT_SECONDS = 2.0
+"""For the last that an ended process has printed to be read."""
+MEMORY_SHARE = 0.8
+"""Of the memory that is available when a planner starts."""
+LEAST_PLANNER_BYTES = 2**31
+"""Compiling a large kernel takes this much, wherever the memory comes from."""
 LARGEST_MESSAGE_BYTES = 2**28
 """More than any plan or PTX text has; arrays are as large as they are known to be."""
 
@@ -66,9 +77,12 @@ class PlannerProcess:
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._lifeline: Connection | None = None
+        self._output: PluginOutput | None = None
+        self._dropped: weakref.finalize[..., PlannerProcess] | None = None
         self._lock = threading.RLock()
         self._log = ProcessLog()
         self._asked: set[str] = set()
+        self._requests = 0
         self.generation = 0
         """Processes started so far: what an earlier one handed out is lost."""
         self.loading: Json = None
@@ -89,16 +103,32 @@ class PlannerProcess:
         self._connection, theirs = context.Pipe()
         # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
         lifeline, self._lifeline = context.Pipe(duplex=False)
-        self._process = context.Process(
+        printed, output = context.Pipe(duplex=False)
+        process = context.Process(
             target=enter,
-            args=(theirs, lifeline, self._load, self._packages, self._log, Surroundings.of_this_process()),
+            args=(
+                theirs,
+                lifeline,
+                output,
+                self._load,
+                self._packages,
+                self._log,
+                planner_bytes(),
+                Surroundings.of_this_process(),
+            ),
             name="planner",
             daemon=True,
         )
         with main_module_for(self._load):
-            self._process.start()
+            process.start()
+        self._process = process
+        # Where this object is dropped without `end`: multiprocessing would send SIGTERM, and wait. The folder is there
+        # for as long as the process, which may still have to open its log.
+        self._dropped = weakref.finalize(self, _kill, self._process)
         theirs.close()
         lifeline.close()
+        output.close()
+        self._output = PluginOutput(printed)
         self._asked.clear()
         self.loading = None
         self.generation += 1
@@ -124,7 +154,9 @@ class PlannerProcess:
             assert self._connection is not None
             with self._losses(seconds):
                 with contextlib.suppress(BrokenPipeError):
-                    self._connection.send_bytes(json.dumps({"what": what, "arrays": len(arrays), **said}).encode())
+                    self._requests += 1
+                    request = {"what": what, "number": self._requests, "arrays": len(arrays), **said}
+                    self._connection.send_bytes(json.dumps(request).encode())
                     for array in arrays:
                         self._connection.send_bytes(array)
                 reply = self._received(seconds)
@@ -139,15 +171,20 @@ class PlannerProcess:
                 return answer, [self._received_bytes(seconds, most_bytes) for _ in range(number)]
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process and all that it has started, whatever they are doing."""
         process = self._process
         if process is not None:
-            process.kill()  # without the lock: a thread that waits for an answer has it
+            _kill(process)  # without the lock: a thread that waits for an answer has it
         with self._lock:
             if self._process is not None:
-                self._process.kill()
+                _kill(self._process)
                 self._process.join()
                 self._process = None
+            if self._dropped is not None:
+                self._dropped.detach()
+            if self._output is not None:
+                self._output.finish(OUTPUT_SECONDS)
+                self._output = None
             for connection in (self._connection, self._lifeline):
                 if connection is not None:
                     connection.close()
@@ -167,7 +204,7 @@ class PlannerProcess:
             raise PlannerHung(
                 f"no answer within {seconds:g} s of the processor, or {PATIENCE * seconds:g} s in all: it never ends"
             ) from None
-        except (Malformed, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (Malformed, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
             self.end()
             raise PlannerDied(f"the process that ran it answered what was not asked: {error}") from None
         except BaseException as error:
@@ -175,8 +212,12 @@ class PlannerProcess:
                 self.end()  # an answer that nobody waits for any more must not be taken for the next one
             raise
 
-    def _received(self, seconds: float) -> Json:
-        return checked(json.loads(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
+    def _received(self, seconds: float) -> dict[str, Json]:
+        """The next message of the request that was sent last: others may have been written by a plugin."""
+        reply: dict[str, Json] = checked(data_of(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
+        if reply.get("number") != self._requests:
+            raise Malformed(f"request {self._requests} got the reply to {reply.get('number')!r:.20}")
+        return reply
 
     def _received_bytes(self, seconds: float, most_bytes: int) -> bytes:
         """The next message. Raises `_NoAnswer` once the process has used the processor for so long, or waited."""
@@ -184,20 +225,33 @@ class PlannerProcess:
         if not self._connection.poll(child_process.LOOK_SECONDS):
             pid = self._process.pid
             assert pid is not None
-            began = Moment.of(pid)
+            began = Moment.of_tree(pid)
             while not self._connection.poll(child_process.LOOK_SECONDS):
                 if self._process.exitcode is not None:
                     raise EOFError
-                if Moment.of(pid).seconds_since(began, PATIENCE) > seconds:
+                if Moment.of_tree(pid).seconds_since(began, PATIENCE) > seconds:
                     raise _NoAnswer
         return self._connection.recv_bytes(most_bytes)
 
     def _death(self) -> str:
         """What became of the process, and its last words."""
         assert self._process is not None
-        self._process.join(timeout=5)
+        self._process.join(timeout=END_SECONDS)
+        if self._process.exitcode is None:
+            return "its pipe closed"  # and is stopped, or goes on by itself: it is ended now
         words = self._log.last_words()
         return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
+
+
+def planner_bytes() -> int:
+    """How much a planner may allocate: most of the memory that is there, so that it meets an error, and nobody else."""
+    return max(LEAST_PLANNER_BYTES, int(MEMORY_SHARE * available_bytes()))
+
+
+def _kill(process: BaseProcess, *held: object) -> None:
+    """End a process and its descendants; what is `held` is there for as long as they are."""
+    if process.exitcode is None and process.pid is not None:
+        end_tree(process.pid)
 
 
 @contextlib.contextmanager

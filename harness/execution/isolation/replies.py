@@ -5,6 +5,7 @@ The judge's own process needs nothing more to ask, so that neither a compiler's 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from harness.support.errors import (
@@ -17,11 +18,16 @@ from harness.support.errors import (
     UsageError,
 )
 from harness.support.exception_place import where_and_what
+from harness.support.printable import encodable_json
 
 Json = Any
 """Numbers, text, None, lists of them and dicts by text."""
 ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError, SandboxError, UsageError)}
 """What is told by its own name; every other exception becomes a `SandboxError`."""
+
+
+MOST_CHARACTERS = 20_000
+"""Of an error's text: a compiler's log has as many, and what has more is nobody's to read."""
 
 
 class Malformed(SandboxError):
@@ -33,6 +39,19 @@ def checked(value: Json, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise Malformed(f"{value!r:.200} is no {' or '.join(kind.__name__ for kind in kinds)}")
     return value
+
+
+def message_of(said: Json) -> bytes:
+    """What `data_of` reads. Raises `ValueError`, `TypeError` or `RecursionError` for what JSON does not have."""
+    return json.dumps(said).encode()
+
+
+def data_of(message: bytes) -> Json:
+    r"""What a process sent, in texts that every file takes: a lone surrogate becomes its escape, such as `\ud800`.
+
+    Raises `ValueError` or `RecursionError` for anything but JSON.
+    """
+    return json.loads(encodable_json(message.decode("ascii")))
 
 
 def error_to_json(error: BaseException) -> Json:
@@ -49,10 +68,15 @@ def error_to_json(error: BaseException) -> Json:
 def error_from_json(said: Json) -> SandboxError:
     """The exception to raise."""
     said = checked(said, dict)
-    kind, text = checked(said.get("kind"), str), checked(said.get("text"), str)
+    kind, text = checked(said.get("kind"), str), _shortened(checked(said.get("text"), str))
     if kind == "UnsupportedProblem":
-        return UnsupportedProblem(checked(said.get("variant"), str), text)
+        return UnsupportedProblem(_shortened(checked(said.get("variant"), str)), text)
     if kind == "KernelFault":
         fault = checked(said.get("fault"), str)
         return KernelFault(fault if fault in KernelFault.KINDS else "trap", text)
     return ERRORS.get(kind, SandboxError)(text)
+
+
+def _shortened(text: str) -> str:
+    more = len(text) - MOST_CHARACTERS
+    return text if more <= 0 else f"{text[:MOST_CHARACTERS]}... and {more:,} more characters"

@@ -13,13 +13,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.support.child_process import one_thread_for_numpy
 from harness.support.privileges import protect_memory
+from harness.support.process_tree import end_children
 
 if TYPE_CHECKING:
     from harness.model.variant import Variant
@@ -103,11 +104,38 @@ def _share_server() -> None:
     setattr(forkserver, "ensure_running", ensure_running)  # noqa: B010 - which is that method, bound
 
 
+def leave_server() -> None:
+    """Close what this process holds of its server: whoever writes there ends it for all others.
+
+    Processes that this one starts are forked from a server of its own.
+    """
+    for one, names in (
+        (getattr(forkserver, "_forkserver", None), ("_forkserver_alive_fd", "_forkserver_address")),
+        (getattr(resource_tracker, "_resource_tracker", None), ("_fd",)),
+    ):
+        descriptor = getattr(one, names[0], None)
+        if descriptor is not None:
+            os.close(descriptor)
+            for name in names:
+                setattr(one, name, None)
+
+
 def enter(*arguments: Any) -> None:
     """What a planner runs: `planner.serve`, which the judge need not import."""
     from harness.execution.isolation.planner import serve
 
     serve(*arguments)
+
+
+def end_strays() -> None:
+    """End children of this process that it did not start: what a plugin has left, which ended its own supervisor.
+
+    They come here only where this process adopts orphans (`adopt_orphans`).
+    """
+    ours = (getattr(forkserver, "_forkserver", None), getattr(resource_tracker, "_resource_tracker", None))
+    end_children(
+        spared=[pid for one in ours for name in ("_forkserver_pid", "_pid") if (pid := getattr(one, name, None))]
+    )
 
 
 @contextlib.contextmanager

@@ -338,7 +338,10 @@ class _Functions:
             names = (checked(found["name"], str), checked(found["backend"], str))
             return RemoteKernel(*names, self.planner, place, ticket)
 
-        return plan_from_json(said, kernel)
+        try:
+            return plan_from_json(said, kernel)
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise Malformed(f"plan() gave what is no plan: {error}") from error
 
 
 def begin_planners(variants: Iterable[Variant]) -> None:

@@ -27,6 +27,7 @@ from harness.execution.results.kept_row import COLUMNS, KeptRow
 from harness.execution.results.place import DIRECTORY_VARIABLE, store_path
 from harness.execution.results.schema import APPLICATION_ID, MIGRATIONS, SCHEMA
 from harness.support.errors import StoreError
+from harness.support.printable import encodable
 
 BUSY_SECONDS = 30.0
 """How long to wait for others who write. A transaction takes milliseconds."""
@@ -270,5 +271,10 @@ def _now() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """SQLite would keep NaN as NULL and infinity as a number that JSON and others do not have: both are not known."""
+    """SQLite would keep NaN as NULL and infinity as a number that JSON and others do not have: both are not known.
+
+    A lone surrogate, which SQLite does not take, is kept as its escape.
+    """
+    if isinstance(value, str):
+        return encodable(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,6 +16,7 @@ from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of
+from harness.options.problem_size import check_size
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
 from harness.options.watch import add_watch, kept_results, watching
 from harness.studies.compare.against import add_against
@@ -65,6 +66,8 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
     require_some((*chosen, *lost))
     with progress_bar(1 + len(chosen) + len(twins) - len(known)) as progress:
         executor, sanitizer = sanitizing(arguments, progress)
+        number = len(chosen) + len(twins) - len(known)
+        check_size(arguments, [problem], number, emulated=executor.device.kind == "emulator")
         setting = Setting(problem, arguments.regime, arguments.seed, tile, executor.device.name)
         beside.look_up(setting, [variant.name for variant in chosen])
         chosen = _with_best_tiles(chosen, setting, executor.device)

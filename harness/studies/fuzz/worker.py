@@ -11,6 +11,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+from harness.execution.isolation.plugin_output import print_on
 from harness.execution.isolation.process import end_planners
 from harness.execution.isolation.server import Load, Surroundings
 from harness.execution.isolation.variants import isolate
@@ -41,11 +42,13 @@ def serve(
     What is told: what `builds` come to for it, the features that it takes, and the regimes in which it declares that
     it fails. Before the answer to a case that takes long, there may be `IN_PROGRESS`, several times.
 
-    What anything writes to standard output or error goes to `log`: the last words of a process that dies.
+    What this process writes to standard output or error goes to `log`: the last words of a process that dies. What the
+    variant prints goes to standard error, by way of `plugin_output`.
     """
     # Ctrl-C is for the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     surroundings.take_on()
+    print_on(os.dup(2))
     descriptor = log.begin()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

@@ -25,6 +25,7 @@ from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.inputs import add_drawing
 from harness.options.output import check_output
 from harness.options.problem import add_problem, problem_of
+from harness.options.problem_size import check_size
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
 from harness.support.errors import UsageError
 
@@ -72,6 +73,7 @@ def report_page(arguments: argparse.Namespace) -> ReportPage:
     require_some((*chosen, *lost))
     with progress_bar(2 + len(chosen) * (2 if arguments.fuzz else 1)) as progress:
         devices = _devices(arguments, problem, caches, progress)
+        check_size(arguments, [problem], len(chosen), emulated=devices.executor.device.kind == "emulator")
         if tile is None:
             chosen = with_tuned_tiles(chosen, problem, devices.executor.device)
         observed = observe_variants(

@@ -12,6 +12,7 @@ from harness.options.device import add_device, counter_of, executor_of
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_fields, add_operation, fields_said
+from harness.options.problem_size import check_size, require_memory
 from harness.options.variants import add_plugins, discover_variants
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
@@ -40,6 +41,7 @@ def run_one(arguments: argparse.Namespace) -> int:
     check_output(*targets.values(), arguments.output, inputs=(*files.values(), *further.values(), *arguments.plugin))
     arrays = load_arrays(operation, files, arguments.dtype, further)
     problem = arrays.problem(fields_said(arguments, operation.settings))
+    require_memory(problem)
     inputs = arrays.all_inputs(problem)
     variant = discover_variants(arguments).registry.get(arguments.variant)
     plan = make_plan(variant, problem)
@@ -49,6 +51,7 @@ def run_one(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{variant.name} stores no {name}; leave out --{name.lower()}")
     with progress_bar(2) as progress:
         executor = executor_of(arguments, progress)
+        check_size(arguments, [problem], 1, emulated=executor.device.kind == "emulator")
         counter = counter_of(arguments, problem, executor.device, progress)
         progress.step("the oracle")
         question = Question.pose(problem, inputs)

@@ -29,7 +29,7 @@ class UserArrays:
 
     operation: Operation
     inputs: dict[str, np.ndarray]
-    """With all axes of the operation's tensors, C-contiguous, bfloat16 as `ml_dtypes.bfloat16`."""
+    """With all axes of the operation's tensors, bfloat16 as `ml_dtypes.bfloat16`; mapped, and read by `all_inputs`."""
     dtype: str
     """float32, float16 or bfloat16."""
     axes_left_out: int
@@ -50,7 +50,7 @@ class UserArrays:
             raise ProblemError(f"{shown}: {error}") from error
 
     def all_inputs(self, problem: Any) -> dict[str, np.ndarray]:
-        """Every input of `problem`: those that only some problems have as they are given, or derived.
+        """Every input of `problem`, C-contiguous: those that only some problems have as they are given, or derived.
 
         Raises `UsageError` where one has another shape or dtype than the problem's, or is wanting.
         """
@@ -65,12 +65,13 @@ class UserArrays:
                         f"{name}: {path} holds {array.dtype}{array.shape}; it has to be {tensor.dtype}{tensor.shape}: "
                         f"({', '.join(tensor.axes)})"
                     )
-                inputs[name] = np.ascontiguousarray(array)
+                inputs[name] = array
             elif name in usual:
                 inputs[name] = usual[name]
             elif name not in inputs:
                 raise UsageError(f"this problem has an input {name}; give it with --{name.lower()} FILE.npy")
-        return inputs
+        # Copies: what is written to the files from here on must not change a run.
+        return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in inputs.items()}
 
     def npy(self, output: np.ndarray) -> bytes:
         """An output as the content of an .npy file, with the axes that the user's arrays have; bfloat16 as uint16."""
@@ -111,10 +112,10 @@ def load_arrays(
     left_out = _axes_left_out(tensors, arrays, shapes)
     if any(0 in array.shape for array in arrays.values()):
         raise UsageError(f"{shapes}: no extent may be 0")
-    dtypes = {name: str(array.dtype) for name, array in arrays.items() if name not in (*whole, *own)}
+    dtypes = {name: str(array.dtype.newbyteorder("=")) for name, array in arrays.items() if name not in (*whole, *own)}
     if len(set(dtypes.values())) > 1:
         raise UsageError(f"{', '.join(f'{n} is {d}' for n, d in dtypes.items())}; all have to have the same dtype")
-    inputs = {name: np.ascontiguousarray(array[(None,) * left_out]) for name, array in arrays.items()}
+    inputs = {name: array[(None,) * left_out] for name, array in arrays.items()}
     rest = {name: (path, _read(name, path)) for name, path in (further or {}).items()}
     return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out, rest)
 
@@ -161,10 +162,7 @@ def _read(name: str, path: Path) -> np.ndarray:
             if file.read(len(NPY_MAGIC)) != NPY_MAGIC:
                 raise UsageError(f"{name}: {path} is not an .npy file; write it with numpy.save")
             file.seek(0)
-            _require_whole(name, path, file, status.st_size)
-            file.seek(0)
-            array: np.ndarray = np.load(file, allow_pickle=False)
-            return array
+            return _mapped(name, path, file, status.st_size)
     except OSError as error:
         raise UsageError(f"{name}: cannot read {path}: {error.strerror or error}") from error
     except (ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, MemoryError) as error:
@@ -172,47 +170,53 @@ def _read(name: str, path: Path) -> np.ndarray:
         raise UsageError(f"{name}: {path} is a broken .npy file: {' '.join(str(error).split())}") from error
 
 
-def _require_whole(name: str, path: Path, file: IO[bytes], size_bytes: int) -> None:
-    """Raise `UsageError` or `ValueError` where the file has no plain numbers, or not as many as its header says."""
+def _mapped(name: str, path: Path, file: IO[bytes], size_bytes: int) -> np.ndarray:
+    """The array, none of which is read yet: its shape may be refused, and it may be larger than memory.
+
+    Raises `UsageError` or `ValueError` where the file has no plain numbers, or not as many as its header says.
+    """
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise ValueError(f"version {version} of the format, which arrays of plain numbers do not have")
-    shape, _, dtype = readers[version](file)
+    shape, is_fortran, dtype = readers[version](file)
     if dtype.hasobject:
         raise UsageError(f"{name}: {path} holds Python objects; save it once more after .astype(numpy.float32)")
     expected = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or expected != size_bytes - file.tell():
         wanted = "more than 2^63" if expected >> 63 else f"{expected:,}"
         raise ValueError(f"its header asks for {wanted} bytes of data, and {size_bytes - file.tell():,} are there")
+    if not expected:
+        return np.empty(shape, dtype)
+    return np.memmap(file, dtype, "r", file.tell(), shape, "F" if is_fortran else "C")
 
 
 def _of_numbers(tensor: Tensor, path: Path) -> np.ndarray:
     """An array that is of one dtype whatever the problem's, such as a table of int32."""
     array = _read(tensor.name, path)
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if native.dtype != np.dtype(tensor.dtype):
+    native = array.dtype.newbyteorder("=")
+    if native != np.dtype(tensor.dtype):
         raise UsageError(
-            f"{tensor.name}: {path} holds {native.dtype}; it has to be {tensor.dtype}. Convert it with "
+            f"{tensor.name}: {path} holds {native}; it has to be {tensor.dtype}. Convert it with "
             f".astype(numpy.{tensor.dtype})"
         )
-    return native
+    return array
 
 
 def _with_dtype(name: str, path: Path, array: np.ndarray, wanted: str | None) -> np.ndarray:
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    bits = native.dtype == np.uint16 or native.dtype.str in ("|V2", "<V2")
+    native = array.dtype.newbyteorder("=")
+    bits = native == np.uint16 or native.str in ("|V2", "<V2")
     if wanted == "bfloat16" and bits:
-        return np.ascontiguousarray(native).view(NUMPY_DTYPES["bfloat16"])
+        return array.astype(native, copy=False).view(NUMPY_DTYPES["bfloat16"])
     if bits:
         raise UsageError(
-            f"{name}: {path} holds {native.dtype}; if these are the bits of bfloat16, say so with --dtype bfloat16"
+            f"{name}: {path} holds {native}; if these are the bits of bfloat16, say so with --dtype bfloat16"
         )
-    if native.dtype.name not in ("float32", "float16"):
+    if native.name not in ("float32", "float16"):
         raise UsageError(
-            f"{name}: {path} holds {native.dtype}; it has to be float32, float16 or, with --dtype bfloat16, uint16. "
+            f"{name}: {path} holds {native}; it has to be float32, float16 or, with --dtype bfloat16, uint16. "
             "Convert it with .astype(numpy.float32)"
         )
-    if wanted is not None and native.dtype.name != wanted:
-        raise UsageError(f"{name}: {path} holds {native.dtype}, but --dtype is {wanted}; nothing is converted silently")
-    return native
+    if wanted is not None and native.name != wanted:
+        raise UsageError(f"{name}: {path} holds {native}, but --dtype is {wanted}; nothing is converted silently")
+    return array

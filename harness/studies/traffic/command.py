@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,9 @@ from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of, problem_with
+from harness.options.problem_size import check_size
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
+from harness.options.standard_streams import complain
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
 from harness.options.watch import add_watch, kept_results, watching
 from harness.options.workers import add_workers, crew_of
@@ -94,6 +95,7 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     tile = tile_of(variant, problem)
     with progress_bar(1 + (arguments.device == "gpu") + (arguments.trace is not None)) as progress:
         arch = counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
+        check_size(arguments, [problem], 1)
         executor = emulator_of(arguments, progress, arch, bank_conflicts=arguments.lines, caches=caches)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
@@ -125,7 +127,7 @@ def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSiz
     try:
         return measure_hardware(run, GpuExecutor().device, arguments.plugin)
     except CountersUnavailable as error:
-        print(f"harness: warning: no hardware counters: {error}", file=sys.stderr)
+        complain(f"warning: no hardware counters: {error}")
         return None
 
 
@@ -136,7 +138,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
     from harness.studies.traffic.kept import sweep_rows
     from harness.studies.traffic.sweep_plot import draw_bytes, draw_roofline
     from harness.studies.traffic.sweep_report import other_sizes, sweep_report
-    from harness.studies.traffic.sweep_run import run_sweep
+    from harness.studies.traffic.sweep_run import is_counted, run_sweep
     from harness.studies.traffic.unfinished_sweep import UnfinishedSweep
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
@@ -174,6 +176,8 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
         executor = emulator_of(arguments, progress, arch)
         unfinished = UnfinishedSweep(work, chosen, sweep, problems)
         tell_going_on(len(unfinished.known), f"of {number:,} points")
+        counted = [problem for problem in problems if is_counted(problem, arguments.count)]
+        check_size(arguments, counted, len(chosen) - len(known))
         with crew_of(arguments, found) as crew:
             if crew is None:
                 points = run_sweep(

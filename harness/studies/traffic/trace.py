@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from harness.execution.events import Observer
@@ -12,6 +11,7 @@ from harness.execution.timeline import timeline_of
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
+from harness.options.standard_streams import complain
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 from harness.support.gpus import Gpu
@@ -54,4 +54,4 @@ def write_trace(
         text, shown = render_chrome_trace(timeline), what_is_shown(timeline) if leaves_out(timeline) else None
     replace_files({path: text.encode()})
     if shown is not None:
-        print(f"harness: {path} has the blocks {shown}; --trace-events N takes more", file=sys.stderr)
+        complain(f"{path} has the blocks {shown}; --trace-events N takes more")

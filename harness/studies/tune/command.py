@@ -17,6 +17,7 @@ from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep, is_kept, keep_rows
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem, problem_of
+from harness.options.problem_size import check_size
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, discover_variants
 from harness.options.workers import add_workers, are_elsewhere, crew_of
@@ -83,6 +84,7 @@ def _tune_by_bytes(
     ):
         known = {v.name: kept for v in variants if isinstance(kept := work.known(v.name), Row)}
         tell_going_on(len(known), f"of {len(variants):,} tiles")
+        check_size(arguments, [problem], len(variants) - len(known))
         executor = emulator_of(arguments, progress)
 
         def done(name: str, row: Row) -> None:

@@ -11,6 +11,7 @@ from harness.options.device import add_caches, add_emulator, cache_model, emulat
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem, problem_of
+from harness.options.problem_size import check_size
 from harness.options.variants import add_plugins, add_tile, discover_variants, tiled
 from harness.support.errors import UsageError
 
@@ -57,6 +58,7 @@ def explained(arguments: argparse.Namespace) -> StudyResult[WhyResult]:
     with progress_bar(len(variants) + _steps_of_measuring(arguments, variants, problem)) as progress:
         sm = caches.gpu.multiprocessor
         executor = emulator_of(arguments, progress, sm.arch, bank_conflicts=True, caches=caches, instructions=True)
+        check_size(arguments, [problem], len(variants))
         profiles = []
         question = Question.draw(problem, arguments.regime, arguments.seed)
         for variant in variants:

@@ -7,13 +7,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from harness.support.printable import printable
+
 HEATS = 10
 """Shades of a heat map, besides none."""
 
 
 def escape(text: object) -> str:
-    """Text as it may stand in HTML, in attributes too."""
-    return html.escape(str(text), quote=True)
+    """Text as it may stand in HTML, in attributes too; what is not printable is escaped (`printable`)."""
+    return html.escape(printable(str(text)), quote=True)
 
 
 def identifier(text: str) -> str:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from harness.support.printable import printable_json
 from harness.text.page.markup import escape
 from harness.text.page.resource import resource
 from harness.text.page.section import Section
@@ -61,9 +62,12 @@ def _section(section: Section) -> str:
 
 
 def _data(key: str, value: Any) -> str:
-    """JSON that no parser of HTML can take for anything else: `<` and `>` are written as JSON's own escapes."""
+    """JSON that no parser of HTML can take for anything else: `<` and `>` are written as JSON's own escapes.
+
+    What is not printable becomes its escape, for scripts show texts as they are.
+    """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    text = printable_json(text).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return f'<script type="application/json" id="{escape(key)}-data">{text}</script>\n'
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 from pathlib import Path
 
 import ml_dtypes
@@ -48,7 +49,8 @@ def test_two_axes_are_one_head_and_outputs_have_two_again(tmp_path: Path):
 def test_any_memory_order_and_byte_order_gives_the_same_values(tmp_path: Path):
     q = np.random.default_rng(1).standard_normal(SHAPES["Q"]).astype(np.float32)
     for stored in (np.asfortranarray(q), q.astype(">f4")):
-        found = load_arrays(ATTENTION, saved(tmp_path, Q=stored)).inputs["Q"]
+        arrays = load_arrays(ATTENTION, saved(tmp_path, Q=stored))
+        found = arrays.all_inputs(arrays.problem({}))["Q"]
         assert found.dtype == np.float32
         assert found.dtype.isnative
         assert found.flags.c_contiguous
@@ -207,3 +209,18 @@ def test_an_input_that_is_not_given_and_has_no_usual_one(tmp_path: Path):
 def test_the_holder_keeps_what_it_is_given():
     arrays = UserArrays(ATTENTION, {"Q": np.zeros((1, 1, 2, 3), np.float16)}, "float16", axes_left_out=0)
     assert np.load(io.BytesIO(arrays.npy(arrays.inputs["Q"]))).dtype == np.float16
+
+
+def test_gigabytes_that_do_not_fit_together_are_refused_unread(tmp_path: Path):
+    paths = saved(tmp_path)
+    header = {"descr": "<f4", "fortran_order": False, "shape": (1, 3, 2**22, 64)}
+    with paths["K"].open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 4 * 3 * 2**22 * 64)  # 3 GiB, none of which is on the disk
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="have to be the same"):
+            load_arrays(ATTENTION, paths).problem({})
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

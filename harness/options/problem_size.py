@@ -1,0 +1,68 @@
+"""How long a command takes and how much memory, said or refused before it begins."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable
+
+from harness.model.problem import BaseProblem
+from harness.options.standard_streams import complain
+from harness.support.cores import usable_cores
+from harness.support.errors import UsageError
+from harness.support.memory import available_bytes
+
+BYTES_PER_ELEMENT = 20
+"""Of inputs and outputs, in memory at once: as drawn, in float64, the answer, its budget. The peak of `compare` is 22
+and more (260,000 rows of 64 elements, and 20,000 heads of 8 rows)."""
+REFERENCE_FLOPS_PER_SECOND = 1e10
+"""Of the float64 answer, by NumPy's matrix products."""
+EMULATED_FLOPS_PER_SECOND = 1e9
+"""Of one core that emulates kernels without tensor cores; with them it is some ten times as much."""
+LONG_SECONDS = 120.0
+"""What takes no longer begins without a word."""
+_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
+
+
+def check_size(
+    arguments: argparse.Namespace, problems: Iterable[BaseProblem], variants: int, *, emulated: bool = True
+) -> None:
+    """Before any work on these problems, by so many variants: say on standard error if they take more than minutes.
+
+    `emulated`: whether the variants run on the emulator; on a GPU only the reference answer takes long. Raises
+    `UsageError` with the bytes that are needed and available where memory cannot hold one of the problems.
+    """
+    problems = tuple(problems)
+    for problem in problems:
+        require_memory(problem)
+    cores = getattr(arguments, "threads", None) or usable_cores()
+    flops = float(sum(problem.flops for problem in problems))
+    seconds = flops / REFERENCE_FLOPS_PER_SECOND
+    if emulated:
+        seconds += variants * flops / (EMULATED_FLOPS_PER_SECOND * max(1, cores))
+    if seconds > LONG_SECONDS:
+        where = f", {variants} {'variant' if variants == 1 else 'variants'} on the emulator" if emulated else ""
+        complain(
+            f"this takes about {_duration(seconds)} ({flops:.1e} floating-point operations{where}); "
+            "smaller sizes or fewer variants take less, Ctrl-C ends it"
+        )
+
+
+def require_memory(problem: BaseProblem) -> None:
+    """Raise `UsageError` with the bytes that are needed and available where memory cannot hold the problem."""
+    elements = sum(math.prod(tensor.shape) for tensor in problem.tensors)
+    needed, available = BYTES_PER_ELEMENT * elements, available_bytes()
+    if needed > available:
+        sizes = ", ".join(f"{tensor.name} {tensor.size_bytes:,}" for tensor in problem.tensors)
+        raise UsageError(
+            f"not enough memory for this problem: it takes about {needed:,} bytes, and {available:,} are available "
+            f"(bytes of its tensors: {sizes}); choose smaller sizes"
+        )
+
+
+def _duration(seconds: float) -> str:
+    """Such as `3 hours`, in the largest unit that there are two of."""
+    for unit, length in _UNITS:
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:.0f} seconds"

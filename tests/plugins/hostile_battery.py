@@ -1,0 +1,588 @@
+"""Variants whose answer is wrong, and what each of them does to have it called right, or to do harm.
+
+Where an attack is no kernel, its kernel leaves half of O unwritten. `ATTACKS` says how each one has to end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import pickle
+import resource
+import signal
+import stat
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cupy
+import numpy as np
+from one_thread_per_row import CODE
+from one_thread_per_row import plan as right_plan
+from one_thread_per_row import supports as right_supports
+
+from harness import Buffer, Launch, Plan, Problem, Registry, Traffic, Variant
+
+UNWRITTEN = "never written"
+DIED = "the process that ran it"
+MARK = os.environ.get("HOSTILE_MARK", "/nonexistent/mark")
+"""A file that only code which runs in the judge would write; and a folder beside it that attacks may spoil."""
+NAN = float("nan")
+ESCAPES = "\x1b[31m\x1b]0;title\x07\u202egnp\u200b\x9b2J\ud800"
+Deed = Callable[[], object]
+_killed: list[int] = []
+
+
+def half_plan(problem: Problem) -> Plan:
+    (launch,) = right_plan(problem).launches
+    return Plan((Launch(launch.kernel, (1, 1), launch.block, launch.args),), right_plan(problem).buffers)
+
+
+# What is replaced in the process.
+
+
+def replaces_numpy() -> None:
+    for name in ("abs", "isnan", "max", "allclose", "array_equal", "subtract"):
+        setattr(np, name, lambda *args, **rest: np.float64(0))
+
+
+def replaces_judging() -> None:
+    import harness.execution.accuracy as accuracy
+    import harness.execution.comparison as comparison
+    import harness.execution.question as question
+
+    for module in (accuracy, question, comparison):
+        for name in [n for n, thing in vars(module).items() if callable(thing) and n[0].islower()]:
+            setattr(module, name, lambda *args, **rest: None)
+
+
+def replaces_verdicts() -> None:
+    import harness.execution.verdict as verdict
+
+    for name in ("FAIL", "ERROR"):
+        setattr(verdict, name, "pass")
+
+
+def replaces_clocks() -> None:
+    for name in ("time", "monotonic", "perf_counter", "process_time"):
+        setattr(time, name, lambda: 0.0)
+
+
+def replaces_wire() -> None:
+    """A plan in the judge's own words: outputs that are inputs."""
+    import harness.execution.isolation.planner as planner
+
+    forged = {"buffers": [["Q", [1], "float32"]], "launches": []}
+    planner.plan_to_json = lambda *args: forged
+
+
+def replaces_buffers_by_anything() -> None:
+    import harness.execution.isolation.planner as planner
+
+    forged = {"buffers": [["O", 7], [{}, "x", [], NAN, 1]], "launches": []}
+    planner.plan_to_json = lambda *args: forged
+
+
+def replaces_messages_by_nesting() -> None:
+    import harness.execution.isolation.planner as planner
+
+    planner.message_of = lambda said: b'{"number": %d, "answer": ' % said["number"] + b"[" * 200000
+
+
+def replaces_messages_by_verdicts() -> None:
+    import harness.execution.isolation.planner as planner
+
+    forged = {"answer": None, "verdict": "pass", "rank": 1, "reason": None}
+    planner.message_of = lambda said: json.dumps({**forged, "number": said["number"]}).encode()
+
+
+def replaces_error_kinds() -> None:
+    """A usage error would end the whole command."""
+    import harness.execution.isolation.planner as planner
+
+    forged = {"error": {"kind": "UsageError", "text": "the call was wrong" + ESCAPES}}
+    planner.message_of = lambda said: json.dumps({**forged, "number": said["number"]}).encode()
+
+
+def replaces_numbers_by_nan() -> None:
+    import harness.execution.isolation.planner as planner
+
+    forged = {"answer": {"supports": {"answer": None}, "plan": {"answer": {"buffers": NAN, "launches": [NAN]}}}}
+    planner.message_of = lambda said: json.dumps({**forged, "number": said["number"]}).encode()
+
+
+def searches_objects() -> None:
+    """What the judge has of its verdicts would be among these, were it in this process."""
+    for thing in gc.get_objects():
+        if type(thing).__name__ in ("Attempt", "Question", "Row", "Comparison", "Accuracy"):
+            for name in ("verdict", "reason", "answer", "passed"):
+                with contextlib.suppress(Exception):
+                    object.__setattr__(thing, name, "pass")
+
+
+def searches_frames() -> None:
+    frame = sys._getframe()
+    while frame is not None:
+        for name in ("question", "oracle", "accuracy", "done", "execution"):
+            if name in frame.f_locals:
+                raise RuntimeError(f"{name} is in reach")
+        frame = frame.f_back
+
+
+def overwrites_strings() -> None:
+    """The word `fail`, wherever it lies in this process."""
+    import harness.execution.verdict as verdict
+
+    word = verdict.FAIL
+    ctypes.memmove(id(word) + sys.getsizeof(word) - len(word) - 1, b"pass", 4)
+
+
+# What is written to whom.
+
+
+def sockets() -> list[int]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode) or (stat.S_ISFIFO(os.fstat(int(name)).st_mode)):
+                found.append(int(name))
+    return found
+
+
+def send(message: bytes, header: bytes | None = None) -> None:
+    for descriptor in sockets():
+        with contextlib.suppress(OSError):
+            os.set_blocking(descriptor, False)
+            os.write(descriptor, (struct.pack("!i", len(message)) if header is None else header) + message)
+            os.set_blocking(descriptor, True)
+
+
+def sends_answers() -> None:
+    send(json.dumps({"answer": {"buffers": [], "launches": []}}).encode())
+    send(json.dumps({"answer": None}).encode())
+
+
+def sends_answers_later() -> None:
+    def later() -> None:
+        for _ in range(50):
+            time.sleep(0.01)
+            send(json.dumps({"answer": [0, 0], "loading": ["plugin", ESCAPES]}).encode())
+
+    threading.Thread(target=later, daemon=True).start()
+
+
+def sends_pickles() -> None:
+    class Executes:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {MARK}",)
+
+    send(pickle.dumps(Executes()))
+
+
+def sends_endless_messages() -> None:
+    send(b"", struct.pack("!i", 2**31 - 1))
+
+
+def sends_negative_lengths() -> None:
+    send(b"", struct.pack("!iQ", -1, 2**63))
+
+
+def closes_everything() -> None:
+    os.closerange(0, 256)
+
+
+def prints_without_end() -> None:
+    for _ in range(100):
+        os.write(1, b"\x1b[2J" * 50_000)
+        os.write(2, b"endless " * 10_000)
+
+
+# What becomes of the process, and of others.
+
+
+def kills_its_group() -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def kills_its_supervisor() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(5)
+
+
+def stops_its_supervisor() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+
+
+def leaves_daemons() -> None:
+    """Forked twice, in sessions of their own, without descriptors, deaf to all signals but one."""
+    for _ in range(4):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                    signal.signal(number, signal.SIG_IGN)
+                os.closerange(0, 256)
+                os.execvp("sleep", ["sleep", "86413"])
+            os._exit(0)
+
+
+def leaves_daemons_to_nobody() -> None:
+    """Where the process that would adopt and end them is gone, too."""
+    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG: not to end with its parent
+    leaves_daemons()
+    if not _killed:  # whoever is the parent from then on is not meant
+        _killed.append(os.getppid())
+        os.kill(os.getppid(), signal.SIGKILL)
+
+
+def forks_and_forks() -> None:
+    """A bomb with an end: each process starts another."""
+    for number in range(100):
+        if os.fork():
+            if number == 0:
+                time.sleep(3600)
+            os.execvp("sleep", ["sleep", "86413"])
+        time.sleep(0.02)
+
+
+def takes_all_memory() -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit == resource.RLIM_INFINITY or limit > 2**32:
+        raise RuntimeError("nothing holds it back, and others run here")
+    taken = []
+    while True:
+        taken.append(bytearray(2**28))
+
+
+def recurses() -> None:
+    recurses()
+
+
+def waits_for_input() -> None:
+    if os.read(0, 1):
+        raise RuntimeError("it is handed what the user types")
+
+
+def opens_the_terminal() -> None:
+    with open("/dev/tty", "w") as terminal:
+        terminal.write(ESCAPES)
+
+
+def sets_an_alarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    time.sleep(5)
+
+
+def exits_from_a_handler() -> None:
+    def handler(number: int, frame: object) -> None:
+        send(b'{"answer": null}')
+        os._exit(0)
+
+    signal.signal(signal.SIGUSR1, handler)
+    atexit.register(send, b'{"answer": {"buffers": [], "launches": []}}')
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def leaves_a_thread() -> None:
+    threading.Thread(target=time.sleep, args=(3600,), daemon=False).start()
+
+
+def changes_the_environment() -> None:
+    os.environ.clear()
+    os.environ.update({"PATH": "/nonexistent", "ATTENTION_SANDBOX_KEEP": "nonsense", "PYTHONPATH": "/nonexistent"})
+    os.chdir("/")
+
+
+def spoils_the_cache() -> None:
+    """Only where the test has put one."""
+    for place, _, files in os.walk(os.environ.get("HOSTILE_CACHE", "/nonexistent")):
+        for name in files:
+            with open(os.path.join(place, name), "r+b") as file:
+                file.write(b"\x00\xff" * 64)
+
+
+def raises_what_cannot_be_shown() -> None:
+    class Nasty(Exception):
+        def __str__(self) -> str:
+            return ESCAPES * 10_000 + "\n" * 1000
+
+    raise Nasty
+
+
+def raises_what_raises() -> None:
+    class Worse(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(0)
+
+        __repr__ = __str__
+
+    raise Worse
+
+
+DEEDS: dict[Deed, str] = {
+    replaces_numpy: f"{UNWRITTEN}|plan",
+    replaces_judging: f"{UNWRITTEN}|too old to be compiled",
+    replaces_verdicts: UNWRITTEN,
+    replaces_clocks: UNWRITTEN,
+    replaces_wire: "Q",
+    replaces_buffers_by_anything: "gave what is no plan",
+    replaces_messages_by_nesting: DIED,
+    replaces_messages_by_verdicts: "",
+    replaces_error_kinds: "the call was wrong",
+    replaces_numbers_by_nan: "nan.* is no ",
+    searches_objects: UNWRITTEN,
+    searches_frames: UNWRITTEN,
+    overwrites_strings: f"{UNWRITTEN}|{DIED}",
+    sends_answers: "",
+    sends_answers_later: "",
+    sends_pickles: DIED,
+    sends_endless_messages: DIED,
+    sends_negative_lengths: DIED,
+    closes_everything: DIED,
+    prints_without_end: UNWRITTEN,
+    kills_its_group: "SIGKILL",
+    kills_its_supervisor: "SIGKILL",
+    stops_its_supervisor: UNWRITTEN,
+    leaves_daemons: UNWRITTEN,
+    forks_and_forks: f"no answer within|{UNWRITTEN}",  # by the last of them
+    takes_all_memory: "MemoryError|no answer within",
+    recurses: "RecursionError",
+    waits_for_input: UNWRITTEN,
+    opens_the_terminal: "No such device|/dev/tty",
+    sets_an_alarm: "SIGALRM",
+    exits_from_a_handler: "",
+    leaves_a_thread: UNWRITTEN,
+    changes_the_environment: UNWRITTEN,
+    raises_what_cannot_be_shown: "Nasty: .* more characters",
+    raises_what_raises: "Worse|SystemExit",
+}
+"""What an attack does while it plans; what the reason has to say."""
+ALONE = (leaves_daemons_to_nobody, spoils_the_cache)
+"""Deeds for tests of their own, which say what becomes of them."""
+
+
+def doing(deed: Deed) -> Callable[[Problem], Plan]:
+    def plan(problem: Problem) -> Plan:
+        deed()
+        return half_plan(problem)
+
+    return plan
+
+
+# Objects that are not what they seem.
+
+
+class AlwaysEqual(int):
+    """A number that says yes to every comparison."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __lt__(self, other: object) -> bool:
+        return True
+
+    __le__ = __gt__ = __ge__ = __lt__
+    __hash__ = int.__hash__
+
+
+class Shifting(int):
+    """Another number each time that it is looked at."""
+
+    looked = 0
+
+    def __index__(self) -> int:
+        Shifting.looked += 1
+        return Shifting.looked
+
+    __int__ = __index__
+
+
+class AnyName(str):
+    """A buffer of every name."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return hash("O")
+
+
+class ShiftingPlan(Plan):
+    """The right launches for who checks them, others for who sends them."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "launches" and sys._getframe(1).f_code.co_name == "plan_to_json":
+            return ()
+        return super().__getattribute__(name)
+
+
+def shifting_plan(problem: Problem) -> Plan:
+    whole = right_plan(problem)
+    return ShiftingPlan(whole.launches, whole.buffers)
+
+
+def plan_with_grid(make: Callable[[int], int]) -> Callable[[Problem], Plan]:
+    def plan(problem: Problem) -> Plan:
+        (launch,) = half_plan(problem).launches
+        return Plan((Launch(launch.kernel, (make(1), make(1)), launch.block, launch.args),), half_plan(problem).buffers)
+
+    return plan
+
+
+def plan_of_any_name(problem: Problem) -> Plan:
+    (launch,) = half_plan(problem).launches
+    args = (*launch.args[:3], AnyName("Q"), *launch.args[4:])
+    return Plan((Launch(launch.kernel, launch.grid, launch.block, args),), half_plan(problem).buffers)
+
+
+def lazy_plan(problem: Problem) -> Iterator[Plan]:
+    yield right_plan(problem)
+
+
+def unshowable_buffer(problem: Problem) -> Plan:
+    plan = half_plan(problem)
+    return Plan(plan.launches, (*plan.buffers, Buffer("tmp" + ESCAPES, (4,), "float32")))
+
+
+def endless_tiles(problem: Problem) -> Iterator[dict[str, int]]:
+    while True:
+        yield {"Br": 16}
+
+
+def flapping() -> Callable[[Problem], str | None]:
+    """Another answer each time: neither of them makes it right."""
+    calls = iter(range(10**9))
+    return lambda problem: None if next(calls) % 2 == 0 else "not today" + ESCAPES
+
+
+def claim_of(number: Any) -> Callable[[Problem], Traffic]:
+    return lambda problem: Traffic(number, number)
+
+
+class EqualTraffic(Traffic):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+OBJECTS: dict[str, tuple[dict[str, Any], str]] = {
+    "always-equal-grid": ({"plan": plan_with_grid(AlwaysEqual)}, UNWRITTEN),
+    "shifting-grid": ({"plan": plan_with_grid(Shifting)}, f"{UNWRITTEN}|grid"),
+    "shifting-plan": ({"plan": shifting_plan}, f"{UNWRITTEN}|launch"),
+    "any-name": ({"plan": plan_of_any_name}, f"{UNWRITTEN}|Q"),
+    "lazy-plan": ({"plan": lazy_plan}, "plan.. returned a generator"),
+    "unshowable-buffer": ({"plan": unshowable_buffer}, f"{UNWRITTEN}|tmp"),
+    "endless-tiles": ({"plan": half_plan, "tiles": endless_tiles}, "MemoryError|no answer"),
+    "flapping": ({"plan": half_plan, "supports": flapping()}, f"{UNWRITTEN}|not today"),
+    "claims-nan": ({"plan": right_plan, "claim": claim_of(float("nan"))}, "claim.. returned read_bytes=nan"),
+    "claims-thousands-of-digits": ({"plan": right_plan, "claim": claim_of(10**5000)}, "2\\^63 or more"),
+    "claims-less-than-nothing": ({"plan": right_plan, "claim": claim_of(-1)}, "from 0 to 2\\^63"),
+    "claims-what-is-equal": ({"plan": right_plan, "claim": claim_of(AlwaysEqual(7))}, "claims 7 bytes"),
+    "claims-equal-traffic": ({"plan": right_plan, "claim": lambda problem: EqualTraffic(7, 7)}, "claims 7 bytes"),
+}
+"""A variant's functions; what the reason has to say."""
+
+
+# Kernels.
+
+
+def kernel_plan(body: str, head: str = "", name: str = "attack", **rest: Any) -> Callable[[Problem], Plan]:
+    """One block whose threads run `body` over the `n` elements of O."""
+    code = f"""{head}
+    extern "C" __global__ void {name}(const float* Q, const float* K, const float* V, float* O, int n)
+    {{ int i = threadIdx.x; {body} }}"""
+    kernel = cupy.RawKernel(code, name)
+
+    def plan(problem: Problem) -> Plan:
+        n = np.int32(np.prod(problem.q_shape))
+        return Plan((Launch(kernel, (1,), (128,), ("Q", "K", "V", "O", n), **rest),))
+
+    return plan
+
+
+def aliasing(problem: Problem) -> Plan:
+    """The answer goes into V, and O stays as it is."""
+    (launch,) = right_plan(problem).launches
+    args = (*launch.args[:3], "V", *launch.args[4:])
+    return Plan((Launch(launch.kernel, launch.grid, launch.block, args),), right_plan(problem).buffers)
+
+
+def right_once(problem: Problem) -> Plan:
+    """Right in the first run of its module alone."""
+    code = CODE.replace('extern "C"', '__device__ int runs; extern "C"', 1).replace(
+        "o[c] = l == 0.0f", "o[c] = runs > 0 ? 7.0f : l == 0.0f"
+    )
+    code = code.replace("lse[(long", "if (head == gridDim.y - 1 && i == N_q - 1) runs = 1;\n    lse[(long")
+    (launch,) = right_plan(problem).launches
+    kernel = cupy.RawKernel(code, "one_thread_per_row")
+    return Plan((Launch(kernel, launch.grid, launch.block, launch.args),), right_plan(problem).buffers)
+
+
+KERNELS: dict[str, tuple[Callable[[Problem], Plan], str]] = {
+    "stale-outputs": (kernel_plan("if (Q[0] == 1.2345e30f) O[i] = 0;"), UNWRITTEN),
+    "aliasing": (aliasing, f"{UNWRITTEN}|V"),
+    "right-once": (right_once, "second run|wrong|times the budget|x its budget|budget"),
+    "spoils-inputs": (
+        kernel_plan("if (i < n) { ((float*)K)[i] = 0; ((float*)V)[i] = 0; ((float*)Q)[i] = 0; O[i] = 0; }"),
+        "store into Q, which is an input",
+    ),
+    "writes-nan": (kernel_plan("if (i < n) O[i] = __int_as_float(0x7fc00000);"), "NaN|nan|never written"),
+    "writes-infinity": (kernel_plan("if (i < n) O[i] = __int_as_float(0x7f800000);"), "inf|finite|budget"),
+    "reads-guards": (kernel_plan("if (i < n) O[i] = Q[-1 - i] + Q[n + i];"), "out of bounds"),
+    "searches-memory": (
+        kernel_plan("if (i < n) O[i] = ((const float*)((((unsigned long long)Q >> 20) << 20) - (1 << 24)))[i];"),
+        "out of bounds|misaligned",
+    ),
+    "reads-address-zero": (kernel_plan("if (i < n) O[i] = *(const float*)(unsigned long long)i;"), "out of bounds"),
+    "overruns-outputs": (kernel_plan("O[n + i] = 1.0f;"), "out of bounds"),
+    "reads-shared-leftovers": (
+        kernel_plan("if (i < n) O[i] = left[i];", head="extern __shared__ float left[];", shared_bytes=4096),
+        "memory that nobody wrote",
+    ),
+    "detects-emulators": (
+        kernel_plan("long long t = clock64(); if (i < n) O[i] = clock64() - t == 0 ? Q[i] : V[i];"),
+        "budget|clock",
+    ),
+    "loops-without-end": (kernel_plan("for (volatile int j = 0; ; ++j) O[0] = j;"), "step limit|IndexError"),
+    "includes-a-file": (kernel_plan("O[i] = 0;", head='#include "/etc/passwd"'), "passwd"),
+    "includes-itself": (kernel_plan("O[i] = 0;", head=f'#include "{__file__}"'), "error"),
+    "unshowable-source": (kernel_plan("O[i] = 0 /* \x1b]0;t\x07 \u202e */ nonsense;"), "error"),
+    "too-many-threads": (
+        lambda problem: Plan((Launch(right_plan(problem).launches[0].kernel, (1,), (2**31,), ()),)),
+        "block",
+    ),
+}
+"""A plan; what the reason has to say."""
+
+
+def attack_name(deed: Deed) -> str:
+    return str(getattr(deed, "__name__", "")).replace("_", "-")
+
+
+ATTACKS: dict[str, str] = {
+    **{attack_name(deed): reason for deed, reason in DEEDS.items()},
+    **{name: reason for name, (_, reason) in OBJECTS.items()},
+    **{name: reason for name, (_, reason) in KERNELS.items()},
+}
+
+
+def deed_variant(name: str) -> Variant:
+    """The variant that does what is called so. It has to have a process to itself, which it spoils."""
+    (deed,) = (each for each in (*DEEDS, *ALONE) if attack_name(each) == name)
+    return Variant(name=name, plan=doing(deed), supports=right_supports, idea="hostile" + ESCAPES)
+
+
+def register(registry: Registry) -> None:
+    """Those that spoil nothing in their process."""
+    for name, (functions, _) in OBJECTS.items():
+        registry.add(Variant(**{"name": name, "supports": right_supports, "idea": "hostile" + ESCAPES, **functions}))
+    for name, (plan, _) in KERNELS.items():
+        registry.add(Variant(name=name, plan=plan, supports=right_supports, idea="hostile" + ESCAPES))
