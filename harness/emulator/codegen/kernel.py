@@ -16,7 +16,14 @@ from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.integer import CARRY
-from harness.emulator.codegen.kernel_facts import KernelFacts, Parameter, SharedVariable, Site, sites_of
+from harness.emulator.codegen.kernel_facts import (
+    KernelFacts,
+    Parameter,
+    SharedVariable,
+    Site,
+    connects_blocks,
+    sites_of,
+)
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.outlining import OutliningLanes
@@ -46,7 +53,7 @@ from harness.emulator.ptx.instructions import (
     Variable,
     names_in,
 )
-from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, COPY, LOAD, Flow
+from harness.emulator.ptx.opcodes import COPY, Flow
 from harness.emulator.ptx.types import TYPES
 from harness.support.errors import CompileError
 
@@ -100,7 +107,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
     registers = Registers(flat.registers, flushed_registers(flat), lasting)
     lanes = (OutliningLanes if outlined else Lanes)(registers, storage, instruments, clusters.knows)
     products = ProductRegisters(lanes, flat, graph)
-    read_first = {name for name in live.before[0] if name in flat.registers}
+    read_first = live.before[0] & flat.registers.keys()
     _Writer(lanes, graph, live.behind, products, UndefinedRegisters(lanes, graph, read_first)).write()
     if any(i.facts.flow is Flow.WARPGROUP for i in flat.instructions()):
         name_held_tickets(lanes, flat)
@@ -113,27 +120,14 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         shared_variables,
         lanes.register_bytes,
         bool(read_first or lanes.marks),
-        any(_connects_blocks(i) for i in flat.instructions()),
+        any(connects_blocks(i) for i in flat.instructions()),
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
         clusters,
         sites_of(lanes.sites, flat),
-        tuple(None if b.source is None else Site.of(b.source) for b in graph.blocks),
+        tuple(b.source and Site.of(b.source) for b in graph.blocks),
     )
     return KernelCode(body, facts, frozenset(lanes.called))
-
-
-_WATCHES = {"volatile", "relaxed", "acquire", "mmio", "cv"}
-"""What a load has that looks, each time anew, for what others have stored."""
-
-
-def _connects_blocks(instruction: Instruction) -> bool:
-    """Whether blocks may tell each other something by it: atomics, and loads that watch for it, of global memory."""
-    memory, words = instruction.facts.memory, instruction.modifiers
-    if memory is BULK_REDUCTION:
-        return True
-    watches = memory is LOAD and not _WATCHES.isdisjoint(words)
-    return (memory is ATOMIC or watches) and not any(w.startswith(("shared", "local", "param")) for w in words)
 
 
 def _align(offset: int, align: int) -> int:

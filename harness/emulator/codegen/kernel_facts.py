@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.ptx.blocks import registers_of
 from harness.emulator.ptx.instructions import Function, Instruction, SourceLine
-from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, OPCODES, MemoryAccess
+from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, LOAD, OPCODES, MemoryAccess
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,19 @@ def sites_of(instructions: Sequence[Instruction], function: Function) -> tuple[S
     return tuple(Site.of(i, i.facts.memory in atomics and not registers_of(i)[1] & read) for i in instructions)
 
 
+_WATCHES = {"volatile", "relaxed", "acquire", "mmio", "cv"}
+"""What a load has that looks, each time anew, for what others have stored."""
+
+
+def connects_blocks(instruction: Instruction) -> bool:
+    """Whether blocks may communicate through it: an atomic, or a load that watches global memory."""
+    memory, words = instruction.facts.memory, instruction.modifiers
+    if memory is BULK_REDUCTION:
+        return True
+    watches = memory is LOAD and not _WATCHES.isdisjoint(words)
+    return (memory is ATOMIC or watches) and not any(w.startswith(("shared", "local", "param")) for w in words)
+
+
 @dataclass(frozen=True)
 class KernelFacts:
     """All but the code."""
@@ -124,7 +137,7 @@ class KernelFacts:
         numbers = {None: None} | {line: number for number, line in enumerate(lines)}
         fields["lines"] = [[line.file, line.line] for line in lines]
         for name, sites in (("sites", self.sites), ("blocks", self.blocks)):
-            fields[name] = [site and list(site._replace(source=numbers[site.source])) for site in sites]
+            fields[name] = [site and [*site[:3], numbers[site.source], site.is_reduction] for site in sites]
         return json.dumps(fields).encode()
 
     @classmethod

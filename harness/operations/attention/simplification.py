@@ -92,6 +92,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield dataclasses.replace(case, edits=edits)
     if case.check is not None:
         yield dataclasses.replace(case, check=None)
+    build: AttentionBuild
     for build in builds.plainer(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
         if build is builds.known[0] and not set(p.compiled_features) <= set(build.features):
