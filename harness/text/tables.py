@@ -24,13 +24,17 @@ UNKNOWN = "-"
 tabulate.MIN_PADDING = 0
 
 
+class Wrapped(str):
+    """A cell of several lines. Line breaks of other cells become blanks, so that no text makes a row of its own."""
+
+
 def table(
     headers: Sequence[str], cells: Sequence[Sequence[str]], numbers: Sequence[bool], markdown: bool = False
 ) -> str:
     """Rows of `cells` under `headers`, without a line break at the end. Columns that hold `numbers` are flush right."""
     align = ["right" if number else "left" for number in numbers]
     headers = [printable(header) for header in headers]
-    cells = [[printable(cell).replace("\n", " ") for cell in line] for line in cells]
+    cells = [[_cell(cell) for cell in line] for line in cells]
     if markdown:
         # A line break or a bar would end the cell.
         headers = [header.replace("\n", " ") for header in headers]
@@ -43,6 +47,11 @@ def table(
         disable_numparse=True,
     )
     return text
+
+
+def _cell(text: str) -> str:
+    shown = printable(text)
+    return shown if isinstance(text, Wrapped) else shown.replace("\n", " ")
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from harness.model.io_bound import IoBound
 from harness.model.operation import operation_of
 from harness.support.source_text import short_name, source_line
 from harness.text.report import Paragraph, Report, Table, Title
-from harness.text.tables import UNKNOWN, device_line, finite, mib, smallest_of
+from harness.text.tables import UNKNOWN, Wrapped, device_line, finite, mib, smallest_of
 from harness.text.wrong_answer import wrong_answer
 
 SOURCE_WIDTH = 60
@@ -104,7 +104,7 @@ def _levels(account: TrafficAccount) -> Table:
         if measured is not None:
             there = measured.get(name, Level(name, None, None))
             row += [mib(there.read_bytes, compulsory), mib(there.write_bytes, compulsory)]
-        cells.append([*row, LEVELS[name] if measured is None else fill(LEVELS[name], NARROW_WIDTH)])
+        cells.append([*row, LEVELS[name] if measured is None else Wrapped(fill(LEVELS[name], NARROW_WIDTH))])
     headers = ["level", "read\nMiB", "written\nMiB", "total\nMiB", "total /\ncompulsory"]
     headers += [] if measured is None else ["hardware\nread MiB", "hardware\nwritten MiB"]
     return Table([*headers, "what it is"], cells, [False, *[True] * (len(headers) - 1), False])

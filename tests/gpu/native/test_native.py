@@ -77,16 +77,22 @@ def test_every_variant_is_right_natively(executor: GpuExecutor, questions: dict,
 @pytest.mark.parametrize("regime", ["hot", "negative", "rising", "needle", "offset"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_is_right_on_hard_inputs(executor: GpuExecutor, questions: dict, name: str, regime: str):
-    """On prime lengths, or the least regular problem that it takes; wrong where it declares that it is."""
+    """On prime lengths, or the least regular problem that it takes; wrong where it declares that it is.
+
+    Factors of 8 bits leave an error that a trivial wrong answer is within where all values are alike.
+    """
     variant = discover().registry.get(name)
     asked = next(
         question(questions, shape, dtype, regime)
         for shape in ("primes", "causal, rows that see nothing", "plain")
-        for dtype in ("float32", "bfloat16")
+        for dtype in ("float32", "float16")
         if refusal_of(variant, Problem(**({"dtype": dtype} | PROBLEMS[shape]))) is None
     )
     row = attempt(variant, asked.problem, executor, question=asked)
-    assert row.verdict == ("fail" if regime in variant.fails_in else "pass"), row.reason
+    expected = ["fail"] if regime in variant.fails_in else ["pass"]
+    if variant.numerics.factors == "e4m3":
+        expected.append("undecided")
+    assert row.verdict in expected, row.reason
 
 
 # --- the executor ----------------------------------------------------------------------------------------------------
